@@ -1,0 +1,43 @@
+# Two commands set everything up on a fresh machine: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+DEMO := executor/workloads/bytes_lm.py:demo
+
+.PHONY: demo test lint format schemas clean
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade "pip>=25.1"
+	$(PY) -m pip install --quiet -c constraints.txt --group dev -e ".[executor]"
+	touch $@
+
+demo: $(VENV)/.ready  ## the whole path on two emulated devices, on real text
+	$(PY) -m executor profile $(DEMO) --device cpu --device-memory 24MiB --h2d 1GB/s --d2h 1GB/s -o profiles/demo.json
+	$(PY) -m planner build profiles/demo.json --devices 2 -o plans/demo.json
+	$(PY) -m planner check plans/demo.json
+	$(PY) -m planner show plans/demo.json --gantt plans/demo.png --trace plans/demo-trace.json
+	$(PY) -m executor run plans/demo.json -o runs/demo.jsonl
+	$(PY) -m planner compare plans/demo.json runs/demo.jsonl --gantt runs/demo.png --trace runs/demo-trace.json
+	@echo "plan plans/demo.json   run log runs/demo.jsonl   Gantt picture runs/demo.png"
+
+test: $(VENV)/.ready  ## every test
+	$(PY) -m pytest -q
+
+lint: $(VENV)/.ready  ## ruff and mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(VENV)/.ready
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+schemas: $(VENV)/.ready  ## rewrite the exported JSON Schemas
+	$(PY) -m profiles > profiles/profile.schema.json
+	$(PY) -m plans plan > plans/plan.schema.json
+	$(PY) -m plans runlog > plans/runlog.schema.json
+
+clean:
+	rm -rf $(VENV) runs build *.egg-info .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,251 @@
+"""The bars of a Gantt chart: where each row lies, what it shows, how it is painted."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from plans.metrics import phase_starts, plan_stream
+from plans.runlog import RunLog
+from plans.schema import Plan, parse_id
+from plans.trace import happened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Window = tuple[int, int]
+Color = tuple[float, float, float]
+Edges = npt.NDArray[np.float64]
+
+TALL = 1.0  # of a compute row
+HATCHES = {"U": "/////", "R": "xxxxx"}
+_HEIGHTS = {"compute": TALL, "host": 0.5}
+_COPIES = 0.4
+_ORDER = ("compute", "h2d", "d2h", "p2p", "host")
+# Okabe and Ito's colours, told apart by all kinds of colour vision, without black and yellow.
+_HUES = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233))
+_GREY = (110, 110, 110)
+_WHITENED = {"F": 0.55, "B": 0.0}
+_MIDDLE = 0.25  # for all other kinds
+_UNDER_HATCH = 0.85
+_CROWDED = 500  # bars in a row from which on it shows shares
+_FINE = 400  # bars this many times shorter than the window are neither outlined nor hatched
+_BINS = 300
+_POINTS_PER_LETTER = 4.4
+_FONT = 7
+
+
+class Row(NamedTuple):
+    """A stream's place on the y axis."""
+
+    low: float
+    height: float
+
+
+class Bar(NamedTuple):
+    """`rounds` repetitions of an op that lasts `us` µs, the first at `start`, `period` apart."""
+
+    stream: str
+    op: str
+    start: int
+    us: int
+    period: int = 1
+    rounds: int = 1
+
+
+def planned(plan: Plan) -> list[Bar]:
+    """Every op of the plan once, with its repetitions."""
+    programs = {program.name: program for program in plan.programs}
+    found: list[Bar] = []
+    for segment in plan.segments:
+        program = programs[segment.program]
+        starts = phase_starts(program, segment, 0)
+        phases = (program.enter, program.round, program.leave)
+        for start, ops, rounds in zip(starts, phases, (1, segment.rounds, 1), strict=True):
+            found += [
+                Bar(
+                    plan_stream(op.stream, segment.devices),
+                    op.id,
+                    start + op.start_us,
+                    op.end_us - op.start_us,
+                    max(program.period_us, 1),
+                    rounds,
+                )
+                for op in ops
+            ]
+    return found
+
+
+def actual(plan: Plan, log: RunLog) -> list[Bar]:
+    """Every op of the log; FormatError when the plan does not have it."""
+    return [
+        Bar(one.stream, one.op.id, one.start_us, one.end_us - one.start_us)
+        for one in happened(plan, log)
+    ]
+
+
+def kinds(plan: Plan) -> set[str]:
+    """The kinds of op that some phase has."""
+    return {
+        parse_id(op.id).kind
+        for program in plan.programs
+        for op in (*program.enter, *program.round, *program.leave)
+    }
+
+
+def rows(plan: Plan) -> dict[str, Row]:
+    """The rows of all streams in use, from the top: device by device, compute first."""
+    streams = {bar.stream for bar in planned(plan)}
+    found: dict[str, Row] = {}
+    low, below = 0.0, -1
+    for stream in sorted(streams, key=_rank, reverse=True):
+        device, place = _rank(stream)
+        low += 0.45 if below not in (-1, device) else 0.0
+        height = _HEIGHTS.get(_ORDER[place], _COPIES)
+        found[stream] = Row(low, height)
+        low, below = low + height + 0.12, device
+    return dict(reversed(found.items()))
+
+
+def _rank(stream: str) -> tuple[int, int]:
+    """(device, place among its rows); `host.1` belongs to device 1."""
+    left, right = stream.split(".")
+    device, kind = (right, left) if left == "host" else (left, right)
+    return int(device), _ORDER.index(kind)
+
+
+def color(task: int | None, kind: str, *, hatched: bool = False) -> Color:
+    """The shade of a kind in the colour of the task of this number, or in grey."""
+    hue = _GREY if task is None else _HUES[task % len(_HUES)]
+    white = _UNDER_HATCH if hatched else _WHITENED.get(kind, _MIDDLE)
+    red, green, blue = (part / 255 * (1 - white) + white for part in hue)
+    return red, green, blue
+
+
+def paint(
+    ax: "Axes", plan: Plan, drawn: Iterable[Bar], rows: dict[str, Row], window: Window
+) -> bool:
+    """All bars that the window shows, row by row; True when some rows were crowded: shares."""
+    tasks = {task.name: place for place, task in enumerate(plan.tasks)}
+    groups: dict[str, dict[tuple[int, str], list[Bar]]] = {}
+    for bar in drawn:
+        if _repetitions(bar, window):
+            name = parse_id(bar.op)
+            row = groups.setdefault(bar.stream, {})
+            row.setdefault((tasks[name.task], name.kind), []).append(bar)
+    crowded = {
+        stream
+        for stream, row in groups.items()
+        if sum(len(_repetitions(bar, window)) for mine in row.values() for bar in mine) > _CROWDED
+    }
+    for stream, row in groups.items():
+        (_shares if stream in crowded else _separate)(ax, rows[stream], row, window)
+    return bool(crowded)
+
+
+def _repetitions(bar: Bar, window: Window) -> range:
+    """The rounds in which the bar reaches into the window."""
+    first = max((window[0] - bar.start - bar.us) // bar.period + 1, 0)
+    end = min(-((bar.start - window[1]) // bar.period), bar.rounds)
+    return range(first, end)
+
+
+def _separate(
+    ax: "Axes", row: Row, groups: dict[tuple[int, str], list[Bar]], window: Window
+) -> None:
+    """One bar per op, named where there is room: one or two artists per task and kind."""
+    limit = (window[1] - window[0]) / _FINE
+    for (task, kind), mine in sorted(groups.items()):
+        _strips(ax, row, [bar for bar in mine if bar.us < limit], window, color(task, kind))
+        hatch = HATCHES.get(kind)
+        paper = color(task, kind, hatched=hatch is not None)
+        line = color(task, "B") if hatch else "white"
+        wide = [bar for bar in mine if bar.us >= limit]
+        _strips(ax, row, wide, window, paper, edgecolors=line, hatch=hatch)
+        for bar in wide:
+            _names(ax, row, bar, window, "white" if kind == "B" else "#222222", paper)
+
+
+def _strips(
+    ax: "Axes",
+    row: Row,
+    drawn: Sequence[Bar],
+    window: Window,
+    fill: Color,
+    edgecolors: Color | str = "face",  # a fine bar is drawn half a point wide at least
+    hatch: str | None = None,
+) -> None:
+    if drawn:
+        spans = [
+            (bar.start + r * bar.period, bar.us) for bar in drawn for r in _repetitions(bar, window)
+        ]
+        place = (row.low, row.height)
+        style = {"facecolors": fill, "edgecolors": edgecolors, "hatch": hatch}
+        ax.broken_barh(spans, place, linewidth=0.5, zorder=2, **style)
+
+
+def _names(ax: "Axes", row: Row, bar: Bar, window: Window, ink: str, paper: Color) -> None:
+    """In the visible part of each bar the longest form of the op's name that fits, if any.
+
+    Colour says the task and shade the kind, so the shard is what stays of a name to the last.
+    """
+    inches = ax.get_window_extent().width / ax.figure.dpi
+    points = inches * 72 / max(window[1] - window[0], 1)
+    _, item, op = bar.op.rsplit(".", 2)
+    for number in _repetitions(bar, window):
+        start = max(bar.start + number * bar.period, window[0])
+        end = min(bar.start + number * bar.period + bar.us, window[1])
+        room = (end - start) * points / _POINTS_PER_LETTER - 1
+        name = next((n for n in (bar.op, f"{item}.{op}", item) if len(n) <= room), None)
+        if name is not None:
+            ax.text(
+                (start + end) / 2,
+                row.low + row.height * 0.48,
+                name,
+                ha="center",
+                va="center",
+                fontsize=_FONT if row.height == TALL else _FONT - 1,
+                color=ink,
+                bbox={"facecolor": paper, "lw": 0, "pad": 0.8},
+                clip_on=True,
+                zorder=4,
+            )
+
+
+def _shares(ax: "Axes", row: Row, groups: dict[tuple[int, str], list[Bar]], window: Window) -> None:
+    """Stacked from the row's floor: how busy each task and kind keeps it; white is idle."""
+    edges = _edges([bar for mine in groups.values() for bar in mine], window)
+    floor = np.full(len(edges) - 1, row.low)
+    for (task, kind), mine in sorted(groups.items()):
+        busy = np.diff(coverage(mine, edges)) / np.diff(edges)
+        top = floor + busy * row.height
+        ax.stairs(top, edges, baseline=floor, fill=True, color=color(task, kind), lw=0, zorder=2)
+        floor = top
+
+
+def _edges(drawn: Sequence[Bar], window: Window) -> Edges:
+    """Bins of a pixel or a few; of whole rounds where rounds are short, or they would flicker."""
+    start, end = window
+    width = (end - start) / _BINS
+    period = max(drawn, key=lambda bar: bar.rounds * bar.us).period
+    if period < 8 * width:
+        width = -(-width // period) * period
+    inner = np.arange(start, end, max(width, 1.0), dtype=np.float64)
+    return np.append(inner, float(end))
+
+
+def coverage(drawn: Sequence[Bar], edges: Edges) -> Edges:
+    """How long these bars, of which no two overlap, were busy before each edge."""
+    total = np.zeros_like(edges)
+    for bar in (bar for bar in drawn if bar.rounds > 1):
+        number = np.clip((edges - bar.start) // bar.period, -1, bar.rounds - 1)
+        inside = np.clip(edges - bar.start - number * bar.period, 0, bar.us)
+        total += np.where(number < 0, 0.0, number * bar.us + inside)
+    once = sorted((bar.start, bar.us) for bar in drawn if bar.rounds == 1)
+    if once:
+        starts, lengths = np.array(once, dtype=np.float64).T
+        before = np.cumsum(lengths) - lengths
+        times = np.stack((starts, starts + lengths), axis=1).ravel()
+        total += np.interp(edges, times, np.stack((before, before + lengths), axis=1).ravel())
+    return total

@@ -1,0 +1,91 @@
+"""Named lower bounds on the makespan of any plan the executor could run.
+
+compute        all backward work (with its recomputation) plus the forward of every layer
+               outside the largest last shard that fits, spread evenly over the devices
+link           bytes that cannot stay on a device must cross its link every round, spread evenly
+load-ilp       steps x the best period of one task alone: compute, links, host and memory at
+               once, with single layers as shards and free residency (a linear program)
+critical-path  steps x the compute time of the longest task, which runs one step at a time
+"""
+
+import math
+from dataclasses import dataclass
+
+from planner.costs import Links, TaskCosts
+from planner.problem import Problem
+from planner.search import Effort
+from planner.solver import minimise, solve
+from plans.schema import Bound
+from profiles.schema import Task
+
+
+@dataclass(frozen=True)
+class TaskBound:
+    """µs per step of one task alone that no plan can beat: compute, link load, and all at once."""
+
+    compute_us: int
+    link_us: int
+    period_us: int
+
+
+def lower_bounds(problem: Problem, effort: Effort) -> tuple[Bound, ...]:
+    """All named bounds on the makespan, in µs."""
+    links = Links.of(problem.device)
+    each = [(t, task_bound(t, links, problem.device_bytes, effort)) for t in problem.tasks]
+    count = problem.devices
+    return (
+        Bound("compute", math.ceil(sum(t.steps * b.compute_us for t, b in each) / count)),
+        Bound("link", math.ceil(sum(t.steps * b.link_us for t, b in each) / count)),
+        Bound("load-ilp", max(t.steps * b.period_us for t, b in each)),
+        Bound("critical-path", max(t.steps * b.compute_us for t, b in each)),
+    )
+
+
+def task_bound(task: Task, links: Links, device_bytes: int, effort: Effort) -> TaskBound:
+    """Bounds on one step of one task."""
+    sizes = [TaskCosts(task, cost.microbatch) for cost in task.batches]
+    compute = min(_compute_us(costs, device_bytes) for costs in sizes)
+    link = _load_us(sizes[0], links, device_bytes, 0, effort)
+    period = _load_us(sizes[0], links, device_bytes, compute, effort)
+    return TaskBound(compute, link, max(compute, period))
+
+
+def _compute_us(costs: TaskCosts, device_bytes: int) -> int:
+    """Backward of all layers, forward of those that the largest possible last shard leaves."""
+    count = len(costs.layers)
+    first = count - 1
+    while first > 0 and _alone_bytes(costs, first - 1, count) <= device_bytes:
+        first -= 1
+    return costs.microbatches * (costs.total("backward") + costs.total("forward", 0, first))
+
+
+def _alone_bytes(costs: TaskCosts, first: int, end: int) -> int:
+    """What the shard needs on its device at the very least while its backward runs."""
+    held = costs.total("param", first, end) + costs.total("grad", first, end)
+    return held + costs.backward_transient(first, end) + costs.batch_bytes
+
+
+def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort: Effort) -> int:
+    """Optimum of the layer-level load program.
+
+    stay_l in [0, 1]: the part of layer l that is resident. What is not crosses the link at
+    least once a round in each direction (new parameters in, gradients out) at the link's best
+    rate, and is updated on the host; parameters and state that stay take memory.
+    """
+    layers = [layer for layer in costs.layers if layer.grad_bytes]
+    if not layers:
+        return 0
+    model = minimise("load")
+    stay = [model.add_variable(f"stay_{i}", 0, 1) for i in range(len(layers))]
+    period = model.add_variable("period_us", 0)
+    model += period
+    pairs = list(zip(layers, stay, strict=True))
+    if compute_us:
+        model += period >= compute_us + sum(x.update_device.median_us * s for x, s in pairs)
+        model += period >= sum(x.update_host.median_us * (1 - s) for x, s in pairs)
+    prefetch, spill = 1e6 / links.h2d.bytes_per_s, 1e6 / links.d2h.bytes_per_s
+    model += period >= sum(x.param_bytes * prefetch * (1 - s) for x, s in pairs)
+    model += period >= sum(x.grad_bytes * spill * (1 - s) for x, s in pairs)
+    model += sum((x.param_bytes + x.state_bytes) * s for x, s in pairs) <= room
+    outcome = solve(model, seconds=max(1.0, effort.left), seed=effort.seed)
+    return math.floor(outcome.bound - 1e-3) if outcome.bound and outcome.bound > 1e-3 else 0

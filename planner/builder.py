@@ -1,0 +1,251 @@
+"""From a problem to a proven plan: search every task, place them, lay out segments, certify."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from planner import hydra
+from planner.bounds import lower_bounds
+from planner.choice import Choice, extent, pack
+from planner.costs import Links
+from planner.errors import Infeasible
+from planner.hydra import HydraChoice
+from planner.placement import place
+from planner.problem import Policy, Problem
+from planner.search import Effort, Search
+from plans import metrics, prove
+from plans.schema import (
+    Bound,
+    Device,
+    DevicePrediction,
+    Host,
+    Plan,
+    Prediction,
+    Program,
+    Segment,
+    Shard,
+    Solver,
+    Task,
+    TaskPrediction,
+)
+from profiles.units import show_bytes
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One task's choice and program, and how it was found."""
+
+    choice: Choice | HydraChoice
+    program: Program
+    candidates: int
+    complete: bool
+
+
+def build(
+    problem: Problem,
+    *,
+    profile_sha256: str,
+    policy: Policy = "gantry",
+    seconds: float = 60.0,
+    seed: int = 0,
+) -> Plan:
+    """A plan that the checker has proven. Infeasible or NoPlanFound otherwise."""
+    effort = Effort(time.monotonic() + seconds, seed)
+    search = _gantry if policy == "gantry" else _hydra
+    planned = search(problem, effort)
+    host = _host(problem, planned)
+    bounds = lower_bounds(problem, effort)
+    floor = max(bound.us for bound in bounds)
+    lay = _segments_gantry if policy == "gantry" else _segments_hydra
+    segments = lay(problem, planned, floor, effort)
+    plan = _assemble(problem, planned, host, segments, bounds, profile_sha256, policy, seed)
+    prove(plan)
+    return plan
+
+
+def _gantry(problem: Problem, effort: Effort) -> list[Planned]:
+    links = Links.of(problem.device)
+    planned = []
+    for index, task in enumerate(problem.tasks):
+        share = effort.left / (len(problem.tasks) - index)
+        own = Effort(time.monotonic() + share, effort.seed)
+        found = Search(task, links, problem.device_bytes).best(own)
+        planned.append(Planned(found.choice, found.program, found.candidates, found.complete))
+    return planned
+
+
+def _hydra(problem: Problem, effort: Effort) -> list[Planned]:
+    links = Links.of(problem.device)
+    planned = []
+    for task in problem.tasks:
+        choice = hydra.choose(task, problem.device_bytes)
+        planned.append(Planned(choice, hydra.program(choice, links), 1, True))
+    return planned
+
+
+def _host(problem: Problem, planned: Sequence[Planned]) -> Host:
+    """The host store of all tasks; Infeasible when it exceeds the host budget."""
+    buffers = pack((b for p in planned for b in p.choice.host_buffers()), "host")
+    need = extent(buffers)
+    if need > problem.host_bytes:
+        raise Infeasible(
+            f"the host store of {len(planned)} task(s) needs {show_bytes(need)} ({need} bytes) but "
+            f"the host offers {show_bytes(problem.host_bytes)} ({problem.host_bytes} bytes); "
+            f"smallest --host-memory that would do: {need}"
+        )
+    return Host(budget_bytes=problem.host_bytes, bytes=need, buffers=buffers)
+
+
+def duration_us(program: Program, count: int) -> int:
+    """Predicted time of a segment of `count` rounds."""
+    rounds_us = (count - 1) * program.period_us + program.round_us
+    return program.enter_us + rounds_us + program.leave_us
+
+
+def _segments_gantry(
+    problem: Problem, planned: Sequence[Planned], floor: int, effort: Effort
+) -> list[Segment]:
+    """One segment per task, from its first step to its last; longest first on each device."""
+    steps = {task.name: task.steps for task in problem.tasks}
+    durations = {p.program.name: duration_us(p.program, steps[p.program.name]) for p in planned}
+    placed = place(durations, problem.devices, floor, effort)
+    free_at = [0] * problem.devices
+    segments = []
+    for name in sorted(durations, key=lambda n: (-durations[n], n)):
+        device = placed[name]
+        start, end = free_at[device], free_at[device] + durations[name]
+        free_at[device] = end
+        segments.append(Segment(name, (device,), steps[name], start, end))
+    return segments
+
+
+def _segments_hydra(
+    problem: Problem, planned: Sequence[Planned], floor: int, effort: Effort
+) -> list[Segment]:
+    """A segment per turn: minibatches of one task in a row on one device."""
+    programs = {p.program.name: p.program for p in planned}
+    steps = {task.name: task.steps for task in problem.tasks}
+    cost = {name: (p.round_us, p.period_us) for name, p in programs.items()}
+    turns = hydra.longest_remaining(steps, cost, problem.devices)
+    return [
+        Segment(
+            turn.task,
+            (turn.device,),
+            turn.rounds,
+            turn.start_us,
+            turn.start_us + duration_us(programs[turn.task], turn.rounds),
+        )
+        for turn in turns
+    ]
+
+
+def _assemble(
+    problem: Problem,
+    planned: Sequence[Planned],
+    host: Host,
+    segments: Sequence[Segment],
+    bounds: tuple[Bound, ...],
+    profile_sha256: str,
+    policy: Policy,
+    seed: int,
+) -> Plan:
+    complete = all(p.complete for p in planned)
+    draft = Plan(
+        inputs={"profile": profile_sha256},
+        devices=_devices(problem, planned, segments),
+        host=host,
+        tasks=tuple(_task(p, policy) for p in planned),
+        programs=tuple(p.program for p in planned),
+        segments=tuple(segments),
+        prediction=Prediction(0, 0, "", 0, bounds, (), ()),
+        solver=Solver(
+            policy=policy,
+            seed=seed,
+            status="complete" if complete else "time-limit",
+            candidates=sum(p.candidates for p in planned),
+        ),
+    )
+    return structs.replace(draft, prediction=predict(draft, bounds))
+
+
+def _devices(
+    problem: Problem, planned: Sequence[Planned], segments: Sequence[Segment]
+) -> tuple[Device, ...]:
+    choices = {p.program.name: p.choice for p in planned}
+    devices = []
+    for number in range(problem.devices):
+        here = [choices[s.program].slab_bytes for s in segments if number in s.devices]
+        slab = max(here, default=0)
+        devices.append(
+            Device(
+                name=problem.device.name,
+                kind=problem.device.kind,
+                budget_bytes=problem.device_bytes,
+                slab_bytes=slab,
+                reserve_bytes=problem.device_bytes - slab,
+                threads=problem.device.threads,
+                emulation=problem.device.emulation,
+            )
+        )
+    return tuple(devices)
+
+
+def _task(planned: Planned, policy: Policy) -> Task:
+    costs = planned.choice.costs
+    resident = planned.choice.resident if isinstance(planned.choice, Choice) else frozenset()
+    return Task(
+        name=costs.task.name,
+        workload=costs.task.workload,
+        steps=costs.task.steps,
+        batch=costs.task.batch,
+        microbatch=costs.microbatch,
+        microbatches=costs.microbatches,
+        batch_bytes=costs.batch_bytes,
+        ties=costs.task.ties,
+        shards=tuple(
+            Shard(
+                first_layer=cost.first,
+                end_layer=cost.end,
+                resident=index in resident,
+                activations="recompute",
+                update="device" if index in resident or policy == "hydra" else "host",
+                param_bytes=cost.param_bytes,
+                grad_bytes=cost.grad_bytes,
+                state_bytes=cost.state_bytes,
+                in_bytes=cost.in_bytes,
+                rng_draws=cost.rng_draws,
+            )
+            for index, cost in enumerate(planned.choice.shards)
+        ),
+    )
+
+
+def predict(plan: Plan, bounds: tuple[Bound, ...]) -> Prediction:
+    """Makespan, bound, gap, and what each device and task does, from the plan's own times."""
+    ops = list(metrics.timeline(plan))
+    makespan = max(segment.end_us for segment in plan.segments)
+    best = max(bounds, key=lambda bound: bound.us)
+    exposed = metrics.exposed_copy_us((op.stream, op.start_us, op.end_us) for op in ops)
+    devices = []
+    for number, device in enumerate(plan.devices):
+        compute = sum(o.end_us - o.start_us for o in ops if o.stream == f"{number}.compute")
+        transients = [o.op.transient_bytes for o in ops if o.stream == f"{number}.compute"]
+        peak = device.slab_bytes + max(transients, default=0)
+        devices.append(DevicePrediction(compute, exposed.get(str(number), 0), peak))
+    programs = {program.name: program for program in plan.programs}
+    tasks = []
+    for task in plan.tasks:
+        own = [s for s in plan.segments if task.name in programs[s.program].tasks]
+        period = programs[own[0].program].period_us
+        tasks.append(TaskPrediction(task.name, own[0].start_us, max(s.end_us for s in own), period))
+    return Prediction(
+        makespan_us=makespan,
+        lower_bound_us=best.us,
+        lower_bound_name=best.name,
+        gap_ppm=(makespan - best.us) * 1_000_000 // makespan if makespan else 0,
+        bounds=bounds,
+        devices=tuple(devices),
+        tasks=tuple(tasks),
+    )

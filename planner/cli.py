@@ -1,0 +1,211 @@
+"""python -m planner build | check | show | compare. Results on stdout, progress on stderr.
+
+Exit codes: 0 ok; 1 the check failed; 2 usage or bad file; 3 proven infeasible; 4 no plan in time.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import plans
+import profiles
+from planner.builder import build
+from planner.compare import compare, table, to_json
+from planner.errors import Infeasible, NoPlanFound
+from planner.problem import Problem
+from planner.show import describe
+from plans import InvalidPlan, Plan, runlog, trace
+from profiles.codec import FormatError, read_bytes, sha256, write_atomic
+from profiles.units import parse_bytes
+
+_EPILOG = """examples:
+  python -m planner build profiles/demo.json --devices 2 -o plans/demo.json
+  python -m planner show plans/demo.json --gantt plans/demo.png
+  python -m planner compare plans/demo.json runs/demo.jsonl --gantt compare.png
+
+exit codes: 0 ok; 1 failed check; 2 usage or bad file; 3 proven infeasible; 4 no plan in time"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is returned, errors are one line on stderr."""
+    options = _parser().parse_args(arguments)
+    try:
+        command: Callable[[argparse.Namespace], int] = options.command
+        return command(options)
+    except FormatError as error:
+        return _fail(str(error), 2)
+    except InvalidPlan as error:
+        return _fail(str(error), 1)
+    except Infeasible as error:
+        return _fail(f"infeasible: {error}", 3)
+    except NoPlanFound as error:
+        return _fail(str(error), 4)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdigit() or int(text) >= 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {2**31 - 1}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m planner",
+        description="Plan, check, show and compare timetables.",
+        epilog=_EPILOG,
+        formatter_class=raw,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_build(commands)
+    check = commands.add_parser("check", help="prove that a plan neither races nor overflows")
+    check.add_argument("plan", metavar="PLAN")
+    check.set_defaults(command=_check)
+    show = commands.add_parser("show", help="describe a plan; draw it")
+    show.add_argument("plan", metavar="PLAN")
+    show.add_argument("--gantt", metavar="PNG", help="write a Gantt chart")
+    show.add_argument("--trace", metavar="JSON", help="write a trace for ui.perfetto.dev")
+    show.set_defaults(command=_show)
+    against = commands.add_parser("compare", help="predicted against actual")
+    against.add_argument("plan", metavar="PLAN")
+    against.add_argument("log", metavar="RUNLOG")
+    against.add_argument("--gantt", metavar="PNG", help="write a Gantt chart, planned over actual")
+    against.add_argument("--trace", metavar="JSON", help="write both as a trace")
+    against.add_argument("--json", action="store_true", help="print JSON")
+    against.set_defaults(command=_compare)
+    return parser
+
+
+def _add_build(commands: Any) -> None:
+    parser = commands.add_parser("build", help="make a plan from a profile")
+    parser.add_argument("profile", metavar="PROFILE")
+    parser.add_argument("-o", "--output", required=True, metavar="PLAN")
+    parser.add_argument("--devices", type=_positive, default=1, help="how many (default 1)")
+    msg = "memory of each device, like 24GiB (default: as profiled)"
+    parser.add_argument("--device-memory", type=_size, metavar="SIZE", help=msg)
+    msg = "host memory for parameters, state and gradients (default: as profiled)"
+    parser.add_argument("--host-memory", type=_size, metavar="SIZE", help=msg)
+    parser.add_argument("--time-limit", type=_seconds, default=60.0, metavar="SECONDS")
+    parser.add_argument("--seed", type=_seed, default=0)
+    msg = "gantry, or hydra: the baseline to compare with"
+    parser.add_argument("--policy", choices=("gantry", "hydra"), default="gantry", help=msg)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=_build)
+
+
+def _build(options: argparse.Namespace) -> int:
+    data = read_bytes(options.profile)
+    profile = profiles.loads(data, options.profile)
+    problem = Problem.of(
+        profile,
+        devices=options.devices,
+        device_bytes=options.device_memory,
+        host_bytes=options.host_memory,
+    )
+    begun = time.monotonic()
+    print(f"planning {len(problem.tasks)} task(s) on {options.devices} device(s)", file=sys.stderr)
+    plan = build(
+        problem,
+        profile_sha256=sha256(data),
+        policy=options.policy,
+        seconds=options.time_limit,
+        seed=options.seed,
+    )
+    plans.save(options.output, plan)
+    seconds = time.monotonic() - begun
+    if options.json:
+        print(json.dumps(summary(plan) | {"build_seconds": round(seconds, 3)}, indent=1))
+    else:
+        print(describe(plan))
+        print(f"wrote {options.output} in {seconds:.1f} s")
+    return 0
+
+
+def summary(plan: Plan) -> dict[str, Any]:
+    """What `build --json` prints about a plan."""
+    prediction = plan.prediction
+    return {
+        "makespan_us": prediction.makespan_us,
+        "lower_bound_us": prediction.lower_bound_us,
+        "lower_bound_name": prediction.lower_bound_name,
+        "gap": prediction.gap_ppm / 1e6,
+        "bounds": {bound.name: bound.us for bound in prediction.bounds},
+        "exposed_copy_us": sum(device.exposed_copy_us for device in prediction.devices),
+        "peak_bytes": [device.peak_bytes for device in prediction.devices],
+        "host_bytes": plan.host.bytes,
+        "policy": plan.solver.policy,
+        "status": plan.solver.status,
+    }
+
+
+def _check(options: argparse.Namespace) -> int:
+    plan = plans.load(options.plan)
+    plans.prove(plan)
+    ops = sum(len(p.enter) + len(p.round) + len(p.leave) for p in plan.programs)
+    print(
+        f"ok: {len(plan.tasks)} task(s), {len(plan.programs)} program(s) of {ops} ops, "
+        f"{len(plan.segments)} segment(s): no race, no overflow, every value is the right one"
+    )
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    plan = plans.load(options.plan)
+    print(describe(plan))
+    _pictures(plan, None, options)
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    data = read_bytes(options.plan)
+    plan = plans.loads(data, options.plan)
+    log = runlog.load(options.log)
+    result = compare(plan, log, sha256(data))
+    print(json.dumps(to_json(result), indent=1) if options.json else table(result))
+    _pictures(plan, log, options)
+    return 0
+
+
+def _pictures(plan: Plan, log: runlog.RunLog | None, options: argparse.Namespace) -> None:
+    if options.gantt:
+        from planner import gantt  # matplotlib takes a second to import
+
+        gantt.save(gantt.figure(plan, log), Path(options.gantt))
+        print(f"wrote {options.gantt}", file=sys.stderr)
+    if options.trace:
+        write_atomic(options.trace, trace.trace(plan, log))
+        print(f"wrote {options.trace}", file=sys.stderr)

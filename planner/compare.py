@@ -1,0 +1,256 @@
+"""Plan against run: how honest the predictions were, op by op, task by task, in time and bytes."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from statistics import median
+from typing import Any
+
+from plans.metrics import Planned, exposed_copy_us, timeline
+from plans.runlog import RunLog
+from plans.schema import Plan, parse_id
+from plans.trace import happened
+from profiles.codec import FormatError
+from profiles.units import show_bytes, show_us
+
+KINDS = "FBURPSX"
+COMPUTE = "FBUR"
+_NAMED = 10  # so many missing ops are named, the others counted
+
+
+@dataclass(frozen=True)
+class KindTimes:
+    """Durations of a kind's logged ops: their sums, and the median of actual / predicted.
+
+    Ops that ran under the memory meter count only in a run that has no others.
+    """
+
+    predicted_us: int
+    actual_us: int
+    median_ratio: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """actual / predicted of the sums; None when nothing was predicted."""
+        return self.actual_us / self.predicted_us if self.predicted_us else None
+
+
+@dataclass(frozen=True)
+class TaskTimes:
+    """Losses of the first and last logged step; time from a task's first op to its last."""
+
+    first_loss: float | None
+    last_loss: float | None
+    predicted_us: int
+    actual_us: int
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Planned ops that the log does not have: how many, and the first few by name and round."""
+
+    count: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a run did against what its plan said; relative errors are signed fractions."""
+
+    status: str  # ok, failed or killed (the log has no last line)
+    emulated: bool
+    predicted_us: int
+    actual_us: int
+    median_op_error: float | None
+    lower_bound_us: int
+    lower_bound_name: str
+    gap: float
+    kinds: dict[str, KindTimes]
+    tasks: dict[str, TaskTimes]
+    exposed_predicted_us: tuple[int, ...]
+    exposed_actual_us: tuple[int, ...]
+    peak_predicted_bytes: tuple[int, ...]
+    peak_actual_bytes: tuple[int, ...]  # empty when the run was killed
+    missing: Missing
+
+    @property
+    def makespan_error(self) -> float:
+        """(actual - predicted) / predicted makespan."""
+        return (self.actual_us - self.predicted_us) / max(self.predicted_us, 1)
+
+
+def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
+    """The log of a run of `plan`, whose file has the hash `plan_sha256`, joined to the plan.
+
+    FormatError when the log is of another plan.
+    """
+    if log.header.plan_sha256 != plan_sha256:
+        raise FormatError(
+            f"run log: it is of the plan with sha256 {log.header.plan_sha256[:12]}…, "
+            f"this plan has {plan_sha256[:12]}…; give the plan that was run, or run this one"
+        )
+    ops = list(happened(plan, log))
+    timed = [one for one, record in zip(ops, log.ops, strict=True) if not record.metered] or ops
+    prediction, end = plan.prediction, log.end
+    exposed = exposed_copy_us((one.stream, one.start_us, one.end_us) for one in ops)
+    return Comparison(
+        status=end.status if end else "killed",
+        emulated=log.header.emulated or any(device.emulation for device in plan.devices),
+        predicted_us=prediction.makespan_us,
+        actual_us=end.actual_us if end else max((one.end_us for one in ops), default=0),
+        median_op_error=_median(abs(ratio - 1) for ratio in _ratios(timed, COMPUTE)),
+        lower_bound_us=prediction.lower_bound_us,
+        lower_bound_name=prediction.lower_bound_name,
+        gap=prediction.gap_ppm / 1e6,
+        kinds={kind: times for kind in KINDS if (times := _kind(timed, kind))},
+        tasks=_tasks(plan, log, ops),
+        exposed_predicted_us=tuple(device.exposed_copy_us for device in prediction.devices),
+        exposed_actual_us=tuple(exposed.get(str(d), 0) for d in range(len(plan.devices))),
+        peak_predicted_bytes=tuple(device.peak_bytes for device in prediction.devices),
+        peak_actual_bytes=end.peak_bytes if end else (),
+        missing=_missing(plan, ops),
+    )
+
+
+def _median(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return median(found) if found else None
+
+
+def _predicted(one: Planned) -> int:
+    return one.op.end_us - one.op.start_us
+
+
+def _ratios(ops: Iterable[Planned], kinds: str) -> list[float]:
+    """Actual by predicted duration of every op of these kinds that was predicted to last."""
+    return [
+        (one.end_us - one.start_us) / _predicted(one)
+        for one in ops
+        if _predicted(one) and parse_id(one.op.id).kind in kinds
+    ]
+
+
+def _kind(ops: Sequence[Planned], kind: str) -> KindTimes | None:
+    mine = [one for one in ops if parse_id(one.op.id).kind == kind]
+    if not mine:
+        return None
+    actual = sum(one.end_us - one.start_us for one in mine)
+    return KindTimes(sum(map(_predicted, mine)), actual, _median(_ratios(mine, kind)))
+
+
+def _tasks(plan: Plan, log: RunLog, ops: Iterable[Planned]) -> dict[str, TaskTimes]:
+    spans: dict[str, tuple[int, int]] = {}
+    for one in ops:
+        name = parse_id(one.op.id).task
+        start, end = spans.get(name, (one.start_us, one.end_us))
+        spans[name] = min(start, one.start_us), max(end, one.end_us)
+    predicted = {task.name: task.end_us - task.start_us for task in plan.prediction.tasks}
+    found: dict[str, TaskTimes] = {}
+    for task in plan.tasks:
+        steps = sorted((s for s in log.steps if s.task == task.name), key=lambda s: s.step)
+        first, last = (steps[0].loss, steps[-1].loss) if steps else (None, None)
+        start, end = spans.get(task.name, (0, 0))
+        found[task.name] = TaskTimes(first, last, predicted.get(task.name, 0), end - start)
+    return found
+
+
+def _missing(plan: Plan, ops: Iterable[Planned]) -> Missing:
+    sizes = {p.name: (len(p.enter) + len(p.leave), len(p.round)) for p in plan.programs}
+    once, each = zip(*(sizes[segment.program] for segment in plan.segments), strict=True)
+    rounds = (segment.rounds for segment in plan.segments)
+    planned = sum(once) + sum(n * r for n, r in zip(each, rounds, strict=True))
+    logged = {(one.segment, one.round, one.op.id) for one in ops}
+    if len(logged) == planned:
+        return Missing(0, ())
+    absent = (p for p in timeline(plan) if (p.segment, p.round, p.op.id) not in logged)
+    names = tuple(f"{p.op.id} round {p.round}" for p in islice(absent, _NAMED))
+    return Missing(planned - len(logged), names)
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as JSON values; times in µs, errors as signed fractions."""
+    values = asdict(comparison)
+    exposed = [sum(values.pop(f"exposed_{side}_us")) for side in ("predicted", "actual")]
+    peaks = [list(values.pop(f"peak_{side}_bytes")) for side in ("predicted", "actual")]
+    for name, times in comparison.kinds.items():
+        values["kinds"][name]["ratio"] = times.ratio
+    return values | {
+        "makespan_error": comparison.makespan_error,
+        "exposed_copy_us": dict(zip(("predicted", "actual"), exposed, strict=True)),
+        "peak_bytes": dict(zip(("predicted", "actual"), peaks, strict=True)),
+        "missing": comparison.missing.count,
+    }
+
+
+def table(comparison: Comparison) -> str:
+    """The comparison for people: aligned columns, one line per quantity, kind and task."""
+    c = comparison
+    paced = " (times are emulated)" if c.emulated else ""
+    head = [("", "predicted", "actual", "error")]
+    rows = [
+        ("makespan", show_us(c.predicted_us), show_us(c.actual_us), _percent(c.makespan_error)),
+        *_device_rows("exposed copies", c.exposed_predicted_us, c.exposed_actual_us, show_us),
+        *_device_rows("peak memory", c.peak_predicted_bytes, c.peak_actual_bytes, show_bytes),
+    ]
+    tasks = [("task", "predicted", "actual", "error", "first loss", "last loss")]
+    for name, t in c.tasks.items():
+        times = (show_us(t.predicted_us), show_us(t.actual_us), _error(t.predicted_us, t.actual_us))
+        tasks.append((name, *times, _loss(t.first_loss), _loss(t.last_loss)))
+    kinds = [("kind", "predicted", "actual", "error", "median op")]
+    for name, k in c.kinds.items():
+        ratio = "-" if k.median_ratio is None else _percent(k.median_ratio - 1)
+        times = (show_us(k.predicted_us), show_us(k.actual_us), _error(k.predicted_us, k.actual_us))
+        kinds.append((name, *times, ratio))
+    error = "-" if c.median_op_error is None else f"{c.median_op_error:.1%}"
+    lines = [
+        f"run {c.status}{paced}",
+        *_columns([*head, *rows]),
+        f"median error of a compute op: {error}",
+        f"lower bound: {show_us(c.lower_bound_us)} ({c.lower_bound_name}), planned gap {c.gap:.2%}",
+        "",
+        *_columns(tasks),
+        "",
+        *_columns(kinds),
+    ]
+    if c.missing.count:
+        more = ", …" if c.missing.count > len(c.missing.names) else ""
+        names = ", ".join(c.missing.names)
+        lines += ["", f"not in the log: {c.missing.count} planned ops: {names}{more}"]
+    return "\n".join(lines)
+
+
+def _device_rows(
+    what: str, predicted: Sequence[int], actual: Sequence[int], show: Callable[[int], str]
+) -> list[tuple[str, ...]]:
+    """One row per device; `-` where the run did not live to say."""
+    rows: list[tuple[str, ...]] = []
+    for device, value in enumerate(predicted):
+        known = device < len(actual)
+        found = show(actual[device]) if known else "-"
+        error = _error(value, actual[device]) if known else "-"
+        rows.append((f"{what} {device}", show(value), found, error))
+    return rows
+
+
+def _error(predicted: int, actual: int) -> str:
+    return _percent((actual - predicted) / predicted) if predicted else "-"
+
+
+def _percent(fraction: float) -> str:
+    return f"{fraction:+.1%}"
+
+
+def _loss(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,187 @@
+"""The one cost model: from a profile's layers to what any shard, copy and update costs.
+
+shard i..j-1      forward_us  = sum of forward medians
+                  backward_us = sum of recompute+backward medians
+transients        forward: the largest layer peak plus the input it is given inside the shard
+                  backward: while layer l runs, what earlier layers saved, its own peak, and
+                  the gradient of its output
+copy of n bytes   latency + n / rate
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.schema import Device, Layer, LayerCost, Rate, Task
+
+Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ShardCost:
+    """Bytes and times of layers first..end-1, times per microbatch, updates per step."""
+
+    first: int
+    end: int
+    param_bytes: int
+    grad_bytes: int
+    state_bytes: int
+    in_bytes: int
+    rng_draws: int | None
+    forward_us: int
+    backward_us: int
+    update_device_us: int
+    update_host_us: int
+    forward_transient_bytes: int
+    backward_transient_bytes: int
+    update_transient_bytes: int
+
+    @property
+    def resident_bytes(self) -> int:
+        """What the shard keeps on its device when it is resident."""
+        return self.param_bytes + self.state_bytes
+
+    def bytes_of(self, role: str) -> int:
+        """Bytes of "param", "grad" or "state"."""
+        return {"param": self.param_bytes, "grad": self.grad_bytes, "state": self.state_bytes}[role]
+
+
+def _prefix(values: list[int]) -> Array:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(values, np.int64))])
+
+
+@dataclass(frozen=True, eq=False)
+class TaskCosts:
+    """One task at one microbatch size."""
+
+    task: Task
+    microbatch: int
+
+    @property
+    def microbatches(self) -> int:
+        return self.task.batch // self.microbatch
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return self.task.layers
+
+    @cached_property
+    def costs(self) -> tuple[LayerCost, ...]:
+        """The layers' costs at this microbatch size."""
+        return tuple(
+            next(c for c in layer.costs if c.microbatch == self.microbatch)
+            for layer in self.task.layers
+        )
+
+    @cached_property
+    def batch_bytes(self) -> int:
+        return next(b.batch_bytes for b in self.task.batches if b.microbatch == self.microbatch)
+
+    @cached_property
+    def predictable(self) -> bool:
+        """Whether every layer draws a constant number of random numbers.
+
+        Otherwise microbatches cannot run shard-major with the random numbers of the plain loop.
+        """
+        return all(cost.rng_draws is not None for cost in self.costs)
+
+    @cached_property
+    def _sums(self) -> dict[str, Array]:
+        layers, costs = self.layers, self.costs
+        columns = {
+            "param": [layer.param_bytes for layer in layers],
+            "grad": [layer.grad_bytes for layer in layers],
+            "state": [layer.state_bytes for layer in layers],
+            "update_device": [layer.update_device.median_us for layer in layers],
+            "update_host": [layer.update_host.median_us for layer in layers],
+            "forward": [cost.forward.median_us for cost in costs],
+            "backward": [cost.recompute_backward.median_us for cost in costs],
+            "saved": [cost.saved_bytes for cost in costs],
+            "draws": [cost.rng_draws or 0 for cost in costs],
+        }
+        return {name: _prefix(values) for name, values in columns.items()}
+
+    @cached_property
+    def _peaks(self) -> dict[str, Array]:
+        costs, saved = self.costs, self._sums["saved"][:-1]
+        backward = np.array([c.backward_peak_bytes for c in costs], np.int64)
+        out = np.array([c.out_bytes for c in costs], np.int64)
+        forward = np.array([c.forward_peak_bytes for c in costs], np.int64)
+        given = np.array([c.in_bytes for c in costs], np.int64)
+        return {
+            "forward": forward,
+            "forward_inner": forward + given,
+            "backward": saved + backward,
+            "backward_inner": saved + backward + out,
+            "update": np.array([layer.update_peak_bytes for layer in self.layers], np.int64),
+        }
+
+    def total(self, what: str, first: int = 0, end: int | None = None) -> int:
+        """Sum of a column over layers first..end-1."""
+        sums = self._sums[what]
+        return int(sums[len(self.layers) if end is None else end] - sums[first])
+
+    def backward_transient(self, first: int, end: int) -> int:
+        """Peak beside the slab while the shard recomputes and runs backward."""
+        peaks, base = self._peaks, int(self._sums["saved"][first])
+        last = int(peaks["backward"][end - 1])
+        inner = int(peaks["backward_inner"][first : end - 1].max(initial=0))
+        return max(last, inner) - base
+
+    def forward_transient(self, first: int, end: int) -> int:
+        peaks = self._peaks
+        inner = int(peaks["forward_inner"][first + 1 : end].max(initial=0))
+        return max(int(peaks["forward"][first]), inner)
+
+    @lru_cache(maxsize=1 << 14)  # noqa: B019 (costs live as long as the process plans)
+    def shard(self, first: int, end: int) -> ShardCost:
+        """What layers first..end-1 cost as one shard."""
+        known = all(cost.rng_draws is not None for cost in self.costs[first:end])
+        update = self.total("state", first, end) + int(self._peaks["update"][first:end].max())
+        return ShardCost(
+            first=first,
+            end=end,
+            param_bytes=self.total("param", first, end),
+            grad_bytes=self.total("grad", first, end),
+            state_bytes=self.total("state", first, end),
+            in_bytes=self.costs[first].in_bytes if first else 0,
+            rng_draws=self.total("draws", first, end) if known else None,
+            forward_us=self.total("forward", first, end),
+            backward_us=self.total("backward", first, end),
+            update_device_us=self.total("update_device", first, end),
+            update_host_us=self.total("update_host", first, end),
+            forward_transient_bytes=self.forward_transient(first, end),
+            backward_transient_bytes=self.backward_transient(first, end),
+            update_transient_bytes=update,
+        )
+
+
+@dataclass(frozen=True)
+class Links:
+    """Rates to one device. `both` are those while the other direction is busy as well."""
+
+    h2d: Rate
+    d2h: Rate
+    h2d_both: Rate
+    d2h_both: Rate
+
+    @classmethod
+    def of(cls, device: Device) -> "Links":
+        kinds = {link.kind: link for link in device.links}
+        h2d, d2h = kinds["h2d"], kinds["d2h"]
+        return cls(h2d.alone, d2h.alone, h2d.both, d2h.both)
+
+    def prefetch_us(self, count: int) -> int:
+        """Predicted time of a host→device copy inside a round, where both directions are used."""
+        return copy_us(self.h2d_both, count)
+
+    def spill_us(self, count: int) -> int:
+        """Predicted time of a device→host copy inside a round, where both directions are used."""
+        return copy_us(self.d2h_both, count)
+
+
+def copy_us(rate: Rate, count: int) -> int:
+    """Time of a copy of `count` bytes."""
+    return rate.latency_us + -(-count * 1_000_000 // rate.bytes_per_s)

@@ -1,0 +1,254 @@
+"""The baseline to beat: Hydra's policy, planned into the same format, judged by the same simulator.
+
+Greedy maximal shards; one shard prefetched ahead (two slots, each with room for parameters and
+optimizer state); parameters copied back after every shard, changed or not; the optimizer on the
+device right after backward; one sweep per microbatch; and tasks taken longest remaining time
+first, minibatch by minibatch, by whichever device falls free (`longest_remaining`).
+
+More generous than the original: copies have streams of their own, the boundaries stay on the
+device, memory is exact, and any optimizer works.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+from planner.choice import extent, pack
+from planner.costs import Links, ShardCost, TaskCosts
+from planner.errors import Infeasible
+from planner.graph import cut_points, layer_graph
+from planner.hazards import link
+from planner.rounds import copy, entry, update
+from planner.timeline import Entry, periodic
+from plans.schema import Buffer, Program
+from profiles.schema import Task
+from profiles.units import show_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class HydraChoice:
+    """Hydra's cuts of a task and the memory they take."""
+
+    costs: TaskCosts
+    cuts: tuple[int, ...]
+
+    @cached_property
+    def shards(self) -> tuple[ShardCost, ...]:
+        return tuple(self.costs.shard(first, end) for first, end in pairwise(self.cuts))
+
+    @cached_property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return pack(self._sizes())
+
+    def _sizes(self) -> Iterator[tuple[str, int]]:
+        for slot in range(2):
+            for role in ("param", "state", "grad"):
+                yield f"{slot}.{role}", max(s.bytes_of(role) for s in self.shards)
+        yield "batch", self.costs.batch_bytes
+        for index in range(1, len(self.shards)):
+            yield f"x{index}", self.shards[index].in_bytes
+
+    @property
+    def slab_bytes(self) -> int:
+        return extent(self.buffers)
+
+    @cached_property
+    def transient_bytes(self) -> int:
+        shards = self.shards
+        return max(
+            max(s.backward_transient_bytes, s.forward_transient_bytes, s.update_transient_bytes)
+            for s in shards
+        )
+
+    @property
+    def device_bytes(self) -> int:
+        return self.slab_bytes + self.transient_bytes
+
+    def host_buffers(self) -> Iterator[tuple[str, int]]:
+        for index, shard in enumerate(self.shards):
+            sizes = {"param": shard.param_bytes, "state": shard.state_bytes}
+            if self.costs.microbatches > 1:
+                sizes["grad"] = shard.grad_bytes
+            for what, size in sizes.items():
+                yield f"{self.costs.task.name}.s{index}.{what}", size
+
+
+def choose(task: Task, device_bytes: int) -> HydraChoice:
+    """The largest microbatch that fits, cut greedily into maximal shards; else Infeasible."""
+    points = cut_points(layer_graph(task))
+    smallest: HydraChoice | None = None
+    for batch in task.batches[::-1]:
+        costs = TaskCosts(task, batch.microbatch)
+        if costs.microbatches > 1 and not costs.predictable:
+            continue
+        caps = sorted({costs.total("param", a, b) for a in points for b in points if a < b})
+        for cap in caps[::-1]:
+            cuts = _greedy(costs, points, cap)
+            if cuts is None:
+                break
+            choice = HydraChoice(costs, cuts)
+            if choice.device_bytes <= device_bytes:
+                return choice
+            if not smallest or choice.device_bytes < smallest.device_bytes:
+                smallest = choice
+    needs = smallest.device_bytes if smallest else 0
+    raise Infeasible(
+        f"{task.name}: policy hydra needs {show_bytes(needs)} ({needs} bytes) on its device but "
+        f"the device offers {show_bytes(device_bytes)} ({device_bytes} bytes); smallest "
+        f"--device-memory that would do: {needs}"
+    )
+
+
+def _greedy(costs: TaskCosts, points: list[int], cap: int) -> tuple[int, ...] | None:
+    """Shards of at most `cap` parameter bytes, each as long as it can be."""
+    cuts = [0]
+    for point, following in pairwise([*points, points[-1]]):
+        if point > cuts[-1] and costs.total("param", cuts[-1], following) > cap:
+            cuts.append(point)
+    if cuts[-1] != points[-1]:
+        cuts.append(points[-1])
+    largest = max(costs.total("param", a, b) for a, b in pairwise(cuts))
+    return tuple(cuts) if largest <= cap else None
+
+
+def program(choice: HydraChoice, links: Links) -> Program:
+    """One minibatch as Hydra runs it."""
+    task = choice.costs.task.name
+    phase = periodic(link(list(_Sweeps(choice, links).entries())))
+    return Program(
+        name=task,
+        devices=1,
+        tasks=(task,),
+        enter_us=0,
+        period_us=phase.period_us,
+        round_us=phase.span_us,
+        leave_us=0,
+        buffers=choice.buffers,
+        enter=(),
+        round=phase.ops,
+        leave=(),
+    )
+
+
+class _Sweeps:
+    """Walks the units of a minibatch in order; lives only while the ops are made.
+
+    A unit is the forward or backward of one shard for one microbatch. Units use the two slots
+    in turn, so that while one runs, the next one's parameters arrive.
+    """
+
+    def __init__(self, choice: HydraChoice, links: Links) -> None:
+        self.links = links
+        self.task, self.shards = choice.costs.task.name, choice.shards
+        self.last, self.count = len(choice.shards) - 1, choice.costs.microbatches
+        self.batch_bytes = choice.costs.batch_bytes
+        self.serials: dict[tuple[int, str], int] = {}
+
+    def entries(self) -> Iterator[Entry]:
+        slot = 0
+        for m in range(self.count):
+            us = self.links.prefetch_us(self.batch_bytes)
+            yield entry(us, f"{self.task}.batch.P{m}", "0.h2d", writes={"batch": "0/batch"})
+            for shard in range(self.last):
+                yield from self._forward(shard, m, slot)
+                slot = 1 - slot
+            for shard in range(self.last, -1, -1):
+                yield from self._backward(shard, m, slot)
+                slot = 1 - slot
+
+    def _copy(self, kind: str, shard: int, role: str, slot: int) -> Iterator[Entry]:
+        """The next copy of this kind; none of what has no bytes."""
+        size = self.shards[shard].bytes_of(role)
+        if size:
+            serial = self.serials.get((shard, kind), 0)
+            self.serials[shard, kind] = serial + 1
+            name, host = f"{self.task}.s{shard}.{kind}{serial}", f"{self.task}.s{shard}.{role}"
+            yield copy(self.links, kind, name, role, size, host, f"0/{slot}.{role}")
+
+    def _reads(self, shard: int, slot: int) -> dict[str, str]:
+        reads = {"param": f"0/{slot}.param"} if self.shards[shard].param_bytes else {}
+        return reads | ({"x": f"0/x{shard}"} if shard else {"batch": "0/batch"})
+
+    def _forward(self, shard: int, m: int, slot: int) -> Iterator[Entry]:
+        cost = self.shards[shard]
+        yield from self._copy("P", shard, "param", slot)
+        yield entry(
+            cost.forward_us,
+            f"{self.task}.s{shard}.F{m}",
+            "0.compute",
+            reads=self._reads(shard, slot),
+            writes={"y": f"0/x{shard + 1}"},
+            transient_bytes=cost.forward_transient_bytes,
+        )
+        yield from self._copy("S", shard, "param", slot)
+
+    def _backward(self, shard: int, m: int, slot: int) -> Iterator[Entry]:
+        cost, reads = self.shards[shard], self._reads(shard, slot)
+        updates = m == self.count - 1 and cost.grad_bytes > 0
+        yield from self._copy("P", shard, "param", slot)
+        if updates:
+            yield from self._copy("P", shard, "state", slot)
+        if m:
+            yield from self._copy("P", shard, "grad", slot)
+        grad = {"grad": f"0/{slot}.grad"} if cost.grad_bytes else {}
+        yield entry(
+            cost.backward_us,
+            f"{self.task}.s{shard}.B{m}",
+            "0.compute",
+            reads=reads
+            | ({"batch": "0/batch"} if shard == self.last else {"dy": f"0/x{shard + 1}"})
+            | (grad if m else {}),
+            writes=grad | ({"dx": f"0/x{shard}"} if shard else {}),
+            transient_bytes=cost.backward_transient_bytes,
+        )
+        if updates:
+            name = f"{self.task}.s{shard}.U0"
+            yield update(cost, name, "0.compute", f"0/{slot}", f"0/{slot}.grad")
+            yield from self._copy("S", shard, "state", slot)
+        elif m < self.count - 1:
+            yield from self._copy("S", shard, "grad", slot)
+        yield from self._copy("S", shard, "param", slot)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """`rounds` minibatches of a task in a row on one device."""
+
+    task: str
+    device: int
+    rounds: int
+    start_us: int
+
+
+def longest_remaining(
+    steps: dict[str, int], minibatch_us: dict[str, tuple[int, int]], devices: int
+) -> list[Turn]:
+    """Longest remaining time first, a minibatch at a time, on whichever device falls free.
+
+    minibatch_us: per task the time of a first minibatch and of one that follows its own.
+    A task that stays on its device goes on in the same turn.
+    """
+    left, free_at = dict(steps), [0] * devices
+    ready_at = dict.fromkeys(steps, 0)
+    turns: list[Turn] = []
+    current: list[int | None] = [None] * devices  # index of the turn each device is in
+    while any(left.values()):
+        device = min(range(devices), key=lambda d: (free_at[d], d))
+        now = free_at[device]
+        idle = [t for t in left if left[t] and ready_at[t] <= now]
+        if not idle:
+            free_at[device] = min(ready_at[t] for t in left if left[t])
+            current[device] = None
+            continue
+        task = max(idle, key=lambda t: (left[t] * minibatch_us[t][1], t))
+        at = current[device]
+        if at is not None and turns[at].task == task:
+            turns[at] = replace(turns[at], rounds=turns[at].rounds + 1)
+            ready_at[task] = free_at[device] = now + minibatch_us[task][1]
+        else:
+            current[device] = len(turns)
+            turns.append(Turn(task, device, 1, now))
+            ready_at[task] = free_at[device] = now + minibatch_us[task][0]
+        left[task] -= 1
+    return turns

@@ -1,0 +1,50 @@
+"""Shard boundaries: cheapest contiguous cuts of a chain of layers, exactly, by dynamic programming.
+
+A cut into shards costs the forward of every shard but the last (whose backward computes the
+loss and recomputes nothing twice) and a fixed price per shard for its copies and launches.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.costs import TaskCosts
+
+
+@dataclass(frozen=True)
+class Caps:
+    """What one shard may need at most: bytes of its parameters, and of its transients."""
+
+    param_bytes: int
+    transient_bytes: int
+
+
+def cut(
+    costs: TaskCosts, points: Sequence[int], caps: Caps, shard_us: int
+) -> tuple[int, ...] | None:
+    """The cheapest cuts 0 = c0 < c1 < ... = layers, all in `points`; None when a piece between
+    two neighbouring points alone exceeds the caps.
+
+    Among equal costs the cut with larger shards at the end wins (it was found first).
+    """
+    best: list[tuple[int, int]] = [(0, 0)] * len(points)  # price up to the end, next point
+    last = len(points) - 1
+    for left in range(last - 1, -1, -1):
+        options = []
+        for right in range(left + 1, last + 1):
+            if costs.total("param", points[left], points[right]) > caps.param_bytes:
+                break
+            if costs.backward_transient(points[left], points[right]) > caps.transient_bytes:
+                break
+            if right == last:
+                options.append((shard_us, right))
+            elif best[right][1]:
+                forward = costs.microbatches * costs.total("forward", points[left], points[right])
+                options.append((best[right][0] + shard_us + forward, right))
+        best[left] = min(options, default=(0, 0))
+    if not best[0][1]:
+        return None
+    cuts, position = [0], 0
+    while position < last:
+        position = best[position][1]
+        cuts.append(points[position])
+    return tuple(cuts)

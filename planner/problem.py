@@ -1,0 +1,33 @@
+"""What is asked of the planner: tasks, devices and budgets, frozen."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from profiles.schema import Device, Profile, Task
+
+Policy = Literal["gantry", "hydra"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`devices` equal devices of the profile's first kind, each with `device_bytes` to use."""
+
+    tasks: tuple[Task, ...]
+    device: Device
+    devices: int
+    device_bytes: int
+    host_bytes: int
+
+    @classmethod
+    def of(
+        cls, profile: Profile, *, devices: int, device_bytes: int | None, host_bytes: int | None
+    ) -> "Problem":
+        """The profile's tasks on `devices` devices; budgets default to what the profile offers."""
+        device = profile.machine.devices[0]
+        return cls(
+            profile.tasks,
+            device,
+            devices,
+            device_bytes or device.usable_bytes,
+            host_bytes or profile.machine.host.usable_bytes,
+        )

@@ -1,0 +1,184 @@
+"""The best way to train one task on one device: candidates, pruned by their loads, judged by the
+simulator.
+
+A candidate is a microbatch size, caps on a shard (which give the cuts) and numbers of slots;
+what memory it leaves goes to resident shards. Fewer, larger shards recompute less; smaller ones
+leave room to keep more of them resident. The simulator, not a formula, says which wins.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+from planner.choice import Choice
+from planner.costs import Links, TaskCosts
+from planner.errors import Infeasible, NoPlanFound
+from planner.graph import cut_points, layer_graph
+from planner.partition import Caps, cut
+from planner.residency import choose, loads
+from planner.rounds import program
+from plans.schema import Program
+from profiles.schema import Task
+from profiles.units import show_bytes
+
+_SLOTS = ((2, 2), (3, 2), (2, 1), (1, 1))  # parameter slots, gradient slots
+_PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long the search may take, and the seed of its solver."""
+
+    deadline: float  # time.monotonic()
+    seed: int
+
+    @property
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best candidate, its program, how many were simulated, whether time ended the search."""
+
+    choice: Choice
+    program: Program
+    candidates: int
+    complete: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """One task, one kind of device."""
+
+    task: Task
+    links: Links
+    device_bytes: int
+
+    @cached_property
+    def points(self) -> list[int]:
+        return cut_points(layer_graph(self.task))
+
+    @cached_property
+    def sizes(self) -> list[TaskCosts]:
+        """Costs at every measured microbatch size that can be planned, largest first."""
+        found = [TaskCosts(self.task, cost.microbatch) for cost in self.task.batches[::-1]]
+        return [c for c in found if c.microbatches == 1 or c.predictable]
+
+    def best(self, effort: Effort) -> Found:
+        """The candidate with the shortest predicted task time.
+
+        Infeasible names the smallest budget that would do; NoPlanFound when time is up first.
+        """
+        candidates = sorted(self.candidates(), key=self._bound)
+        if not candidates:
+            raise Infeasible(self._too_small())
+        found: tuple[Choice, Program] | None = None
+        tried = 0
+        for candidate in candidates:
+            if found and (self._bound(candidate) >= found[1].period_us or effort.left <= 0):
+                break
+            if effort.left <= 0:
+                raise NoPlanFound(
+                    f"{self.task.name}: no plan within the time limit; raise --time-limit"
+                )
+            tried += 1
+            for choice in self._variants(candidate, effort):
+                timed = program(choice, self.links)
+                if not found or self._us(timed) < self._us(found[1]):
+                    found = choice, timed
+        assert found
+        return Found(*found, tried, effort.left > 0)
+
+    def _us(self, timed: Program) -> int:
+        rounds = (self.task.steps - 1) * timed.period_us + timed.round_us
+        return timed.enter_us + rounds + timed.leave_us
+
+    def _variants(self, candidate: Choice, effort: Effort) -> Iterator[Choice]:
+        """With the residents that the integer program picks, and with all of them if they fit:
+        then no slots are needed, which the program does not know."""
+        yield self._with_residents(candidate, effort)
+        everything = replace(candidate, resident=frozenset(candidate.streamed))
+        if everything.device_bytes <= self.device_bytes:
+            yield everything
+
+    def _with_residents(self, candidate: Choice, effort: Effort) -> Choice:
+        """The candidate with those shards resident that its spare memory allows and that pay."""
+        free = self.device_bytes - candidate.device_bytes
+        seconds = min(2.0, effort.left)
+        chosen = choose(candidate, self.links, free, seconds=seconds, seed=effort.seed)
+        choice = replace(candidate, resident=chosen)
+        return choice if choice.device_bytes <= self.device_bytes else candidate
+
+    def candidates(self) -> Iterator[Choice]:
+        """Every streamed candidate that fits, without duplicates."""
+        seen = set()
+        for choice in self._all():
+            key = (choice.costs.microbatch, choice.cuts, choice.slots, choice.grad_slots)
+            if key not in seen and choice.device_bytes <= self.device_bytes:
+                seen.add(key)
+                yield choice
+
+    def _all(self) -> Iterator[Choice]:
+        for costs in self.sizes:
+            for cuts in self._cuts(costs):
+                for slots, grads in _SLOTS:
+                    yield Choice(costs, cuts, frozenset(), slots, grads)
+
+    def _cuts(self, costs: TaskCosts) -> Iterator[tuple[int, ...]]:
+        """Cuts for a ladder of caps, from the whole task to its finest pieces."""
+        finest = tuple(self.points)
+        yield finest
+        pieces = list(pairwise(finest))
+        largest = max(costs.total("param", *piece) for piece in pieces)
+        heaviest = max(costs.backward_transient(*piece) for piece in pieces)
+        shard_us = 3 * self.links.h2d.latency_us + 100
+        total = costs.total("param")
+        room = self.device_bytes
+        for pieces_wanted in _PIECES:
+            cap = max(largest, -(-total // pieces_wanted))
+            for transient in {max(heaviest, room // part) for part in (1, 2, 4, 8)}:
+                found = cut(costs, self.points, Caps(cap, transient), shard_us)
+                if found:
+                    yield found
+            if cap == largest:
+                break
+
+    def _bound(self, candidate: Choice) -> int:
+        """No period of this candidate, whatever is resident, is shorter than this.
+
+        Residency takes load off a link at the rate of its best shard at most.
+        """
+        pairs = [loads(candidate, i, self.links) for i in range(len(candidate.shards))]
+        compute = sum(min(a.compute_us, b.compute_us) for a, b in pairs)
+        free = self.device_bytes - candidate.device_bytes
+        streamed = [(pairs[i][0], candidate.shards[i]) for i in candidate.streamed]
+        links = [[(load.h2d_us, shard) for load, shard in streamed]]
+        links.append([(load.d2h_us, shard) for load, shard in streamed])
+        rest = [
+            sum(us for us, _ in link)
+            - max((us * free // shard.resident_bytes for us, shard in link), default=0)
+            for link in links
+        ]
+        return max(compute, *rest)
+
+    def _too_small(self) -> str:
+        needs = min(self._all(), key=lambda choice: choice.device_bytes, default=None)
+        if needs is None:
+            return (
+                f"{self.task.name}: its layers draw a varying number of random numbers, so it "
+                f"needs the whole batch of {self.task.batch} as one microbatch, which was not "
+                "measured"
+            )
+        largest = max(needs.shards, key=lambda s: s.param_bytes + s.backward_transient_bytes)
+        name = self.task.layers[largest.first].name
+        return (
+            f"{self.task.name}: needs {show_bytes(needs.device_bytes)} ({needs.device_bytes} "
+            f"bytes) on its device but the device offers {show_bytes(self.device_bytes)} "
+            f"({self.device_bytes} bytes); the largest shard begins at layer {largest.first} "
+            f"({name}) with {show_bytes(largest.param_bytes)} of parameters and "
+            f"{show_bytes(largest.backward_transient_bytes)} of transients; smallest "
+            f"--device-memory that would do: {needs.device_bytes}"
+        )

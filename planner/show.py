@@ -1,0 +1,150 @@
+"""A plan in words, for the terminal: who runs where and when, how good it is, one steady round."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from plans.schema import Device, Op, Plan, Program, Shard, Task
+from profiles.units import show_bytes, show_us
+
+_MOST_OPS = 20  # of a stream in the listing of a round
+_MOST_RUNS = 12  # of alike shards in the listing of a task
+
+
+def describe(plan: Plan) -> str:
+    """Devices, tasks, segments, bounds, per-device prediction, and a round of each program."""
+    paced = " (emulated)" if any(device.emulation for device in plan.devices) else ""
+    sections = (
+        [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{paced}"],
+        ["devices", *_columns(_devices(plan))],
+        ["tasks", *(line for task in plan.tasks for line in _task(task))],
+        ["segments", *_columns(_segments(plan))],
+        ["bounds", *_columns(_bounds(plan))],
+        *(_round(plan, program) for program in plan.programs),
+    )
+    return "\n\n".join("\n".join(section) for section in sections)
+
+
+def _result(plan: Plan) -> str:
+    p = plan.prediction
+    cut = " (search stopped by its time limit)" if plan.solver.status == "time-limit" else ""
+    return (
+        f"makespan {show_us(p.makespan_us)}, {p.lower_bound_name} bound "
+        f"{show_us(p.lower_bound_us)}, gap {p.gap_ppm / 1e4:.2f} %{cut}"
+    )
+
+
+def _devices(plan: Plan) -> list[tuple[str, ...]]:
+    head = ("", "kind", "budget", "slab", "reserve", "busy", "bubble", "exposed copies", "peak")
+    rows: list[tuple[str, ...]] = [head]
+    makespan = max(plan.prediction.makespan_us, 1)
+    for number, device in enumerate(plan.devices):
+        sizes = (device.budget_bytes, device.slab_bytes, device.reserve_bytes)
+        row = (f"{number} {device.name}", _kind(device), *map(show_bytes, sizes))
+        if number < len(plan.prediction.devices):
+            p = plan.prediction.devices[number]
+            busy = p.compute_us / makespan
+            times = (f"{busy:.1%}", f"{1 - busy:.1%}", show_us(p.exposed_copy_us))
+            rows.append((*row, *times, show_bytes(p.peak_bytes)))
+        else:
+            rows.append((*row, "-", "-", "-", "-"))
+    host = plan.host
+    used = (show_bytes(host.budget_bytes), show_bytes(host.bytes))
+    rows.append(("host store", "", *used, "", "", "", "", ""))
+    return rows
+
+
+def _kind(device: Device) -> str:
+    return f"{device.kind}, emulated" if device.emulation else device.kind
+
+
+def _task(task: Task) -> list[str]:
+    """A task, and its shards with neighbours that differ only in their layers taken together."""
+    lines = [
+        f"  {task.name}: steps {task.steps}, batch {task.batch} = "
+        f"{task.microbatches} x {task.microbatch}, {task.workload.ref}"
+    ]
+    runs = [list(run) for _, run in groupby(enumerate(task.shards), key=lambda s: _alike(s[1]))]
+    for run in runs[:_MOST_RUNS]:
+        (first, shard), (last, end) = run[0], run[-1]
+        names = f"s{first}" if first == last else f"s{first}-s{last}"
+        low, high = shard.first_layer, end.end_layer - 1
+        layers = f"layer {low}" if low == high else f"layers {low}-{high}"
+        place = "resident" if shard.resident else "streamed"
+        lines.append(
+            f"    {names}: {layers}, {place}, updated on the {shard.update}, "
+            f"parameters {show_bytes(sum(one.param_bytes for _, one in run))}"
+        )
+    if len(runs) > _MOST_RUNS:
+        left = sum(len(run) for run in runs[_MOST_RUNS:])
+        lines.append(f"    … and {left} more shards")
+    return lines
+
+
+def _alike(shard: Shard) -> tuple[bool, str, int]:
+    return shard.resident, shard.update, shard.end_layer - shard.first_layer
+
+
+def _segments(plan: Plan) -> list[tuple[str, ...]]:
+    head = ("from", "to", "program", "devices", "rounds", "tasks")
+    tasks = {program.name: ", ".join(program.tasks) for program in plan.programs}
+    return [
+        head,
+        *(
+            (
+                show_us(segment.start_us),
+                show_us(segment.end_us),
+                segment.program,
+                ", ".join(map(str, segment.devices)),
+                str(segment.rounds),
+                tasks[segment.program],
+            )
+            for segment in sorted(plan.segments, key=lambda s: s.start_us)
+        ),
+    ]
+
+
+def _bounds(plan: Plan) -> list[tuple[str, ...]]:
+    """Every bound, the best first, with the gap it would leave by itself."""
+    makespan = max(plan.prediction.makespan_us, 1)
+    return [
+        ("bound", "at least", "gap"),
+        *(
+            (bound.name, show_us(bound.us), f"{1 - bound.us / makespan:.2%}")
+            for bound in sorted(plan.prediction.bounds, key=lambda b: -b.us)
+        ),
+    ]
+
+
+def _round(plan: Plan, program: Program) -> list[str]:
+    """The round's ops stream by stream: name@start+duration in µs."""
+    head = (
+        f"round of {program.name}: {len(program.round)} ops, every {show_us(program.period_us)}; "
+        "op@start+duration in µs"
+    )
+    lines = [head]
+    for stream in sorted({op.stream for op in program.round}):
+        ops = [op for op in program.round if op.stream == stream]
+        lines.append(f"  {stream}: {_listing(ops, alone=len(plan.tasks) == 1)}")
+    return lines
+
+
+def _listing(ops: Sequence[Op], *, alone: bool) -> str:
+    """Up to _MOST_OPS ops; the task is left out of the names where there is but one."""
+    shown = [
+        f"{op.id.split('.', 1)[1] if alone else op.id}@{op.start_us}+{op.end_us - op.start_us}"
+        for op in ops[:_MOST_OPS]
+    ]
+    if len(ops) > _MOST_OPS:
+        shown.append(f"… and {len(ops) - _MOST_OPS} more")
+    return " ".join(shown)
+
+
+def _columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows as aligned lines, indented."""
+    table = list(rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  "
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]

@@ -1,0 +1,156 @@
+"""The one simulator: from ops in stream order, with durations and edges, to predicted times.
+
+A round repeats. Within a round an op starts when its stream's previous op and everything in
+`after` have ended; across rounds a stream's first op follows its own last op of the round
+before, and an edge `x@-1` points at x there. As-soon-as-possible execution of such a system
+settles into a period T; the start times of one settled round are then valid for all:
+
+    round r of op x starts at  start(x) + r * T        (closed form, whatever the number of rounds)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from msgspec.structs import replace
+
+from plans.schema import Op
+
+_SETTLE = 48  # rounds tried before the period is searched for instead
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An op yet without times, and how long it takes."""
+
+    op: Op
+    us: int
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Timed ops from 0 to span_us; a round repeats every period_us (= span for other phases)."""
+
+    ops: tuple[Op, ...]
+    span_us: int
+    period_us: int
+
+
+class Deadlock(ValueError):
+    """The ops wait for each other in a circle; the message names them."""
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """Ops by position: duration, predecessors in the same round and in the round before."""
+
+    us: list[int]
+    same: list[list[int]]
+    before: list[list[int]]
+    order: list[int]
+
+
+def _graph(entries: Sequence[Entry]) -> _Graph:
+    position = {entry.op.id: index for index, entry in enumerate(entries)}
+    streams: dict[str, list[int]] = {}
+    same: list[list[int]] = []
+    before: list[list[int]] = []
+    for index, entry in enumerate(entries):
+        streams.setdefault(entry.op.stream, []).append(index)
+        same.append([position[a] for a in entry.op.after if not a.endswith("@-1")])
+        before.append([position[a[:-3]] for a in entry.op.after if a.endswith("@-1")])
+    for queue in streams.values():
+        before[queue[0]].append(queue[-1])
+        for left, right in pairwise(queue):
+            same[right].append(left)
+    return _Graph([entry.us for entry in entries], same, before, _topological(entries, same))
+
+
+def _topological(entries: Sequence[Entry], same: list[list[int]]) -> list[int]:
+    waiting = [len(set(preds)) for preds in same]
+    followers: list[list[int]] = [[] for _ in same]
+    for index, preds in enumerate(same):
+        for pred in set(preds):
+            followers[pred].append(index)
+    order = [index for index, count in enumerate(waiting) if not count]
+    for index in order:  # grows while it is walked
+        for follower in followers[index]:
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                order.append(follower)
+    if len(order) < len(entries):
+        stuck = [entries[i].op.id for i, count in enumerate(waiting) if count]
+        raise Deadlock(f"{len(stuck)} ops wait in a circle, among them {', '.join(stuck[:5])}")
+    return order
+
+
+def once(entries: Sequence[Entry]) -> Phase:
+    """A phase that runs once, as soon as possible."""
+    if not entries:
+        return Phase((), 0, 0)
+    graph = _graph(entries)
+    starts = _sweep(graph, [0] * len(entries), None)
+    span = max(start + us for start, us in zip(starts, graph.us, strict=True))
+    return Phase(_timed(entries, starts), span, span)
+
+
+def periodic(entries: Sequence[Entry]) -> Phase:
+    """A round in its steady state. Starts begin at 0; the period is the smallest the ASAP
+    execution settles into, or, when it alternates, the smallest integer that is feasible."""
+    graph = _graph(entries)
+    period, starts = _settle(graph)
+    first = min(starts)
+    starts = [start - first for start in starts]
+    span = max(start + us for start, us in zip(starts, graph.us, strict=True))
+    return Phase(_timed(entries, starts), span, period)
+
+
+def _timed(entries: Sequence[Entry], starts: list[int]) -> tuple[Op, ...]:
+    return tuple(
+        replace(entry.op, start_us=start, end_us=start + entry.us)
+        for entry, start in zip(entries, starts, strict=True)
+    )
+
+
+def _sweep(
+    graph: _Graph, floor: list[int], previous: list[int] | None, period: int = 0
+) -> list[int]:
+    """Earliest starts not below `floor`, after the previous round's ends shifted by -period."""
+    starts = list(floor)
+    us, same, before = graph.us, graph.same, graph.before
+    for index in graph.order:
+        start = starts[index]
+        for pred in same[index]:
+            start = max(start, starts[pred] + us[pred])
+        if previous is not None:
+            for pred in before[index]:
+                start = max(start, previous[pred] + us[pred] - period)
+        starts[index] = start
+    return starts
+
+
+def _settle(graph: _Graph) -> tuple[int, list[int]]:
+    zero = [0] * len(graph.us)
+    history = [_sweep(graph, zero, None)]
+    for _ in range(_SETTLE):
+        history.append(_sweep(graph, zero, history[-1]))
+        steps = {b - a for a, b in zip(history[-2], history[-1], strict=True)}
+        if len(steps) == 1:
+            return steps.pop(), history[-1]
+    half = _SETTLE // 2
+    drift = max(b - a for a, b in zip(history[-1 - half], history[-1], strict=True))
+    period = -(-drift // half)
+    while (starts := _fixpoint(graph, period)) is None:
+        period += max(1, period // 1000)
+    return period, starts
+
+
+def _fixpoint(graph: _Graph, period: int) -> list[int] | None:
+    """Earliest starts that repeat with `period`, or None when it is too short."""
+    starts = _sweep(graph, [0] * len(graph.us), None)
+    for _ in range(4 * _SETTLE):
+        shifted = _sweep(graph, starts, starts, period)
+        if shifted == starts:
+            return starts
+        starts = shifted
+    return None

@@ -1,0 +1,158 @@
+"""Rule 5 of the checker: everything fits, at every instant.
+
+Buffers never move, so what fits once always fits; transients are bounded by the largest of each
+stream of a device, since its streams run at the same time but one op each.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from plans.schema import Device, Op, OpName, Plan, Task
+from plans.shape import View, op_name, site, stored
+
+Extent = tuple[int, int, str]  # first byte, end and name of a host buffer
+
+
+def value_bytes(name: OpName, role: str, task: Task) -> int:
+    """Bytes of the value that plays `role` in an op. Boundaries are those of one microbatch."""
+    shard = task.shards[name.number]
+    if role in ("y", "dy"):
+        return task.shards[name.number + 1].in_bytes
+    if role == "batch":
+        return task.batch_bytes
+    sizes = {
+        "param": shard.param_bytes,
+        "state": shard.state_bytes,
+        "grad": shard.grad_bytes,
+        "other": shard.grad_bytes,
+    }
+    return sizes.get(role, shard.in_bytes)
+
+
+def values_fit(view: View) -> Iterator[str]:
+    """Every value fits its buffer; told once for each buffer and kind of value."""
+    told: set[tuple[str, str, int, str]] = set()
+    for op in view.ops():
+        name = op_name(op.id)
+        for role, buffer_name in (*op.reads.items(), *op.writes.items()):
+            needed = value_bytes(name, role, view.tasks[name.task])
+            buffer = view.buffers[buffer_name]
+            key = (name.task, role, name.number, buffer_name)
+            if needed > buffer.bytes and key not in told:
+                told.add(key)
+                yield (
+                    f"{op.id}: {role} has {needed} bytes but {buffer.name} of space "
+                    f"{buffer.space} has {buffer.bytes}"
+                )
+
+
+def budgets(plan: Plan) -> Iterator[str]:
+    """What is reserved fits the budgets, of each device and of the host."""
+    for number, device in enumerate(plan.devices):
+        needed = device.slab_bytes + device.reserve_bytes
+        if needed > device.budget_bytes:
+            yield (
+                f"device {number} {device.name!r}: slab {device.slab_bytes} + reserve "
+                f"{device.reserve_bytes} = {needed} bytes exceed the budget of "
+                f"{device.budget_bytes}"
+            )
+    host = plan.host
+    if host.bytes > host.budget_bytes:
+        yield f"host: {host.bytes} bytes exceed the budget of {host.budget_bytes}"
+    for buffer in host.buffers:
+        end = buffer.offset + buffer.bytes
+        if end > host.bytes:
+            yield f"{buffer.name}: ends at byte {end} but the host store has {host.bytes}"
+
+
+def stores(plan: Plan) -> Iterator[str]:
+    """Parameters and state of every task have a place of their own in the host store."""
+    held = {buffer.name: buffer for buffer in plan.host.buffers}
+    for task in plan.tasks:
+        for name, (number, role) in stored(task).items():
+            shard = task.shards[number]
+            size = shard.param_bytes if role == "param" else shard.state_bytes
+            if size and name not in held:
+                yield f"{name}: the host store has no such buffer, {size} bytes are needed"
+            elif size and held[name].bytes < size:
+                yield f"{name}: has {held[name].bytes} bytes, {size} are needed"
+    widest: Extent | None = None
+    for extent in kept(plan):
+        if widest and extent[0] < widest[1]:
+            yield (
+                f"{extent[2]}: begins at byte {extent[0]} of the host store, inside "
+                f"{widest[2]}, which ends at {widest[1]}; both are kept between segments"
+            )
+        if widest is None or extent[1] > widest[1]:
+            widest = extent
+
+
+def kept(plan: Plan) -> list[Extent]:
+    """All that the host store keeps between segments, in the order of its bytes."""
+    names = {name for task in plan.tasks for name in stored(task)}
+    buffers = [b for b in plan.host.buffers if b.name in names]
+    return sorted((b.offset, b.offset + b.bytes, b.name) for b in buffers)
+
+
+def foreign_writes(view: View, extents: list[Extent]) -> Iterator[str]:
+    """No op writes over what the store keeps for a task that its program does not train.
+
+    `extents` are those of `kept`, disjoint.
+    """
+    own = {name for task in view.tasks.values() for name in stored(task)}
+    ends = [end for _, end, _ in extents]
+    told: set[str] = set()
+    for op in view.ops():
+        for role, name in op.writes.items():
+            buffer = view.buffers[name]
+            if buffer.space != "host" or name in told:
+                continue
+            told.add(name)
+            for index in range(bisect_right(ends, buffer.offset), len(extents)):
+                start, _, other = extents[index]
+                if start >= buffer.offset + buffer.bytes:
+                    break
+                if other not in own:
+                    yield (
+                        f"{op.id}: writes {role} to {name}, over {other} of a task that program "
+                        f"{view.program.name!r} does not train"
+                    )
+
+
+def devices_fit(view: View, plan: Plan, numbers: tuple[int, ...]) -> Iterator[str]:
+    """The devices `numbers` of the plan are large enough for the program's devices 0, 1, ..."""
+    program = view.program
+    for buffer in program.buffers:
+        number = numbers[int(buffer.space)]
+        device, end = plan.devices[number], buffer.offset + buffer.bytes
+        if end > device.slab_bytes:
+            yield (
+                f"{buffer.name}: ends at byte {end} but device {number} {device.name!r} has a slab "
+                f"of {device.slab_bytes}"
+            )
+    heaviest: dict[str, Op] = {}
+    for op in view.ops():
+        if op.transient_bytes > heaviest.setdefault(op.stream, op).transient_bytes:
+            heaviest[op.stream] = op
+    hungry: dict[int | None, list[Op]] = {}  # by device, None for the host
+    for stream, op in heaviest.items():
+        kind, local = site(stream)
+        hungry.setdefault(None if kind == "host" else local, []).append(op)
+    for local, number in enumerate(numbers):
+        yield from _reserve(hungry.get(local, []), number, plan.devices)
+    needed = plan.host.bytes + sum(op.transient_bytes for op in hungry.get(None, []))
+    if needed > plan.host.budget_bytes >= plan.host.bytes:
+        yield (
+            f"{program.name}: the host store and the transients of its updates take {needed} "
+            f"bytes, the host budget is {plan.host.budget_bytes}"
+        )
+
+
+def _reserve(ops: list[Op], number: int, devices: tuple[Device, ...]) -> Iterator[str]:
+    device, needed = devices[number], sum(op.transient_bytes for op in ops)
+    if needed > device.reserve_bytes:
+        names = " and ".join(op.id for op in ops if op.transient_bytes)
+        yield (
+            f"{names}: needs {needed} transient bytes but device {number} {device.name!r} reserves "
+            f"{device.reserve_bytes}"
+        )

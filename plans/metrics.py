@@ -1,0 +1,86 @@
+"""What follows from a plan's numbers: when any op runs in any round, and how copies hide."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from plans.schema import Op, Plan, Program, Segment
+
+Interval = tuple[int, int]
+
+
+class Planned(NamedTuple):
+    """One op of one round of one segment at its predicted time, in µs since the plan's start."""
+
+    segment: int
+    round: int  # 0 for ops of enter and leave
+    op: Op
+    stream: str  # with the plan's device number: `1.h2d`
+    start_us: int
+    end_us: int
+
+
+def phase_starts(program: Program, segment: Segment, round_index: int) -> tuple[int, int, int]:
+    """Start of enter, of round `round_index` and of leave, in µs since the plan's start."""
+    first = segment.start_us + program.enter_us
+    leave = first + (segment.rounds - 1) * program.period_us + program.round_us
+    return segment.start_us, first + round_index * program.period_us, leave
+
+
+def plan_stream(stream: str, devices: Sequence[int]) -> str:
+    """A program's stream name with the device number of the plan: `0.h2d` on (3,) is `3.h2d`."""
+    if stream.startswith("host."):
+        return f"host.{devices[int(stream[5:])]}"
+    number, kind = stream.split(".")
+    return f"{devices[int(number)]}.{kind}"
+
+
+def timeline(plan: Plan) -> Iterator[Planned]:
+    """Every op of every round, segment by segment."""
+    programs = {program.name: program for program in plan.programs}
+    for index, segment in enumerate(plan.segments):
+        program = programs[segment.program]
+        enter, _, leave = phase_starts(program, segment, 0)
+        yield from _phase(index, 0, program.enter, enter, segment)
+        for number in range(segment.rounds):
+            start = phase_starts(program, segment, number)[1]
+            yield from _phase(index, number, program.round, start, segment)
+        yield from _phase(index, 0, program.leave, leave, segment)
+
+
+def _phase(
+    index: int, number: int, ops: Iterable[Op], start: int, segment: Segment
+) -> Iterator[Planned]:
+    for op in ops:
+        stream = plan_stream(op.stream, segment.devices)
+        yield Planned(index, number, op, stream, start + op.start_us, start + op.end_us)
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Disjoint ascending intervals that cover the same points."""
+    merged: list[Interval] = []
+    for start, end in sorted(i for i in intervals if i[1] > i[0]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def uncovered(intervals: Iterable[Interval], cover: Iterable[Interval]) -> int:
+    """Length of the part of `intervals` that `cover` does not cover."""
+    wanted, blockers = union(intervals), union(cover)
+    both = union([*wanted, *blockers])
+    return sum(b - a for a, b in both) - sum(b - a for a, b in blockers)
+
+
+def exposed_copy_us(ops: Iterable[tuple[str, int, int]]) -> dict[str, int]:
+    """Per device, how long some copy ran while compute did not: `ops` are (stream, start, end)."""
+    copies: dict[str, list[Interval]] = {}
+    compute: dict[str, list[Interval]] = {}
+    for stream, start, end in ops:
+        device, _, kind = stream.partition(".")
+        if kind == "compute":
+            compute.setdefault(device, []).append((start, end))
+        elif device != "host":
+            copies.setdefault(device, []).append((start, end))
+    return {device: uncovered(spans, compute.get(device, [])) for device, spans in copies.items()}

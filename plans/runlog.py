@@ -1,0 +1,89 @@
+"""The run log: what happened, op by op, joined to the plan by (segment, op id, round)."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from profiles.codec import FormatError, read_bytes
+from profiles.schema import Count, Sha256, Struct
+
+VERSION = 1
+
+
+class Header(Struct, frozen=True, kw_only=True, tag="header", tag_field="type"):
+    format: Literal["run"] = "run"
+    version: Literal[1] = 1
+    plan_sha256: Sha256
+    started: str  # ISO 8601
+    devices: tuple[str, ...]
+    emulated: bool
+    software: dict[str, str] = {}
+
+
+class OpRecord(Struct, frozen=True, tag="op", tag_field="type"):
+    """Times in µs since the run began. `metered`: run under the memory meter, a little slower."""
+
+    segment: Count
+    op: str
+    round: Count  # 0 for ops of enter and leave
+    start_us: Count
+    end_us: Count
+    metered: bool = False
+
+
+class StepRecord(Struct, frozen=True, tag="step", tag_field="type"):
+    """loss is the mean over the step's microbatches; None when it is not a number."""
+
+    task: str
+    step: Count
+    loss: float | None
+    at_us: Count
+
+
+class End(Struct, frozen=True, kw_only=True, tag="end", tag_field="type"):
+    """peak_bytes: per device, slab in use plus the largest transients seen."""
+
+    status: Literal["ok", "failed"]
+    error: str = ""
+    actual_us: Count
+    peak_bytes: tuple[Count, ...]
+    host_bytes: Count
+
+
+Line = Header | OpRecord | StepRecord | End
+
+
+class RunLog(msgspec.Struct, frozen=True):
+    header: Header
+    ops: tuple[OpRecord, ...]
+    steps: tuple[StepRecord, ...]
+    end: End | None  # None: the run was killed before it could say how it ended
+
+
+def encode(lines: Iterable[Line]) -> bytes:
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+
+def load(path: str | Path) -> RunLog:
+    """The log in `path`; FormatError with the line number otherwise."""
+    lines = list(_lines(path))
+    if not lines or not isinstance(lines[0], Header):
+        raise FormatError(f"{path}: line 1: a run log begins with a header")
+    ends = [line for line in lines if isinstance(line, End)]
+    return RunLog(
+        header=lines[0],
+        ops=tuple(line for line in lines if isinstance(line, OpRecord)),
+        steps=tuple(line for line in lines if isinstance(line, StepRecord)),
+        end=ends[-1] if ends else None,
+    )
+
+
+def _lines(path: str | Path) -> Iterator[Line]:
+    decoder = msgspec.json.Decoder(Line)
+    for number, row in enumerate(read_bytes(path).splitlines(), 1):
+        try:
+            yield decoder.decode(row)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise FormatError(f"{path}: line {number}: {error}") from None

@@ -1,0 +1,207 @@
+"""The plan format: a complete static timetable. README.md in this folder says what it means.
+
+Integers only. Order within a stream and the `after` edges bind; times are predictions.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Literal
+
+import msgspec
+
+from profiles.schema import Count, Emulation, Name, Positive, Sha256, Struct, Workload
+
+VERSION = 1
+
+Kind = Literal["F", "B", "U", "P", "S", "X", "R"]
+Role = Literal["param", "state", "grad", "batch", "x", "y", "dx", "dy", "other"]
+OpId = Annotated[
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.(s\d+|batch|x\d+|dx\d+)\.[FBUPSXR]\d+$")
+]
+Stream = Annotated[str, msgspec.Meta(pattern=r"^(\d+\.(compute|h2d|d2h|p2p)|host\.\d+)$")]
+Space = Annotated[str, msgspec.Meta(pattern=r"^(host|\d+)$")]
+
+_OP_ID = re.compile(
+    r"(?P<task>[^.]+)\.(?P<item>[a-z]+)(?P<number>\d*)\.(?P<kind>[A-Z])(?P<index>\d+)"
+)
+
+
+@dataclass(frozen=True)
+class OpName:
+    """An op id taken apart: `gpt-a.s3.F2` is task gpt-a, item s, number 3, kind F, index 2."""
+
+    task: str
+    item: str
+    number: int
+    kind: str
+    index: int
+
+
+@lru_cache(maxsize=1 << 16)
+def parse_id(op_id: str) -> OpName:
+    """The parts of an op id; ValueError when it is none."""
+    match = _OP_ID.fullmatch(op_id)
+    if not match:
+        raise ValueError(f"{op_id!r} is not an op name")
+    return OpName(
+        match["task"], match["item"], int(match["number"] or 0), match["kind"], int(match["index"])
+    )
+
+
+class Buffer(Struct, frozen=True):
+    """A byte range of a device's slab (space "0", "1", ...) or of the host store ("host")."""
+
+    name: str
+    space: Space
+    offset: Count
+    bytes: Positive
+
+
+class Op(Struct, frozen=True):
+    """One timed entry. `reads` and `writes` map a role to the buffer that plays it."""
+
+    id: OpId
+    stream: Stream
+    start_us: int
+    end_us: int
+    after: tuple[str, ...] = ()
+    reads: dict[Role, str] = {}
+    writes: dict[Role, str] = {}
+    transient_bytes: Count = 0
+
+
+class Shard(Struct, frozen=True):
+    """Layers first_layer .. end_layer-1, moved and run as one.
+
+    in_bytes is the boundary before the shard for one microbatch (0 for the first shard);
+    rng_draws the 32-bit draws of one forward of one microbatch, None when that is not constant.
+    """
+
+    first_layer: Count
+    end_layer: Positive
+    resident: bool
+    activations: Literal["recompute"]
+    update: Literal["host", "device"]
+    param_bytes: Count
+    grad_bytes: Count
+    state_bytes: Count
+    in_bytes: Count
+    rng_draws: Count | None
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    name: Name
+    workload: Workload
+    steps: Positive
+    batch: Positive
+    microbatch: Positive
+    microbatches: Positive
+    batch_bytes: Positive  # of one microbatch
+    ties: tuple[tuple[Count, ...], ...] = ()  # groups of layers that share a parameter
+    shards: Annotated[tuple[Shard, ...], msgspec.Meta(min_length=1)]
+
+
+class Device(Struct, frozen=True):
+    """budget_bytes holds the slab and the reserve, from which ops take their transients."""
+
+    name: str
+    kind: Literal["cpu", "cuda"]
+    budget_bytes: Positive
+    slab_bytes: Count
+    reserve_bytes: Count
+    threads: Positive
+    emulation: Emulation | None = None
+
+
+class Host(Struct, frozen=True):
+    """The host store: where every task's parameters, state and gradients live between rounds."""
+
+    budget_bytes: Positive
+    bytes: Count
+    buffers: tuple[Buffer, ...]
+
+
+class Program(Struct, frozen=True):
+    """What a segment does: `enter` once, `round` again and again, `leave` once.
+
+    Devices are numbered 0 .. devices-1; a segment says which of the plan's devices they are.
+    Op times are relative to their phase: enter begins at 0, round r at enter_us + r * period_us,
+    leave when the last round (which lasts round_us) ends.
+    """
+
+    name: str
+    devices: Positive
+    tasks: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1)]
+    enter_us: Count
+    period_us: Count
+    round_us: Count
+    leave_us: Count
+    buffers: tuple[Buffer, ...]
+    enter: tuple[Op, ...]
+    round: Annotated[tuple[Op, ...], msgspec.Meta(min_length=1)]
+    leave: tuple[Op, ...]
+
+
+class Segment(Struct, frozen=True):
+    """`rounds` rounds of a program on some devices. Segments that share a device or a task run in
+    the order of the list, each beginning when the earlier ones have ended."""
+
+    program: str
+    devices: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
+    rounds: Positive
+    start_us: Count
+    end_us: Count
+
+
+class Bound(Struct, frozen=True):
+    name: str
+    us: Count
+
+
+class DevicePrediction(Struct, frozen=True):
+    compute_us: Count
+    exposed_copy_us: Count
+    peak_bytes: Count
+
+
+class TaskPrediction(Struct, frozen=True):
+    """start_us, end_us: first op to last op of the task; round_us: one step in the steady state."""
+
+    name: Name
+    start_us: Count
+    end_us: Count
+    round_us: Count
+
+
+class Prediction(Struct, frozen=True):
+    makespan_us: Count
+    lower_bound_us: Count
+    lower_bound_name: str
+    gap_ppm: Count
+    bounds: tuple[Bound, ...]
+    devices: tuple[DevicePrediction, ...]
+    tasks: tuple[TaskPrediction, ...]
+
+
+class Solver(Struct, frozen=True):
+    """How the plan was found; nothing here changes between two builds of the same inputs."""
+
+    policy: Literal["gantry", "hydra"]
+    seed: Count
+    status: Literal["complete", "time-limit"]
+    candidates: Count
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    format: Literal["plan"] = "plan"
+    version: Literal[1] = 1
+    inputs: dict[str, Sha256]  # role of the input file -> its sha256
+    devices: Annotated[tuple[Device, ...], msgspec.Meta(min_length=1)]
+    host: Host
+    tasks: Annotated[tuple[Task, ...], msgspec.Meta(min_length=1)]
+    programs: Annotated[tuple[Program, ...], msgspec.Meta(min_length=1)]
+    segments: Annotated[tuple[Segment, ...], msgspec.Meta(min_length=1)]
+    prediction: Prediction
+    solver: Solver
+    provenance: dict[str, str] = {}

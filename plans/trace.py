@@ -1,0 +1,176 @@
+"""Plan and run as a Chrome trace: open it in Perfetto (ui.perfetto.dev) or chrome://tracing.
+
+Every device is a process, twice: as planned and as it ran; every stream is one of its threads. No
+two events of a thread overlap, and the same input gives the same bytes.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from plans.metrics import Planned, phase_starts, plan_stream
+from plans.runlog import RunLog
+from plans.schema import Op, Plan, Program, Segment, parse_id
+from profiles.codec import FormatError
+
+MOST_OPS = 200_000
+"""About so many ops of a plan are drawn; of longer ones the first rounds of each segment."""
+
+_THREADS = {"compute": 1, "h2d": 2, "d2h": 3, "p2p": 4, "host": 5}
+
+Event = dict[str, Any]
+
+
+def trace(plan: Plan, log: RunLog | None = None) -> bytes:
+    """Trace Event JSON of the plan and, beside it, of the log of its run; times in µs.
+
+    FormatError when the log names an op, round or segment that the plan does not have.
+    """
+    rounds = rounds_shown(plan)
+    events = list(_names(plan, actual=log is not None))
+    events += _tracks(first_rounds(plan, rounds), actual=False)
+    if log is not None:
+        events += _tracks((p for p in happened(plan, log) if p.round < rounds[p.segment]), True)
+    shown = {"rounds_shown": rounds, "rounds": [segment.rounds for segment in plan.segments]}
+    body = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": shown}
+    return msgspec.json.encode(body) + b"\n"
+
+
+def happened(plan: Plan, log: RunLog) -> Iterator[Planned]:
+    """The log's ops as the plan knows them, in the order of the log, at their actual times.
+
+    FormatError when the log names an op, round or segment that the plan does not have.
+    """
+    programs = {program.name: program for program in plan.programs}
+    known: list[dict[str, tuple[Op, str]]] = []
+    for segment in plan.segments:
+        program = programs[segment.program]
+        ops = (*program.enter, *program.round, *program.leave)
+        known.append({op.id: (op, plan_stream(op.stream, segment.devices)) for op in ops})
+    for record in log.ops:
+        inside = record.segment < len(known) and record.round < plan.segments[record.segment].rounds
+        found = known[record.segment].get(record.op) if inside else None
+        if found is None:
+            raise FormatError(
+                f"run log: segment {record.segment} op {record.op} round {record.round} is not in "
+                "the plan; use the plan that the run was started with"
+            )
+        op, stream = found
+        yield Planned(record.segment, record.round, op, stream, record.start_us, record.end_us)
+
+
+def rounds_shown(plan: Plan) -> list[int]:
+    """How many of each segment's rounds fit into MOST_OPS, at least two of any."""
+    sizes = {program.name: len(program.round) for program in plan.programs}
+    part = MOST_OPS // len(plan.segments)
+    return [min(s.rounds, max(2, part // sizes[s.program])) for s in plan.segments]
+
+
+def first_rounds(plan: Plan, rounds: list[int]) -> Iterator[Planned]:
+    """Enter, the first `rounds[k]` rounds and leave of every segment k, at their planned times."""
+    programs = {program.name: program for program in plan.programs}
+    for index, segment in enumerate(plan.segments):
+        program = programs[segment.program]
+        enter, _, leave = phase_starts(program, segment, 0)
+        yield from _at(index, 0, program.enter, enter, segment)
+        for number in range(rounds[index]):
+            yield from _at(index, number, program.round, _start(program, segment, number), segment)
+        yield from _at(index, 0, program.leave, leave, segment)
+
+
+def _start(program: Program, segment: Segment, number: int) -> int:
+    return phase_starts(program, segment, number)[1]
+
+
+def _at(
+    index: int, number: int, ops: Iterable[Op], start: int, segment: Segment
+) -> Iterator[Planned]:
+    for op in ops:
+        stream = plan_stream(op.stream, segment.devices)
+        yield Planned(index, number, op, stream, start + op.start_us, start + op.end_us)
+
+
+def _place(stream: str, actual: bool) -> tuple[int, int]:
+    """(process, thread) of a stream: `host.1` belongs to device 1."""
+    left, right = stream.split(".")
+    device, kind = (int(right), left) if left == "host" else (int(left), right)
+    return 2 * device + 1 + actual, _THREADS[kind]
+
+
+def _names(plan: Plan, actual: bool) -> Iterator[Event]:
+    """Metadata: what the processes and threads are called and how they are sorted."""
+    programs = {program.name: program for program in plan.programs}
+    streams = {
+        plan_stream(op.stream, segment.devices)
+        for segment in plan.segments
+        for program in [programs[segment.program]]
+        for op in (*program.enter, *program.round, *program.leave)
+    }
+    places = sorted(
+        (*_place(stream, side), stream) for stream in streams for side in {False, actual}
+    )
+    for pid in sorted({place[0] for place in places}):
+        device = (pid - 1) // 2
+        paced = ", emulated" if plan.devices[device].emulation else ""
+        name = f"{'planned' if pid % 2 else 'actual'} device {device}{paced}"
+        yield _metadata("process_name", pid, 0, {"name": name})
+        yield _metadata("process_sort_index", pid, 0, {"sort_index": pid})
+    for pid, tid, stream in places:
+        yield _metadata("thread_name", pid, tid, {"name": stream})
+        yield _metadata("thread_sort_index", pid, tid, {"sort_index": tid})
+
+
+def _metadata(name: str, pid: int, tid: int, args: Event) -> Event:
+    return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
+
+
+def _tracks(ops: Iterable[Planned], actual: bool) -> Iterator[Event]:
+    """Slices of all ops, track by track in order of time, then the arrows between tracks."""
+    tracks: dict[tuple[int, int], list[Planned]] = {}
+    for one in ops:
+        tracks.setdefault(_place(one.stream, actual), []).append(one)
+    slices: dict[tuple[int, int, str], Event] = {}
+    edges: list[tuple[Planned, str]] = []
+    for (pid, tid), track in sorted(tracks.items()):
+        free = 0
+        for one in sorted(track, key=lambda p: (p.start_us, p.end_us)):
+            start = max(one.start_us, free)
+            free = max(one.end_us, start)
+            event = _slice(one, pid, tid, start, free - start, actual)
+            slices[one.segment, one.round, one.op.id] = event
+            edges += [(one, name) for name in one.op.after if "@" not in name]
+            yield event
+    yield from _flows(edges, slices, actual)
+
+
+def _slice(one: Planned, pid: int, tid: int, start: int, length: int, actual: bool) -> Event:
+    args = {"segment": one.segment, "round": one.round}
+    if actual:
+        args["predicted_us"] = one.op.end_us - one.op.start_us
+    place = {"pid": pid, "tid": tid, "ts": start, "dur": length}
+    return {"ph": "X", "name": one.op.id, "cat": parse_id(one.op.id).kind, **place, "args": args}
+
+
+def _flows(
+    edges: Iterable[tuple[Planned, str]],
+    slices: dict[tuple[int, int, str], Event],
+    actual: bool,
+) -> Iterator[Event]:
+    """One arrow per `after` edge of the same round between two streams of those drawn."""
+    number = int(actual)  # planned arrows have even numbers, actual ones odd
+    for one, name in edges:
+        source = slices.get((one.segment, one.round, name))
+        target = slices[one.segment, one.round, one.op.id]
+        if source is None or (source["pid"], source["tid"]) == (target["pid"], target["tid"]):
+            continue
+        number += 2
+        # An arrow starts in the slice that encloses its time: the end itself lies outside.
+        leaves = source["ts"] + max(source["dur"] - 1, 0)
+        yield _arrow("s", number, source, leaves)
+        yield _arrow("f", number, target, target["ts"]) | {"bp": "e"}
+
+
+def _arrow(phase: str, number: int, of: Event, ts: int) -> Event:
+    place = {"pid": of["pid"], "tid": of["tid"], "ts": ts}
+    return {"ph": phase, "name": "after", "cat": "after", "id": number, **place}

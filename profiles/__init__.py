@@ -1,0 +1,28 @@
+"""The profile format: per-layer memory and time, measured once, planned from ever after."""
+
+from pathlib import Path
+
+from profiles.check import violations
+from profiles.codec import FormatError, decode, pretty, read_bytes, sha256, write_atomic
+from profiles.schema import VERSION, Profile
+
+__all__ = ["FormatError", "Profile", "load", "loads", "save", "sha256", "violations"]
+
+
+def loads(data: bytes, where: str = "profile") -> Profile:
+    """A sound profile from bytes; FormatError names the first broken rule and how many more."""
+    profile = decode(data, Profile, version=VERSION, where=where)
+    broken = violations(profile)
+    if broken:
+        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+        raise FormatError(f"{where}: {broken[0]}{more}")
+    return profile
+
+
+def load(path: str | Path) -> Profile:
+    """A sound profile from a file; FormatError otherwise."""
+    return loads(read_bytes(path), str(path))
+
+
+def save(path: str | Path, profile: Profile) -> None:
+    write_atomic(path, pretty(profile))

@@ -1,0 +1,67 @@
+"""What a profile must satisfy beyond its schema. All violations at once."""
+
+from collections.abc import Iterator
+
+from profiles.schema import Layer, Profile, Task, Time
+
+
+def violations(profile: Profile) -> list[str]:
+    """Every rule that `profile` breaks, each with the place; empty when it is sound."""
+    found = list(_machine(profile))
+    names = [task.name for task in profile.tasks]
+    found += [
+        f"tasks: name {n!r} is used twice" for n in sorted({n for n in names if names.count(n) > 1})
+    ]
+    for task in profile.tasks:
+        found += _task(task)
+    return found
+
+
+def _machine(profile: Profile) -> Iterator[str]:
+    for device in profile.machine.devices:
+        kinds = [link.kind for link in device.links]
+        for kind in ("h2d", "d2h"):
+            if kinds.count(kind) != 1:
+                count = kinds.count(kind)
+                yield f"machine.devices {device.name}: needs one {kind} link, has {count}"
+
+
+def _task(task: Task) -> Iterator[str]:
+    sizes = [batch.microbatch for batch in task.batches]
+    if sizes != sorted(set(sizes)):
+        yield f"{task.name}: microbatch sizes {sizes} are not ascending and distinct"
+    for size in sizes:
+        if task.batch % size:
+            yield f"{task.name}: microbatch {size} does not divide the batch of {task.batch}"
+    for group in task.ties:
+        if len(group) < 2 or list(group) != sorted(set(group)) or group[-1] >= len(task.layers):
+            last = len(task.layers) - 1
+            yield f"{task.name}: tie {list(group)} is not an ascending list of layers 0..{last}"
+    for index, layer in enumerate(task.layers):
+        yield from _layer(f"{task.name}.layers[{index}] {layer.name}", layer, sizes)
+    for index, (left, right) in enumerate(zip(task.layers, task.layers[1:], strict=False)):
+        for a, b in zip(left.costs, right.costs, strict=False):
+            if a.out_bytes != b.in_bytes:
+                yield (
+                    f"{task.name}.layers[{index}]: gives {a.out_bytes} bytes at microbatch "
+                    f"{a.microbatch} but layer {index + 1} takes {b.in_bytes}"
+                )
+
+
+def _layer(where: str, layer: Layer, sizes: list[int]) -> Iterator[str]:
+    measured = [cost.microbatch for cost in layer.costs]
+    if measured != sizes:
+        yield f"{where}: measured at microbatches {measured}, the task at {sizes}"
+    times = [("update_device", layer.update_device), ("update_host", layer.update_host)]
+    for cost in layer.costs:
+        at = f"at {cost.microbatch}"
+        times += [(f"forward {at}", cost.forward), (f"backward {at}", cost.backward)]
+        times.append((f"recompute_backward {at}", cost.recompute_backward))
+    for name, time in times:
+        yield from _time(f"{where}: {name}", time)
+
+
+def _time(where: str, time: Time) -> Iterator[str]:
+    if not time.p10_us <= time.median_us <= time.p90_us:
+        spread = f"p10 {time.p10_us}, median {time.median_us}, p90 {time.p90_us}"
+        yield f"{where}: {spread} are not ascending"

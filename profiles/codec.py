@@ -1,0 +1,120 @@
+"""Reading and writing Gantry's files: strict, versioned, atomic.
+
+The one place where bytes become typed values and back, for all three formats. Invariant: a
+file on disk is either the old one or the whole new one, never half of it.
+"""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+ALIGNMENT = 256
+"""Every parameter view, buffer and boundary begins at a multiple of this many bytes."""
+
+_LINE = 160  # a JSON value that fits into so many columns stays on one line
+
+
+class FormatError(Exception):
+    """A file is missing, not JSON, of another format or version, or breaks its schema.
+
+    The message is one line for the user: which file, where in it, what is wrong.
+    """
+
+
+def align(count: int) -> int:
+    """`count` bytes rounded up to ALIGNMENT."""
+    return -(-count // ALIGNMENT) * ALIGNMENT
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The file's bytes, or a FormatError that names it."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise FormatError(f"{path}: cannot be read: {reason}") from None
+
+
+def decode(data: bytes, kind: type[T], *, version: int, where: str) -> T:
+    """`data` as a `kind` (a Struct with `format` and `version`); FormatError with the JSON path.
+
+    Format and version are looked at first, so that a file of another kind is called that and
+    not a list of unknown fields.
+    """
+    expected = kind.__name__.lower()
+    try:
+        head = msgspec.json.decode(data, type=dict[str, Any])
+        if head.get("format") != expected:
+            raise FormatError(
+                f"{where}: this is not a {expected} file (format is {head.get('format')!r})"
+            )
+        if head.get("version") != version:
+            raise FormatError(
+                f"{where}: {expected} version {head.get('version')!r} is not supported; "
+                f"this Gantry reads version {version}"
+            )
+        return msgspec.json.decode(data, type=kind, strict=True)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FormatError(f"{where}: {error}") from None
+
+
+def pretty(value: Any) -> bytes:
+    """JSON with one line per op or layer: whatever fits into a line stays on it."""
+    return (_layout(msgspec.to_builtins(value), "") + "\n").encode()
+
+
+def _layout(value: Any, indent: str) -> str:
+    flat = msgspec.json.encode(value).decode()
+    if len(indent) + len(flat) <= _LINE or not isinstance(value, dict | list | tuple) or not value:
+        return flat
+    if isinstance(value, dict) and not any(
+        isinstance(v, dict | list | tuple) for v in value.values()
+    ):
+        return flat
+    inner = indent + " "
+    if isinstance(value, dict):
+        if _is_op(value):
+            return flat
+        rows = [f"{msgspec.json.encode(k).decode()}:{_layout(v, inner)}" for k, v in value.items()]
+        return "{\n" + ",\n".join(inner + row for row in rows) + "\n" + indent + "}"
+    return "[\n" + ",\n".join(inner + _layout(v, inner) for v in value) + "\n" + indent + "]"
+
+
+def _is_op(value: dict[str, Any]) -> bool:
+    return "stream" in value and "id" in value
+
+
+def write_atomic(path: str | Path, data: bytes) -> None:
+    """Write to a temporary name beside `path`, then rename."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def json_schema(kind: Any) -> str:
+    """The JSON Schema of a type of file, for other languages and editors."""
+    schema = msgspec.json.schema(kind)
+    return msgspec.json.format(msgspec.json.encode(schema), indent=1).decode() + "\n"

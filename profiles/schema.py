@@ -1,0 +1,146 @@
+"""The profile format: what one machine needs, in time and bytes, for every layer of every task.
+
+Integers only, the unit in the name. Times are medians over samples with their spread. Bytes of
+parameters, gradients and optimizer state are those of the aligned flat layout (every tensor
+padded to `codec.ALIGNMENT`), so that a shard's bytes are exactly the sum of its layers'.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+$")]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+
+VERSION = 1
+
+
+class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of every value in a file: frozen, and an unknown field is an error."""
+
+
+class Time(Struct, frozen=True):
+    """A measured duration: median, 10th and 90th percentile over `samples` repetitions."""
+
+    median_us: Count
+    p10_us: Count
+    p90_us: Count
+    samples: Positive
+
+
+class Rate(Struct, frozen=True):
+    """A copy of n bytes lasts latency_us + n * 1e6 / bytes_per_s."""
+
+    bytes_per_s: Positive
+    latency_us: Count
+
+
+class Link(Struct, frozen=True):
+    """One direction between host and device: alone, and with the other direction busy too."""
+
+    kind: Literal["h2d", "d2h", "p2p"]
+    alone: Rate
+    both: Rate
+
+
+class Emulation(Struct, frozen=True):
+    """Link rates that a CPU device keeps by pacing its copies; its times are emulated."""
+
+    h2d_bytes_per_s: Positive
+    d2h_bytes_per_s: Positive
+    latency_us: Count
+
+
+class Device(Struct, frozen=True):
+    name: str
+    kind: Literal["cpu", "cuda"]
+    usable_bytes: Positive
+    threads: Positive  # intra-op threads of one device; only CPU devices have more than one choice
+    links: tuple[Link, ...]
+    emulation: Emulation | None = None
+
+
+class Host(Struct, frozen=True):
+    usable_bytes: Positive
+    cores: Positive
+
+
+class Machine(Struct, frozen=True):
+    """Where the times come from. `load` devices computed at once while one was measured."""
+
+    devices: Annotated[tuple[Device, ...], msgspec.Meta(min_length=1)]
+    host: Host
+    load: Positive
+
+
+class Workload(Struct, frozen=True):
+    """`file.py:function` or `package.module:function`, and the sha256 of its source file."""
+
+    ref: str
+    sha256: Sha256
+
+
+class LayerCost(Struct, frozen=True):
+    """One layer at one microbatch size. Byte counts are of tensors beside the slab.
+
+    in_bytes, out_bytes: the boundary before and after the layer (aligned).
+    saved_bytes: alive after a forward with gradients, output included, until backward ends.
+    forward_peak_bytes: most alive at once in a forward without gradients, output included.
+    backward_peak_bytes: most alive at once in recompute + backward, output included.
+    rng_draws: 32-bit draws a forward takes from the generator; None when it is not a constant
+    number of plain draws, so that a microbatch's random numbers cannot be found in advance.
+    The last layer's recompute_backward and backward include the loss.
+    """
+
+    microbatch: Positive
+    in_bytes: Count
+    out_bytes: Count
+    saved_bytes: Count
+    forward_peak_bytes: Count
+    backward_peak_bytes: Count
+    rng_draws: Count | None
+    forward: Time
+    recompute_backward: Time
+    backward: Time
+
+
+class Layer(Struct, frozen=True):
+    """A layer's state and its costs; tied parameters count in the first layer that holds them."""
+
+    name: str
+    param_bytes: Count
+    grad_bytes: Count
+    state_bytes: Count
+    buffer_bytes: Count
+    update_peak_bytes: Count
+    update_device: Time
+    update_host: Time
+    costs: Annotated[tuple[LayerCost, ...], msgspec.Meta(min_length=1)]
+
+
+class BatchCost(Struct, frozen=True):
+    """Bytes of one microbatch as it comes from the data: inputs and targets, aligned."""
+
+    microbatch: Positive
+    batch_bytes: Count
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    name: Name
+    workload: Workload
+    steps: Positive
+    batch: Positive
+    optimizer: str
+    batches: Annotated[tuple[BatchCost, ...], msgspec.Meta(min_length=1)]
+    ties: tuple[tuple[Count, ...], ...] = ()  # groups of layer indices that share a parameter
+    layers: Annotated[tuple[Layer, ...], msgspec.Meta(min_length=1)]
+
+
+class Profile(Struct, frozen=True, kw_only=True):
+    format: Literal["profile"] = "profile"
+    version: Literal[1] = 1
+    machine: Machine
+    tasks: Annotated[tuple[Task, ...], msgspec.Meta(min_length=1)]
+    provenance: dict[str, str] = {}

@@ -1,0 +1,129 @@
+"""Plans of random problems: proven, bounded, reproducible; and what happens when there is none."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from planner import Infeasible, NoPlanFound, Problem, build
+from planner.problem import Policy
+from plans import violations
+from plans.schema import Plan
+from profiles import synthetic
+from profiles.codec import pretty
+
+HASH = "0" * 64
+
+
+def problem(seed: int) -> Problem:
+    """A few random chains on one to three devices of random size and link."""
+    rng = random.Random(seed)
+    tasks = [
+        synthetic.task(
+            f"t{i}",
+            layers=rng.randint(1, 9),
+            seed=rng.randint(0, 99),
+            steps=rng.randint(1, 9),
+            batch=rng.choice([1, 2, 4]),
+            param_bytes=rng.choice([1_000, 1 << 18, 1 << 20]),
+            boundary_bytes=rng.choice([256, 1 << 14, 1 << 18]),
+            forward_us=rng.choice([50, 1_000, 5_000]),
+            draws=rng.choice([1, 1, None]),
+        )
+        for i in range(rng.randint(1, 3))
+    ]
+    rate = rng.choice([10**8, 10**9, 10**10])
+    usable = rng.choice([2, 4, 8, 16, 64]) << 20
+    profile = synthetic.profile(*tasks, usable_bytes=usable, bytes_per_s=rate)
+    return Problem.of(profile, devices=rng.randint(1, 3), device_bytes=None, host_bytes=None)
+
+
+def built(asked: Problem, policy: Policy = "gantry") -> Plan | None:
+    try:
+        return build(asked, profile_sha256=HASH, policy=policy)
+    except Infeasible:
+        return None
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["gantry", "hydra"]))
+def test_every_plan_is_proven_and_not_better_than_its_bounds(seed: int, policy: Policy) -> None:
+    """Whatever the problem, the checker finds nothing and no bound exceeds the makespan."""
+    plan = built(problem(seed), policy)
+    if plan:
+        assert violations(plan) == []
+        assert all(bound.us <= plan.prediction.makespan_us for bound in plan.prediction.bounds)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6))
+def test_gantry_is_never_slower_than_the_baseline(seed: int) -> None:
+    """On every problem that both can plan, the predicted makespan is at most hydra's."""
+    asked = problem(seed)
+    ours, theirs = built(asked), built(asked, "hydra")
+    if theirs:
+        assert ours
+        assert ours.prediction.makespan_us <= theirs.prediction.makespan_us
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6))
+def test_the_smallest_budget_named_is_the_smallest(seed: int) -> None:
+    """With the budget that the message names a plan exists; with one byte less none does."""
+    asked = structs_replace(problem(seed), device_bytes=1)
+    with pytest.raises(Infeasible) as caught:
+        build(asked, profile_sha256=HASH)
+    # Every task must fit, so raise the budget until no task complains any more.
+    for _ in asked.tasks:
+        smallest = int(str(caught.value).rsplit(" ", 1)[1])
+        with pytest.raises(Infeasible):
+            build(structs_replace(asked, device_bytes=smallest - 1), profile_sha256=HASH)
+        try:
+            plan = build(structs_replace(asked, device_bytes=smallest), profile_sha256=HASH)
+        except Infeasible as error:
+            caught.value.args = error.args
+            continue
+        assert max(device.peak_bytes for device in plan.prediction.devices) <= smallest
+        return
+    pytest.fail("no budget was ever enough")
+
+
+def structs_replace(asked: Problem, *, device_bytes: int) -> Problem:
+    return Problem(asked.tasks, asked.device, asked.devices, device_bytes, asked.host_bytes)
+
+
+def test_same_inputs_give_the_same_bytes() -> None:
+    """Two builds of one problem are byte-identical apart from provenance."""
+    plans = [build(problem(7), profile_sha256=HASH, seed=3) for _ in range(2)]
+    bare = [pretty(structs.replace(plan, provenance={})) for plan in plans]
+    assert bare[0] == bare[1]
+
+
+def test_a_short_host_is_named_with_both_numbers() -> None:
+    """Parameters and state of all tasks live on the host; too small a host is infeasible."""
+    profile = synthetic.profile(synthetic.task("a", layers=4), usable_bytes=64 << 20)
+    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=1000)
+    with pytest.raises(Infeasible, match=r"host store .* 1000 bytes.*--host-memory that would do"):
+        build(asked, profile_sha256=HASH)
+
+
+def test_no_time_is_no_plan() -> None:
+    """A limit that ends before the first candidate says so instead of guessing."""
+    profile = synthetic.profile(synthetic.task("a", layers=4), usable_bytes=64 << 20)
+    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
+    with pytest.raises(NoPlanFound, match="--time-limit"):
+        build(asked, profile_sha256=HASH, seconds=1e-9)
+
+
+def test_a_layer_of_unknown_randomness_keeps_the_batch_whole() -> None:
+    """Without constant draws there is one microbatch, whatever the memory."""
+    task = synthetic.task("a", layers=4, batch=8, draws=None)
+    asked = Problem.of(
+        synthetic.profile(task, usable_bytes=64 << 20),
+        devices=1,
+        device_bytes=None,
+        host_bytes=None,
+    )
+    assert build(asked, profile_sha256=HASH).tasks[0].microbatches == 1

@@ -1,0 +1,66 @@
+"""A plan in words."""
+
+import pytest
+from support import timetables
+
+from planner.show import describe
+
+
+def test_summary_names_makespan_bound_and_gap() -> None:
+    """The first line is the result."""
+    first = describe(timetables.tiny()).splitlines()[0]
+    assert first.endswith("makespan 200 µs, link bound 180 µs, gap 10.00 %")
+
+
+def test_devices_have_their_memory_and_their_busy_share() -> None:
+    """Compute of 100 in 200 µs is half busy, and copies of 70 µs beside no compute are exposed."""
+    row = next(line for line in describe(timetables.tiny()).splitlines() if line[2:7] == "0 box")
+    expected = "0 box cpu 8.0 MiB 6.0 MiB 2.0 MiB 50.0% 50.0% 70 µs 5.0 MiB"
+    assert row.split() == expected.split()
+
+
+def test_alike_neighbour_shards_share_a_line() -> None:
+    """One resident and two streamed shards are two lines, with layer ranges and bytes."""
+    lines = describe(timetables.plan(shards=3)).splitlines()
+    place = lines.index("  a: steps 4, batch 8 = 2 x 4, work.py:tasks")
+    assert lines[place + 1 : place + 3] == [
+        "    s0: layer 0, resident, updated on the host, parameters 1.0 MiB",
+        "    s1-s2: layers 1-2, streamed, updated on the host, parameters 2.0 MiB",
+    ]
+
+
+def test_segments_come_in_order_of_time() -> None:
+    """The table of segments ascends by start."""
+    text = describe(timetables.plan())
+    block = next(part for part in text.split("\n\n") if part.startswith("segments"))
+    assert [line.split()[4] for line in block.splitlines()[2:]] == ["ab", "d", "c"]
+
+
+def test_bounds_come_best_first_with_their_gaps() -> None:
+    """The bound that the plan is certified by is the first."""
+    text = describe(timetables.tiny())
+    block = next(part for part in text.split("\n\n") if part.startswith("bounds"))
+    rows = [line.split() for line in block.splitlines()[2:]]
+    assert rows == [["link", "180", "µs", "10.00%"], ["compute", "100", "µs", "50.00%"]]
+
+
+def test_round_lists_ops_with_times() -> None:
+    """Each stream of the tiny round has its one op."""
+    lines = describe(timetables.tiny()).splitlines()
+    assert "  0.compute: s0.B0@40+100" in lines
+    assert "  host.0: s0.U0@170+30" in lines
+
+
+def test_long_rounds_are_cut_with_a_count() -> None:
+    """A stream of 34 ops is listed to its twentieth, and says that 14 are left."""
+    lines = describe(timetables.plan(shards=7, microbatches=2)).splitlines()
+    head = next(place for place, line in enumerate(lines) if line.startswith("round of d"))
+    assert lines[head + 1].count("@") == 20
+    assert lines[head + 1].endswith("… and 14 more")
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+def test_emulated_times_are_called_so(emulated: bool) -> None:
+    """The word stands beside the makespan when and only when devices are paced."""
+    first = describe(timetables.plan(emulated=emulated)).splitlines()[0]
+    assert first.endswith("(emulated)") is emulated

@@ -1,0 +1,103 @@
+"""The profile format: strict reading, semantic checks, sizes and rates."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import profiles
+from profiles import FormatError, synthetic
+from profiles.codec import json_schema, pretty
+from profiles.schema import Profile
+from profiles.units import parse_bytes, parse_rate, show_bytes, show_us
+
+PROFILE = synthetic.profile(synthetic.task("a", layers=2), usable_bytes=1 << 24)
+
+
+def edited(*path: Any, value: Any) -> bytes:
+    """The sample profile as JSON with one value replaced."""
+    data = json.loads(pretty(PROFILE))
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return json.dumps(data).encode()
+
+
+def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
+    """A profile survives the round trip through its file."""
+    profiles.save(tmp_path / "p.json", PROFILE)
+    assert profiles.load(tmp_path / "p.json") == PROFILE
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "p.json: "),
+        (pretty(PROFILE)[:500], "p.json: "),
+        (b"[1]", "Expected `object`"),
+        (edited("surprise", value=1), "unknown field `surprise`"),
+        (edited("version", value=9), "version 9 is not supported; this Gantry reads version 1"),
+        (edited("format", value="plan"), "not a profile file"),
+        (edited("tasks", value=[]), r"length >= 1 - at `\$\.tasks`"),
+        (
+            edited("tasks", 0, "layers", 1, "param_bytes", value=-1),
+            r">= 0 - at `\$\.tasks\[0\]\.layers\[1\]\.param_bytes`",
+        ),
+        (edited("tasks", 0, "layers", 1, "param_bytes", value="x"), "Expected `int`, got `str`"),
+        (edited("tasks", 0, "steps", value=1.5), "Expected `int`, got `float`"),
+        (edited("tasks", 0, "steps", value=float("nan")), "p.json: "),
+        (edited("tasks", 0, "name", value="a/b"), "regex"),
+    ],
+)
+def test_a_bad_file_is_one_line_with_its_place(data: bytes, message: str) -> None:
+    """Whatever is wrong with the bytes, the error is one line that names file and place."""
+    with pytest.raises(FormatError, match=message) as caught:
+        profiles.loads(data, "p.json")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (edited("tasks", 0, "batch", value=6), "microbatch 4 does not divide the batch of 6"),
+        (edited("tasks", 0, "ties", value=[[0, 5]]), "not an ascending list of layers 0..1"),
+        (
+            edited("tasks", 0, "layers", 0, "costs", 1, "out_bytes", value=512),
+            "gives 512 bytes at microbatch 2 but layer 1 takes",
+        ),
+        (
+            edited("tasks", 0, "layers", 0, "update_host", "p90_us", value=0),
+            "p90 0 are not ascending",
+        ),
+        (edited("machine", "devices", 0, "links", value=[]), "needs one h2d link, has 0"),
+    ],
+)
+def test_a_profile_that_contradicts_itself_is_refused(data: bytes, message: str) -> None:
+    """The schema holds but the numbers do not fit together."""
+    with pytest.raises(FormatError, match=message):
+        profiles.loads(data)
+
+
+def test_the_exported_schema_is_current() -> None:
+    """`make schemas` was run after the last change of the types."""
+    exported = Path(profiles.__file__).with_name("profile.schema.json").read_text()
+    assert exported == json_schema(Profile)
+
+
+def test_sizes_and_rates_read_as_people_write_them() -> None:
+    """Binary and decimal units, with and without B."""
+    assert parse_bytes("24MiB") == 24 << 20
+    assert parse_bytes("1.5 GB") == 1_500_000_000
+    assert parse_bytes("4096") == 4096
+    assert parse_rate("25GB/s") == 25_000_000_000
+    assert show_bytes(24 << 20) == "24.0 MiB"
+    assert show_us(15_100) == "15.1 ms"
+
+
+@pytest.mark.parametrize("text", ["", "24", "-1GB/s", "fast", "0GB/s", "1XB/s"])
+def test_a_bad_rate_says_how_to_write_one(text: str) -> None:
+    """Nonsense is refused with an example."""
+    with pytest.raises(ValueError, match=r"25GB/s|24GiB|positive"):
+        parse_rate(text)
