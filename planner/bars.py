@@ -176,13 +176,17 @@ def _strips(
     edgecolors: Color | str = "face",  # a fine bar is drawn half a point wide at least
     hatch: str | None = None,
 ) -> None:
-    if drawn:
-        spans = [
-            (bar.start + r * bar.period, bar.us) for bar in drawn for r in _repetitions(bar, window)
-        ]
-        place = (row.low, row.height)
-        style = {"facecolors": fill, "edgecolors": edgecolors, "hatch": hatch}
-        ax.broken_barh(spans, place, linewidth=0.5, zorder=2, **style)
+    if not drawn:
+        return
+    ax.broken_barh(
+        [(bar.start + r * bar.period, bar.us) for bar in drawn for r in _repetitions(bar, window)],
+        (row.low, row.height),
+        facecolors=fill,
+        edgecolors=edgecolors,
+        hatch=hatch,
+        linewidth=0.5,
+        zorder=2,
+    )
 
 
 def _names(ax: "Axes", row: Row, bar: Bar, window: Window, ink: str, paper: Color) -> None:

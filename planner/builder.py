@@ -1,7 +1,7 @@
 """From a problem to a proven plan: search every task, place them, lay out segments, certify."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -55,12 +55,12 @@ def build(
     effort = Effort(time.monotonic() + seconds, seed)
     search = _gantry if policy == "gantry" else _hydra
     planned = search(problem, effort)
-    host = _host(problem, planned)
+    _host(problem, planned)  # refuses before the bounds take their time
     bounds = lower_bounds(problem, effort)
     floor = max(bound.us for bound in bounds)
     lay = _segments_gantry if policy == "gantry" else _segments_hydra
     segments = lay(problem, planned, floor, effort)
-    plan = _assemble(problem, planned, host, segments, bounds, profile_sha256, policy, seed)
+    plan = assemble(problem, planned, segments, bounds, profile_sha256, policy, seed)
     prove(plan)
     return plan
 
@@ -141,10 +141,9 @@ def _segments_hydra(
     ]
 
 
-def _assemble(
+def assemble(
     problem: Problem,
     planned: Sequence[Planned],
-    host: Host,
     segments: Sequence[Segment],
     bounds: tuple[Bound, ...],
     profile_sha256: str,
@@ -154,8 +153,8 @@ def _assemble(
     complete = all(p.complete for p in planned)
     draft = Plan(
         inputs={"profile": profile_sha256},
-        devices=_devices(problem, planned, segments),
-        host=host,
+        devices=(_device_spec(problem),) * problem.devices,
+        host=_host(problem, planned),
         tasks=tuple(_task(p, policy) for p in planned),
         programs=tuple(p.program for p in planned),
         segments=tuple(segments),
@@ -170,26 +169,14 @@ def _assemble(
     return structs.replace(draft, prediction=predict(draft, bounds))
 
 
-def _devices(
-    problem: Problem, planned: Sequence[Planned], segments: Sequence[Segment]
-) -> tuple[Device, ...]:
-    choices = {p.program.name: p.choice for p in planned}
-    devices = []
-    for number in range(problem.devices):
-        here = [choices[s.program].slab_bytes for s in segments if number in s.devices]
-        slab = max(here, default=0)
-        devices.append(
-            Device(
-                name=problem.device.name,
-                kind=problem.device.kind,
-                budget_bytes=problem.device_bytes,
-                slab_bytes=slab,
-                reserve_bytes=problem.device_bytes - slab,
-                threads=problem.device.threads,
-                emulation=problem.device.emulation,
-            )
-        )
-    return tuple(devices)
+def _device_spec(problem: Problem) -> Device:
+    return Device(
+        name=problem.device.name,
+        kind=problem.device.kind,
+        budget_bytes=problem.device_bytes,
+        threads=problem.device.threads,
+        emulation=problem.device.emulation,
+    )
 
 
 def _task(planned: Planned, policy: Policy) -> Task:
@@ -224,28 +211,35 @@ def _task(planned: Planned, policy: Policy) -> Task:
 
 def predict(plan: Plan, bounds: tuple[Bound, ...]) -> Prediction:
     """Makespan, bound, gap, and what each device and task does, from the plan's own times."""
-    ops = list(metrics.timeline(plan))
     makespan = max(segment.end_us for segment in plan.segments)
     best = max(bounds, key=lambda bound: bound.us)
-    exposed = metrics.exposed_copy_us((op.stream, op.start_us, op.end_us) for op in ops)
-    devices = []
-    for number, device in enumerate(plan.devices):
-        compute = sum(o.end_us - o.start_us for o in ops if o.stream == f"{number}.compute")
-        transients = [o.op.transient_bytes for o in ops if o.stream == f"{number}.compute"]
-        peak = device.slab_bytes + max(transients, default=0)
-        devices.append(DevicePrediction(compute, exposed.get(str(number), 0), peak))
     programs = {program.name: program for program in plan.programs}
     tasks = []
     for task in plan.tasks:
         own = [s for s in plan.segments if task.name in programs[s.program].tasks]
+        begin, end = min(s.start_us for s in own), max(s.end_us for s in own)
         period = programs[own[0].program].period_us
-        tasks.append(TaskPrediction(task.name, own[0].start_us, max(s.end_us for s in own), period))
+        tasks.append(TaskPrediction(task.name, begin, end, period))
     return Prediction(
         makespan_us=makespan,
         lower_bound_us=best.us,
         lower_bound_name=best.name,
         gap_ppm=(makespan - best.us) * 1_000_000 // makespan if makespan else 0,
         bounds=bounds,
-        devices=tuple(devices),
+        devices=tuple(_device(plan, programs, number) for number in range(len(plan.devices))),
         tasks=tuple(tasks),
     )
+
+
+def _device(plan: Plan, programs: Mapping[str, Program], number: int) -> DevicePrediction:
+    compute = exposed = peak = 0
+    for segment in plan.segments:
+        if number not in segment.devices:
+            continue
+        program, place = programs[segment.program], segment.devices.index(number)
+        ops = [op for op in program.round if op.stream == f"{place}.compute"]
+        compute += segment.rounds * sum(op.end_us - op.start_us for op in ops)
+        exposed += metrics.predicted_exposed_us(program, segment).get(str(number), 0)
+        memory = program.memory[place]
+        peak = max(peak, memory.slab_bytes + memory.reserve_bytes)
+    return DevicePrediction(compute, exposed, peak)

@@ -8,6 +8,7 @@ transients        forward: the largest layer peak plus the input it is given ins
 copy of n bytes   latency + n / rate
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -46,6 +47,14 @@ class ShardCost:
     def bytes_of(self, role: str) -> int:
         """Bytes of "param", "grad" or "state"."""
         return {"param": self.param_bytes, "grad": self.grad_bytes, "state": self.state_bytes}[role]
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Bytes of a shard's parameters and of its transients: what it needs, or what it may need."""
+
+    param_bytes: int
+    transient_bytes: int
 
 
 def _prefix(values: list[int]) -> Array:
@@ -129,6 +138,30 @@ class TaskCosts:
         last = int(peaks["backward"][end - 1])
         inner = int(peaks["backward_inner"][first : end - 1].max(initial=0))
         return max(last, inner) - base
+
+    def growing(self, points: Sequence[int], left: int) -> Iterator[tuple[int, Caps]]:
+        """What ever longer shards from cut point `left` on need: (right point, bytes).
+
+        Neither number falls as a shard grows.
+        """
+        param, saved, last, inner = self._lists
+        first, reached, most = points[left], points[left], 0
+        for right in range(left + 1, len(points)):
+            end = points[right]
+            most = max(most, *inner[max(first, reached - 1) : end - 1], 0)
+            reached = end
+            peak = max(most, last[end - 1]) - saved[first]
+            yield right, Caps(param[end] - param[first], peak)
+
+    @cached_property
+    def _lists(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        """Columns that the cut search reads layer by layer; lists are faster there than arrays."""
+        return (
+            self._sums["param"].tolist(),
+            self._sums["saved"].tolist(),
+            self._peaks["backward"].tolist(),
+            self._peaks["backward_inner"].tolist(),
+        )
 
     def forward_transient(self, first: int, end: int) -> int:
         peaks = self._peaks

@@ -5,17 +5,8 @@ loss and recomputes nothing twice) and a fixed price per shard for its copies an
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from planner.costs import TaskCosts
-
-
-@dataclass(frozen=True)
-class Caps:
-    """What one shard may need at most: bytes of its parameters, and of its transients."""
-
-    param_bytes: int
-    transient_bytes: int
+from planner.costs import Caps, TaskCosts
 
 
 def cut(
@@ -28,18 +19,17 @@ def cut(
     """
     best: list[tuple[int, int]] = [(0, 0)] * len(points)  # price up to the end, next point
     last = len(points) - 1
+    forward = [costs.microbatches * costs.total("forward", 0, point) for point in points]
     for left in range(last - 1, -1, -1):
         options = []
-        for right in range(left + 1, last + 1):
-            if costs.total("param", points[left], points[right]) > caps.param_bytes:
-                break
-            if costs.backward_transient(points[left], points[right]) > caps.transient_bytes:
+        for right, needs in costs.growing(points, left):
+            if needs.param_bytes > caps.param_bytes or needs.transient_bytes > caps.transient_bytes:
                 break
             if right == last:
                 options.append((shard_us, right))
             elif best[right][1]:
-                forward = costs.microbatches * costs.total("forward", points[left], points[right])
-                options.append((best[right][0] + shard_us + forward, right))
+                price = best[right][0] + shard_us + forward[right] - forward[left]
+                options.append((price, right))
         best[left] = min(options, default=(0, 0))
     if not best[0][1]:
         return None

@@ -13,10 +13,10 @@ from functools import cached_property
 from itertools import pairwise
 
 from planner.choice import Choice
-from planner.costs import Links, TaskCosts
+from planner.costs import Caps, Links, TaskCosts
 from planner.errors import Infeasible, NoPlanFound
 from planner.graph import cut_points, layer_graph
-from planner.partition import Caps, cut
+from planner.partition import cut
 from planner.residency import choose, loads
 from planner.rounds import program
 from plans.schema import Program

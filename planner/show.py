@@ -8,6 +8,7 @@ from profiles.units import show_bytes, show_us
 
 _MOST_OPS = 20  # of a stream in the listing of a round
 _MOST_RUNS = 12  # of alike shards in the listing of a task
+_MOST_SEGMENTS = 24
 
 
 def describe(plan: Plan) -> str:
@@ -17,7 +18,7 @@ def describe(plan: Plan) -> str:
         [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{paced}"],
         ["devices", *_columns(_devices(plan))],
         ["tasks", *(line for task in plan.tasks for line in _task(task))],
-        ["segments", *_columns(_segments(plan))],
+        ["segments", *_segments(plan)],
         ["bounds", *_columns(_bounds(plan))],
         *(_round(plan, program) for program in plan.programs),
     )
@@ -84,23 +85,25 @@ def _alike(shard: Shard) -> tuple[bool, str, int]:
     return shard.resident, shard.update, shard.end_layer - shard.first_layer
 
 
-def _segments(plan: Plan) -> list[tuple[str, ...]]:
-    head = ("from", "to", "program", "devices", "rounds", "tasks")
+def _segments(plan: Plan) -> list[str]:
+    """The first segments in order of time."""
     tasks = {program.name: ", ".join(program.tasks) for program in plan.programs}
-    return [
-        head,
-        *(
-            (
-                show_us(segment.start_us),
-                show_us(segment.end_us),
-                segment.program,
-                ", ".join(map(str, segment.devices)),
-                str(segment.rounds),
-                tasks[segment.program],
-            )
-            for segment in sorted(plan.segments, key=lambda s: s.start_us)
-        ),
+    ordered = sorted(plan.segments, key=lambda s: s.start_us)
+    rows = [
+        (
+            show_us(segment.start_us),
+            show_us(segment.end_us),
+            segment.program,
+            ", ".join(map(str, segment.devices)),
+            str(segment.rounds),
+            tasks[segment.program],
+        )
+        for segment in ordered[:_MOST_SEGMENTS]
     ]
+    lines = _columns([("from", "to", "program", "devices", "rounds", "tasks"), *rows])
+    if len(ordered) > _MOST_SEGMENTS:
+        lines.append(f"  … and {len(ordered) - _MOST_SEGMENTS} more segments")
+    return lines
 
 
 def _bounds(plan: Plan) -> list[tuple[str, ...]]:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec import structs
+
 from plans.schema import Op, Plan, Program, Segment
 
 Interval = tuple[int, int]
@@ -38,13 +40,17 @@ def timeline(plan: Plan) -> Iterator[Planned]:
     """Every op of every round, segment by segment."""
     programs = {program.name: program for program in plan.programs}
     for index, segment in enumerate(plan.segments):
-        program = programs[segment.program]
-        enter, _, leave = phase_starts(program, segment, 0)
-        yield from _phase(index, 0, program.enter, enter, segment)
-        for number in range(segment.rounds):
-            start = phase_starts(program, segment, number)[1]
-            yield from _phase(index, number, program.round, start, segment)
-        yield from _phase(index, 0, program.leave, leave, segment)
+        yield from segment_timeline(index, programs[segment.program], segment)
+
+
+def segment_timeline(index: int, program: Program, segment: Segment) -> Iterator[Planned]:
+    """Every op of one segment: enter, all rounds, leave."""
+    enter, _, leave = phase_starts(program, segment, 0)
+    yield from _phase(index, 0, program.enter, enter, segment)
+    for number in range(segment.rounds):
+        start = phase_starts(program, segment, number)[1]
+        yield from _phase(index, number, program.round, start, segment)
+    yield from _phase(index, 0, program.leave, leave, segment)
 
 
 def _phase(
@@ -84,3 +90,25 @@ def exposed_copy_us(ops: Iterable[tuple[str, int, int]]) -> dict[str, int]:
         elif device != "host":
             copies.setdefault(device, []).append((start, end))
     return {device: uncovered(spans, compute.get(device, [])) for device, spans in copies.items()}
+
+
+def predicted_exposed_us(program: Program, segment: Segment) -> dict[str, int]:
+    """Exposed copies of a segment per device, without listing all its rounds.
+
+    Rounds reach at most round_us / period_us into each other; beyond that every further round
+    adds the same.
+    """
+    enough = program.round_us // max(1, program.period_us) + 3
+    if segment.rounds <= enough:
+        return exposed_copy_us(_short(program, segment, segment.rounds))
+    few = exposed_copy_us(_short(program, segment, enough - 1))
+    more = exposed_copy_us(_short(program, segment, enough))
+    return {
+        device: us + (segment.rounds - enough) * (us - few.get(device, 0))
+        for device, us in more.items()
+    }
+
+
+def _short(program: Program, segment: Segment, rounds: int) -> Iterator[tuple[str, int, int]]:
+    for op in segment_timeline(0, program, structs.replace(segment, rounds=rounds)):
+        yield op.stream, op.start_us, op.end_us

@@ -5,9 +5,9 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.costs import TaskCosts
+from planner.costs import Caps, TaskCosts
 from planner.graph import cut_points, layer_graph
-from planner.partition import Caps, cut
+from planner.partition import cut
 from profiles import synthetic
 from profiles.schema import Task
 

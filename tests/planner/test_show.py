@@ -1,5 +1,6 @@
 """A plan in words."""
 
+import msgspec
 import pytest
 from support import timetables
 
@@ -34,6 +35,14 @@ def test_segments_come_in_order_of_time() -> None:
     text = describe(timetables.plan())
     block = next(part for part in text.split("\n\n") if part.startswith("segments"))
     assert [line.split()[4] for line in block.splitlines()[2:]] == ["ab", "d", "c"]
+
+
+def test_many_segments_are_cut_with_a_count() -> None:
+    """A plan of a hundred turns lists the first and says how many are left."""
+    plan = timetables.plan()
+    many = msgspec.structs.replace(plan, segments=plan.segments[:1] * 100)
+    block = next(part for part in describe(many).split("\n\n") if part.startswith("segments"))
+    assert block.splitlines()[-1] == "  … and 76 more segments"
 
 
 def test_bounds_come_best_first_with_their_gaps() -> None:

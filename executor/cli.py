@@ -1,0 +1,212 @@
+"""The command line: `profile` measures a workload, `run` replays a plan.
+
+Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad input file.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import plans
+import profiles
+from executor import checkpoint, replay, workload
+from executor.errors import GantryError, MismatchError
+from plans.schema import Plan
+from profiles import units
+from profiles.codec import read_bytes
+from profiles.schema import Emulation
+from profiles.units import show_bytes, show_us
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse `argv`, run the command, print errors as one line; the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.command(arguments)
+        return code
+    except plans.FormatError as error:
+        return _fail(str(error), 2)
+    except plans.InvalidPlan as error:
+        return _fail(str(error), 1)
+    except GantryError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="executor", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    _add_profile(commands.add_parser("profile", help="measure every layer of a workload"))
+    _add_run(commands.add_parser("run", help="train what a plan says, as it says"))
+    return parser
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("workload", help="file.py:function or package.module:function")
+    parser.add_argument("--device", choices=["cpu"], default="cpu", help="cpu: emulated devices")
+    parser.add_argument("--device-memory", type=_size, required=True, metavar="SIZE", help="24MiB")
+    for link in ("--h2d", "--d2h"):
+        parser.add_argument(link, type=_rate, default="1GB/s", metavar="RATE", help="default 1GB/s")
+    parser.add_argument("--latency-us", type=int, default=20, metavar="N", help="of a copy")
+    parser.add_argument("--devices", type=int, default=2, metavar="N", help="default 2")
+    parser.add_argument("--samples", type=int, default=9, metavar="N", help="of each time")
+    parser.add_argument("--host-memory", type=_size, metavar="SIZE", help="default: what is free")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="profile file")
+    parser.set_defaults(command=_profile)
+
+
+def _size(text: str) -> int:
+    try:
+        return units.parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _rate(text: str) -> int:
+    try:
+        return units.parse_rate(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    from executor import profiler  # slow to load, and `run` does without
+
+    options = profiler.Options(
+        device_bytes=arguments.device_memory,
+        emulation=Emulation(arguments.h2d, arguments.d2h, arguments.latency_us),
+        devices=arguments.devices,
+        samples=arguments.samples,
+        host_bytes=arguments.host_memory,
+    )
+    measured = profiler.profile(arguments.workload, options)
+    profiles.save(arguments.output, measured)
+    print(profiler.table(measured))
+    print(f"profile: {arguments.output}")
+    return 0
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, help="plan file, proven before it runs")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="run log; default runs/<plan's name>.jsonl"
+    )
+    parser.add_argument("--save", type=Path, metavar="DIR", help="write <task>.pt files there")
+    parser.add_argument(
+        "--stall-seconds",
+        type=_seconds,
+        metavar="N",
+        help="give up when no op ends for so long; default 60, or 20 times the longest op",
+    )
+    parser.add_argument(
+        "--serial-copies", action="store_true", help="let no two ops of a device overlap"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(command=_run)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError(text)
+    return value
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    data = read_bytes(arguments.plan)
+    plan = plans.loads(data, str(arguments.plan))
+    plans.prove(plan)
+    tasks = load_tasks(plan)
+    if arguments.save:
+        checkpoint.make_folder(arguments.save)
+    log = arguments.output or Path("runs") / f"{arguments.plan.stem}.jsonl"
+    options = replay.Options(
+        log=log,
+        serial_copies=arguments.serial_copies,
+        stall_seconds=arguments.stall_seconds,
+        plan_sha256=plans.sha256(data),
+    )
+    result = replay.run(plan, tasks, options)
+    saved = []
+    for task in plan.tasks if arguments.save else ():
+        saved.append(checkpoint.save(arguments.save, result.store.tasks[task.name], task.steps))
+    print(_json(plan, result, log, saved) if arguments.json else _table(plan, result, log, saved))
+    return 0
+
+
+def load_tasks(plan: Plan) -> list[workload.Task]:
+    """The plan's tasks from their workloads, which must be those that the plan was made for."""
+    loaded: dict[str, dict[str, workload.Task]] = {}
+    for planned in plan.tasks:
+        ref, expected = planned.workload.ref, planned.workload.sha256
+        if ref not in loaded:
+            tasks, digest = workload.load(ref)
+            if digest != expected:
+                raise MismatchError(
+                    f"{ref}: its sha256 is {digest}, the plan was made for {expected}; "
+                    "profile and build again"
+                )
+            loaded[ref] = {task.name: task for task in tasks}
+        if planned.name not in loaded[ref]:
+            names = ", ".join(loaded[ref])
+            raise MismatchError(f"{ref}: has no task {planned.name}, only {names}")
+    return [loaded[planned.workload.ref][planned.name] for planned in plan.tasks]
+
+
+def _json(plan: Plan, result: replay.Result, log: Path, saved: list[Path]) -> str:
+    rows = [
+        {
+            "task": task.name,
+            "steps": task.steps,
+            "first_loss": _finite(result.losses[task.name][0]),
+            "last_loss": _finite(result.losses[task.name][-1]),
+            "ended_us": result.ended_us[task.name],
+        }
+        for task in plan.tasks
+    ]
+    content = {
+        "tasks": rows,
+        "predicted_us": plan.prediction.makespan_us,
+        "actual_us": result.actual_us,
+        "emulated": _emulated(plan),
+        "peak_bytes": result.peak_bytes,
+        "host_bytes": result.host_bytes,
+        "log": str(log),
+        "saved": [str(path) for path in saved],
+    }
+    return json.dumps(content)
+
+
+def _finite(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None
+
+
+def _emulated(plan: Plan) -> bool:
+    return any(device.emulation for device in plan.devices)
+
+
+def _table(plan: Plan, result: replay.Result, log: Path, saved: list[Path]) -> str:
+    width = max(4, *(len(task.name) for task in plan.tasks))
+    lines = [f"{'task':{width}}  {'steps':>7}  {'first loss':>10}  {'last loss':>10}  {'ended':>9}"]
+    for task in plan.tasks:
+        losses = result.losses[task.name]
+        shown = f"{losses[0]:10.4g}  {losses[-1]:10.4g}  {show_us(result.ended_us[task.name]):>9}"
+        lines.append(f"{task.name:{width}}  {task.steps:7}  {shown}")
+    predicted, actual = show_us(plan.prediction.makespan_us), show_us(result.actual_us)
+    note = " (emulated links)" if _emulated(plan) else ""
+    lines.append(f"predicted {predicted}, actual {actual}{note}")
+    for device, peak in zip(plan.devices, result.peak_bytes, strict=True):
+        budget = show_bytes(device.budget_bytes)
+        lines.append(f"{device.name}: peak {show_bytes(peak)} of {budget}")
+    lines.append(f"log: {log}")
+    lines += [f"saved: {path}" for path in saved]
+    return "\n".join(lines)

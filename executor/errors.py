@@ -1,0 +1,31 @@
+"""What can go wrong for a user: one line each, with the exit code it ends the command with."""
+
+
+class GantryError(Exception):
+    """A failed run: exit code 1. The message is one line: what, where, both numbers, remedy."""
+
+    exit_code = 1
+
+
+class UsageError(GantryError):
+    """Bad input: exit code 2."""
+
+    exit_code = 2
+
+
+class WorkloadError(UsageError):
+    """A workload cannot be loaded, or holds something Gantry cannot train."""
+
+
+class MismatchError(UsageError):
+    """The plan was made for another workload than the one that was loaded."""
+
+
+class RunError(GantryError):
+    """An op failed, stalled, was interrupted or broke a promise of the plan."""
+
+
+def one_line(error: BaseException) -> str:
+    """`error` as `Kind: text` on one line, for a message that quotes it."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

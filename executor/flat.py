@@ -1,0 +1,100 @@
+"""Flat memory: many tensors as views of one uint8 tensor, so that a shard moves in one copy.
+
+Invariant: every view begins at a multiple of `ALIGNMENT` bytes, and the bytes of a list of
+tensors are the sum of their padded sizes, whatever dtypes it mixes.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from profiles.codec import align
+
+
+class Spec(NamedTuple):
+    """How bytes are to be read as a tensor; strides are kept so that no kernel sees others."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the values, without padding."""
+        count = self.dtype.itemsize
+        for size in self.shape:
+            count *= size
+        return count
+
+
+def spec_of(tensor: Tensor) -> Spec:
+    """The tensor's spec; its strides when its values are dense in memory, else contiguous."""
+    shape = tuple(tensor.shape)
+    stride = tuple(tensor.stride())
+    return Spec(tensor.dtype, shape, stride if _dense(shape, stride) else _contiguous(shape))
+
+
+def _dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether the values fill their memory in some order of the dimensions, without overlap."""
+    expected = 1
+    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True)):
+        if size > 1 and step != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def flat_bytes(specs: Iterable[Spec]) -> int:
+    """Bytes of a flat that holds them all."""
+    return sum(align(spec.bytes) for spec in specs)
+
+
+def view(flat: Tensor, spec: Spec, offset: int = 0) -> Tensor:
+    """The tensor that `spec` describes at byte `offset` of the uint8 tensor `flat`.
+
+    ValueError when it does not fit, with both numbers.
+    """
+    if offset + spec.bytes > flat.numel():
+        raise ValueError(
+            f"a {tuple(spec.shape)} tensor of {spec.dtype} needs {offset + spec.bytes} bytes, "
+            f"its buffer has {flat.numel()}"
+        )
+    values = flat[offset : offset + spec.bytes].view(spec.dtype)
+    # .data: a version counter of its own, or autograd would take a write to any other byte of
+    # the flat for a change of this tensor.
+    return values.as_strided(spec.shape, spec.stride, values.storage_offset()).data
+
+
+def views(flat: Tensor, specs: Iterable[Spec]) -> list[Tensor]:
+    """The tensors, one after another from the first byte of `flat` on."""
+    out, offset = [], 0
+    for spec in specs:
+        out.append(view(flat, spec, offset))
+        offset += align(spec.bytes)
+    return out
+
+
+class Views:
+    """Views of flats at many addresses, made once for each: a slot is bound again and again."""
+
+    def __init__(self, specs: list[Spec]) -> None:
+        self.specs = specs
+        self.bytes = flat_bytes(specs)
+        self._known: dict[int, list[Tensor]] = {}
+
+    def at(self, flat: Tensor) -> list[Tensor]:
+        """The specs' tensors in `flat` (uint8)."""
+        address = flat.data_ptr()
+        if address not in self._known:
+            self._known[address] = views(flat, self.specs)
+        return self._known[address]

@@ -1,0 +1,55 @@
+"""What an op allocates: the peak of all tensor storages born while it runs."""
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of storages created in this thread while it is active, backward included.
+
+    Views of storages that existed before count nothing. Frees are seen as they happen, after
+    the meter has been left as well. Memory that a kernel takes and returns within itself is
+    not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        old = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if _strided(t)}
+        out = func(*args, **kwargs)
+        for tensor in tree_leaves(out):
+            if _strided(tensor) and tensor.untyped_storage()._cdata not in old:
+                self._enter(tensor.untyped_storage())
+        return out
+
+    def _enter(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._alive:
+            return
+        count = storage.nbytes()
+        self._alive[key] = (weakref.ref(storage, lambda _: self._leave(key)), count)
+        self.live_bytes += count
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def _leave(self, key: int) -> None:
+        self.live_bytes -= self._alive.pop(key)[1]
+
+
+def _strided(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided

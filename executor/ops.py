@@ -1,0 +1,232 @@
+"""What each kind of op does, once its turn has come: one function per kind, found in a table.
+
+Nothing here waits or decides. An op gets its buffers as uint8 tensors of the value's exact size.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from executor.batches import Batches, inputs_of, targets_of
+from executor.device import CpuDevice
+from executor.errors import RunError
+from executor.flat import Spec, view
+from executor.meter import MemoryMeter
+from executor.rng import Guard, RandomMode, TaskRng
+from executor.shard import Shard
+from executor.store import HostTask
+from plans.capacity import value_bytes
+from plans.schema import Op, OpName, Role, parse_id
+
+_NOTHING = torch.empty(0, dtype=torch.uint8)
+
+
+class LiveTask:
+    """A task while it runs: its shards in the store and on devices, its batches and numbers."""
+
+    def __init__(self, host: HostTask, threads: int, on_step: Callable[[str, int, float], None]):
+        plan = host.plan
+        self.host = host
+        self.plan = plan
+        self.rng = TaskRng(host.rng_state, [s.rng_draws for s in plan.shards], plan.microbatches)
+        self.batches = Batches(plan, host.task, threads, self.rng.prepare)
+        self.boundaries: dict[tuple[str, int], Spec] = {}  # ("x" or "dx", shard)
+        self._replicas: dict[tuple[int, int], Shard] = {}
+        self._losses: dict[int, dict[int, float]] = {}
+        self._on_step = on_step
+
+    def replica(self, shard: int, device: int) -> Shard:
+        """The shell that computes this shard on this device."""
+        if (shard, device) not in self._replicas:
+            self._replicas[shard, device] = self.host.shards[shard].replica()
+        return self._replicas[shard, device]
+
+    def boundary(self, role: str, shard: int, spec: Spec) -> None:
+        """Remember how the boundary before `shard` lies in its buffer; it must never change."""
+        known = self.boundaries.setdefault((role, shard), spec)
+        if known != spec:
+            raise RunError(
+                f"the boundary before shard {shard} was {list(known.shape)} and is now "
+                f"{list(spec.shape)}; a timetable needs equal shapes"
+            )
+
+    def loss(self, step: int, microbatch: int, value: float) -> None:
+        """Note a microbatch's part of the loss; the step is reported when all are there."""
+        parts = self._losses.setdefault(step, {})
+        parts[microbatch] = value
+        if len(parts) == self.plan.microbatches:
+            del self._losses[step]
+            self._on_step(self.plan.name, step, sum(parts[m] for m in sorted(parts)))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an op runs: a device, its number in the plan, and the largest transients seen there."""
+
+    number: int
+    device: CpuDevice
+    guard: Guard
+    peaks: list[int] = field(default_factory=lambda: [0])
+
+
+@dataclass(frozen=True)
+class Work:
+    """One op of a segment with everything it touches. `first_step` is its step in round 0."""
+
+    op: Op
+    name: OpName
+    task: LiveTask
+    place: Place
+    first_step: int
+    metered: bool  # measure transients in round 0
+    reads: Mapping[str, Tensor]
+    writes: Mapping[str, Tensor]
+
+    def run(self, round_index: int) -> None:
+        """Do the op for this round."""
+        handler = _HANDLERS[self.name.kind]
+        if not self.is_metered(round_index):
+            handler(self, self.first_step + round_index)
+            return
+        allowed = self._allowed_transients()
+        with MemoryMeter() as meter:
+            handler(self, self.first_step)
+        self.place.peaks[0] = max(self.place.peaks[0], meter.peak_bytes)
+        if meter.peak_bytes > allowed:
+            raise RunError(
+                f"took {meter.peak_bytes} bytes beside its buffers, but device "
+                f"{self.place.number} reserves {allowed}; profile again or lower the microbatch"
+            )
+
+    def is_metered(self, round_index: int) -> bool:
+        """Whether this op's transients are measured in this round."""
+        return self.metered and round_index == 0 and self.op.stream.endswith("compute")
+
+    def source(self, role: str) -> Tensor:
+        """The bytes that play `role`; none when the value is empty."""
+        return self.reads.get(role, _NOTHING)
+
+    def _allowed_transients(self) -> int:
+        """The reserve; the first update also makes the state, before it moves into its buffer."""
+        reserve = self.place.device.spec.reserve_bytes
+        shard = self.name.number
+        if self.name.kind == "U" and self.task.host.shards[shard].optimizer is None:
+            return reserve + self.task.plan.shards[shard].state_bytes
+        return reserve
+
+
+def resolve(
+    op: Op,
+    task: LiveTask,
+    place: Place,
+    first_step: int,
+    metered: bool,
+    flats: Mapping[str, Tensor],
+) -> Work:
+    """The op with its buffers, found by name and cut to the bytes of the value in each role."""
+    name = parse_id(op.id)
+
+    def cut(roles: Mapping[Role, str]) -> dict[str, Tensor]:
+        return {r: flats[b][: value_bytes(name, r, task.plan)] for r, b in roles.items()}
+
+    if name.kind in "FB":
+        task.replica(name.number, place.number)
+    return Work(op, name, task, place, first_step, metered, cut(op.reads), cut(op.writes))
+
+
+@contextmanager
+def _random(work: Work, step: int) -> Iterator[RandomMode | None]:
+    """Draw what the plain loop draws in this forward, and prove it afterwards.
+
+    A shard that draws nothing is spared the cost of the mode, except where ops are metered
+    anyway: there an unannounced draw is found in the very op that made it.
+    """
+    task, name = work.task, work.name
+    state = task.rng.state(step, name.index, name.number)
+    known = task.plan.shards[name.number].rng_draws == 0
+    if known and not work.is_metered(step - work.first_step):
+        yield None
+        work.place.guard.check()
+    else:
+        with RandomMode(state) as mode:
+            yield mode
+        state = mode.state
+    task.rng.finish(step, name.index, name.number, state)
+
+
+def _input(work: Work) -> Tensor:
+    if work.name.number == 0:
+        return inputs_of(work.task.batches, work.source("batch"))
+    return view(work.source("x"), work.task.boundaries["x", work.name.number])
+
+
+def _forward(work: Work, step: int) -> None:
+    shard = work.task.replica(work.name.number, work.place.number)
+    shard.bind_params(work.source("param"))
+    with _random(work, step):
+        spec = shard.forward(_input(work), work.writes["y"])
+    work.task.boundary("x", work.name.number + 1, spec)
+
+
+def _backward(work: Work, step: int) -> None:
+    task, number = work.task, work.name.number
+    shard = task.replica(number, work.place.number)
+    shard.bind_params(work.source("param"))
+    shard.bind_grads(work.writes.get("grad", _NOTHING))
+    dy = targets = None
+    if number == len(task.plan.shards) - 1:
+        targets = targets_of(task.batches, work.source("batch"))
+    else:
+        dy = view(work.source("dy"), task.boundaries["dx", number + 1])
+    with _random(work, step) as mode:
+        done = shard.backward(
+            _input(work),
+            dy=dy,
+            targets=targets,
+            dx=work.writes.get("dx"),
+            add="grad" in work.reads,
+            recomputed=mode.close if mode else lambda: None,
+        )
+    if done.dx is not None:
+        task.boundary("dx", number, done.dx)
+    if done.loss is not None:
+        task.loss(step, work.name.index, done.loss)
+
+
+def _update(work: Work, step: int) -> None:
+    shard = work.task.host.shards[work.name.number]
+    shard.update(work.source("param"), work.source("grad"), work.reads.get("state"))
+
+
+def _prefetch(work: Work, step: int) -> None:
+    (role,) = work.writes
+    if role == "batch":
+        batch = work.task.batches.take(step, work.name.index)
+        work.place.device.copy_in(work.writes[role], batch)
+    else:
+        work.place.device.copy_in(work.writes[role], work.reads[role])
+
+
+def _spill(work: Work, step: int) -> None:
+    (role,) = work.writes
+    work.place.device.copy_out(work.writes[role], work.reads[role])
+
+
+def _reduce(work: Work, step: int) -> None:
+    if "grad" in work.writes:
+        shard = work.task.host.shards[work.name.number]
+        shard.add_grads(work.writes["grad"], work.source("other"))
+
+
+_HANDLERS: dict[str, Callable[[Work, int], None]] = {
+    "F": _forward,
+    "B": _backward,
+    "U": _update,
+    "R": _reduce,
+    "P": _prefetch,
+    "S": _spill,
+    "X": _spill,
+}

@@ -1,0 +1,234 @@
+"""Replay of a plan: one thread per stream, and tickets between them. Nothing is decided here.
+
+A ticket is (stream, count): each stream counts its completed ops, and whoever depends on the op at
+position i waits until the count has passed i. Everything else about an op is in `ops`.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from executor.device import CpuDevice
+from executor.errors import GantryError, RunError, UsageError, one_line
+from executor.meter import MemoryMeter
+from executor.ops import LiveTask, Place
+from executor.recorder import Recorder
+from executor.rng import Guard
+from executor.segment import SegmentRun, Setup
+from executor.store import HostStore
+from executor.streams import Halt
+from executor.workload import Task
+from plans.schema import Plan, Program
+from profiles.codec import pretty, sha256
+
+_TICK_S = 0.1  # how often the main thread writes the log and looks for a stall
+_GOODBYE_S = 1.0  # how long a failed run waits for its threads to stop
+
+
+@dataclass(frozen=True)
+class Options:
+    """log: where the run log goes. serial_copies: no two ops of one device overlap.
+
+    jitter: (seed, most µs) of a random delay before every op, to try other interleavings.
+    stall_seconds: longest time without any op ending; None follows from the plan.
+    plan_sha256: of the plan's file, for the log.
+    """
+
+    log: Path | None = None
+    serial_copies: bool = False
+    jitter: tuple[int, int] | None = None
+    stall_seconds: float | None = None
+    plan_sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """losses per task and step, and when each task's last loss was known; the trained models and
+    optimizer states are in `store`. peak_bytes per device, slab and transients."""
+
+    losses: dict[str, list[float]]
+    ended_us: dict[str, int]
+    store: HostStore
+    actual_us: int
+    peak_bytes: tuple[int, ...]
+    host_bytes: int
+
+    def model(self, task: str) -> nn.Module:
+        """The trained model, its parameters views of the host store."""
+        return self.store.tasks[task].model
+
+    def optimizer_state(self, task: str) -> dict[str, dict[str, Any]]:
+        """Each parameter's optimizer state by the model's own parameter name."""
+        return self.store.tasks[task].optimizer_state()
+
+
+def run(plan: Plan, tasks: Sequence[Task], options: Options = Options()) -> Result:
+    """Train `tasks` as the proven `plan` says. RunError names the op that failed.
+
+    A log, if asked for, is complete whatever happens, unless the process is killed.
+    """
+    for device in plan.devices:
+        if device.kind != "cpu":
+            raise UsageError(f"device {device.name} is a {device.kind} device; only cpu can run")
+    store = HostStore(plan, tasks)
+    devices = [CpuDevice(device) for device in plan.devices]
+    _warm_up()
+    digest = options.plan_sha256 or sha256(pretty(plan))
+    recorder = Recorder(plan, digest, options.log)
+    replay = _Replay(plan, store, devices, recorder, options)
+    error = replay.execute()
+    peaks = replay.peak_bytes()
+    actual_us = recorder.close(error, peaks, store.bytes)
+    if error:
+        raise RunError(error)
+    store.settle()
+    losses = {task: [by[step] for step in sorted(by)] for task, by in recorder.losses.items()}
+    return Result(losses, recorder.ended_us, store, actual_us, peaks, store.bytes)
+
+
+def _warm_up() -> None:
+    """Let torch import now what the first dispatch mode makes it import: a second's worth."""
+    with MemoryMeter():
+        torch.zeros(1)
+
+
+class _Replay:
+    """The main thread's side: starts segments in order, writes the log, watches for a stall."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: HostStore,
+        devices: Sequence[CpuDevice],
+        recorder: Recorder,
+        options: Options,
+    ) -> None:
+        self._plan = plan
+        self._recorder = recorder
+        self._programs = {program.name: program for program in plan.programs}
+        self._halt = Halt()
+        guard = Guard()
+        self._places = [Place(i, device, guard) for i, device in enumerate(devices)]
+        threads = max(device.threads for device in plan.devices)
+        tasks = {n: LiveTask(t, threads, recorder.step) for n, t in store.tasks.items()}
+        self._setup = Setup(
+            self._places,
+            tasks,
+            store.flats,
+            recorder,
+            self._halt,
+            options.jitter,
+            [threading.Lock() for _ in plan.devices] if options.serial_copies else None,
+        )
+        self._active: dict[int, SegmentRun] = {}
+        self._stall_s = options.stall_seconds or _patience(plan)
+
+    def execute(self) -> str:
+        """Run all segments; what went wrong, or nothing."""
+        try:
+            self._segments()
+        except KeyboardInterrupt:
+            self._halt.fail(f"interrupted in {self._state()}")
+        except Exception as error:
+            self._halt.fail(str(error) if isinstance(error, GantryError) else one_line(error))
+        finally:
+            self._halt.stop()
+            for task in self._setup.tasks.values():
+                task.batches.stop()
+            deadline = time.monotonic() + _GOODBYE_S
+            for active in self._active.values():
+                active.join(deadline)
+        return self._halt.failure
+
+    def peak_bytes(self) -> tuple[int, ...]:
+        """Per device, the slab in use plus the largest transients measured."""
+        used = [0] * len(self._places)
+        for segment in self._plan.segments:
+            for buffer in self._programs[segment.program].buffers:
+                device = segment.devices[int(buffer.space)]
+                used[device] = max(used[device], buffer.offset + buffer.bytes)
+        return tuple(u + place.peaks[0] for u, place in zip(used, self._places, strict=True))
+
+    def _segments(self) -> None:
+        """Start each segment when those before it on its devices and tasks have ended."""
+        waiting = _predecessors(self._plan)
+        first_steps = _first_steps(self._plan)
+        seen: set[str] = set()
+        ended: set[int] = set()
+        while waiting or self._active:
+            for index in [i for i, before in waiting.items() if before <= ended]:
+                del waiting[index]
+                program = self._program(index)
+                segment = SegmentRun(
+                    index,
+                    program,
+                    self._plan.segments[index],
+                    first_steps[index],
+                    self._setup,
+                    metered=program.name not in seen,
+                )
+                seen.add(program.name)
+                self._recorder.finished = time.perf_counter()
+                self._active[index] = segment
+                segment.start()
+            self._halt.wait_for_news(_TICK_S)
+            self._recorder.drain()
+            self._watch()
+            if self._halt.failure:
+                return
+            ended |= {i for i, segment in self._active.items() if segment.ended}
+            self._active = {i: s for i, s in self._active.items() if i not in ended}
+
+    def _watch(self) -> None:
+        silence = time.perf_counter() - self._recorder.finished
+        if silence > self._stall_s:
+            self._halt.fail(
+                f"no op ended for {silence:.1f} s, the limit is {self._stall_s:g}: "
+                f"{self._state()}; raise --stall-seconds if it is only slow"
+            )
+
+    def _state(self) -> str:
+        """The running ops first, then who waits for what."""
+        lines = [line for segment in self._active.values() for line in segment.states()]
+        lines.sort(key=lambda line: " runs " not in line)
+        return "; ".join(lines) or "no op"
+
+    def _program(self, segment: int) -> Program:
+        return self._programs[self._plan.segments[segment].program]
+
+
+def _patience(plan: Plan) -> float:
+    """Seconds: twenty times the longest op the plan predicts, a minute at least."""
+    ops = [op for p in plan.programs for phase in (p.enter, p.round, p.leave) for op in phase]
+    return max(60.0, 20 * max(op.end_us - op.start_us for op in ops) / 1e6)
+
+
+def _predecessors(plan: Plan) -> dict[int, set[int]]:
+    """For each segment the latest earlier one on each of its devices and tasks."""
+    programs = {program.name: program for program in plan.programs}
+    latest: dict[int | str, int] = {}
+    out: dict[int, set[int]] = {}
+    for index, segment in enumerate(plan.segments):
+        keys: list[int | str] = [*segment.devices, *programs[segment.program].tasks]
+        out[index] = {latest[key] for key in keys if key in latest}
+        latest |= dict.fromkeys(keys, index)
+    return out
+
+
+def _first_steps(plan: Plan) -> list[dict[str, int]]:
+    """For each segment, the step of each of its tasks that its round 0 trains."""
+    programs = {program.name: program for program in plan.programs}
+    done = {task.name: 0 for task in plan.tasks}
+    out = []
+    for segment in plan.segments:
+        names = programs[segment.program].tasks
+        out.append({name: done[name] for name in names})
+        for name in names:
+            done[name] += segment.rounds
+    return out

@@ -1,0 +1,219 @@
+"""A shard: the user's own layers as a shell around memory that comes and goes.
+
+Invariant: parameters, gradients and optimizer state are views of the flats that were bound last;
+nothing a shard computes outlives the op except what it wrote there.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from executor.errors import WorkloadError, one_line
+from executor.flat import Spec, Views, spec_of, view
+from executor.optimizer import Factory, ShardOptimizer
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Done(NamedTuple):
+    """What a backward made: the loss (last shard), and how dx lies in its buffer."""
+
+    loss: float | None
+    dx: Spec | None
+
+
+class Shard:
+    """Contiguous layers run as one. `loss` is given for the task's last shard only.
+
+    Bind parameters before a forward, parameters and gradients before a backward. One thread at
+    a time may use a shard; `replica` makes another one for another device.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        optimizer: Factory,
+        loss: Loss | None = None,
+        microbatches: int = 1,
+    ) -> None:
+        self._layers = list(layers)
+        self._factory = optimizer
+        self._loss = loss
+        self._microbatches = microbatches
+        self.parameters = _unique(layers)
+        self.trainable = [p for p in self.parameters if p.requires_grad]
+        self._params = Views([spec_of(p) for p in self.parameters])
+        self._grads = Views([spec_of(p) for p in self.trainable])
+        self._param_flat = self._grad_flat = torch.empty(0, dtype=torch.uint8)
+        self._optimizer: ShardOptimizer | None = None
+
+    @property
+    def param_bytes(self) -> int:
+        return self._params.bytes
+
+    @property
+    def grad_bytes(self) -> int:
+        return self._grads.bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the optimizer's state; known after the first update."""
+        return self._optimizer.state_bytes if self._optimizer else 0
+
+    @property
+    def optimizer(self) -> ShardOptimizer | None:
+        """None before the first update, and in a shard without trainable parameters."""
+        return self._optimizer
+
+    def write_params(self, flat: Tensor) -> None:
+        """Copy the current parameters into `flat` (uint8, param_bytes) and bind them there."""
+        for parameter, target in zip(self.parameters, self._params.at(flat), strict=True):
+            target.copy_(parameter.detach())
+        self.bind_params(flat)
+
+    def bind_params(self, flat: Tensor) -> None:
+        """Let the parameters be views of `flat`, whose bytes are already there."""
+        if flat.data_ptr() == self._param_flat.data_ptr():
+            return
+        for parameter, value in zip(self.parameters, self._params.at(flat), strict=True):
+            parameter.data = value
+        self._param_flat = flat
+
+    def bind_grads(self, flat: Tensor) -> None:
+        """Let gradients accumulate in `flat`."""
+        for parameter, value in zip(self.trainable, self._grads.at(flat), strict=True):
+            if parameter.grad is not value:
+                parameter.grad = value
+        self._grad_flat = flat
+
+    def forward(self, x: Tensor, out: Tensor) -> Spec:
+        """Run the layers on `x` without a graph and write the boundary to `out` (uint8).
+
+        Returns how the boundary lies in `out`.
+        """
+        with torch.no_grad():
+            y = self._run(x)
+            spec = spec_of(y)
+            view(out, spec).copy_(y)
+        return spec
+
+    def backward(
+        self,
+        x: Tensor,
+        *,
+        dy: Tensor | None = None,
+        targets: Tensor | None = None,
+        dx: Tensor | None = None,
+        add: bool = False,
+        recomputed: Callable[[], None] = lambda: None,
+    ) -> Done:
+        """Recompute from the boundary `x`, then go back; gradients go to the bound flat.
+
+        The last shard takes `targets`, any other one `dy`. `dx` (uint8) is written last and may
+        share bytes with `x` or `dy`. Without `add` the gradient flat is overwritten.
+        `recomputed` is called between the two halves.
+        """
+        if not add:
+            self._grad_flat.zero_()
+        leaf = x.data
+        if dx is not None:
+            leaf.requires_grad_()
+        y = self._run(leaf)
+        if targets is not None:
+            y = self._scaled_loss(y, targets)
+        recomputed()
+        before = [p.grad._version for p in self.trainable if p.grad is not None]
+        if y.requires_grad:
+            torch.autograd.backward(y, dy)
+        self._all_reached(before)
+        spec = None
+        if dx is not None:
+            grad = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
+            spec = spec_of(grad)
+            view(dx, spec).copy_(grad)
+        return Done(float(y.item()) if targets is not None else None, spec)
+
+    def update(self, param_flat: Tensor, grad_flat: Tensor, state_flat: Tensor | None) -> None:
+        """One optimizer step in place on these flats, on the host or on a device.
+
+        `state_flat` None: the optimizer keeps no state beside its counters.
+        """
+        if not self.trainable:
+            return
+        self.bind_params(param_flat)
+        self.bind_grads(grad_flat)
+        if self._optimizer is None:
+            self._optimizer = ShardOptimizer(self.parameters, self._factory)
+        self._optimizer.step(state_flat)
+
+    def add_grads(self, target: Tensor, other: Tensor) -> None:
+        """Add the gradients in `other` to those in `target`, both flats of this shard."""
+        for mine, theirs in zip(self._grads.at(target), self._grads.at(other), strict=True):
+            mine += theirs
+
+    def replica(self) -> "Shard":
+        """The same layers as another shell, without parameters until some are bound."""
+        memo: dict[int, object] = {id(p): _hollow(p) for p in self.parameters}
+        memo |= {id(b): b for layer in self._layers for b in layer.buffers()}
+        try:
+            layers = copy.deepcopy(self._layers, memo)
+        except Exception as error:
+            raise WorkloadError(f"a layer cannot be copied: {one_line(error)}") from error
+        twin = Shard(layers, self._factory, self._loss, self._microbatches)
+        twin._params, twin._grads = Views(self._params.specs), Views(self._grads.specs)
+        return twin
+
+    def _run(self, x: Tensor) -> Tensor:
+        """The layers one after another on `x`, with a version counter of `x`'s own."""
+        start = value = x if x.requires_grad else x.data
+        version = start._version
+        for layer in self._layers:
+            value = layer(value)
+            if not isinstance(value, Tensor):
+                raise WorkloadError(
+                    f"layer {type(layer).__name__} returned {type(value).__name__}; "
+                    "between layers there is exactly one tensor"
+                )
+        if start._version != version:
+            raise WorkloadError(
+                f"layer {type(self._layers[0]).__name__} changes its input in place; "
+                "use inplace=False"
+            )
+        return value
+
+    def _scaled_loss(self, y: Tensor, targets: Tensor) -> Tensor:
+        assert self._loss is not None, "only the last shard takes targets"
+        loss = self._loss(y, targets.data)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise WorkloadError("the loss function must return a scalar tensor")
+        return loss / self._microbatches
+
+    def _all_reached(self, before: list[int]) -> None:
+        """An ordinary loop would skip a parameter without gradient; here it would see zeros."""
+        for parameter, version in zip(self.trainable, before, strict=True):
+            if parameter.grad is None or parameter.grad._version == version:
+                raise WorkloadError(
+                    f"parameter {self._name(parameter)} got no gradient; "
+                    "freeze it with requires_grad_(False) or use it"
+                )
+
+    def _name(self, parameter: nn.Parameter) -> str:
+        return next(
+            f"{name} of layer {index} of the shard"
+            for index, layer in enumerate(self._layers)
+            for name, p in layer.named_parameters()
+            if p is parameter
+        )
+
+
+def _unique(layers: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """Parameters in the order of `parameters()`, a shared one once."""
+    return list({id(p): p for layer in layers for p in layer.parameters()}.values())
+
+
+def _hollow(parameter: nn.Parameter) -> nn.Parameter:
+    empty = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+    return nn.Parameter(empty, requires_grad=parameter.requires_grad)

@@ -1,0 +1,131 @@
+"""The host store: where every task's parameters, gradients and optimizer state live.
+
+The models are the user's own, their parameters views of the store. What devices compute with are
+replicas, so the store is never pointed elsewhere by a device.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from executor.device import aligned
+from executor.errors import MismatchError
+from executor.layers import split, ties
+from executor.shard import Shard
+from executor.workload import Task, build
+from plans.schema import Plan
+from plans.schema import Shard as PlanShard
+from plans.schema import Task as PlanTask
+
+
+class HostTask:
+    """A task's model in the store: its shards, and where its random numbers begin."""
+
+    def __init__(self, plan: PlanTask, task: Task, flats: dict[str, Tensor]) -> None:
+        self.plan = plan
+        self.task = task
+        self.model, self.rng_state = build(task)
+        layers = split(self.model)
+        _check_layers(plan, layers)
+        last = len(plan.shards) - 1
+        self.shards = [
+            Shard(
+                layers[cut.first_layer : cut.end_layer],
+                task.optimizer,
+                task.loss if k == last else None,
+                plan.microbatches,
+            )
+            for k, cut in enumerate(plan.shards)
+        ]
+        self._flats = [
+            {role: _flat(flats, f"{plan.name}.s{k}.{role}", size) for role, size in sizes.items()}
+            for k, sizes in enumerate(map(_sizes, plan.shards))
+        ]
+        for k, shard in enumerate(self.shards):
+            _check_bytes(plan, k, shard)
+            shard.write_params(self._flats[k]["param"])
+
+    def settle(self) -> None:
+        """Point model and optimizers back at the store, after devices held the state."""
+        for shard, flats in zip(self.shards, self._flats, strict=True):
+            shard.bind_params(flats["param"])
+            if shard.optimizer:
+                shard.optimizer.bind(flats["state"])
+            for parameter in shard.parameters:
+                parameter.grad = None
+
+    def optimizer_state(self) -> dict[str, dict[str, Any]]:
+        """Each parameter's optimizer state by the user's own parameter name; after `settle`."""
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        return {
+            names[id(parameter)]: dict(shard.optimizer.optimizer.state[parameter])
+            for shard in self.shards
+            if shard.optimizer
+            for parameter in shard.parameters
+        }
+
+
+class HostStore:
+    """One allocation for all host buffers of the plan; `tasks` are the models in it, by name."""
+
+    def __init__(self, plan: Plan, tasks: Sequence[Task]) -> None:
+        self.bytes = max((b.offset + b.bytes for b in plan.host.buffers), default=0)
+        slab = aligned(self.bytes)
+        self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in plan.host.buffers}
+        by_name = {task.name: task for task in tasks}
+        for planned in plan.tasks:
+            if planned.name not in by_name:
+                raise MismatchError(
+                    f"the plan trains task {planned.name}, the workload has "
+                    f"{', '.join(by_name) or 'none'}; build the plan again"
+                )
+        self.tasks = {t.name: HostTask(t, by_name[t.name], self.flats) for t in plan.tasks}
+
+    def settle(self) -> None:
+        for task in self.tasks.values():
+            task.settle()
+
+
+def _sizes(shard: PlanShard) -> dict[str, int]:
+    return {"param": shard.param_bytes, "state": shard.state_bytes}
+
+
+def _flat(flats: dict[str, Tensor], name: str, size: int) -> Tensor:
+    """The value's bytes in its buffer; what has no bytes has no buffer."""
+    return flats[name][:size] if size else torch.empty(0, dtype=torch.uint8)
+
+
+def _check_layers(plan: PlanTask, layers: Sequence[nn.Module]) -> None:
+    planned = plan.shards[-1].end_layer
+    if len(layers) != planned:
+        raise MismatchError(
+            f"task {plan.name}: the plan has {planned} layers, the model {len(layers)}; "
+            "profile and build again"
+        )
+    for group in ties(layers):
+        homes = {
+            number
+            for number, shard in enumerate(plan.shards)
+            for layer in group
+            if shard.first_layer <= layer < shard.end_layer
+        }
+        if len(homes) > 1:
+            raise MismatchError(
+                f"task {plan.name}: layers {list(group)} share a parameter but the plan has them "
+                f"in shards {sorted(homes)}; profile and build again"
+            )
+
+
+def _check_bytes(plan: PlanTask, index: int, shard: Shard) -> None:
+    planned = plan.shards[index]
+    for what, mine, theirs in (
+        ("parameter", shard.param_bytes, planned.param_bytes),
+        ("gradient", shard.grad_bytes, planned.grad_bytes),
+    ):
+        if mine != theirs:
+            raise MismatchError(
+                f"shard {plan.name}.s{index}: the model has {mine} {what} bytes, the plan "
+                f"{theirs}; profile and build again"
+            )

@@ -1,0 +1,90 @@
+"""Streams that count their completed ops, tickets on that count, and how all of them stop."""
+
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Stopped(Exception):
+    """The run ends early; threads unwind with it."""
+
+
+class Halt:
+    """How a run ends: the first failure counts, and every waiting stream is woken."""
+
+    def __init__(self) -> None:
+        self.failure = ""
+        self.stopped = False
+        self._streams: list[Stream] = []
+        self._lock = threading.Lock()
+        self._news = threading.Event()
+
+    def watch(self, streams: Sequence["Stream"]) -> None:
+        """Wake these streams when the run stops."""
+        self._streams += streams
+
+    def fail(self, message: str) -> None:
+        """End the run with this message, unless it has one already."""
+        with self._lock:
+            self.failure = self.failure or message
+        self.stop()
+
+    def stop(self) -> None:
+        """Let every stream stop before its next op."""
+        self.stopped = True
+        for stream in list(self._streams):
+            stream.wake()
+        self._news.set()
+
+    def check(self) -> None:
+        """Stopped when the run has ended."""
+        if self.stopped:
+            raise Stopped
+
+    def tell(self) -> None:
+        """Wake the main thread: a segment may have ended."""
+        self._news.set()
+
+    def wait_for_news(self, seconds: float) -> None:
+        self._news.wait(seconds)
+        self._news.clear()
+
+
+class Stream:
+    """An in-order queue, and how many of its ops have been completed.
+
+    `now` says what it is doing: a verb, the op, the round, and the op it waits for.
+    """
+
+    def __init__(self, name: str, halt: Halt) -> None:
+        self.name = name
+        self.now: tuple[str, str, int, str] | None = None
+        self._halt = halt
+        self._done = 0
+        self._changed = threading.Condition()
+
+    def tick(self) -> None:
+        """One more op is complete."""
+        with self._changed:
+            self._done += 1
+            self._changed.notify_all()
+
+    def wait(self, count: int) -> None:
+        """Return when `count` ops are complete; Stopped when the run ends first."""
+        with self._changed:
+            while self._done < count and not self._halt.stopped:
+                self._changed.wait()
+        self._halt.check()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class Ticket(NamedTuple):
+    """In round r, wait until `stream` has completed base + stride * r ops."""
+
+    stream: Stream
+    base: int
+    stride: int
+    op: str

@@ -1,0 +1,1 @@
+"""Workloads that come with Gantry, written as a user would write theirs."""

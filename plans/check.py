@@ -1,0 +1,111 @@
+"""The checker: proves that a plan can run, fits, and trains the right numbers.
+
+It trusts neither planner nor executor and knows only the format. The seven groups of rules are
+in README.md; each has its module: shape, order, races, symbolic (versions), capacity, times, and
+whole tasks here.
+"""
+
+from collections.abc import Iterator
+
+from plans.capacity import Extent, budgets, devices_fit, foreign_writes, kept, stores, values_fit
+from plans.concurrent import shared_bytes
+from plans.order import Phase, cycles, linearise, phases
+from plans.races import own_conflicts, races
+from plans.schema import Plan, Task
+from plans.shape import View, plan_shape, program_shape, view
+from plans.symbolic import versions
+from plans.times import certificate, phase_times, segment_times
+
+
+def violations(plan: Plan) -> list[str]:
+    """Every rule that `plan` breaks, one line each, beginning with the name of what breaks it.
+
+    Empty when the plan is sound. A program whose shape is broken is not looked at further: what
+    else it breaks may show only once that is repaired.
+    """
+    found = [*plan_shape(plan), *budgets(plan), *stores(plan)]
+    for task in plan.tasks:
+        found += _whole(task)
+    found += _steps(plan)
+    tasks = {task.name: task for task in plan.tasks}
+    host = {buffer.name: buffer for buffer in plan.host.buffers}
+    extents = kept(plan)
+    sound: dict[str, View] = {}
+    for program in plan.programs:
+        what = view(program, tasks, host)
+        parts, lines = phases(program)
+        lines += program_shape(what, host)
+        if not lines:
+            sound[program.name] = what
+            lines = _program(what, parts, extents)
+        where = f" [program {program.name!r}]" if len(plan.programs) > 1 else ""
+        found += [line + where for line in lines]
+    found += [*_placed(plan, sound), *shared_bytes(plan, sound)]
+    found += [*segment_times(plan), *certificate(plan)]
+    return list(dict.fromkeys("\\n".join(line.splitlines()) for line in found))
+
+
+def _program(what: View, parts: list[Phase], extents: list[Extent]) -> list[str]:
+    """What is wrong inside a program of sound shape."""
+    found = [*values_fit(what), *foreign_writes(what, extents)]
+    found += [line for op in what.ops() for line in own_conflicts(op, what.buffers)]
+    if rings := [line for phase in parts for line in cycles(phase)]:
+        return found + rings
+    found += phase_times(what.program, parts)
+    orders = [linearise(phase) for phase in parts]
+    for phase, order in zip(parts, orders, strict=True):
+        found += races(phase, order, what.buffers)
+    return found + versions(what, parts, orders)
+
+
+def _placed(plan: Plan, sound: dict[str, View]) -> Iterator[str]:
+    """The devices of every segment are large enough, told once per program and devices."""
+    for name, devices in dict.fromkeys((s.program, s.devices) for s in plan.segments):
+        if name not in sound or len(devices) != sound[name].program.devices:
+            continue
+        if max(devices) < len(plan.devices):
+            yield from devices_fit(sound[name], plan, devices)
+
+
+def _whole(task: Task) -> Iterator[str]:
+    """Shards cover the layers in order, ties stay inside one, microbatches fill a batch."""
+    if task.shards[0].in_bytes:
+        yield f"{task.name}.s0: has {task.shards[0].in_bytes} boundary bytes before it, expected 0"
+    end = 0
+    owner: list[tuple[int, int]] = []
+    for number, shard in enumerate(task.shards):
+        name = f"{task.name}.s{number}"
+        if shard.first_layer != end:
+            yield f"{name}: begins at layer {shard.first_layer}, expected {end}"
+        if shard.end_layer <= shard.first_layer:
+            yield f"{name}: has no layer: from {shard.first_layer} up to {shard.end_layer}"
+        end = shard.end_layer
+        owner.append((shard.first_layer, shard.end_layer))
+    for tie in task.ties:
+        homes = {
+            next((n for n, (a, b) in enumerate(owner) if a <= layer < b), None) for layer in tie
+        }
+        if len(homes) > 1 or None in homes:
+            places = ", ".join("no shard" if n is None else f"s{n}" for n in sorted(homes, key=str))
+            yield f"{task.name}: tied layers {list(tie)} lie in {places}, expected one shard"
+    total = task.microbatch * task.microbatches
+    if total != task.batch:
+        yield (
+            f"{task.name}: {task.microbatches} microbatches of {task.microbatch} make {total}, "
+            f"the batch is {task.batch}"
+        )
+
+
+def _steps(plan: Plan) -> Iterator[str]:
+    """The rounds of all segments of a task add up to its steps."""
+    trains = {program.name: set(program.tasks) for program in plan.programs}
+    rounds = dict.fromkeys((task.name for task in plan.tasks), 0)
+    for segment in plan.segments:
+        for name in trains.get(segment.program, set()) & rounds.keys():
+            rounds[name] += segment.rounds
+    for task in plan.tasks:
+        if rounds[task.name] != task.steps:
+            yield (
+                f"{task.name}: all segments together train {rounds[task.name]} steps, "
+                f"expected {task.steps}"
+            )

@@ -1,0 +1,168 @@
+"""Rule 2 of the checker: what waits for what, and one order that keeps it.
+
+A program is looked at as enter, ROUNDS rounds and leave. Three rounds are enough: edges reach
+back one round at most, so the third is like every later one.
+"""
+
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plans.schema import Op, Program
+
+ROUNDS = 3
+
+Clock = NDArray[np.int64]
+
+
+class Phase(NamedTuple):
+    """One phase of a program, run `rounds` times. A node of it is round * len(ops) + op index.
+
+    waits[i] holds (j, lag): op i waits for op j of `lag` rounds earlier, if there is one. The
+    op before it in its stream comes first; for the first of the stream that is the last one of
+    the round before.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    waits: tuple[tuple[tuple[int, int], ...], ...]
+    rounds: int
+    period_us: int
+
+    def label(self, node: int) -> str:
+        """The name of a node in messages: `gpt-a.s3.F2 round 1`, `gpt-a.s3.P0 in enter`."""
+        number, index = divmod(node, len(self.ops))
+        where = f"round {number}" if self.name == "round" else f"in {self.name}"
+        return f"{self.ops[index].id} {where}"
+
+    def before(self, node: int) -> list[int]:
+        """The nodes that `node` waits for directly."""
+        number, index = divmod(node, len(self.ops))
+        return [(number - lag) * len(self.ops) + i for i, lag in self.waits[index] if lag <= number]
+
+
+def phases(program: Program) -> tuple[list[Phase], list[str]]:
+    """enter, round and leave, with one line per `after` that names no op of its phase."""
+    made, found = [], []
+    for name, ops in (
+        ("enter", program.enter),
+        ("round", program.round),
+        ("leave", program.leave),
+    ):
+        repeats = name == "round"
+        waits, unknown = _waits(ops, repeats)
+        found += [f"{op}: waits for {other!r}, no op of its {name}" for op, other in unknown]
+        period = program.period_us if repeats else 0
+        made.append(Phase(name, ops, waits, ROUNDS if repeats else 1, period))
+    return made, found
+
+
+def _waits(
+    ops: tuple[Op, ...], repeats: bool
+) -> tuple[tuple[tuple[tuple[int, int], ...], ...], list[tuple[str, str]]]:
+    numbers = {op.id: index for index, op in enumerate(ops)}
+    edges = {f"{op}@-1": (index, 1) for op, index in numbers.items()} if repeats else {}
+    edges |= {op: (index, 0) for op, index in numbers.items()}
+    previous = {op.stream: (index, 1) for index, op in enumerate(ops)}  # the last of each stream
+    waits, unknown = [], []
+    for index, op in enumerate(ops):
+        unknown += [(op.id, other) for other in op.after if other not in edges]
+        waits.append((previous[op.stream], *(edges[x] for x in op.after if x in edges)))
+        previous[op.stream] = (index, 0)
+    return tuple(waits), unknown
+
+
+def cycles(phase: Phase) -> Iterator[str]:
+    """One line for each of a few cycles. A cycle lies in one round: no edge goes to an earlier."""
+    graph = {i: {j for j, lag in waits if not lag} for i, waits in enumerate(phase.waits)}
+    for _ in range(10):
+        try:
+            TopologicalSorter(graph).prepare()
+            return
+        except CycleError as error:
+            ring: list[int] = error.args[1]
+        names = " -> ".join(phase.ops[i].id for i in ring)
+        yield f"{phase.ops[ring[0]].id}: waits for itself in {phase.name}, a deadlock: {names}"
+        for before, after in pairwise(ring):
+            graph[after].discard(before)
+
+
+def linearise(phase: Phase) -> list[int]:
+    """The nodes of an acyclic phase in an order that keeps every edge, earliest predicted first.
+
+    Following the predicted times makes what is found along it what would most likely happen.
+    """
+    size = len(phase.ops)
+    followers: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+    for index, waits in enumerate(phase.waits):
+        for before, lag in waits:
+            followers[before].append((index, lag))
+    missing = [len(phase.before(node)) for node in range(size * phase.rounds)]
+    starts = [op.start_us for op in phase.ops]
+    ready = [(_start(phase, starts, n), n) for n, count in enumerate(missing) if not count]
+    heapify(ready)
+    order = []
+    while ready:
+        _, node = heappop(ready)
+        order.append(node)
+        number, index = divmod(node, size)
+        for after, lag in followers[index]:
+            if number + lag < phase.rounds:
+                later = (number + lag) * size + after
+                missing[later] -= 1
+                if not missing[later]:
+                    heappush(ready, (_start(phase, starts, later), later))
+    return order
+
+
+def _start(phase: Phase, starts: list[int], node: int) -> int:
+    number, index = divmod(node, len(starts))
+    return number * phase.period_us + starts[index]
+
+
+class Streams:
+    """The streams of a phase: which nodes each runs, and in which place.
+
+    Places count from 1 over all rounds, so that 0 is "nothing yet" in a clock.
+    """
+
+    def __init__(self, phase: Phase) -> None:
+        self.names = sorted({op.stream for op in phase.ops})
+        numbers = {name: number for number, name in enumerate(self.names)}
+        self.of = [numbers[op.stream] for op in phase.ops]  # op index -> stream number
+        self.nodes: list[list[int]] = [[] for _ in self.names]
+        self.place: list[int] = []
+        for node in range(len(phase.ops) * phase.rounds):
+            nodes = self.nodes[self.of[node % len(phase.ops)]]
+            nodes.append(node)
+            self.place.append(len(nodes))
+
+
+def clocks(phase: Phase, order: list[int], streams: Streams) -> Iterator[tuple[int, Clock]]:
+    """Each node of `order` with its vector clock: per stream, the place up to which all ops
+    surely ended before the node begins (or are the node). Valid until the next is taken."""
+    size = len(phase.ops)
+    uses = [0] * (size * phase.rounds)
+    for node in order:
+        for before in phase.before(node):
+            uses[before] += 1
+    kept: dict[int, Clock] = {}
+    for node in order:
+        earlier = phase.before(node)
+        clock = np.zeros(len(streams.names), dtype=np.int64)
+        for before in earlier:
+            if clock[streams.of[before % size]] < streams.place[before]:
+                np.maximum(clock, kept[before], out=clock)
+        for before in earlier:  # a clock that nobody waits for any more is dropped
+            uses[before] -= 1
+            if not uses[before]:
+                del kept[before]
+        clock[streams.of[node % size]] = streams.place[node]
+        if uses[node]:
+            kept[node] = clock
+        yield node, clock

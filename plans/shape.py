@@ -1,0 +1,295 @@
+"""Rule 1 of the checker: names are unique and known, and every op is one the format knows.
+
+What passes here can be looked up without care by the rules that follow.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from plans.schema import Buffer, Op, OpName, Plan, Program, Role, Segment, Task, parse_id
+
+Roles = tuple[frozenset[str], frozenset[str]]
+
+_STREAMS = {"F": "compute", "B": "compute", "R": "compute", "P": "h2d", "S": "d2h", "X": "p2p"}
+_COPIED = {"s": ("param", "state", "grad"), "x": ("x",), "dx": ("dx",)}
+_OWN_ROLES = frozenset({"param", "state", "grad"})
+_IN_PLACE = frozenset("FBUR")  # kinds for which a role in reads and writes is one buffer
+
+
+class View(NamedTuple):
+    """A program with the tasks it trains, their store and every buffer that its ops name."""
+
+    program: Program
+    tasks: dict[str, Task]
+    buffers: dict[str, Buffer]
+
+    def ops(self) -> Iterator[Op]:
+        yield from self.program.enter
+        yield from self.program.round
+        yield from self.program.leave
+
+
+def view(program: Program, tasks: dict[str, Task], host: dict[str, Buffer]) -> View:
+    """`program` in a plan of these tasks and host buffers."""
+    own = {name: tasks[name] for name in program.tasks if name in tasks}
+    made = View(program, own, {})
+    names = {name for op in made.ops() for name in (*op.reads.values(), *op.writes.values())}
+    for task in own.values():
+        names.update(stored(task))
+    buffers = {name: host[name] for name in sorted(names & host.keys())}
+    return View(program, own, buffers | {b.name: b for b in program.buffers})
+
+
+def stored(task: Task) -> dict[str, tuple[int, Role]]:
+    """What the host store keeps of a task between segments: buffer name -> shard and role."""
+    roles: tuple[Role, ...] = ("param", "state")
+    return {
+        f"{task.name}.s{number}.{role}": (number, role)
+        for number in range(len(task.shards))
+        for role in roles
+    }
+
+
+def site(stream: str) -> tuple[str, int]:
+    """Kind and device of a stream: `1.h2d` is ("h2d", 1); ValueError unless written canonically."""
+    left, _, right = stream.partition(".")
+    kind, device = ("host", int(right)) if left == "host" else (right, int(left))
+    if stream != (f"host.{device}" if kind == "host" else f"{device}.{kind}"):
+        raise ValueError(f"{stream!r} is not a stream name")
+    return kind, device
+
+
+def op_name(op_id: str) -> OpName:
+    """The parts of an id; ValueError for one with leading zeros or other spellings of a number."""
+    name = parse_id(op_id)
+    item = "batch" if name.item == "batch" else f"{name.item}{name.number}"
+    if op_id != f"{name.task}.{item}.{name.kind}{name.index}":
+        raise ValueError(f"{op_id!r} is not an op name")
+    return name
+
+
+def repeated(names: Iterable[str]) -> dict[str, int]:
+    """Names that occur more than once, and how often."""
+    return {name: count for name, count in Counter(names).items() if count > 1}
+
+
+def plan_shape(plan: Plan) -> Iterator[str]:
+    """Names of tasks, programs and host buffers, and what each segment refers to."""
+    for what, names in (
+        ("task", [task.name for task in plan.tasks]),
+        ("program", [program.name for program in plan.programs]),
+        ("host buffer", [buffer.name for buffer in plan.host.buffers]),
+    ):
+        for name, count in repeated(names).items():
+            yield f"{name}: {count} {what}s have this name, expected 1"
+    for buffer in plan.host.buffers:
+        if buffer.space != "host":
+            yield f"{buffer.name}: a host buffer lies in space {buffer.space!r}, expected 'host'"
+    programs = {program.name: program for program in plan.programs}
+    for index, segment in enumerate(plan.segments):
+        yield from _segment(f"segment {index}", segment, programs, len(plan.devices))
+
+
+def _segment(
+    where: str, segment: Segment, programs: dict[str, Program], devices: int
+) -> Iterator[str]:
+    if segment.program not in programs:
+        yield f"{where}: runs program {segment.program!r}, which the plan does not have"
+        return
+    wanted = programs[segment.program].devices
+    if len(segment.devices) != wanted:
+        yield (
+            f"{where}: gives {len(segment.devices)} devices to program {segment.program!r}, "
+            f"which needs {wanted}"
+        )
+    if len(set(segment.devices)) != len(segment.devices):
+        yield f"{where}: names a device twice in {list(segment.devices)}"
+    for device in segment.devices:
+        if device >= devices:
+            yield f"{where}: device {device} does not exist, the plan has {devices}"
+
+
+def program_shape(view: View, host: dict[str, Buffer]) -> Iterator[str]:
+    """Everything about one program that must hold before its order and values can be judged."""
+    program = view.program
+    for name in program.tasks:
+        if name not in view.tasks:
+            yield f"{program.name}: trains task {name!r}, which the plan does not have"
+    for name, count in repeated(program.tasks).items():
+        yield f"{program.name}: names task {name!r} {count} times, expected 1"
+    yield from _buffers(program, host)
+    for name, count in repeated(op.id for op in view.ops()).items():
+        yield f"{name}: {count} ops have this name, expected 1"
+    for phase, members in (
+        ("enter", program.enter),
+        ("round", program.round),
+        ("leave", program.leave),
+    ):
+        for op in members:
+            yield from _op(op, phase, view)
+    yield from _complete(view)
+
+
+def _buffers(program: Program, host: dict[str, Buffer]) -> Iterator[str]:
+    for name, count in repeated(buffer.name for buffer in program.buffers).items():
+        yield f"{name}: {count} buffers of program {program.name!r} have this name, expected 1"
+    for buffer in program.buffers:
+        if buffer.name in host:
+            yield f"{buffer.name}: names both a program's buffer and a host buffer"
+        try:
+            sound = str(int(buffer.space)) == buffer.space and int(buffer.space) < program.devices
+        except ValueError:
+            sound = False
+        if not sound:
+            yield (
+                f"{buffer.name}: lies in space {buffer.space!r}, expected one of the program's "
+                f"{program.devices} devices, counted from 0"
+            )
+
+
+def _op(op: Op, phase: str, view: View) -> Iterator[str]:
+    """What is wrong with one op by itself, the first things first."""
+    try:
+        name = op_name(op.id)
+        kind, device = site(op.stream)
+    except ValueError as error:
+        yield f"{op.id}: {error}"
+        return
+    task = view.tasks.get(name.task)
+    if task is None:
+        yield f"{op.id}: task {name.task!r} is not one of the program's {list(view.program.tasks)}"
+        return
+    yield from _item(op, name, task, phase)
+    if device >= view.program.devices:
+        yield (
+            f"{op.id}: runs on {op.stream}, but the program has {view.program.devices} device(s), "
+            "counted from 0"
+        )
+    unknown = {n for n in (*op.reads.values(), *op.writes.values()) if n not in view.buffers}
+    for missing in sorted(unknown):
+        yield f"{op.id}: uses buffer {missing!r}, which neither program nor host store has"
+    if name.number < len(task.shards):
+        wanted = _stream_kind(name, task)
+        if kind != wanted:
+            yield f"{op.id}: runs on stream {op.stream}, expected a {wanted} stream"
+            return
+        yield from _roles(op, name, task)
+    if not unknown:
+        yield from _spaces(op, name, kind, str(device), view.buffers)
+
+
+def _item(op: Op, name: OpName, task: Task, phase: str) -> Iterator[str]:
+    shards, indexed = len(task.shards), name.item != "s" or name.kind in "FB"
+    first = 1 if name.item in ("x", "dx") else 0
+    if not first <= name.number < shards:
+        yield f"{op.id}: there is no {name.item}{name.number}, the task has {shards} shard(s)"
+    if name.kind in "FBUR" and name.item != "s":
+        yield f"{op.id}: {name.kind} acts on a shard, not on {name.item!r}"
+    if name.item == "batch" and name.kind == "S":
+        yield f"{op.id}: a batch is not spilled, it comes from the task's data"
+    if name.kind == "F" and name.number == shards - 1:
+        yield f"{op.id}: the last shard has no F, its B computes the loss"
+    if indexed and name.index >= task.microbatches:
+        yield f"{op.id}: there is no microbatch {name.index}, the task has {task.microbatches}"
+    if name.kind == "U" and name.number < shards and not task.shards[name.number].grad_bytes:
+        yield f"{op.id}: updates a shard of 0 gradient bytes, whose parameters never change"
+    if name.kind == "U" and name.index:
+        yield f"{op.id}: U has index 0, not {name.index}: one update a step"
+    if phase != "round" and (name.kind in "FBUR" or (name.item, name.kind) == ("batch", "P")):
+        yield f"{op.id}: belongs in round, not in {phase}: a step happens within its round"
+
+
+def _stream_kind(name: OpName, task: Task) -> str:
+    if name.kind == "U":
+        return "host" if task.shards[name.number].update == "host" else "compute"
+    return _STREAMS[name.kind]
+
+
+def allowed_roles(name: OpName, task: Task) -> list[Roles]:
+    """The pairs (roles read, roles written) that an op may have."""
+    first, last = name.number == 0, name.number == len(task.shards) - 1
+    source = "batch" if first else "x"
+    if name.kind == "F":
+        return [(frozenset({"param", source}), frozenset({"y"}))]
+    if name.kind == "B":
+        reads = frozenset({"param", source, "batch" if last else "dy"})
+        writes = frozenset({"grad"} if first else {"grad", "dx"})
+        return [(reads, writes), (reads | {"grad"}, writes)]
+    if name.kind == "U":
+        return [(_OWN_ROLES, frozenset({"param", "state"}))]
+    if name.kind == "R":
+        return [(frozenset({"grad", "other"}), frozenset({"grad"}))]
+    if name.item == "batch":
+        reads = frozenset({"batch"}) if name.kind == "X" else frozenset[str]()
+        return [(reads, frozenset({"batch"}))]
+    return [(frozenset({role}), frozenset({role})) for role in _COPIED[name.item]]
+
+
+def _roles(op: Op, name: OpName, task: Task) -> Iterator[str]:
+    empty = _empty_roles(name, task) if name.kind in _IN_PLACE else frozenset[str]()
+    got = (frozenset(op.reads) - empty, frozenset(op.writes) - empty)
+    allowed = allowed_roles(name, task)
+    if got not in [(reads - empty, writes - empty) for reads, writes in allowed]:
+        wanted = " or ".join(f"{sorted(reads)} -> {sorted(writes)}" for reads, writes in allowed)
+        yield f"{op.id}: roles {sorted(op.reads)} -> {sorted(op.writes)}, expected {wanted}"
+    if name.kind in _IN_PLACE:
+        for role in sorted(set(op.reads) & set(op.writes)):
+            if op.reads[role] != op.writes[role]:
+                yield (
+                    f"{op.id}: changes {role} in place but reads {op.reads[role]!r} "
+                    f"and writes {op.writes[role]!r}"
+                )
+
+
+def _empty_roles(name: OpName, task: Task) -> frozenset[str]:
+    """Roles whose value has no bytes (SGD has no state): no buffer can hold them."""
+    shard = task.shards[name.number]
+    sizes = {"param": shard.param_bytes, "state": shard.state_bytes, "grad": shard.grad_bytes}
+    return frozenset(role for role, size in sizes.items() if size == 0)
+
+
+def _spaces(
+    op: Op, name: OpName, kind: str, device: str, buffers: dict[str, Buffer]
+) -> Iterator[str]:
+    here = "host" if kind == "host" else device
+    sources = "host" if name.kind == "P" else here
+    targets = "host" if name.kind == "S" else here
+    for role, buffer in op.reads.items():
+        if buffers[buffer].space != sources:
+            yield _elsewhere(op, "reads", role, buffers[buffer], f"space {sources!r}")
+    for role, buffer in op.writes.items():
+        space = buffers[buffer].space
+        if name.kind == "X":
+            if space in ("host", device):
+                yield _elsewhere(op, "writes", role, buffers[buffer], "another device")
+        elif space != targets:
+            yield _elsewhere(op, "writes", role, buffers[buffer], f"space {targets!r}")
+
+
+def _elsewhere(op: Op, verb: str, role: str, buffer: Buffer, wanted: str) -> str:
+    where = f"{buffer.name} of space {buffer.space!r}"
+    return f"{op.id}: {verb} {role} in {where}, expected a buffer of {wanted}"
+
+
+def _complete(view: View) -> Iterator[str]:
+    """Each F, B and U of every shard is in the round: ids are unique, so counting is enough."""
+    present: dict[tuple[str, int, str], set[int]] = {}
+    for op in view.program.round:
+        try:
+            name = op_name(op.id)
+        except ValueError:
+            continue
+        present.setdefault((name.task, name.number, name.kind), set()).add(name.index)
+    for task in view.tasks.values():
+        for number in range(len(task.shards)):
+            for kind in "BU" if number == len(task.shards) - 1 else "FBU":
+                trains = task.shards[number].grad_bytes > 0
+                wanted = int(trains) if kind == "U" else task.microbatches
+                got = present.get((task.name, number, kind), set())
+                missing = next(i for i in range(len(got) + 1) if i not in got)
+                if missing < wanted:
+                    yield (
+                        f"{task.name}.s{number}.{kind}{missing}: is missing from the round of "
+                        f"{view.program.name!r}, which has {len(got)} of {wanted} {kind}"
+                    )

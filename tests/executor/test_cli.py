@@ -1,0 +1,181 @@
+"""`python -m executor run` from the outside: output, files, and exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec import structs
+from support import handmade
+from support.fit import fit
+from support.plain import train
+
+import plans
+from executor.cli import main
+from executor.workload import load
+from plans import runlog
+from plans.schema import Plan
+from profiles.schema import Workload
+
+ROOT = Path(__file__).parents[2]
+
+WORK = """
+import time
+from support.chains import chain
+from torch import nn
+
+class Sleeper(nn.Linear):
+    def __init__(self):
+        super().__init__(16, 16)
+
+    def forward(self, x):
+        open("asleep", "w").close()
+        time.sleep(SLEEP)
+        return super().forward(x)
+
+def tasks():
+    return [chain("a", 6, 4, 4, make=MAKE)]
+"""
+
+
+def workload(folder: Path, sleep: float = 0) -> str:
+    """A workload file of one task; with `sleep`, its layers take that many seconds."""
+    make = "Sleeper" if sleep else "lambda: nn.Linear(16, 16)"
+    text = WORK.replace("SLEEP", str(sleep)).replace("MAKE", make)
+    (folder / "work.py").write_text(text)
+    return "work.py:tasks"
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """The plan in `plan.json` of the current directory, whose workload is beside it."""
+    monkeypatch.chdir(tmp_path)
+    ref = workload(tmp_path)
+    tasks, digest = load(ref)
+    made = fit(handmade.streamed(), tasks)
+    return store(made, ref, digest)
+
+
+def store(made: Plan, ref: str, digest: str) -> Plan:
+    task = structs.replace(made.tasks[0], workload=Workload(ref, digest))
+    made = structs.replace(made, tasks=(task,))
+    plans.save("plan.json", made)
+    return made
+
+
+def test_a_run(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sound plan runs, says how it went and leaves its log in runs/."""
+    assert main(["run", "plan.json"]) == 0
+    captured = capsys.readouterr()
+    assert "first loss" in captured.out
+    assert "log: runs/plan.jsonl" in captured.out
+    log = runlog.load("runs/plan.jsonl")
+    assert log.header.plan_sha256 == plans.sha256(Path("plan.json").read_bytes())
+    assert captured.err == ""
+
+
+def test_json_and_checkpoint(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    """The result as JSON, and a checkpoint that an ordinary model and loop can load."""
+    assert main(["run", "plan.json", "--json", "--save", "saved", "-o", "x.jsonl"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    task = load("work.py:tasks")[0][0]
+    plain = train(task, plan.tasks[0].microbatches)
+    assert result["tasks"][0]["last_loss"] == plain.losses[-1]
+    assert result["saved"] == ["saved/a.pt"]
+    checkpoint = torch.load("saved/a.pt")
+    model = task.model()
+    model.load_state_dict(checkpoint["model"])
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, plain.params[name])
+        assert torch.equal(checkpoint["optimizer"][name]["exp_avg"], plain.state[name]["exp_avg"])
+    assert checkpoint["step"] == task.steps
+    assert Path("saved/a.pt").stat().st_size < 2 * plan.host.bytes
+    assert [path.name for path in Path("saved").iterdir()] == ["a.pt"]
+
+
+def test_an_unsound_plan_does_not_run(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    """The checker's findings are printed, exit code 1, and nothing is written."""
+    device = structs.replace(plan.devices[0], slab_bytes=1)
+    plans.save("plan.json", structs.replace(plan, devices=(device,)))
+    assert main(["run", "plan.json"]) == 1
+    assert "error: the plan breaks" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_a_changed_workload(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    """A workload that is not the one profiled is refused with both hashes."""
+    Path("work.py").write_text(Path("work.py").read_text() + "\n# changed\n")
+    assert main(["run", "plan.json"]) == 2
+    err = capsys.readouterr().err
+    assert plan.tasks[0].workload.sha256 in err
+    assert plans.sha256(Path("work.py").read_bytes()) in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nothing.json"], "error: nothing.json: cannot be read: No such file"),
+        (["work.py"], "error: work.py: "),
+        (["plan.json", "-o", "work.py/x.jsonl"], "error: work.py/x.jsonl: cannot be written"),
+        (["plan.json", "--save", "work.py"], "error: work.py: cannot be made"),
+    ],
+)
+@pytest.mark.usefixtures("plan")
+def test_bad_input(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line on stderr and exit code 2."""
+    assert main(["run", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(text)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["run"], ["run", "p", "--stall-seconds", "0"]])
+def test_wrong_usage(arguments: list[str]) -> None:
+    """argparse explains itself and leaves with code 2."""
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+
+
+def asleep(folder: Path, *options: str) -> subprocess.Popen[str]:
+    """A run in another process, once it is in a layer that sleeps for a minute."""
+    ref = workload(folder, sleep=60)
+    store(plans.load("plan.json"), ref, load(ref)[1])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "executor", "run", "plan.json", *options],
+        env=os.environ | {"PYTHONPATH": path},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (folder / "asleep").exists() and process.poll() is None:
+        time.sleep(0.05)
+    return process
+
+
+@pytest.mark.usefixtures("plan")
+def test_a_stuck_layer_does_not_hold_the_process(tmp_path: Path) -> None:
+    """The process ends with code 1 although a thread of it still sleeps."""
+    process = asleep(tmp_path, "--stall-seconds", "2")
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert "a.s0.F0 runs on 0.compute" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("plan")
+def test_an_interrupt_ends_the_process(tmp_path: Path) -> None:
+    """Ctrl-C ends the process with code 1 and the log says where it was."""
+    process = asleep(tmp_path)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert err.startswith("error: interrupted in a.s0.F0 runs on 0.compute")
+    end = runlog.load("runs/plan.jsonl").end
+    assert end is not None
+    assert end.status == "failed"

@@ -1,0 +1,78 @@
+"""Chains of small layers with dropout, as many as a hand-made plan wants."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from executor.workload import Task
+from plans.schema import Plan
+
+WIDTH = 16
+
+
+def block(dropout: float = 0.25) -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(dropout))
+
+
+class Batchwise(nn.Linear):
+    """A linear layer whose output lies transposed in memory."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weight @ x.t()).t()
+
+
+class Irregular(nn.Linear):
+    """Adds noise of as many draws as its input says."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        draws = int(x.detach().abs().sum() * 10) % 7
+        return super().forward(x) + torch.rand(draws).sum()
+
+
+def _model(make: Callable[[], nn.Module], layers: int) -> nn.Sequential:
+    return nn.Sequential(*(make() for _ in range(layers)))
+
+
+def _data(batch: int, step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    inputs = torch.randn(batch, WIDTH, generator=generator)
+    return inputs, torch.randn(batch, WIDTH, generator=generator)
+
+
+def chain(
+    name: str,
+    layers: int,
+    batch: int,
+    steps: int,
+    *,
+    make: Callable[[], nn.Module] = block,
+    seed: int = 3,
+) -> Task:
+    """A task of `layers` equal layers: mean squared error, AdamW."""
+    return Task(
+        name=name,
+        model=partial(_model, make, layers),
+        data=partial(_data, batch),
+        loss=F.mse_loss,
+        optimizer=partial(AdamW, lr=1e-2),
+        steps=steps,
+        seed=seed,
+    )
+
+
+def tasks_for(plan: Plan, make: Callable[[], nn.Module] = block) -> list[Task]:
+    """A chain for every task of the plan, of its length, batch and steps."""
+    return [
+        chain(t.name, t.shards[-1].end_layer, t.batch, t.steps, make=make, seed=seed)
+        for seed, t in enumerate(plan.tasks)
+    ]

@@ -1,0 +1,172 @@
+"""A plan's ops on bytes: every op hashes what it reads and writes the result.
+
+Beside it plain sequential training with the same hashes, so that both can be compared.
+"""
+
+from collections.abc import Mapping
+from hashlib import shake_128
+
+from plans.schema import Buffer, Op, OpName, Plan, Task, parse_id
+
+ROUNDS = 3
+
+Seen = dict[tuple[str, int, str], bytes]  # op id, round, role -> the bytes read
+
+
+class Harm(Exception):
+    """The plan does harm; the message says how."""
+
+
+def need(fact: bool, what: str) -> None:
+    """Harm unless `fact`."""
+    if not fact:
+        raise Harm(what)
+
+
+def digest(size: int, *parts: object) -> bytes:
+    return shake_128(repr(parts).encode()).digest(size)
+
+
+def _add(a: bytes, b: bytes) -> bytes:
+    return bytes((x + y) % 256 for x, y in zip(a, b, strict=True))
+
+
+def forward(task: Task, s: int, param: bytes, source: bytes) -> bytes:
+    return digest(task.shards[s + 1].in_bytes, "y", task.name, s, param, source)
+
+
+def backward(task: Task, s: int, *read: bytes) -> tuple[bytes, bytes]:
+    """Gradient and dx of one microbatch."""
+    shard = task.shards[s]
+    grad = digest(shard.grad_bytes, "grad", task.name, s, read)
+    return grad, digest(shard.in_bytes, "dx", task.name, s, read)
+
+
+def update(task: Task, s: int, *read: bytes) -> tuple[bytes, bytes]:
+    shard = task.shards[s]
+    return digest(shard.param_bytes, "p", read), digest(shard.state_bytes, "s", read)
+
+
+def _batch(task: Task, step: int, m: int) -> bytes:
+    return digest(task.batch_bytes, "batch", task.name, step, m)
+
+
+def first_values(task: Task, s: int) -> tuple[bytes, bytes]:
+    shard = task.shards[s]
+    param = digest(shard.param_bytes, "p", task.name, s)
+    return param, digest(shard.state_bytes, "s", task.name, s)
+
+
+def reference(task: Task) -> tuple[Seen, dict[str, bytes]]:
+    """What every op reads, and the final parameters and state, in plain sequential training."""
+    seen: Seen = {}
+    held = {s: first_values(task, s) for s in range(len(task.shards))}
+    last = len(task.shards) - 1
+    for step in range(ROUNDS):
+        grads: dict[int, bytes] = {}
+        for m in range(task.microbatches):
+            x = [_batch(task, step, m)]
+            for s in range(last):
+                seen[f"{task.name}.s{s}.F{m}", step, "param"] = held[s][0]
+                seen[f"{task.name}.s{s}.F{m}", step, "x" if s else "batch"] = x[s]
+                x.append(forward(task, s, held[s][0], x[s]))
+            up = x[0]
+            for s in range(last, -1, -1):
+                name = f"{task.name}.s{s}.B{m}"
+                seen[name, step, "param"] = held[s][0]
+                seen[name, step, "x" if s else "batch"] = x[s]
+                seen[name, step, "batch" if s == last else "dy"] = up
+                grad, up = backward(task, s, held[s][0], x[s], up)
+                grads[s] = _add(grads[s], grad) if s in grads else grad
+        for s, grad in grads.items():
+            read = dict(zip(("param", "state", "grad"), (*held[s], grad), strict=True))
+            seen |= {(f"{task.name}.s{s}.U0", step, role): data for role, data in read.items()}
+            held[s] = update(task, s, *held[s], grad)
+    final = {}
+    for s, values in held.items():
+        for role, value in zip(("param", "state"), values, strict=True):
+            final[f"{task.name}.s{s}.{role}"] = value
+    return seen, final
+
+
+class Machine:
+    """Memory of all spaces, and the ops that act on it."""
+
+    def __init__(self, plan: Plan, buffers: Mapping[str, Buffer]) -> None:
+        self.buffers = buffers
+        self.tasks = {task.name: task for task in plan.tasks}
+        self.memory: dict[str, bytearray] = {}
+        for buffer in buffers.values():
+            room = self.memory.setdefault(buffer.space, bytearray())
+            missing = buffer.offset + buffer.bytes - len(room)
+            room.extend(digest(max(0, missing), "never written", buffer.space))
+        for task in plan.tasks:
+            for s in range(len(task.shards)):
+                for role, value in zip(("param", "state"), first_values(task, s), strict=True):
+                    self.write(f"{task.name}.s{s}.{role}", value)
+
+    def read(self, buffer: str, size: int) -> bytes:
+        b = self.buffers[buffer]
+        need(size <= b.bytes, f"{buffer} is too small")
+        return bytes(self.memory[b.space][b.offset : b.offset + size])
+
+    def write(self, buffer: str, value: bytes) -> None:
+        b = self.buffers[buffer]
+        need(len(value) <= b.bytes, f"{buffer} is too small")
+        value += digest(b.bytes - len(value), "padding", value)
+        self.memory[b.space][b.offset : b.offset + b.bytes] = value
+
+    def step(self, op: Op, step: int) -> dict[str, bytes]:
+        """Run one op; what it read, by role."""
+        name, task = parse_id(op.id), self.tasks[parse_id(op.id).task]
+        self._reachable(op, name)
+        sizes = _sizes(task, name)
+        read: dict[str, bytes] = {}
+        for role, buffer in op.reads.items():
+            read[role] = self.read(buffer, sizes[role])
+        if name.kind in "PSX":
+            need(len(op.writes) == 1 and set(op.reads) <= set(op.writes), "not a copy")
+            made = read or {"batch": _batch(task, step, name.index)}
+        elif name.kind == "F":
+            source = read["x" if name.number else "batch"]
+            made = {"y": forward(task, name.number, read["param"], source)}
+        elif name.kind == "B":
+            up = read["batch" if name.number == len(task.shards) - 1 else "dy"]
+            source = read["x" if name.number else "batch"]
+            grad, dx = backward(task, name.number, read["param"], source, up)
+            made = {"grad": _add(read["grad"], grad) if "grad" in read else grad, "dx": dx}
+        elif name.kind == "U":
+            param, state = update(task, name.number, *(read[r] for r in ("param", "state", "grad")))
+            made = {"param": param, "state": state}
+        else:
+            made = {"grad": _add(read["grad"], read["other"])}
+        for role, buffer in op.writes.items():
+            self.write(buffer, made[role])
+        need(name.kind not in "BUFR" or set(made) - {"dx"} <= set(op.writes), "result is lost")
+        return read
+
+    def _reachable(self, op: Op, name: OpName) -> None:
+        """Every stream reaches only some spaces."""
+        here = "host" if op.stream.startswith("host") else op.stream.split(".")[0]
+        reads = {self.buffers[n].space for n in op.reads.values()}
+        writes = {self.buffers[n].space for n in op.writes.values()}
+        need(reads <= {"host" if name.kind == "P" else here}, "reads out of reach")
+        if name.kind == "X":
+            need(here not in writes and "host" not in writes, "sends nowhere")
+        else:
+            need(writes <= {"host" if name.kind == "S" else here}, "writes out of reach")
+
+
+def _sizes(task: Task, name: OpName) -> dict[str, int]:
+    shard = task.shards[name.number]
+    after = task.shards[name.number + 1].in_bytes if name.number + 1 < len(task.shards) else 0
+    return {
+        "param": shard.param_bytes,
+        "state": shard.state_bytes,
+        "grad": shard.grad_bytes,
+        "other": shard.grad_bytes,
+        "batch": task.batch_bytes,
+        "x": shard.in_bytes,
+        "dx": shard.in_bytes,
+        "dy": after,
+    }

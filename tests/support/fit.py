@@ -1,0 +1,128 @@
+"""Hand-made timetables cut to the size of real models, so that they can be replayed."""
+
+from collections.abc import Sequence
+
+import torch
+from msgspec.structs import replace
+
+from executor.device import aligned
+from executor.flat import flat_bytes, spec_of, view
+from executor.layers import split
+from executor.rng import count_draws
+from executor.shard import Shard
+from executor.workload import Task, build
+from plans.capacity import value_bytes
+from plans.schema import Buffer, Op, Plan, Program, parse_id
+from plans.schema import Shard as PlanShard
+from plans.schema import Task as PlanTask
+from profiles.codec import align
+from profiles.schema import Emulation
+
+RESERVE = 1 << 20
+
+
+def fit(
+    plan: Plan,
+    tasks: Sequence[Task],
+    *,
+    reserve: int = RESERVE,
+    emulation: Emulation | None = None,
+) -> Plan:
+    """`plan` with the shards, sizes and draws of `tasks`, and buffers laid out anew."""
+    by_name = {task.name: task for task in tasks}
+    fitted = tuple(_task(old, by_name[old.name]) for old in plan.tasks)
+    plan = replace(plan, tasks=fitted)
+    needed = _needed(plan)
+    host, store = _laid_out(plan.host.buffers, needed)
+    programs = []
+    slab = 1
+    for program in plan.programs:
+        buffers, used = _laid_out(program.buffers, needed)
+        programs.append(replace(program, buffers=buffers))
+        slab = max(slab, used)
+    devices = tuple(
+        replace(
+            device,
+            slab_bytes=slab,
+            reserve_bytes=reserve,
+            budget_bytes=slab + reserve,
+            emulation=emulation,
+        )
+        for device in plan.devices
+    )
+    return replace(
+        plan,
+        programs=tuple(programs),
+        host=replace(plan.host, buffers=host, bytes=store, budget_bytes=store),
+        devices=devices,
+    )
+
+
+def _task(old: PlanTask, task: Task) -> PlanTask:
+    model, _ = build(task)
+    layers = split(model)
+    inputs, targets = task.data(0)
+    x, y = inputs[: old.microbatch], targets[: old.microbatch]
+    batch_bytes = flat_bytes([spec_of(x), spec_of(y)])
+    shards = []
+    for k, shard in enumerate(old.shards):
+        last = k == len(old.shards) - 1
+        mine = Shard(
+            layers[shard.first_layer : shard.end_layer],
+            task.optimizer,
+            task.loss if last else None,
+        )
+        measured, x = _shard(shard, mine, x, y if last else None)
+        shards.append(replace(measured, in_bytes=measured.in_bytes if k else 0))
+    return replace(old, shards=tuple(shards), batch_bytes=batch_bytes, ties=())
+
+
+def _shard(
+    old: PlanShard, shard: Shard, x: torch.Tensor, targets: torch.Tensor | None
+) -> tuple[PlanShard, torch.Tensor]:
+    params, grads, out = aligned(shard.param_bytes), aligned(shard.grad_bytes), aligned(1 << 16)
+    shard.write_params(params)
+    shard.bind_grads(grads)
+    before = torch.default_generator.get_state()
+    spec = shard.forward(x, out)
+    draws = count_draws(before, torch.default_generator.get_state())
+    y = view(out, spec).clone()
+    shard.backward(x, dy=y if targets is None else None, targets=targets)
+    state = aligned(8 * shard.param_bytes)
+    shard.update(params, grads, state)
+    made = replace(
+        old,
+        param_bytes=shard.param_bytes,
+        grad_bytes=shard.grad_bytes,
+        state_bytes=shard.state_bytes,
+        in_bytes=align(x.nbytes),
+        rng_draws=draws,
+    )
+    return made, y
+
+
+def _needed(plan: Plan) -> dict[str, int]:
+    """The largest value that each buffer ever holds."""
+    tasks = {task.name: task for task in plan.tasks}
+    sizes: dict[str, int] = {}
+    for op in (op for program in plan.programs for op in _ops(program)):
+        name = parse_id(op.id)
+        for role, buffer in (*op.reads.items(), *op.writes.items()):
+            size = value_bytes(name, role, tasks[name.task])
+            sizes[buffer] = max(sizes.get(buffer, 1), size)
+    return sizes
+
+
+def _ops(program: Program) -> list[Op]:
+    return [*program.enter, *program.round, *program.leave]
+
+
+def _laid_out(buffers: Sequence[Buffer], needed: dict[str, int]) -> tuple[tuple[Buffer, ...], int]:
+    """The buffers one after another in each space, and the bytes of the largest space."""
+    ends: dict[str, int] = {}
+    made = []
+    for buffer in buffers:
+        offset, size = ends.get(buffer.space, 0), align(needed.get(buffer.name, 1))
+        made.append(replace(buffer, offset=offset, bytes=size))
+        ends[buffer.space] = offset + size
+    return tuple(made), max(ends.values(), default=0)

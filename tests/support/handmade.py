@@ -1,0 +1,173 @@
+"""Small plans made without a planner, each with another way to train. All are sound.
+
+Times are those of `support.retime`.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
+from support.parts import (
+    TRANSIENT,
+    Part,
+    offloaded_part,
+    parallel_part,
+    pipeline_part,
+    resident_part,
+)
+from support.retime import retimed
+from support.streaming import streamed_part
+
+from plans.schema import (
+    Buffer,
+    Device,
+    DevicePrediction,
+    Host,
+    Plan,
+    Prediction,
+    Program,
+    Segment,
+    Solver,
+    Task,
+    TaskPrediction,
+)
+
+
+def program(name: str, devices: int, parts: Iterable[Part]) -> Program:
+    """The parts one after the other in every stream, their buffers side by side."""
+    parts = list(parts)
+    offsets = dict.fromkeys(map(str, range(devices)), 0)
+    buffers = []
+    for part in parts:
+        for buffer, (space, size) in part.buffers.items():
+            buffers.append(Buffer(buffer, space, offsets[space], size))
+            offsets[space] += size
+    return Program(
+        name=name,
+        devices=devices,
+        tasks=tuple(part.task.name for part in parts),
+        enter_us=0,
+        period_us=0,
+        round_us=0,
+        leave_us=0,
+        buffers=tuple(buffers),
+        enter=tuple(o for part in parts for o in part.enter),
+        round=tuple(o for part in parts for o in part.round),
+        leave=tuple(o for part in parts for o in part.leave),
+    )
+
+
+def assemble(
+    parts: Iterable[Part],
+    programs: Iterable[Program],
+    runs: Iterable[tuple[str, tuple[int, ...], int]],
+) -> Plan:
+    """A timed plan; `runs` are the segments as (program, devices, rounds)."""
+    parts, programs, runs = list(parts), tuple(programs), list(runs)
+    count = 1 + max(d for _, devices, _ in runs for d in devices)
+    slab = max((b.offset + b.bytes for p in programs for b in p.buffers), default=0)
+    store, size = [], 0
+    for part in parts:
+        for name, needed in (*_stored(part.task), *part.host.items()):
+            store.append(Buffer(name, "host", size, needed))
+            size += needed
+    tasks = tuple(part.task for part in parts)
+    plan = Plan(
+        inputs={"profile": "1" * 64},
+        devices=tuple(
+            Device(f"cpu{d}", "cpu", slab + TRANSIENT, slab, TRANSIENT, 1) for d in range(count)
+        ),
+        host=Host(size, size, tuple(store)),
+        tasks=tasks,
+        programs=programs,
+        segments=tuple(Segment(name, devices, rounds, 0, 0) for name, devices, rounds in runs),
+        prediction=Prediction(
+            0,
+            0,
+            "",
+            0,
+            (),
+            tuple(DevicePrediction(0, 0, slab) for _ in range(count)),
+            tuple(TaskPrediction(of.name, 0, 0, 0) for of in tasks),
+        ),
+        solver=Solver("gantry", 0, "complete", 1),
+    )
+    return retimed(plan)
+
+
+def _stored(of: Task) -> Iterator[tuple[str, int]]:
+    for number, shard in enumerate(of.shards):
+        yield f"{of.name}.s{number}.param", shard.param_bytes
+        yield f"{of.name}.s{number}.state", shard.state_bytes
+        if shard.update == "host":
+            yield f"{of.name}.s{number}.grad", shard.grad_bytes
+
+
+def solo(part: Part, devices: int = 1) -> Plan:
+    """One task in one program and one segment."""
+    made = program("solo", devices, [part])
+    return assemble([part], [made], [("solo", tuple(range(devices)), part.task.steps)])
+
+
+def resident() -> Plan:
+    return solo(resident_part("a"))
+
+
+def streamed() -> Plan:
+    return solo(streamed_part("a"))
+
+
+def shared() -> Plan:
+    """Two tasks, one streamed and one resident, on one device in one program."""
+    parts = [streamed_part("b", shards=2), resident_part("a")]
+    return assemble(parts, [program("both", 1, parts)], [("both", (0,), 4)])
+
+
+def pipeline() -> Plan:
+    return solo(pipeline_part("a"), 2)
+
+
+def parallel() -> Plan:
+    return solo(parallel_part("a"), 2)
+
+
+def offloaded() -> Plan:
+    return solo(offloaded_part("a"))
+
+
+def moved() -> Plan:
+    """One program that runs on device 0 first and on device 1 afterwards."""
+    part = resident_part("a", steps=5)
+    return assemble([part], [program("solo", 1, [part])], [("solo", (0,), 2), ("solo", (1,), 3)])
+
+
+def fleet() -> Plan:
+    """Two tasks at the same time, each with a program and a device of its own."""
+    parts = [resident_part("a"), streamed_part("b", shards=2)]
+    programs = [program(part.task.name, 1, [part]) for part in parts]
+    return assemble(parts, programs, [("a", (0,), 4), ("b", (1,), 4)])
+
+
+def relay() -> Plan:
+    """Two tasks one after the other on one device, with the same scratch bytes on the host."""
+    parts = [streamed_part(name, shards=2) for name in "ab"]
+    programs = [program(part.task.name, 1, [part]) for part in parts]
+    plan = assemble(parts, programs, [("a", (0,), 4), ("b", (0,), 4)])
+    offsets = {buffer.name: buffer.offset for buffer in plan.host.buffers}
+    buffers = [
+        replace(b, offset=offsets[f"a.s{b.name[3]}.grad"]) if b.name.endswith(".grad") else b
+        for b in plan.host.buffers
+    ]
+    return replace(plan, host=replace(plan.host, buffers=tuple(buffers)))
+
+
+PLANS = {
+    made.__name__: made
+    for made in (resident, streamed, shared, pipeline, parallel, offloaded, moved, fleet, relay)
+}
+
+
+def large(ops: int) -> Plan:
+    """Two devices with a streamed task each in one program, about `ops` ops in a round."""
+    shards = ops // 2 // 12
+    parts = [streamed_part("a", 0, shards, 4), streamed_part("b", 1, shards, 4)]
+    return assemble(parts, [program("large", 2, parts)], [("large", (0, 1), 4)])

@@ -1,0 +1,296 @@
+"""Plans with one thing changed: what a checker must notice, if it matters."""
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from msgspec.structs import replace
+from support.edits import PHASES, all_ops, with_op, with_phase, with_program, without
+from support.retime import retimed
+
+from plans.schema import Buffer, Op, Plan
+
+
+class Mutant(NamedTuple):
+    name: str
+    plan: Plan
+
+
+Thunk = Callable[[], Plan]
+Sites = Iterator[tuple[str, Thunk]]
+
+
+def mutants(plan: Plan, seed: int, limit: int) -> Iterator[Mutant]:
+    """At most `limit` mutants of `plan`, each mutator having its share; honestly timed."""
+    rng = random.Random(seed)
+    queues = []
+    for mutator in MUTATORS:
+        sites = list(mutator(plan))
+        rng.shuffle(sites)
+        queues.append((mutator.__name__, sites))
+    while limit > 0 and any(sites for _, sites in queues):
+        for name, sites in queues:
+            if sites and limit > 0:
+                limit -= 1
+                what, thunk = sites.pop()
+                yield Mutant(f"{name}: {what}", retimed(thunk()))
+
+
+def kind(op: Op) -> str:
+    return op.id.split(".")[2][0]
+
+
+# --- order ----------------------------------------------------------------------------------
+
+
+def drop_edge(plan: Plan) -> Sites:
+    for program, phase, index, op in all_ops(plan):
+        for edge in op.after:
+            less = replace(op, after=tuple(a for a in op.after if a != edge))
+            yield (
+                f"{edge} before {op.id}",
+                partial(with_op, plan, program, phase, index, less),
+            )
+
+
+def shift_edge(plan: Plan) -> Sites:
+    """`x@-1` becomes `x` and `x` becomes `x@-1`."""
+    for program, phase, index, op in all_ops(plan):
+        for edge in op.after:
+            new = edge[:-3] if edge.endswith("@-1") else f"{edge}@-1"
+            other = replace(op, after=tuple(new if a == edge else a for a in op.after))
+            yield (
+                f"{op.id} waits for {new}",
+                partial(with_op, plan, program, phase, index, other),
+            )
+
+
+def swap_ops(plan: Plan) -> Sites:
+    """Two neighbours of one stream change places."""
+    for program in plan.programs:
+        for phase in PHASES:
+            ops = list(getattr(program, phase))
+            last: dict[str, int] = {}
+            for j, op in enumerate(ops):
+                i = last.get(op.stream)
+                last[op.stream] = j
+                if i is not None:
+                    swapped = list(ops)
+                    swapped[i], swapped[j] = ops[j], ops[i]
+                    yield (
+                        f"{ops[i].id} and {op.id}",
+                        partial(with_phase, plan, program, phase, swapped),
+                    )
+
+
+# --- ops ------------------------------------------------------------------------------------
+
+
+def drop_op(plan: Plan) -> Sites:
+    """A prefetch, a spill, any op is forgotten; the order among the others stays."""
+    for program, phase, index, op in all_ops(plan):
+        ops = list(getattr(program, phase))
+        if len(ops) > 1 or phase != "round":
+            yield (
+                op.id,
+                partial(with_phase, plan, program, phase, without(ops, index)),
+            )
+
+
+def duplicate_op(plan: Plan) -> Sites:
+    """An op again at the end of its phase, under its own name or that of another serial number."""
+    for program, phase, _, op in all_ops(plan):
+        again = replace(op, after=(*op.after, op.id))
+        stem, letter, index = re.fullmatch(r"(.*\.)(\w)(\d+)", op.id).groups()  # type: ignore[union-attr]
+        for twin in (again, replace(again, id=f"{stem}{letter}{int(index) + 7}")):
+            ops = [*getattr(program, phase), twin]
+            yield twin.id, partial(with_phase, plan, program, phase, ops)
+
+
+def other_buffer(plan: Plan) -> Sites:
+    """A role is played by another buffer of the same space: the wrong slot, the wrong gradient."""
+    for program, phase, index, op in all_ops(plan):
+        buffers = {b.name: b for b in (*plan.host.buffers, *program.buffers)}
+        for field in ("reads", "writes"):
+            roles = getattr(op, field)
+            for role, name in roles.items():
+                for other in _rivals(buffers, name):
+                    new = replace(op, **{field: {**roles, role: other}})
+                    yield (
+                        f"{op.id} {field} {role} of {other}",
+                        partial(with_op, plan, program, phase, index, new),
+                    )
+
+
+def _rivals(buffers: dict[str, Buffer], name: str) -> list[str]:
+    """A few other buffers of the same space, those that follow it."""
+    if name not in buffers:
+        return []
+    names = [b.name for b in buffers.values() if b.space == buffers[name].space]
+    at = names.index(name)
+    return [n for n in (names[at + 1 :] + names[:at])[:3] if n != name]
+
+
+def other_buffer_in_place(plan: Plan) -> Sites:
+    """A role that is changed in place is moved to another buffer, for reading and writing."""
+    for program, phase, index, op in all_ops(plan):
+        buffers = {b.name: b for b in (*plan.host.buffers, *program.buffers)}
+        for role in set(op.reads) & set(op.writes):
+            for other in _rivals(buffers, op.reads[role]):
+                new = replace(
+                    op, reads={**op.reads, role: other}, writes={**op.writes, role: other}
+                )
+                yield (
+                    f"{op.id} changes {role} in {other}",
+                    partial(with_op, plan, program, phase, index, new),
+                )
+
+
+def drop_role(plan: Plan) -> Sites:
+    """A role is forgotten: without `grad`, a backward overwrites instead of adding."""
+    for program, phase, index, op in all_ops(plan):
+        for field in ("reads", "writes"):
+            for role in getattr(op, field):
+                less = {r: b for r, b in getattr(op, field).items() if r != role}
+                new = replace(op, **{field: less})
+                yield (
+                    f"{role} of {op.id} {field}",
+                    partial(with_op, plan, program, phase, index, new),
+                )
+
+
+def other_stream(plan: Plan) -> Sites:
+    for program, phase, index, op in all_ops(plan):
+        for stream in ("0.compute", "1.compute", "0.d2h", "host.0"):
+            if stream != op.stream:
+                new = replace(op, stream=stream)
+                yield (
+                    f"{op.id} on {stream}",
+                    partial(with_op, plan, program, phase, index, new),
+                )
+
+
+def more_transient(plan: Plan) -> Sites:
+    for program, phase, index, op in all_ops(plan):
+        if kind(op) in "FB":
+            new = replace(op, transient_bytes=op.transient_bytes + plan.devices[0].reserve_bytes)
+            yield op.id, partial(with_op, plan, program, phase, index, new)
+
+
+# --- memory ---------------------------------------------------------------------------------
+
+
+def _changed_buffers(plan: Plan, change: Callable[[Buffer, Buffer], Buffer | None]) -> Sites:
+    """Each buffer changed, given the one after it in its space."""
+    for program in (None, *plan.programs):
+        buffers = program.buffers if program else plan.host.buffers
+        for index, buffer in enumerate(buffers):
+            rest = [b for b in (*buffers[index + 1 :], *buffers[:index]) if b.space == buffer.space]
+            new = change(buffer, rest[0] if rest else buffer)
+            if new is None or new == buffer:
+                continue
+            changed = (*buffers[:index], new, *buffers[index + 1 :])
+            if program:
+                made = replace(program, buffers=changed)
+                yield buffer.name, partial(with_program, plan, made)
+            else:
+                host = replace(plan.host, buffers=changed)
+                yield buffer.name, partial(replace, plan, host=host)
+
+
+def shrink_buffer(plan: Plan) -> Sites:
+    yield from _changed_buffers(plan, lambda b, _: replace(b, bytes=max(1, b.bytes // 2)))
+
+
+def overlap_buffer(plan: Plan) -> Sites:
+    yield from _changed_buffers(plan, lambda b, after: replace(b, offset=after.offset))
+
+
+def touch_buffer(plan: Plan) -> Sites:
+    """A buffer reaches one byte into the next."""
+    yield from _changed_buffers(
+        plan,
+        lambda b, after: replace(b, offset=after.offset - b.bytes + 1) if after.offset else None,
+    )
+
+
+def lower_budget(plan: Plan) -> Sites:
+    for index, device in enumerate(plan.devices):
+        for field in ("budget_bytes", "slab_bytes", "reserve_bytes"):
+            less = replace(device, **{field: max(getattr(device, field) - 1, 1)})
+            devices = (*plan.devices[:index], less, *plan.devices[index + 1 :])
+            yield f"{field} of device {index}", partial(replace, plan, devices=devices)
+    for field in ("budget_bytes", "bytes"):
+        host = replace(plan.host, **{field: max(getattr(plan.host, field) - 1, 1)})
+        yield f"{field} of host", partial(replace, plan, host=host)
+
+
+# --- tasks and segments ---------------------------------------------------------------------
+
+
+def other_microbatches(plan: Plan) -> Sites:
+    for index, task in enumerate(plan.tasks):
+        for count in (task.microbatches - 1, task.microbatches + 1):
+            if count:
+                for batch in (task.batch, task.microbatch * count):
+                    new = replace(task, microbatches=count, batch=batch)
+                    tasks = (*plan.tasks[:index], new, *plan.tasks[index + 1 :])
+                    yield (
+                        f"{count} of {task.name}, batch {batch}",
+                        partial(replace, plan, tasks=tasks),
+                    )
+
+
+def other_layers(plan: Plan) -> Sites:
+    for index, task in enumerate(plan.tasks):
+        for number, shard in enumerate(task.shards):
+            new = replace(shard, first_layer=shard.first_layer + 1)
+            shards = (*task.shards[:number], new, *task.shards[number + 1 :])
+            tasks = (
+                *plan.tasks[:index],
+                replace(task, shards=shards),
+                *plan.tasks[index + 1 :],
+            )
+            yield f"{task.name}.s{number}", partial(replace, plan, tasks=tasks)
+
+
+def other_rounds(plan: Plan) -> Sites:
+    for index, segment in enumerate(plan.segments):
+        for rounds in (segment.rounds - 1, segment.rounds + 1):
+            if rounds:
+                new = replace(segment, rounds=rounds)
+                segments = (*plan.segments[:index], new, *plan.segments[index + 1 :])
+                yield f"{rounds} of segment {index}", partial(replace, plan, segments=segments)
+
+
+def other_devices(plan: Plan) -> Sites:
+    for index, segment in enumerate(plan.segments):
+        for device in (0, 1, len(plan.devices)):
+            new = replace(segment, devices=(*segment.devices[:-1], device))
+            if new != segment:
+                segments = (*plan.segments[:index], new, *plan.segments[index + 1 :])
+                yield f"{device} in segment {index}", partial(replace, plan, segments=segments)
+
+
+MUTATORS = (
+    drop_edge,
+    shift_edge,
+    swap_ops,
+    drop_op,
+    duplicate_op,
+    other_buffer,
+    other_buffer_in_place,
+    drop_role,
+    other_stream,
+    more_transient,
+    shrink_buffer,
+    overlap_buffer,
+    touch_buffer,
+    lower_budget,
+    other_microbatches,
+    other_layers,
+    other_rounds,
+    other_devices,
+)

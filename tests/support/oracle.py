@@ -1,0 +1,197 @@
+"""What a plan would really do, found by brute force and without the checker.
+
+Contents are bytes: every op hashes what it reads and writes the result, as on a machine. A plan
+harms when some pair of conflicting accesses is unordered (all pairs are tried, over the closure
+of the order) or when, in one of several random orders, an op sees other bytes than in plain
+sequential training, or the host store ends up with others.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from support.emulate import ROUNDS, Harm, Machine, Seen, first_values, need, reference
+
+from plans.schema import Buffer, Op, Plan, Program, parse_id
+
+
+class Node(NamedTuple):
+    round: int
+    op: Op
+
+
+def harm(plan: Plan, seed: int = 0, orders: int = 2) -> str | None:
+    """How the plan harms, or None."""
+    try:
+        _static(plan)
+        _segments_apart(plan)
+        for program in plan.programs:
+            _program(program, plan, random.Random(seed), orders)
+    except Harm as found:
+        return str(found)
+    except (KeyError, IndexError, ValueError) as error:
+        return f"cannot run: {error!r}"
+    return None
+
+
+# --- facts that need no order ---------------------------------------------------------------
+
+
+def _static(plan: Plan) -> None:
+    for device in plan.devices:
+        need(device.slab_bytes + device.reserve_bytes <= device.budget_bytes, "device budget")
+    need(plan.host.bytes <= plan.host.budget_bytes, "host budget")
+    for buffer in plan.host.buffers:
+        need(buffer.offset + buffer.bytes <= plan.host.bytes, "host store")
+    programs = {program.name: program for program in plan.programs}
+    for task in plan.tasks:
+        rounds = sum(s.rounds for s in plan.segments if task.name in programs[s.program].tasks)
+        need(rounds == task.steps, "steps")
+        need(task.microbatch * task.microbatches == task.batch, "batch")
+        layers = [n for s in task.shards for n in range(s.first_layer, s.end_layer)]
+        need(layers == list(range(len(layers))), "layers")
+        for tie in task.ties:
+            homes = [{n in range(s.first_layer, s.end_layer) for n in tie} for s in task.shards]
+            need({True} in homes, "tie")
+    for segment in plan.segments:
+        program = programs[segment.program]
+        need(len(set(segment.devices)) == program.devices == len(segment.devices), "devices")
+        for op in [*program.enter, *program.round, *program.leave]:
+            if not op.stream.startswith("host"):
+                device = plan.devices[segment.devices[int(op.stream.split(".")[0])]]
+                need(op.transient_bytes <= device.reserve_bytes, "reserve")
+        for buffer in program.buffers:
+            slab = plan.devices[segment.devices[int(buffer.space)]].slab_bytes
+            need(buffer.offset + buffer.bytes <= slab, "slab")
+
+
+def _segments_apart(plan: Plan) -> None:
+    """Segments that no chain of shared devices or tasks orders touch no common host bytes."""
+    programs = {program.name: program for program in plan.programs}
+    claims = [
+        {*map(str, s.devices), *(f"task {t}" for t in programs[s.program].tasks)}
+        for s in plan.segments
+    ]
+    after: list[set[int]] = []
+    for j, mine in enumerate(claims):
+        direct = {i for i in range(j) if claims[i] & mine}
+        after.append(direct.union(*(after[i] for i in direct)))
+    for j in range(len(claims)):
+        for i in set(range(j)) - after[j]:
+            for a, aw in _host_accesses(programs[plan.segments[i].program], plan):
+                for b, bw in _host_accesses(programs[plan.segments[j].program], plan):
+                    need(not ((aw or bw) and _overlap(a, b)), "segments race on the host")
+
+
+def _host_accesses(program: Program, plan: Plan) -> list[tuple[Buffer, bool]]:
+    host = {b.name: b for b in plan.host.buffers}
+    ops = [*program.enter, *program.round, *program.leave]
+    pairs = {(n, False) for op in ops for n in op.reads.values()}
+    pairs |= {(n, True) for op in ops for n in op.writes.values()}
+    return [(host[name], writes) for name, writes in sorted(pairs) if name in host]
+
+
+def _overlap(a: Buffer, b: Buffer) -> bool:
+    same = a.space == b.space
+    return same and max(a.offset, b.offset) < min(a.offset + a.bytes, b.offset + b.bytes)
+
+
+# --- order and races ------------------------------------------------------------------------
+
+
+def _program(program: Program, plan: Plan, rng: random.Random, orders: int) -> None:
+    buffers = {b.name: b for b in [*plan.host.buffers, *program.buffers]}
+    ops = [*program.enter, *program.round, *program.leave]
+    need(len({op.id for op in ops}) == len(ops), "two ops of one name")
+    phases = [
+        _graph(program.enter, 1, rounds=False),
+        _graph(program.round, ROUNDS, rounds=True),
+        _graph(program.leave, 1, rounds=False),
+    ]
+    for nodes, before in phases:
+        _races(nodes, before, buffers)
+    for _ in range(orders):
+        line = [node for graph in phases for node in _random_order(*graph, rng)]
+        _compare(line, program, plan, buffers)
+
+
+def _graph(ops: tuple[Op, ...], repeats: int, rounds: bool) -> tuple[list[Node], list[set[int]]]:
+    nodes = [Node(r, op) for r in range(repeats) for op in ops]
+    index = {(node.round, node.op.id): i for i, node in enumerate(nodes)}
+    before: list[set[int]] = [set() for _ in nodes]
+    for i, node in enumerate(nodes):
+        before[i] |= {j for j in range(i) if nodes[j].op.stream == node.op.stream}
+        for name in node.op.after:
+            if rounds and name.endswith("@-1"):
+                need((0, name[:-3]) in index, f"{name} is no op")
+                if node.round:
+                    before[i].add(index[node.round - 1, name[:-3]])
+            else:
+                before[i].add(index[node.round, name])
+    return nodes, before
+
+
+def _races(nodes: list[Node], before: list[set[int]], buffers: Mapping[str, Buffer]) -> None:
+    reach = _closure(before)
+    touched = [
+        [(buffers[n], False) for n in node.op.reads.values()]
+        + [(buffers[n], True) for n in node.op.writes.values()]
+        for node in nodes
+    ]
+    for j in range(len(nodes)):
+        for i in range(j):
+            if reach[j] >> i & 1 or reach[i] >> j & 1:
+                continue
+            for a, a_writes in touched[i]:
+                for b, b_writes in touched[j]:
+                    if (a_writes or b_writes) and _overlap(a, b):
+                        raise Harm(f"race of {nodes[i].op.id} and {nodes[j].op.id}")
+
+
+def _closure(before: list[set[int]]) -> list[int]:
+    """Everything before each node, as bits; Harm on a cycle."""
+    reach = [sum(1 << j for j in direct) for direct in before]
+    for k in range(len(before)):
+        for i in range(len(before)):
+            if reach[i] >> k & 1:
+                reach[i] |= reach[k]
+    need(not any(bits >> i & 1 for i, bits in enumerate(reach)), "deadlock")
+    return reach
+
+
+def _random_order(nodes: list[Node], before: list[set[int]], rng: random.Random) -> Iterator[Node]:
+    waiting = {i: set(direct) for i, direct in enumerate(before)}
+    done: set[int] = set()
+    while waiting:
+        i = rng.choice([i for i, direct in waiting.items() if direct <= done])
+        del waiting[i]
+        done.add(i)
+        yield nodes[i]
+
+
+# --- execution against plain training ---
+
+
+def _compare(line: list[Node], program: Program, plan: Plan, buffers: Mapping[str, Buffer]) -> None:
+    machine = Machine(plan, buffers)
+    expected: Seen = {}
+    final: dict[str, bytes] = {}
+    for task in plan.tasks:
+        if task.name in program.tasks:
+            seen, held = reference(task)
+            expected, final = expected | seen, final | held
+        else:
+            for s in range(len(task.shards)):
+                names = (f"{task.name}.s{s}.param", f"{task.name}.s{s}.state")
+                final |= dict(zip(names, first_values(task, s), strict=True))
+    todo = set(expected)
+    for node in line:
+        for role, value in machine.step(node.op, node.round).items():
+            key = (node.op.id, node.round, role)
+            kind = parse_id(node.op.id).kind
+            if kind in "FU" or (kind == "B" and role != "grad"):
+                need(expected[key] == value, f"{node.op.id} round {node.round} sees another {role}")
+                todo.discard(key)
+    need(not todo, f"{sorted(todo)[:1]} never happened")
+    for name, value in final.items():
+        need(machine.read(name, len(value)) == value, f"{name} ends wrong")
