@@ -37,11 +37,12 @@ def use_threads(count: int) -> None:
 
 
 class CpuDevice:
-    """A device whose memory is host memory. Buffers of a plan are views of its one slab."""
+    """A device whose memory is host memory. Buffers of a plan are views of its one slab, which is
+    as large as the largest of the programs that run there."""
 
-    def __init__(self, spec: Device) -> None:
+    def __init__(self, spec: Device, slab_bytes: int) -> None:
         self.spec = spec
-        self.slab = aligned(spec.slab_bytes)
+        self.slab = aligned(slab_bytes)
 
     def view(self, buffer: Buffer) -> Tensor:
         """The buffer's bytes, a uint8 tensor."""

@@ -19,7 +19,7 @@ from executor.rng import Guard, RandomMode, TaskRng
 from executor.shard import Shard
 from executor.store import HostTask
 from plans.capacity import value_bytes
-from plans.schema import Op, OpName, Role, parse_id
+from plans.schema import Memory, Op, OpName, Role, parse_id
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
@@ -64,12 +64,16 @@ class LiveTask:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an op runs: a device, its number in the plan, and the largest transients seen there."""
+    """Where an op runs: a device, its number in the plan, and the most bytes seen in use there."""
 
     number: int
     device: CpuDevice
     guard: Guard
     peaks: list[int] = field(default_factory=lambda: [0])
+
+    def took(self, count: int) -> None:
+        """So many bytes of the device were in use at once."""
+        self.peaks[0] = max(self.peaks[0], count)
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ class Work:
     task: LiveTask
     place: Place
     first_step: int
+    memory: Memory  # of the device, while this program runs there
     metered: bool  # measure transients in round 0
     reads: Mapping[str, Tensor]
     writes: Mapping[str, Tensor]
@@ -91,14 +96,14 @@ class Work:
         if not self.is_metered(round_index):
             handler(self, self.first_step + round_index)
             return
-        allowed = self._allowed_transients()
         with MemoryMeter() as meter:
             handler(self, self.first_step)
-        self.place.peaks[0] = max(self.place.peaks[0], meter.peak_bytes)
-        if meter.peak_bytes > allowed:
+        self.place.took(self.memory.slab_bytes + meter.peak_bytes)
+        if meter.peak_bytes > self.memory.reserve_bytes:
             raise RunError(
-                f"took {meter.peak_bytes} bytes beside its buffers, but device "
-                f"{self.place.number} reserves {allowed}; profile again or lower the microbatch"
+                f"took {meter.peak_bytes} bytes beside its buffers, but its program reserves "
+                f"{self.memory.reserve_bytes} on device {self.place.number}; "
+                "profile again or lower the microbatch"
             )
 
     def is_metered(self, round_index: int) -> bool:
@@ -109,20 +114,13 @@ class Work:
         """The bytes that play `role`; none when the value is empty."""
         return self.reads.get(role, _NOTHING)
 
-    def _allowed_transients(self) -> int:
-        """The reserve; the first update also makes the state, before it moves into its buffer."""
-        reserve = self.place.device.spec.reserve_bytes
-        shard = self.name.number
-        if self.name.kind == "U" and self.task.host.shards[shard].optimizer is None:
-            return reserve + self.task.plan.shards[shard].state_bytes
-        return reserve
-
 
 def resolve(
     op: Op,
     task: LiveTask,
     place: Place,
     first_step: int,
+    memory: Memory,
     metered: bool,
     flats: Mapping[str, Tensor],
 ) -> Work:
@@ -134,7 +132,8 @@ def resolve(
 
     if name.kind in "FB":
         task.replica(name.number, place.number)
-    return Work(op, name, task, place, first_step, metered, cut(op.reads), cut(op.writes))
+    place.took(memory.slab_bytes)
+    return Work(op, name, task, place, first_step, memory, metered, cut(op.reads), cut(op.writes))
 
 
 @contextmanager

@@ -196,12 +196,10 @@ def _machine(options: Options) -> schema.Machine:
         name="cpu",
         kind="cpu",
         budget_bytes=link_profiler.SLAB_BYTES,
-        slab_bytes=link_profiler.SLAB_BYTES,
-        reserve_bytes=0,
         threads=THREADS,
         emulation=emulation,
     )
-    links = link_profiler.links(CpuDevice(spec), slowest, options.samples)
+    links = link_profiler.links(CpuDevice(spec, link_profiler.SLAB_BYTES), slowest, options.samples)
     devices = tuple(
         schema.Device(
             name=f"cpu{number}",

@@ -77,7 +77,9 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options = Options()) -> Resu
         if device.kind != "cpu":
             raise UsageError(f"device {device.name} is a {device.kind} device; only cpu can run")
     store = HostStore(plan, tasks)
-    devices = [CpuDevice(device) for device in plan.devices]
+    devices = [
+        CpuDevice(device, slab) for device, slab in zip(plan.devices, _slabs(plan), strict=True)
+    ]
     _warm_up()
     digest = options.plan_sha256 or sha256(pretty(plan))
     recorder = Recorder(plan, digest, options.log)
@@ -90,6 +92,16 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options = Options()) -> Resu
     store.settle()
     losses = {task: [by[step] for step in sorted(by)] for task, by in recorder.losses.items()}
     return Result(losses, recorder.ended_us, store, actual_us, peaks, store.bytes)
+
+
+def _slabs(plan: Plan) -> list[int]:
+    """Bytes of each device's slab: the largest of the programs that run there."""
+    programs = {program.name: program for program in plan.programs}
+    slabs = [0] * len(plan.devices)
+    for segment in plan.segments:
+        for number, memory in zip(segment.devices, programs[segment.program].memory, strict=True):
+            slabs[number] = max(slabs[number], memory.slab_bytes)
+    return slabs
 
 
 def _warm_up() -> None:
@@ -147,13 +159,8 @@ class _Replay:
         return self._halt.failure
 
     def peak_bytes(self) -> tuple[int, ...]:
-        """Per device, the slab in use plus the largest transients measured."""
-        used = [0] * len(self._places)
-        for segment in self._plan.segments:
-            for buffer in self._programs[segment.program].buffers:
-                device = segment.devices[int(buffer.space)]
-                used[device] = max(used[device], buffer.offset + buffer.bytes)
-        return tuple(u + place.peaks[0] for u, place in zip(used, self._places, strict=True))
+        """Per device, the most that a program's slab and its measured transients took together."""
+        return tuple(place.peaks[0] for place in self._places)
 
     def _segments(self) -> None:
         """Start each segment when those before it on its devices and tasks have ended."""

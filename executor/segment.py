@@ -110,9 +110,10 @@ class SegmentRun:
         works = {}
         for op in (op for ops in phases.values() for op in ops):
             task = op.id.partition(".")[0]
-            place = setup.places[devices[_device(op.stream)]]
+            number = _device(op.stream)
+            place, memory = setup.places[devices[number]], program.memory[number]
             live, step = setup.tasks[task], first_steps[task]
-            works[op.id] = resolve(op, live, place, step, self._metered, flats)
+            works[op.id] = resolve(op, live, place, step, memory, self._metered, flats)
         return works
 
     def _compile(

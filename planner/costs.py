@@ -108,6 +108,7 @@ class TaskCosts:
             "forward": [cost.forward.median_us for cost in costs],
             "backward": [cost.recompute_backward.median_us for cost in costs],
             "saved": [cost.saved_bytes for cost in costs],
+            "update_peak": [layer.update_peak_bytes for layer in layers],
             "draws": [cost.rng_draws or 0 for cost in costs],
         }
         return {name: _prefix(values) for name, values in columns.items()}
@@ -124,7 +125,6 @@ class TaskCosts:
             "forward_inner": forward + given,
             "backward": saved + backward,
             "backward_inner": saved + backward + out,
-            "update": np.array([layer.update_peak_bytes for layer in self.layers], np.int64),
         }
 
     def total(self, what: str, first: int = 0, end: int | None = None) -> int:
@@ -172,7 +172,6 @@ class TaskCosts:
     def shard(self, first: int, end: int) -> ShardCost:
         """What layers first..end-1 cost as one shard."""
         known = all(cost.rng_draws is not None for cost in self.costs[first:end])
-        update = self.total("state", first, end) + int(self._peaks["update"][first:end].max())
         return ShardCost(
             first=first,
             end=end,
@@ -187,7 +186,8 @@ class TaskCosts:
             update_host_us=self.total("update_host", first, end),
             forward_transient_bytes=self.forward_transient(first, end),
             backward_transient_bytes=self.backward_transient(first, end),
-            update_transient_bytes=update,
+            update_transient_bytes=self.total("state", first, end)
+            + self.total("update_peak", first, end),
         )
 
 

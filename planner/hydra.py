@@ -21,7 +21,7 @@ from planner.graph import cut_points, layer_graph
 from planner.hazards import link
 from planner.rounds import copy, entry, update
 from planner.timeline import Entry, periodic
-from plans.schema import Buffer, Program
+from plans.schema import Buffer, Memory, Program
 from profiles.schema import Task
 from profiles.units import show_bytes
 
@@ -118,7 +118,7 @@ def program(choice: HydraChoice, links: Links) -> Program:
     phase = periodic(link(list(_Sweeps(choice, links).entries())))
     return Program(
         name=task,
-        devices=1,
+        memory=(Memory(choice.slab_bytes, choice.transient_bytes),),
         tasks=(task,),
         enter_us=0,
         period_us=phase.period_us,

@@ -15,7 +15,7 @@ from planner.costs import Links, ShardCost
 from planner.hazards import link
 from planner.slots import Sweep, Use, assign
 from planner.timeline import Entry, Phase, once, periodic
-from plans.schema import Op, Program
+from plans.schema import Memory, Op, Program
 
 
 def program(choice: Choice, links: Links) -> Program:
@@ -26,7 +26,7 @@ def program(choice: Choice, links: Links) -> Program:
     phase = steady(list(_Round(choice, links).entries()))
     return Program(
         name=task,
-        devices=1,
+        memory=(Memory(choice.slab_bytes, choice.transient_bytes),),
         tasks=(task,),
         enter_us=enter.span_us,
         period_us=phase.period_us,

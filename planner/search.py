@@ -26,6 +26,8 @@ from profiles.units import show_bytes
 _SLOTS = ((2, 2), (3, 2), (2, 1), (1, 1))  # parameter slots, gradient slots
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
 
+_PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
+
 
 @dataclass(frozen=True)
 class Effort:
@@ -128,7 +130,11 @@ class Search:
                     yield Choice(costs, cuts, frozenset(), slots, grads)
 
     def _cuts(self, costs: TaskCosts) -> Iterator[tuple[int, ...]]:
-        """Cuts for a ladder of caps, from the whole task to its finest pieces."""
+        """Cuts for a ladder of caps, from the whole task to its finest pieces.
+
+        The ladder does not depend on the device, so that the smallest budget is the same from
+        whatever budget it is asked for.
+        """
         finest = tuple(self.points)
         yield finest
         pieces = list(pairwise(finest))
@@ -136,10 +142,10 @@ class Search:
         heaviest = max(costs.backward_transient(*piece) for piece in pieces)
         shard_us = 3 * self.links.h2d.latency_us + 100
         total = costs.total("param")
-        room = self.device_bytes
+        whole = costs.backward_transient(0, len(costs.layers))
         for pieces_wanted in _PIECES:
             cap = max(largest, -(-total // pieces_wanted))
-            for transient in {max(heaviest, room // part) for part in (1, 2, 4, 8)}:
+            for transient in {max(heaviest, whole // part) for part in _PARTS}:
                 found = cut(costs, self.points, Caps(cap, transient), shard_us)
                 if found:
                     yield found

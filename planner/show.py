@@ -35,22 +35,21 @@ def _result(plan: Plan) -> str:
 
 
 def _devices(plan: Plan) -> list[tuple[str, ...]]:
-    head = ("", "kind", "budget", "slab", "reserve", "busy", "bubble", "exposed copies", "peak")
+    head = ("", "kind", "budget", "peak", "busy", "bubble", "exposed copies")
     rows: list[tuple[str, ...]] = [head]
     makespan = max(plan.prediction.makespan_us, 1)
     for number, device in enumerate(plan.devices):
-        sizes = (device.budget_bytes, device.slab_bytes, device.reserve_bytes)
-        row = (f"{number} {device.name}", _kind(device), *map(show_bytes, sizes))
+        row = (f"{number} {device.name}", _kind(device), show_bytes(device.budget_bytes))
         if number < len(plan.prediction.devices):
             p = plan.prediction.devices[number]
             busy = p.compute_us / makespan
             times = (f"{busy:.1%}", f"{1 - busy:.1%}", show_us(p.exposed_copy_us))
-            rows.append((*row, *times, show_bytes(p.peak_bytes)))
+            rows.append((*row, show_bytes(p.peak_bytes), *times))
         else:
             rows.append((*row, "-", "-", "-", "-"))
     host = plan.host
     used = (show_bytes(host.budget_bytes), show_bytes(host.bytes))
-    rows.append(("host store", "", *used, "", "", "", "", ""))
+    rows.append(("host store", "", *used, "", "", ""))
     return rows
 
 

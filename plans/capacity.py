@@ -7,7 +7,7 @@ stream of a device, since its streams run at the same time but one op each.
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from plans.schema import Device, Op, OpName, Plan, Task
+from plans.schema import Host, Op, OpName, Plan, Program, Task
 from plans.shape import View, op_name, site, stored
 
 Extent = tuple[int, int, str]  # first byte, end and name of a host buffer
@@ -46,16 +46,8 @@ def values_fit(view: View) -> Iterator[str]:
                 )
 
 
-def budgets(plan: Plan) -> Iterator[str]:
-    """What is reserved fits the budgets, of each device and of the host."""
-    for number, device in enumerate(plan.devices):
-        needed = device.slab_bytes + device.reserve_bytes
-        if needed > device.budget_bytes:
-            yield (
-                f"device {number} {device.name!r}: slab {device.slab_bytes} + reserve "
-                f"{device.reserve_bytes} = {needed} bytes exceed the budget of "
-                f"{device.budget_bytes}"
-            )
+def host_fits(plan: Plan) -> Iterator[str]:
+    """The host store fits its budget, and its buffers the store."""
     host = plan.host
     if host.bytes > host.budget_bytes:
         yield f"host: {host.bytes} bytes exceed the budget of {host.budget_bytes}"
@@ -119,16 +111,27 @@ def foreign_writes(view: View, extents: list[Extent]) -> Iterator[str]:
                     )
 
 
-def devices_fit(view: View, plan: Plan, numbers: tuple[int, ...]) -> Iterator[str]:
+def devices_fit(program: Program, plan: Plan, numbers: tuple[int, ...]) -> Iterator[str]:
     """The devices `numbers` of the plan are large enough for the program's devices 0, 1, ..."""
+    for memory, number in zip(program.memory, numbers, strict=True):
+        device, needed = plan.devices[number], memory.slab_bytes + memory.reserve_bytes
+        if needed > device.budget_bytes:
+            yield (
+                f"{program.name}: slab {memory.slab_bytes} + reserve {memory.reserve_bytes} = "
+                f"{needed} bytes exceed the budget of device {number} {device.name!r}, "
+                f"{device.budget_bytes}"
+            )
+
+
+def memory_fits(view: View, host: Host) -> Iterator[str]:
+    """Buffers lie inside the program's slabs, transients inside its reserves."""
     program = view.program
     for buffer in program.buffers:
-        number = numbers[int(buffer.space)]
-        device, end = plan.devices[number], buffer.offset + buffer.bytes
-        if end > device.slab_bytes:
+        slab, end = program.memory[int(buffer.space)].slab_bytes, buffer.offset + buffer.bytes
+        if end > slab:
             yield (
-                f"{buffer.name}: ends at byte {end} but device {number} {device.name!r} has a slab "
-                f"of {device.slab_bytes}"
+                f"{buffer.name}: ends at byte {end} but device {buffer.space} of program "
+                f"{program.name!r} has a slab of {slab}"
             )
     heaviest: dict[str, Op] = {}
     for op in view.ops():
@@ -138,21 +141,21 @@ def devices_fit(view: View, plan: Plan, numbers: tuple[int, ...]) -> Iterator[st
     for stream, op in heaviest.items():
         kind, local = site(stream)
         hungry.setdefault(None if kind == "host" else local, []).append(op)
-    for local, number in enumerate(numbers):
-        yield from _reserve(hungry.get(local, []), number, plan.devices)
-    needed = plan.host.bytes + sum(op.transient_bytes for op in hungry.get(None, []))
-    if needed > plan.host.budget_bytes >= plan.host.bytes:
+    for local, memory in enumerate(program.memory):
+        yield from _reserve(hungry.get(local, []), local, program.name, memory.reserve_bytes)
+    needed = host.bytes + sum(op.transient_bytes for op in hungry.get(None, []))
+    if needed > host.budget_bytes >= host.bytes:
         yield (
             f"{program.name}: the host store and the transients of its updates take {needed} "
-            f"bytes, the host budget is {plan.host.budget_bytes}"
+            f"bytes, the host budget is {host.budget_bytes}"
         )
 
 
-def _reserve(ops: list[Op], number: int, devices: tuple[Device, ...]) -> Iterator[str]:
-    device, needed = devices[number], sum(op.transient_bytes for op in ops)
-    if needed > device.reserve_bytes:
+def _reserve(ops: list[Op], local: int, program: str, reserve: int) -> Iterator[str]:
+    needed = sum(op.transient_bytes for op in ops)
+    if needed > reserve:
         names = " and ".join(op.id for op in ops if op.transient_bytes)
         yield (
-            f"{names}: needs {needed} transient bytes but device {number} {device.name!r} reserves "
-            f"{device.reserve_bytes}"
+            f"{names}: needs {needed} transient bytes but device {local} of program {program!r} "
+            f"reserves {reserve}"
         )

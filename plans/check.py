@@ -7,11 +7,20 @@ whole tasks here.
 
 from collections.abc import Iterator
 
-from plans.capacity import Extent, budgets, devices_fit, foreign_writes, kept, stores, values_fit
+from plans.capacity import (
+    Extent,
+    devices_fit,
+    foreign_writes,
+    host_fits,
+    kept,
+    memory_fits,
+    stores,
+    values_fit,
+)
 from plans.concurrent import shared_bytes
 from plans.order import Phase, cycles, linearise, phases
 from plans.races import own_conflicts, races
-from plans.schema import Plan, Task
+from plans.schema import Host, Plan, Task
 from plans.shape import View, plan_shape, program_shape, view
 from plans.symbolic import versions
 from plans.times import certificate, phase_times, segment_times
@@ -23,7 +32,7 @@ def violations(plan: Plan) -> list[str]:
     Empty when the plan is sound. A program whose shape is broken is not looked at further: what
     else it breaks may show only once that is repaired.
     """
-    found = [*plan_shape(plan), *budgets(plan), *stores(plan)]
+    found = [*plan_shape(plan), *host_fits(plan), *stores(plan)]
     for task in plan.tasks:
         found += _whole(task)
     found += _steps(plan)
@@ -37,7 +46,7 @@ def violations(plan: Plan) -> list[str]:
         lines += program_shape(what, host)
         if not lines:
             sound[program.name] = what
-            lines = _program(what, parts, extents)
+            lines = _program(what, parts, extents, plan.host)
         where = f" [program {program.name!r}]" if len(plan.programs) > 1 else ""
         found += [line + where for line in lines]
     found += [*_placed(plan, sound), *shared_bytes(plan, sound)]
@@ -45,9 +54,9 @@ def violations(plan: Plan) -> list[str]:
     return list(dict.fromkeys("\\n".join(line.splitlines()) for line in found))
 
 
-def _program(what: View, parts: list[Phase], extents: list[Extent]) -> list[str]:
+def _program(what: View, parts: list[Phase], extents: list[Extent], store: Host) -> list[str]:
     """What is wrong inside a program of sound shape."""
-    found = [*values_fit(what), *foreign_writes(what, extents)]
+    found = [*values_fit(what), *memory_fits(what, store), *foreign_writes(what, extents)]
     found += [line for op in what.ops() for line in own_conflicts(op, what.buffers)]
     if rings := [line for phase in parts for line in cycles(phase)]:
         return found + rings
@@ -64,7 +73,7 @@ def _placed(plan: Plan, sound: dict[str, View]) -> Iterator[str]:
         if name not in sound or len(devices) != sound[name].program.devices:
             continue
         if max(devices) < len(plan.devices):
-            yield from devices_fit(sound[name], plan, devices)
+            yield from devices_fit(sound[name].program, plan, devices)
 
 
 def _whole(task: Task) -> Iterator[str]:

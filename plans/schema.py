@@ -103,13 +103,11 @@ class Task(Struct, frozen=True, kw_only=True):
 
 
 class Device(Struct, frozen=True):
-    """budget_bytes holds the slab and the reserve, from which ops take their transients."""
+    """budget_bytes is what a program's slab and reserve share while it runs there."""
 
     name: str
     kind: Literal["cpu", "cuda"]
     budget_bytes: Positive
-    slab_bytes: Count
-    reserve_bytes: Count
     threads: Positive
     emulation: Emulation | None = None
 
@@ -122,16 +120,24 @@ class Host(Struct, frozen=True):
     buffers: tuple[Buffer, ...]
 
 
+class Memory(Struct, frozen=True):
+    """Of one device: the slab holds the buffers; ops take their transients from the reserve."""
+
+    slab_bytes: Count
+    reserve_bytes: Count
+
+
 class Program(Struct, frozen=True):
     """What a segment does: `enter` once, `round` again and again, `leave` once.
 
-    Devices are numbered 0 .. devices-1; a segment says which of the plan's devices they are.
+    Devices are numbered from 0, with `memory` for each; a segment says which of the plan's devices
+    they are.
     Op times are relative to their phase: enter begins at 0, round r at enter_us + r * period_us,
     leave when the last round (which lasts round_us) ends.
     """
 
     name: str
-    devices: Positive
+    memory: Annotated[tuple[Memory, ...], msgspec.Meta(min_length=1)]
     tasks: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1)]
     enter_us: Count
     period_us: Count
@@ -141,6 +147,11 @@ class Program(Struct, frozen=True):
     enter: tuple[Op, ...]
     round: Annotated[tuple[Op, ...], msgspec.Meta(min_length=1)]
     leave: tuple[Op, ...]
+
+    @property
+    def devices(self) -> int:
+        """How many devices the program runs on."""
+        return len(self.memory)
 
 
 class Segment(Struct, frozen=True):

@@ -107,7 +107,10 @@ class LayerCost(Struct, frozen=True):
 
 
 class Layer(Struct, frozen=True):
-    """A layer's state and its costs; tied parameters count in the first layer that holds them."""
+    """A layer's state and its costs; tied parameters count in the first layer that holds them.
+
+    update_peak_bytes: most alive at once in an update, beside the state that the first one makes.
+    """
 
     name: str
     param_bytes: Count

@@ -100,7 +100,7 @@ def test_json_and_checkpoint(plan: Plan, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_an_unsound_plan_does_not_run(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     """The checker's findings are printed, exit code 1, and nothing is written."""
-    device = structs.replace(plan.devices[0], slab_bytes=1)
+    device = structs.replace(plan.devices[0], budget_bytes=1)
     plans.save("plan.json", structs.replace(plan, devices=(device,)))
     assert main(["run", "plan.json"]) == 1
     assert "error: the plan breaks" in capsys.readouterr().err

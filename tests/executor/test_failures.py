@@ -122,12 +122,19 @@ def test_an_interrupt_names_the_op(night: Night, monkeypatch: pytest.MonkeyPatch
         run(plan, tasks)
 
 
+def with_memory(plan: Plan, **sizes: int) -> Plan:
+    """The plan with other sizes of its first program's first device."""
+    program = plan.programs[0]
+    memory = (structs.replace(program.memory[0], **sizes), *program.memory[1:])
+    made = structs.replace(program, memory=memory)
+    return structs.replace(plan, programs=(made, *plan.programs[1:]))
+
+
 def test_transients_over_the_reserve() -> None:
     """An op that takes more than its device reserves is told with both numbers."""
     plan, tasks = setup()
-    small = structs.replace(plan.devices[0], reserve_bytes=100)
-    plan = structs.replace(plan, devices=(small,))
-    with pytest.raises(RunError, match=r"a\.s0\.F0 .* took \d+ bytes .* device 0 reserves 100"):
+    plan = with_memory(plan, reserve_bytes=100)
+    with pytest.raises(RunError, match=r"a\.s0\.F0 .* took \d+ bytes .* reserves 100 on device 0"):
         run(plan, tasks)
 
 
@@ -135,7 +142,7 @@ def test_transients_within_the_reserve_are_the_peak() -> None:
     """The peak is the slab in use and the transients measured, no more than the budget."""
     plan, tasks = setup()
     (peak,) = run(plan, tasks).peak_bytes
-    assert plan.devices[0].slab_bytes < peak < plan.devices[0].budget_bytes
+    assert plan.programs[0].memory[0].slab_bytes < peak < plan.devices[0].budget_bytes
 
 
 def test_a_varying_number_of_draws() -> None:

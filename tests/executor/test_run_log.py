@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from msgspec import structs
 from support import handmade
 from support.chains import WIDTH, chain, tasks_for
 from support.fit import fit
@@ -127,13 +126,3 @@ def test_two_devices_at_once(tmp_path: Path) -> None:
     )
     assert min(first)[0] < max(end for _, end in second)
     assert min(second)[0] < max(end for _, end in first)
-
-
-def test_the_first_update_may_make_the_state() -> None:
-    """The reserve need not hold the optimizer's state, which moves to its buffer at once."""
-    plan = fit(handmade.resident(), tasks_for(handmade.resident()))
-    state = plan.tasks[0].shards[0].state_bytes
-    (peak,) = run(plan, tasks_for(plan)).peak_bytes
-    reserve = peak - plan.devices[0].slab_bytes - state // 2
-    plan = structs.replace(plan, devices=(structs.replace(plan.devices[0], reserve_bytes=reserve),))
-    assert run(plan, tasks_for(plan)).peak_bytes == (peak,)

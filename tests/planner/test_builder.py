@@ -1,6 +1,7 @@
 """Plans of random problems: proven, bounded, reproducible; and what happens when there is none."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -72,31 +73,23 @@ def test_gantry_is_never_slower_than_the_baseline(seed: int) -> None:
 @given(st.integers(0, 10**6))
 def test_the_smallest_budget_named_is_the_smallest(seed: int) -> None:
     """With the budget that the message names a plan exists; with one byte less none does."""
-    asked = structs_replace(problem(seed), device_bytes=1)
+    asked = replace(problem(seed), device_bytes=1)
+    asked = replace(asked, tasks=asked.tasks[:1])
     with pytest.raises(Infeasible) as caught:
         build(asked, profile_sha256=HASH)
-    # Every task must fit, so raise the budget until no task complains any more.
-    for _ in asked.tasks:
-        smallest = int(str(caught.value).rsplit(" ", 1)[1])
-        with pytest.raises(Infeasible):
-            build(structs_replace(asked, device_bytes=smallest - 1), profile_sha256=HASH)
-        try:
-            plan = build(structs_replace(asked, device_bytes=smallest), profile_sha256=HASH)
-        except Infeasible as error:
-            caught.value.args = error.args
-            continue
-        assert max(device.peak_bytes for device in plan.prediction.devices) <= smallest
-        return
-    pytest.fail("no budget was ever enough")
-
-
-def structs_replace(asked: Problem, *, device_bytes: int) -> Problem:
-    return Problem(asked.tasks, asked.device, asked.devices, device_bytes, asked.host_bytes)
+    smallest = int(str(caught.value).rsplit(" ", 1)[1])
+    with pytest.raises(Infeasible):
+        build(replace(asked, device_bytes=smallest - 1), profile_sha256=HASH)
+    plan = build(replace(asked, device_bytes=smallest), profile_sha256=HASH)
+    assert max(device.peak_bytes for device in plan.prediction.devices) <= smallest
 
 
 def test_same_inputs_give_the_same_bytes() -> None:
     """Two builds of one problem are byte-identical apart from provenance."""
-    plans = [build(problem(7), profile_sha256=HASH, seed=3) for _ in range(2)]
+    tasks = [synthetic.task(f"t{i}", layers=6 + i, seed=i) for i in range(3)]
+    profile = synthetic.profile(*tasks, usable_bytes=10 << 20)
+    asked = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
+    plans = [build(asked, profile_sha256=HASH, seed=3) for _ in range(2)]
     bare = [pretty(structs.replace(plan, provenance={})) for plan in plans]
     assert bare[0] == bare[1]
 
@@ -105,7 +98,9 @@ def test_a_short_host_is_named_with_both_numbers() -> None:
     """Parameters and state of all tasks live on the host; too small a host is infeasible."""
     profile = synthetic.profile(synthetic.task("a", layers=4), usable_bytes=64 << 20)
     asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=1000)
-    with pytest.raises(Infeasible, match=r"host store .* 1000 bytes.*--host-memory that would do"):
+    with pytest.raises(
+        Infeasible, match=r"host store .*\(1000 bytes\).*--host-memory that would do"
+    ):
         build(asked, profile_sha256=HASH)
 
 

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plans.schema import Op
 from planner.hazards import dependencies, link
 from planner.timeline import Entry
+from plans.schema import Op
 
 STREAMS = ["0.compute", "0.h2d", "0.d2h", "host.0"]
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plans.schema import Op
 from planner.timeline import Deadlock, Entry, once, periodic
+from plans.schema import Op
 
 
 def entry(name: str, stream: str, us: int, *after: str) -> Entry:

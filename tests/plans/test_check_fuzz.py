@@ -13,7 +13,7 @@ from support.mutations import MUTATORS
 
 import plans
 from plans.check import violations
-from plans.schema import Buffer, Op, Plan, Program, Segment
+from plans.schema import Buffer, Memory, Op, Plan, Program, Segment
 from profiles.codec import pretty
 
 RELAXED = settings(
@@ -73,7 +73,7 @@ buffers = st.lists(
 programs = st.builds(
     Program,
     st.sampled_from(["solo", "p", ""]),
-    st.sampled_from([1, 2, BIG]),
+    st.lists(st.builds(Memory, counts, counts), min_size=1, max_size=2).map(tuple),
     st.lists(st.sampled_from(TASKS), min_size=1, max_size=3).map(tuple),
     counts,
     counts,

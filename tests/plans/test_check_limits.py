@@ -14,21 +14,30 @@ def made(name: str) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("field", "less", "said"),
+    ("field", "said"),
     [
-        ("budget_bytes", 1, "device 0 'cpu0': slab 544 + reserve 100 = 644 bytes exceed the"),
-        ("slab_bytes", 1, "a.x2.1: ends at byte 544 but device 0 'cpu0' has a slab of 543"),
-        ("reserve_bytes", 1, "needs 100 transient bytes but device 0 'cpu0' reserves 99"),
+        ("slab_bytes", "a.x2.1: ends at byte 544 but device 0 of program 'solo' has a slab of 543"),
+        ("reserve_bytes", "needs 100 transient bytes but device 0 of program 'solo' reserves 99"),
     ],
 )
-def test_devices_must_be_large_enough(field: str, less: int, said: str) -> None:
-    """A budget, slab or reserve that is one byte short is reported with both numbers."""
+def test_a_program_must_reserve_enough(field: str, said: str) -> None:
+    """A slab or reserve that is one byte short is reported with both numbers."""
     plan = made("streamed")
-    device = plan.devices[0]
-    small = replace(device, **{field: getattr(device, field) - less})
-    found = violations(replace(plan, devices=(small,)))
+    program = plan.programs[0]
+    (memory,) = program.memory
+    small = replace(memory, **{field: getattr(memory, field) - 1})
+    found = violations(replace(plan, programs=(replace(program, memory=(small,)),)))
     assert len(found) == 1
     assert said in found[0]
+
+
+def test_devices_must_be_large_enough() -> None:
+    """A budget that is one byte short of slab and reserve is reported with both numbers."""
+    plan = made("streamed")
+    small = replace(plan.devices[0], budget_bytes=plan.devices[0].budget_bytes - 1)
+    assert violations(replace(plan, devices=(small,))) == [
+        "solo: slab 544 + reserve 100 = 644 bytes exceed the budget of device 0 'cpu0', 643"
+    ]
 
 
 def test_the_host_must_be_large_enough() -> None:
@@ -46,7 +55,7 @@ def test_transients_of_streams_that_run_together_add_up() -> None:
     """A copy that needs transients beside those of compute exceeds the reserve."""
     found = violations(change(made("streamed"), "a.s1.S0", transient_bytes=1))
     assert len(found) == 1
-    assert "needs 101 transient bytes but device 0 'cpu0' reserves 100" in found[0]
+    assert "needs 101 transient bytes but device 0 of program 'solo' reserves 100" in found[0]
 
 
 def test_transients_of_host_updates_count() -> None:

@@ -77,7 +77,9 @@ def test_what_the_schema_does_not_know_is_refused(old: str, new: str, said: str)
 
 def test_a_wrong_value_is_refused_with_its_path() -> None:
     """The message of a bad number leads to it."""
-    assert "at `$.devices[0].slab_bytes`" in refusal(with_text('"slab_bytes":', '"slab_bytes":-'))
+    assert "at `$.programs[0].memory[0].slab_bytes`" in refusal(
+        with_text('"slab_bytes":', '"slab_bytes":-')
+    )
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"\xff\xfe", b'{"format":"plan"}'])

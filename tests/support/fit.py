@@ -12,7 +12,7 @@ from executor.rng import count_draws
 from executor.shard import Shard
 from executor.workload import Task, build
 from plans.capacity import value_bytes
-from plans.schema import Buffer, Op, Plan, Program, parse_id
+from plans.schema import Buffer, Memory, Op, Plan, Program, parse_id
 from plans.schema import Shard as PlanShard
 from plans.schema import Task as PlanTask
 from profiles.codec import align
@@ -38,17 +38,11 @@ def fit(
     slab = 1
     for program in plan.programs:
         buffers, used = _laid_out(program.buffers, needed)
-        programs.append(replace(program, buffers=buffers))
+        memory = (Memory(used, reserve),) * program.devices
+        programs.append(replace(program, buffers=buffers, memory=memory))
         slab = max(slab, used)
     devices = tuple(
-        replace(
-            device,
-            slab_bytes=slab,
-            reserve_bytes=reserve,
-            budget_bytes=slab + reserve,
-            emulation=emulation,
-        )
-        for device in plan.devices
+        replace(device, budget_bytes=slab + reserve, emulation=emulation) for device in plan.devices
     )
     return replace(
         plan,

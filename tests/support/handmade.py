@@ -22,6 +22,7 @@ from plans.schema import (
     Device,
     DevicePrediction,
     Host,
+    Memory,
     Plan,
     Prediction,
     Program,
@@ -43,7 +44,7 @@ def program(name: str, devices: int, parts: Iterable[Part]) -> Program:
             offsets[space] += size
     return Program(
         name=name,
-        devices=devices,
+        memory=tuple(Memory(offsets[str(d)], TRANSIENT) for d in range(devices)),
         tasks=tuple(part.task.name for part in parts),
         enter_us=0,
         period_us=0,
@@ -73,9 +74,7 @@ def assemble(
     tasks = tuple(part.task for part in parts)
     plan = Plan(
         inputs={"profile": "1" * 64},
-        devices=tuple(
-            Device(f"cpu{d}", "cpu", slab + TRANSIENT, slab, TRANSIENT, 1) for d in range(count)
-        ),
+        devices=tuple(Device(f"cpu{d}", "cpu", slab + TRANSIENT, 1) for d in range(count)),
         host=Host(size, size, tuple(store)),
         tasks=tasks,
         programs=programs,

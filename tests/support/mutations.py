@@ -175,7 +175,7 @@ def other_stream(plan: Plan) -> Sites:
 def more_transient(plan: Plan) -> Sites:
     for program, phase, index, op in all_ops(plan):
         if kind(op) in "FB":
-            new = replace(op, transient_bytes=op.transient_bytes + plan.devices[0].reserve_bytes)
+            new = replace(op, transient_bytes=op.transient_bytes + plan.devices[0].budget_bytes)
             yield op.id, partial(with_op, plan, program, phase, index, new)
 
 
@@ -218,10 +218,16 @@ def touch_buffer(plan: Plan) -> Sites:
 
 def lower_budget(plan: Plan) -> Sites:
     for index, device in enumerate(plan.devices):
-        for field in ("budget_bytes", "slab_bytes", "reserve_bytes"):
-            less = replace(device, **{field: max(getattr(device, field) - 1, 1)})
-            devices = (*plan.devices[:index], less, *plan.devices[index + 1 :])
-            yield f"{field} of device {index}", partial(replace, plan, devices=devices)
+        less = replace(device, budget_bytes=device.budget_bytes - 1)
+        devices = (*plan.devices[:index], less, *plan.devices[index + 1 :])
+        yield f"budget_bytes of device {index}", partial(replace, plan, devices=devices)
+    for program in plan.programs:
+        for place, memory in enumerate(program.memory):
+            for field in ("slab_bytes", "reserve_bytes"):
+                small = replace(memory, **{field: max(getattr(memory, field) - 1, 0)})
+                made = (*program.memory[:place], small, *program.memory[place + 1 :])
+                new = replace(program, memory=made)
+                yield f"{field} of {program.name} {place}", partial(with_program, plan, new)
     for field in ("budget_bytes", "bytes"):
         host = replace(plan.host, **{field: max(getattr(plan.host, field) - 1, 1)})
         yield f"{field} of host", partial(replace, plan, host=host)

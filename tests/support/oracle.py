@@ -38,8 +38,6 @@ def harm(plan: Plan, seed: int = 0, orders: int = 2) -> str | None:
 
 
 def _static(plan: Plan) -> None:
-    for device in plan.devices:
-        need(device.slab_bytes + device.reserve_bytes <= device.budget_bytes, "device budget")
     need(plan.host.bytes <= plan.host.budget_bytes, "host budget")
     for buffer in plan.host.buffers:
         need(buffer.offset + buffer.bytes <= plan.host.bytes, "host store")
@@ -56,12 +54,15 @@ def _static(plan: Plan) -> None:
     for segment in plan.segments:
         program = programs[segment.program]
         need(len(set(segment.devices)) == program.devices == len(segment.devices), "devices")
+        for memory, number in zip(program.memory, segment.devices, strict=True):
+            budget = plan.devices[number].budget_bytes
+            need(memory.slab_bytes + memory.reserve_bytes <= budget, "device budget")
         for op in [*program.enter, *program.round, *program.leave]:
             if not op.stream.startswith("host"):
-                device = plan.devices[segment.devices[int(op.stream.split(".")[0])]]
-                need(op.transient_bytes <= device.reserve_bytes, "reserve")
+                memory = program.memory[int(op.stream.split(".")[0])]
+                need(op.transient_bytes <= memory.reserve_bytes, "reserve")
         for buffer in program.buffers:
-            slab = plan.devices[segment.devices[int(buffer.space)]].slab_bytes
+            slab = program.memory[int(buffer.space)].slab_bytes
             need(buffer.offset + buffer.bytes <= slab, "slab")
 
 

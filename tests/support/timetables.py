@@ -15,6 +15,7 @@ from plans.schema import (
     Device,
     DevicePrediction,
     Host,
+    Memory,
     Op,
     Plan,
     Prediction,
@@ -105,7 +106,7 @@ def program(name: str, tasks: Sequence[Task]) -> Program:
     ]
     return Program(
         name=name,
-        devices=1,
+        memory=(Memory(6 * MIB, 2 * MIB),),
         tasks=tuple(one.name for one in tasks),
         enter_us=600,
         period_us=max(spans + carried),
@@ -159,7 +160,7 @@ def assemble(
     """A plan around `segments`, with predictions that follow from its timeline."""
     count = 1 + max(number for segment in segments for number in segment.devices)
     emulation = Emulation(10**9, 10**9, 10) if emulated else None
-    device = Device("box", "cpu", 8 * MIB, 6 * MIB, 2 * MIB, 1, emulation)
+    device = Device("box", "cpu", 8 * MIB, 1, emulation)
     body = Plan(
         inputs={"profile": "b" * 64},
         devices=(device,) * count,
