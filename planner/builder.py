@@ -153,7 +153,7 @@ def assemble(
     complete = all(p.complete for p in planned)
     draft = Plan(
         inputs={"profile": profile_sha256},
-        devices=(_device_spec(problem),) * problem.devices,
+        devices=tuple(_device_spec(problem, number) for number in range(problem.devices)),
         host=_host(problem, planned),
         tasks=tuple(_task(p, policy) for p in planned),
         programs=tuple(p.program for p in planned),
@@ -169,9 +169,9 @@ def assemble(
     return structs.replace(draft, prediction=predict(draft, bounds))
 
 
-def _device_spec(problem: Problem) -> Device:
+def _device_spec(problem: Problem, number: int) -> Device:
     return Device(
-        name=problem.device.name,
+        name=f"{problem.device.kind}{number}",
         kind=problem.device.kind,
         budget_bytes=problem.device_bytes,
         threads=problem.device.threads,

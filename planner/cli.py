@@ -150,7 +150,7 @@ def _build(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(summary(plan) | {"build_seconds": round(seconds, 3)}, indent=1))
     else:
-        print(describe(plan))
+        print(describe(plan, rounds=False))
         print(f"wrote {options.output} in {seconds:.1f} s")
     return 0
 

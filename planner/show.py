@@ -6,13 +6,14 @@ from itertools import groupby
 from plans.schema import Device, Op, Plan, Program, Shard, Task
 from profiles.units import show_bytes, show_us
 
-_MOST_OPS = 20  # of a stream in the listing of a round
+_MOST_OPS = 8  # of a stream in the listing of a round
 _MOST_RUNS = 12  # of alike shards in the listing of a task
 _MOST_SEGMENTS = 24
 
 
-def describe(plan: Plan) -> str:
-    """Devices, tasks, segments, bounds, per-device prediction, and a round of each program."""
+def describe(plan: Plan, *, rounds: bool = True) -> str:
+    """Devices, tasks, segments, bounds, per-device prediction; with `rounds`, a round of each
+    program."""
     paced = " (emulated)" if any(device.emulation for device in plan.devices) else ""
     sections = (
         [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{paced}"],
@@ -20,7 +21,7 @@ def describe(plan: Plan) -> str:
         ["tasks", *(line for task in plan.tasks for line in _task(task))],
         ["segments", *_segments(plan)],
         ["bounds", *_columns(_bounds(plan))],
-        *(_round(plan, program) for program in plan.programs),
+        *(_round(program) for program in plan.programs if rounds),
     )
     return "\n\n".join("\n".join(section) for section in sections)
 
@@ -117,7 +118,7 @@ def _bounds(plan: Plan) -> list[tuple[str, ...]]:
     ]
 
 
-def _round(plan: Plan, program: Program) -> list[str]:
+def _round(program: Program) -> list[str]:
     """The round's ops stream by stream: name@start+duration in µs."""
     head = (
         f"round of {program.name}: {len(program.round)} ops, every {show_us(program.period_us)}; "
@@ -126,12 +127,12 @@ def _round(plan: Plan, program: Program) -> list[str]:
     lines = [head]
     for stream in sorted({op.stream for op in program.round}):
         ops = [op for op in program.round if op.stream == stream]
-        lines.append(f"  {stream}: {_listing(ops, alone=len(plan.tasks) == 1)}")
+        lines.append(f"  {stream}: {_listing(ops, alone=len(program.tasks) == 1)}")
     return lines
 
 
 def _listing(ops: Sequence[Op], *, alone: bool) -> str:
-    """Up to _MOST_OPS ops; the task is left out of the names where there is but one."""
+    """Up to _MOST_OPS ops; the task is left out of the names where the program has but one."""
     shown = [
         f"{op.id.split('.', 1)[1] if alone else op.id}@{op.start_us}+{op.end_us - op.start_us}"
         for op in ops[:_MOST_OPS]

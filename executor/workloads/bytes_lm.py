@@ -113,8 +113,8 @@ def demo() -> list[Task]:
     All have one seed, so that the rates are compared on the same text in the same order.
     """
     sizes = {
-        "small": (partial(gpt, 128, 4, 4, 128, 0.1), 300),
-        "large": (partial(gpt, 256, 6, 8, 128, 0.1), 60),
+        "small": (partial(gpt, 128, 4, 4, 128, 0.1), 200),
+        "large": (partial(gpt, 256, 6, 8, 128, 0.1), 50),
     }
     return [
         Task(
