@@ -1,9 +1,9 @@
 """The baseline to beat: Hydra's policy, planned into the same format, judged by the same simulator.
 
-Greedy maximal shards; one shard prefetched ahead (two slots, each with room for parameters and
-optimizer state); parameters copied back after every shard, changed or not; the optimizer on the
-device right after backward; one sweep per microbatch; and tasks taken longest remaining time
-first, minibatch by minibatch, by whichever device falls free (`longest_remaining`).
+Greedy maximal shards; one shard prefetched ahead (two slots); parameters copied back after every
+shard, changed or not; the optimizer on the device right after backward; one sweep per
+microbatch; and tasks taken longest remaining time first, minibatch by minibatch, by whichever
+device falls free (`longest_remaining`).
 
 More generous than the original: copies have streams of their own, the boundaries stay on the
 device, memory is exact, and any optimizer works.
@@ -12,7 +12,7 @@ device, memory is exact, and any optimizer works.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 
 from planner.choice import extent, pack
 from planner.costs import Links, ShardCost, TaskCosts
@@ -28,10 +28,15 @@ from profiles.units import show_bytes
 
 @dataclass(frozen=True, eq=False)
 class HydraChoice:
-    """Hydra's cuts of a task and the memory they take."""
+    """Hydra's cuts of a task and the memory they take.
+
+    Parameters have two slots; optimizer state and gradients two as well, or one when memory is
+    short.
+    """
 
     costs: TaskCosts
     cuts: tuple[int, ...]
+    state_slots: int
 
     @cached_property
     def shards(self) -> tuple[ShardCost, ...]:
@@ -42,8 +47,8 @@ class HydraChoice:
         return pack(self._sizes())
 
     def _sizes(self) -> Iterator[tuple[str, int]]:
-        for slot in range(2):
-            for role in ("param", "state", "grad"):
+        for role, slots in (("param", 2), ("state", self.state_slots), ("grad", self.state_slots)):
+            for slot in range(slots):
                 yield f"{slot}.{role}", max(s.bytes_of(role) for s in self.shards)
         yield "batch", self.costs.batch_bytes
         for index in range(1, len(self.shards)):
@@ -83,11 +88,11 @@ def choose(task: Task, device_bytes: int) -> HydraChoice:
         if costs.microbatches > 1 and not costs.predictable:
             continue
         caps = sorted({costs.total("param", a, b) for a in points for b in points if a < b})
-        for cap in caps[::-1]:
+        for slots, cap in product((2, 1), caps[::-1]):
             cuts = _greedy(costs, points, cap)
             if cuts is None:
-                break
-            choice = HydraChoice(costs, cuts)
+                continue
+            choice = HydraChoice(costs, cuts, slots)
             if choice.device_bytes <= device_bytes:
                 return choice
             if not smallest or choice.device_bytes < smallest.device_bytes:
@@ -143,6 +148,7 @@ class _Sweeps:
         self.task, self.shards = choice.costs.task.name, choice.shards
         self.last, self.count = len(choice.shards) - 1, choice.costs.microbatches
         self.batch_bytes = choice.costs.batch_bytes
+        self.slots = {"param": 2, "state": choice.state_slots, "grad": choice.state_slots}
         self.serials: dict[tuple[int, str], int] = {}
 
     def entries(self) -> Iterator[Entry]:
@@ -164,7 +170,10 @@ class _Sweeps:
             serial = self.serials.get((shard, kind), 0)
             self.serials[shard, kind] = serial + 1
             name, host = f"{self.task}.s{shard}.{kind}{serial}", f"{self.task}.s{shard}.{role}"
-            yield copy(self.links, kind, name, role, size, host, f"0/{slot}.{role}")
+            yield copy(self.links, kind, name, role, size, host, self._at(role, slot))
+
+    def _at(self, role: str, slot: int) -> str:
+        return f"0/{slot % self.slots[role]}.{role}"
 
     def _reads(self, shard: int, slot: int) -> dict[str, str]:
         reads = {"param": f"0/{slot}.param"} if self.shards[shard].param_bytes else {}
@@ -191,7 +200,7 @@ class _Sweeps:
             yield from self._copy("P", shard, "state", slot)
         if m:
             yield from self._copy("P", shard, "grad", slot)
-        grad = {"grad": f"0/{slot}.grad"} if cost.grad_bytes else {}
+        grad = {"grad": self._at("grad", slot)} if cost.grad_bytes else {}
         yield entry(
             cost.backward_us,
             f"{self.task}.s{shard}.B{m}",
@@ -204,7 +213,8 @@ class _Sweeps:
         )
         if updates:
             name = f"{self.task}.s{shard}.U0"
-            yield update(cost, name, "0.compute", f"0/{slot}", f"0/{slot}.grad")
+            held = {role: self._at(role, slot) for role in ("param", "state")}
+            yield update(cost, name, "0.compute", held, self._at("grad", slot))
             yield from self._copy("S", shard, "state", slot)
         elif m < self.count - 1:
             yield from self._copy("S", shard, "grad", slot)

@@ -187,21 +187,23 @@ class _Round:
     def _update(self, shard: int, grad: str) -> Iterator[Entry]:
         cost, name = self.shards[shard], self._name(shard, "U", 0)
         if shard in self.choice.resident:
-            yield update(cost, name, "0.compute", f"0/s{shard}", grad)
+            held = {role: f"0/s{shard}.{role}" for role in ("param", "state")}
+            yield update(cost, name, "0.compute", held, grad)
             return
         stored = f"{self.task}.s{shard}.grad"
         spill = self._name(shard, "S", 0)
         yield copy(self.links, "S", spill, "grad", cost.grad_bytes, stored, grad)
-        yield update(cost, name, "host.0", f"{self.task}.s{shard}", stored)
+        held = {role: f"{self.task}.s{shard}.{role}" for role in ("param", "state")}
+        yield update(cost, name, "host.0", held, stored)
 
 
 def _slot(use: Use) -> str:
     return f"0/slot{use.slot}"
 
 
-def update(cost: ShardCost, name: str, stream: str, prefix: str, grad: str) -> Entry:
-    """The optimizer step of a shard whose buffers are `prefix`.param and `prefix`.state."""
-    held = {role: f"{prefix}.{role}" for role in ("param", "state") if cost.bytes_of(role)}
+def update(cost: ShardCost, name: str, stream: str, at: dict[str, str], grad: str) -> Entry:
+    """The optimizer step of a shard whose parameters and state are in the buffers `at`."""
+    held = {role: buffer for role, buffer in at.items() if cost.bytes_of(role)}
     host = stream.startswith("host")
     return entry(
         cost.update_host_us if host else cost.update_device_us,

@@ -11,31 +11,14 @@ from msgspec import structs
 from support import handmade
 from support.chains import Batchwise, Irregular, block, tasks_for
 from support.fit import fit
-from support.plain import train
+from support.same import assert_same
 from torch import nn
 from torch.optim import SGD, Adagrad, RMSprop
 
 import plans
-from executor.replay import Options, Result, run
-from executor.workload import Task
-from plans.schema import Plan
+from executor.replay import Options, run
 
 PARTS = {"resident": handmade.resident_part, "streamed": handmade.streamed_part}
-
-
-def assert_same(plan: Plan, tasks: list[Task], result: Result) -> None:
-    """Losses, parameters and optimizer state are bit for bit those of the plain loop."""
-    for planned, task in zip(plan.tasks, tasks, strict=True):
-        plain = train(task, planned.microbatches)
-        assert result.losses[task.name] == plain.losses
-        for name, parameter in result.model(task.name).named_parameters():
-            assert torch.equal(parameter, plain.params[name]), name
-        state = result.optimizer_state(task.name)
-        for name, values in plain.state.items():
-            assert values.keys() == state[name].keys()
-            for key, value in values.items():
-                same = torch.equal(state[name][key], value) if value is not None else True
-                assert same, (name, key)
 
 
 @pytest.mark.parametrize("name", sorted(handmade.PLANS))

@@ -1,0 +1,30 @@
+"""The promise as one assertion: a run trained, bit for bit, what the plain loop trains."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from support.plain import Plain, train
+
+from executor.replay import Result
+from executor.workload import Task
+from plans.schema import Plan
+
+
+def assert_same(
+    plan: Plan,
+    tasks: Sequence[Task],
+    result: Result,
+    oracle: Callable[[Task, int], Plain] = train,
+) -> None:
+    """Losses, parameters and optimizer state are bit for bit those of the plain loop."""
+    for planned, task in zip(plan.tasks, tasks, strict=True):
+        plain = oracle(task, planned.microbatches)
+        assert result.losses[task.name] == plain.losses
+        for name, parameter in result.model(task.name).named_parameters():
+            assert torch.equal(parameter, plain.params[name]), name
+        state = result.optimizer_state(task.name)
+        for name, values in plain.state.items():
+            assert values.keys() == state[name].keys()
+            for key, value in values.items():
+                same = torch.equal(state[name][key], value) if value is not None else True
+                assert same, (name, key)
