@@ -6,6 +6,7 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from executor import checkpoint, replay, workload
 from executor.errors import GantryError, MismatchError
 from plans.schema import Plan
 from profiles import units
-from profiles.codec import read_bytes
+from profiles.codec import check_target, read_bytes
 from profiles.schema import Emulation
 from profiles.units import show_bytes, show_us
 
@@ -26,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.command(arguments)
+        print(end="", flush=True)
         return code
     except plans.FormatError as error:
         return _fail(str(error), 2)
@@ -35,6 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         return _fail("interrupted", 1)
+    except SystemExit as stop:
+        return _fail(f"the workload called sys.exit({stop.code!r}); it must return instead", 2)
+    except OSError as error:  # files raise FormatError or UsageError
+        return _unheard(error)
+
+
+def _unheard(error: OSError) -> int:
+    """stdout takes no more. With `| head` that is no failure: output is each command's last act."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own last flush
+    if isinstance(error, BrokenPipeError):
+        return 0
+    return _fail(f"output: cannot be written: {error.strerror}", 1)
 
 
 def _fail(message: str, code: int) -> int:
@@ -43,7 +57,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="executor", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m executor", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_profile(commands.add_parser("profile", help="measure every layer of a workload"))
     _add_run(commands.add_parser("run", help="train what a plan says, as it says"))
@@ -81,6 +95,7 @@ def _rate(text: str) -> int:
 def _profile(arguments: argparse.Namespace) -> int:
     from executor import profiler  # slow to load, and `run` does without
 
+    check_target(arguments.output, _source(arguments.workload))
     options = profiler.Options(
         device_bytes=arguments.device_memory,
         emulation=Emulation(arguments.h2d, arguments.d2h, arguments.latency_us),
@@ -115,20 +130,29 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 < value < math.inf:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return value
+
+
+def _source(ref: str) -> str:
+    """The file of a workload `file.py:function`."""
+    return ref.rpartition(":")[0]
 
 
 def _run(arguments: argparse.Namespace) -> int:
     data = read_bytes(arguments.plan)
     plan = plans.loads(data, str(arguments.plan))
     plans.prove(plan)
+    log = arguments.output or Path("runs") / f"{arguments.plan.stem}.jsonl"
+    check_target(log, arguments.plan, *(_source(task.workload.ref) for task in plan.tasks))
     tasks = load_tasks(plan)
     if arguments.save:
         checkpoint.make_folder(arguments.save)
-    log = arguments.output or Path("runs") / f"{arguments.plan.stem}.jsonl"
     options = replay.Options(
         log=log,
         serial_copies=arguments.serial_copies,

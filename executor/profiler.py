@@ -31,6 +31,7 @@ from profiles.units import show_bytes, show_us
 
 HOST_SHARE = 0.8  # of the memory that is available now
 THREADS = 1  # of each emulated device
+SLOWEST = 100_000  # bytes per second of a link; over a slower one even a small copy lasts long
 
 Tick = Callable[[], object]
 
@@ -98,12 +99,20 @@ def microbatch_sizes(batch_size: int) -> list[int]:
 
 def _check(options: Options) -> None:
     """UsageError for a machine that cannot be."""
-    limits = {"--devices": options.devices, "--samples": options.samples}
-    for flag, value in limits.items():
-        if value < 1:
-            raise UsageError(f"{flag} is {value}; 1 is the least")
-    if options.emulation.latency_us < 0:
-        raise UsageError(f"--latency-us is {options.emulation.latency_us}; 0 is the least")
+    link = options.emulation
+    limits = (
+        ("--devices", options.devices, 1, 64),
+        ("--samples", options.samples, 1, 1000),
+        ("--latency-us", link.latency_us, 0, 100_000),
+    )
+    for flag, value, least, most in limits:
+        if value < least:
+            raise UsageError(f"{flag} is {value}; {least} is the least")
+        if value > most:
+            raise UsageError(f"{flag} is {value}; {most} is the most")
+    for flag, rate in (("--h2d", link.h2d_bytes_per_s), ("--d2h", link.d2h_bytes_per_s)):
+        if rate < SLOWEST:
+            raise UsageError(f"{flag} is {rate} bytes per second; {SLOWEST} is the least")
 
 
 def _task(

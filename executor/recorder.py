@@ -93,8 +93,12 @@ class Recorder:
             self._bar.close()
         if self._part is not None and self._out is not None:
             self._part.close()
-            Path(self._part.name).replace(self._out)
-            self._part = None
+            part, self._part = self._part.name, None
+            try:
+                Path(part).replace(self._out)
+            except OSError as failure:
+                reason = f"cannot be written: {failure.strerror}; the log is in {part}"
+                raise RunError(f"{self._out}: {reason}") from None
         return end.actual_us
 
     def _write(self, lines: list[Line]) -> None:

@@ -16,10 +16,12 @@ from types import ModuleType
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from executor.errors import WorkloadError, one_line
-from profiles.codec import sha256
+from profiles.codec import read_bytes, sha256
+from profiles.units import LARGEST
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -51,7 +53,7 @@ def load(ref: str) -> tuple[list[Task], str]:
     if not colon or not where or not name.isidentifier():
         raise WorkloadError(f"{ref}: a workload is file.py:function or package.module:function")
     source = _source(ref, where)
-    digest = sha256(source.read_bytes())
+    digest = sha256(read_bytes(source))
     function = getattr(_module(ref, where, source), name, None)
     if not callable(function):
         raise WorkloadError(f"{ref}: {source} has no function {name!r}")
@@ -110,8 +112,16 @@ def _checked(ref: str, tasks: object) -> list[Task]:
             raise WorkloadError(
                 f"{ref}: task name {task.name!r} may hold only letters, digits, '_' and '-'"
             )
-        if type(task.steps) is not int or task.steps < 1:
-            raise WorkloadError(f"{ref}: task {task.name} has {task.steps!r} steps; 1 is the least")
+        if type(task.steps) is not int or not 1 <= task.steps <= LARGEST:
+            raise WorkloadError(
+                f"{ref}: task {task.name} has {task.steps!r} steps; "
+                f"it must be a whole number from 1 to {LARGEST}"
+            )
+        if type(task.seed) is not int or not -(2**63) <= task.seed < 2**64:  # what torch takes
+            raise WorkloadError(
+                f"{ref}: task {task.name} has seed {task.seed!r}; "
+                "it must be a whole number of at most 64 bits"
+            )
     double = [name for name, count in Counter(t.name for t in tasks).items() if count > 1]
     if double:
         raise WorkloadError(f"{ref}: two tasks are named {double[0]}; names must differ")
@@ -132,4 +142,10 @@ def build(task: Task) -> tuple[nn.Module, Tensor]:
         raise WorkloadError(
             f"task {task.name}: model() returned {type(model).__name__}, not a torch.nn.Module"
         )
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise WorkloadError(
+                f"task {task.name}: parameter {name} has no shape until the first forward; "
+                "use a layer that is told its sizes"
+            )
     return model.train(), torch.default_generator.get_state()

@@ -3,7 +3,7 @@
 compute        all backward work (with its recomputation) plus the forward of every layer
                outside the largest last shard that fits, spread evenly over the devices
 link           bytes that cannot stay on a device must cross its link every round, spread evenly
-load-ilp       steps x the best period of one task alone: compute, links, host and memory at
+load           steps x the best period of one task alone: compute, links, host and memory at
                once, with single layers as shards and free residency (a linear program)
 critical-path  steps x the compute time of the longest task, which runs one step at a time
 """
@@ -16,7 +16,7 @@ from planner.problem import Problem
 from planner.search import Effort
 from planner.solver import minimise, solve
 from plans.schema import Bound
-from profiles.schema import Task
+from profiles.schema import Layer, Task
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def lower_bounds(problem: Problem, effort: Effort) -> tuple[Bound, ...]:
     return (
         Bound("compute", math.ceil(sum(t.steps * b.compute_us for t, b in each) / count)),
         Bound("link", math.ceil(sum(t.steps * b.link_us for t, b in each) / count)),
-        Bound("load-ilp", max(t.steps * b.period_us for t, b in each)),
+        Bound("load", max(t.steps * b.period_us for t, b in each)),
         Bound("critical-path", max(t.steps * b.compute_us for t, b in each)),
     )
 
@@ -68,9 +68,10 @@ def _alone_bytes(costs: TaskCosts, first: int, end: int) -> int:
 def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort: Effort) -> int:
     """Optimum of the layer-level load program.
 
-    stay_l in [0, 1]: the part of layer l that is resident. What is not crosses the link at
-    least once a round in each direction (new parameters in, gradients out) at the link's best
-    rate, and is updated on the host; parameters and state that stay take memory.
+    stay_l in [0, 1]: the part of layer l that is resident, parameters and state taking memory.
+    Of what does not stay, either the parameters or the state cross the link every round in each
+    direction, at its best rate. device_l >= stay_l: the part updated on the device, the rest on
+    the host.
     """
     layers = [layer for layer in costs.layers if layer.grad_bytes]
     if not layers:
@@ -81,11 +82,22 @@ def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort:
     model += period
     pairs = list(zip(layers, stay, strict=True))
     if compute_us:
-        model += period >= compute_us + sum(x.update_device.median_us * s for x, s in pairs)
-        model += period >= sum(x.update_host.median_us * (1 - s) for x, s in pairs)
-    prefetch, spill = 1e6 / links.h2d.bytes_per_s, 1e6 / links.d2h.bytes_per_s
-    model += period >= sum(x.param_bytes * prefetch * (1 - s) for x, s in pairs)
-    model += period >= sum(x.grad_bytes * spill * (1 - s) for x, s in pairs)
+        device = [model.add_variable(f"device_{i}", 0, 1) for i in range(len(layers))]
+        for here, kept in zip(device, stay, strict=True):
+            model += here >= kept
+        updates = list(zip(layers, device, strict=True))
+        model += period >= compute_us + sum(x.update_device.median_us * d for x, d in updates)
+        model += period >= sum(x.update_host.median_us * (1 - d) for x, d in updates)
+    for rate, grads in ((links.best_h2d, False), (links.best_d2h, True)):
+        crossing = [(_least_bytes(x, grads=grads) * (1e6 / rate), s) for x, s in pairs]
+        model += period >= sum(us * (1 - s) for us, s in crossing)
     model += sum((x.param_bytes + x.state_bytes) * s for x, s in pairs) <= room
     outcome = solve(model, seconds=max(1.0, effort.left), seed=effort.seed)
     return math.floor(outcome.bound - 1e-3) if outcome.bound and outcome.bound > 1e-3 else 0
+
+
+def _least_bytes(layer: Layer, *, grads: bool) -> int:
+    """What a layer that does not stay moves at least: its parameters (or, outwards, gradients),
+    or its state when it is updated on a device that only keeps the parameters."""
+    moved = layer.grad_bytes if grads else layer.param_bytes
+    return min(moved, layer.state_bytes) if layer.state_bytes else moved

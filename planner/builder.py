@@ -12,7 +12,7 @@ from planner.choice import Choice, extent, pack
 from planner.costs import Links
 from planner.errors import Infeasible
 from planner.hydra import HydraChoice
-from planner.placement import place
+from planner.placement import Work, place
 from planner.problem import Policy, Problem
 from planner.search import Effort, Search
 from plans import metrics, prove
@@ -107,18 +107,14 @@ def duration_us(program: Program, count: int) -> int:
 def _segments_gantry(
     problem: Problem, planned: Sequence[Planned], floor: int, effort: Effort
 ) -> list[Segment]:
-    """One segment per task, from its first step to its last; longest first on each device."""
+    """Every task in one segment or two, as the placement says."""
     steps = {task.name: task.steps for task in problem.tasks}
-    durations = {p.program.name: duration_us(p.program, steps[p.program.name]) for p in planned}
-    placed = place(durations, problem.devices, floor, effort)
-    free_at = [0] * problem.devices
-    segments = []
-    for name in sorted(durations, key=lambda n: (-durations[n], n)):
-        device = placed[name]
-        start, end = free_at[device], free_at[device] + durations[name]
-        free_at[device] = end
-        segments.append(Segment(name, (device,), steps[name], start, end))
-    return segments
+    works = []
+    for program in (p.program for p in planned):
+        fixed = duration_us(program, 1) - program.period_us
+        works.append(Work(program.name, steps[program.name], fixed, program.period_us))
+    pieces = place(works, problem.devices, floor, effort)
+    return [Segment(p.task, (p.device,), p.rounds, p.start_us, p.end_us) for p in pieces]
 
 
 def _segments_hydra(

@@ -5,6 +5,7 @@ Exit codes: 0 ok; 1 the check failed; 2 usage or bad file; 3 proven infeasible; 
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from planner.errors import Infeasible, NoPlanFound
 from planner.problem import Problem
 from planner.show import describe
 from plans import InvalidPlan, Plan, runlog, trace
-from profiles.codec import FormatError, read_bytes, sha256, write_atomic
+from profiles.codec import FormatError, check_target, read_bytes, sha256, write_atomic
 from profiles.units import parse_bytes
 
 _EPILOG = """examples:
@@ -35,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         command: Callable[[argparse.Namespace], int] = options.command
-        return command(options)
+        code = command(options)
+        print(end="", flush=True)
+        return code
     except FormatError as error:
         return _fail(str(error), 2)
     except InvalidPlan as error:
@@ -46,6 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 4)
     except KeyboardInterrupt:
         return _fail("interrupted", 1)
+    except OSError as error:  # files raise FormatError
+        return _unheard(error)
+
+
+def _unheard(error: OSError) -> int:
+    """stdout takes no more. With `| head` that is no failure: output is each command's last act."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own last flush
+    if isinstance(error, BrokenPipeError):
+        return 0
+    return _fail(f"output: cannot be written: {error.strerror}", 1)
 
 
 def _fail(message: str, code: int) -> int:
@@ -60,16 +73,22 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
+def _whole(text: str, least: int, most: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+    return value
+
+
+def _devices(text: str) -> int:
+    return _whole(text, 1, 1 << 16)
 
 
 def _seed(text: str) -> int:
-    if not text.isdigit() or int(text) >= 2**31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {2**31 - 1}")
-    return int(text)
+    return _whole(text, 0, 2**31 - 1)
 
 
 def _seconds(text: str) -> float:
@@ -114,7 +133,7 @@ def _add_build(commands: Any) -> None:
     parser = commands.add_parser("build", help="make a plan from a profile")
     parser.add_argument("profile", metavar="PROFILE")
     parser.add_argument("-o", "--output", required=True, metavar="PLAN")
-    parser.add_argument("--devices", type=_positive, default=1, help="how many (default 1)")
+    parser.add_argument("--devices", type=_devices, default=1, help="how many (default 1)")
     msg = "memory of each device, like 24GiB (default: as profiled)"
     parser.add_argument("--device-memory", type=_size, metavar="SIZE", help=msg)
     msg = "host memory for parameters, state and gradients (default: as profiled)"
@@ -128,6 +147,7 @@ def _add_build(commands: Any) -> None:
 
 
 def _build(options: argparse.Namespace) -> int:
+    check_target(options.output, options.profile)
     data = read_bytes(options.profile)
     profile = profiles.loads(data, options.profile)
     problem = Problem.of(
@@ -184,20 +204,29 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
+    _check_pictures(options, options.plan)
     plan = plans.load(options.plan)
-    print(describe(plan))
+    plans.prove(plan)  # what follows is about sound plans only
     _pictures(plan, None, options)
+    print(describe(plan))
     return 0
 
 
 def _compare(options: argparse.Namespace) -> int:
+    _check_pictures(options, options.plan, options.log)
     data = read_bytes(options.plan)
     plan = plans.loads(data, options.plan)
+    plans.prove(plan)
     log = runlog.load(options.log)
     result = compare(plan, log, sha256(data))
-    print(json.dumps(to_json(result), indent=1) if options.json else table(result))
     _pictures(plan, log, options)
+    print(json.dumps(to_json(result), indent=1) if options.json else table(result))
     return 0
+
+
+def _check_pictures(options: argparse.Namespace, *inputs: str) -> None:
+    for path in filter(None, (options.gantt, options.trace)):
+        check_target(path, *inputs)
 
 
 def _pictures(plan: Plan, log: runlog.RunLog | None, options: argparse.Namespace) -> None:

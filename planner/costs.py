@@ -206,6 +206,15 @@ class Links:
         h2d, d2h = kinds["h2d"], kinds["d2h"]
         return cls(h2d.alone, d2h.alone, h2d.both, d2h.both)
 
+    @property
+    def best_h2d(self) -> int:
+        """Bytes per second that no copy exceeds, whatever else is going on."""
+        return max(self.h2d.bytes_per_s, self.h2d_both.bytes_per_s)
+
+    @property
+    def best_d2h(self) -> int:
+        return max(self.d2h.bytes_per_s, self.d2h_both.bytes_per_s)
+
     def prefetch_us(self, count: int) -> int:
         """Predicted time of a host→device copy inside a round, where both directions are used."""
         return copy_us(self.h2d_both, count)

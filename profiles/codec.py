@@ -66,6 +66,8 @@ def decode(data: bytes, kind: type[T], *, version: int, where: str) -> T:
         return msgspec.json.decode(data, type=kind, strict=True)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{where}: {error}") from None
+    except RecursionError:
+        raise FormatError(f"{where}: this is not a {expected} file (nested too deeply)") from None
 
 
 def pretty(value: Any) -> bytes:
@@ -94,9 +96,35 @@ def _is_op(value: dict[str, Any]) -> bool:
     return "stream" in value and "id" in value
 
 
+def check_target(path: str | Path, *inputs: str | Path) -> None:
+    """FormatError when no file can be written at `path`, or `path` is one of `inputs`.
+
+    Changes nothing: for finding out before long work instead of after it.
+    """
+    path = Path(path)
+    try:
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        reason = ""
+        if path.is_dir():
+            reason = "it is a folder"
+        elif path.exists() and not path.is_file():
+            reason = "it is a device or pipe"
+        elif path.exists() and any(path.samefile(one) for one in inputs if Path(one).exists()):
+            reason = "this command reads it; give another name"
+        elif not folder.is_dir():
+            reason = f"{folder} is not a folder"
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            reason = f"no permission to write in {folder}"
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+    if reason:
+        raise FormatError(f"{path}: cannot be written: {reason}")
+
+
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Write to a temporary name beside `path`, then rename."""
     path = Path(path)
+    check_target(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")

@@ -2,6 +2,9 @@
 
 import re
 
+LARGEST = 1 << 50
+"""No size, count or time exceeds this (1 PiB, 35 years in µs): sums of them stay exact."""
+
 _BINARY = {"": 1, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}
 _DECIMAL = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _FACTORS = _BINARY | _DECIMAL
@@ -13,10 +16,12 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if not match:
         raise ValueError(f"{text!r} is not a size; write it like 24GiB, 500MB or 4096")
-    value = round(float(match[1]) * _FACTORS[(match[2] or "").upper()])
-    if value <= 0:
+    value = float(match[1]) * _FACTORS[(match[2] or "").upper()]
+    if value > LARGEST:
+        raise ValueError(f"{text!r} is more than 1024TiB")
+    if round(value) <= 0:
         raise ValueError(f"{text!r} is not a positive size")
-    return value
+    return round(value)
 
 
 def parse_rate(text: str) -> int:
