@@ -10,6 +10,6 @@ if __name__ == "__main__":
         code = main()
     except SystemExit as stop:  # argparse: help, or a usage error
         code = stop.code if isinstance(stop.code, int) else 2
-    sys.stdout.flush()
-    sys.stderr.flush()
+    print(end="", flush=True)
+    print(end="", file=sys.stderr, flush=True)
     os._exit(code)

@@ -73,7 +73,7 @@ class Batches:
             try:
                 self._prepare(step)
                 flats = dict(enumerate(self._cut(*self._batch(step))))
-            except Exception as error:
+            except BaseException as error:  # sys.exit in data() must not stall the run
                 text = str(error) if isinstance(error, RunError) else one_line(error)
                 with self._changed:
                     self._failure = f"task {self._task.name}: data({step}): {text}"

@@ -6,17 +6,15 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 import argparse
 import json
 import math
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import plans
 import profiles
 from executor import checkpoint, replay, workload
-from executor.errors import GantryError, MismatchError
+from executor.errors import MismatchError
 from plans.schema import Plan
-from profiles import units
+from profiles import console
 from profiles.codec import check_target, read_bytes
 from profiles.schema import Emulation
 from profiles.units import show_bytes, show_us
@@ -24,36 +22,7 @@ from profiles.units import show_bytes, show_us
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse `argv`, run the command, print errors as one line; the exit code."""
-    arguments = _parser().parse_args(argv)
-    try:
-        code: int = arguments.command(arguments)
-        print(end="", flush=True)
-        return code
-    except plans.FormatError as error:
-        return _fail(str(error), 2)
-    except plans.InvalidPlan as error:
-        return _fail(str(error), 1)
-    except GantryError as error:
-        return _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 1)
-    except SystemExit as stop:
-        return _fail(f"the workload called sys.exit({stop.code!r}); it must return instead", 2)
-    except OSError as error:  # files raise FormatError or UsageError
-        return _unheard(error)
-
-
-def _unheard(error: OSError) -> int:
-    """stdout takes no more. With `| head` that is no failure: output is each command's last act."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own last flush
-    if isinstance(error, BrokenPipeError):
-        return 0
-    return _fail(f"output: cannot be written: {error.strerror}", 1)
-
-
-def _fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return code
+    return console.run(_parser(), argv)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,29 +36,19 @@ def _parser() -> argparse.ArgumentParser:
 def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("workload", help="file.py:function or package.module:function")
     parser.add_argument("--device", choices=["cpu"], default="cpu", help="cpu: emulated devices")
-    parser.add_argument("--device-memory", type=_size, required=True, metavar="SIZE", help="24MiB")
+    parser.add_argument(
+        "--device-memory", type=console.size, required=True, metavar="SIZE", help="24MiB"
+    )
     for link in ("--h2d", "--d2h"):
-        parser.add_argument(link, type=_rate, default="1GB/s", metavar="RATE", help="default 1GB/s")
+        parser.add_argument(
+            link, type=console.rate, default="1GB/s", metavar="RATE", help="default 1GB/s"
+        )
     parser.add_argument("--latency-us", type=int, default=20, metavar="N", help="of a copy")
     parser.add_argument("--devices", type=int, default=2, metavar="N", help="default 2")
     parser.add_argument("--samples", type=int, default=9, metavar="N", help="of each time")
-    parser.add_argument("--host-memory", type=_size, metavar="SIZE", help="default: what is free")
+    parser.add_argument("--host-memory", type=size, metavar="SIZE", help="default: what is free")
     parser.add_argument("-o", "--output", type=Path, required=True, help="profile file")
     parser.set_defaults(command=_profile)
-
-
-def _size(text: str) -> int:
-    try:
-        return units.parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _rate(text: str) -> int:
-    try:
-        return units.parse_rate(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _profile(arguments: argparse.Namespace) -> int:
@@ -118,7 +77,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", type=Path, metavar="DIR", help="write <task>.pt files there")
     parser.add_argument(
         "--stall-seconds",
-        type=_seconds,
+        type=console.seconds,
         metavar="N",
         help="give up when no op ends for so long; default 60, or 20 times the longest op",
     )
@@ -127,16 +86,6 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(command=_run)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return value
 
 
 def _source(ref: str) -> str:

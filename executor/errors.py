@@ -1,10 +1,6 @@
-"""What can go wrong for a user: one line each, with the exit code it ends the command with."""
+"""What can go wrong while profiling and running: one line each, with an exit code."""
 
-
-class GantryError(Exception):
-    """A failed run: exit code 1. The message is one line: what, where, both numbers, remedy."""
-
-    exit_code = 1
+from profiles.errors import GantryError
 
 
 class UsageError(GantryError):
@@ -22,7 +18,7 @@ class MismatchError(UsageError):
 
 
 class RunError(GantryError):
-    """An op failed, stalled, was interrupted or broke a promise of the plan."""
+    """Exit code 1: an op failed, stalled, was interrupted or broke a promise of the plan."""
 
 
 def one_line(error: BaseException) -> str:

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from executor.errors import GantryError, WorkloadError, one_line
+from executor.errors import WorkloadError, one_line
 from executor.rng import DrawError, OwnRandomness
 from executor.workload import Task
+from profiles.errors import GantryError
 
 
 @contextmanager
@@ -70,15 +71,15 @@ def _checked_output(layer: nn.Module, x: Tensor) -> Tensor:
     torch.default_generator.set_state(state)
     again = x.clone()
     second = output(layer, again)
-    if not torch.equal(again, x):
+    if not _same(again, x):
         raise WorkloadError("changes its input in place; use inplace=False")
     for name, value in layer.named_buffers():
-        if name not in buffers or not torch.equal(value, buffers[name]):
+        if name not in buffers or not _same(value, buffers[name]):
             raise WorkloadError(
                 f"changes its buffer {name} in a forward, and recomputing would change it twice; "
                 "use a layer without running statistics, such as LayerNorm or GroupNorm"
             )
-    if not torch.equal(first, second) and not first.isnan().any():
+    if not _same(first, second):
         raise WorkloadError(
             "gives another output when it is recomputed with the same random state; "
             "let it draw from torch's default generator only"
@@ -95,3 +96,10 @@ def output(layer: nn.Module, x: Tensor) -> Tensor:
             f"returned {type(y).__name__}; between layers there is exactly one tensor"
         )
     return y
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    """Equal values, nan being equal to nan."""
+    if left.shape != right.shape or not left.is_floating_point():
+        return torch.equal(left, right)
+    return torch.allclose(left, right, rtol=0, atol=0, equal_nan=True)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from executor.device import CpuDevice
-from executor.errors import GantryError, RunError, UsageError, one_line
+from executor.errors import RunError, UsageError, one_line
 from executor.meter import MemoryMeter
 from executor.ops import LiveTask, Place
 from executor.recorder import Recorder
@@ -26,6 +26,7 @@ from executor.streams import Halt
 from executor.workload import Task
 from plans.schema import Plan, Program
 from profiles.codec import pretty, sha256
+from profiles.errors import GantryError
 
 _TICK_S = 0.1  # how often the main thread writes the log and looks for a stall
 _GOODBYE_S = 1.0  # how long a failed run waits for its threads to stop

@@ -11,12 +11,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from executor.device import use_threads
-from executor.errors import GantryError, one_line
+from executor.errors import one_line
 from executor.ops import LiveTask, Place, Work, resolve
 from executor.recorder import Recorder
 from executor.streams import Halt, Stopped, Stream, Ticket
 from plans.metrics import plan_stream
 from plans.schema import Op, Program, Segment
+from profiles.errors import GantryError
 
 _PHASES = ("enter", "round", "leave")
 
@@ -161,8 +162,8 @@ class SegmentRun:
         """A stream's thread: its jobs of each phase, then wait for all streams' phase to end."""
         stream, setup = self._streams[name], self._setup
         place = setup.places[self._segment.devices[_device(name)]]
-        use_threads(1 if name.endswith(("h2d", "d2h", "p2p")) else place.device.spec.threads)
         try:
+            use_threads(1 if name.endswith(("h2d", "d2h", "p2p")) else place.device.spec.threads)
             for phase in _PHASES:
                 self._replay(stream, self._jobs[name][phase], self._rounds[phase])
                 for other, peer in self._streams.items():

@@ -5,10 +5,9 @@ Exit codes: 0 ok; 1 the check failed; 2 usage or bad file; 3 proven infeasible; 
 
 import argparse
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,11 @@ import plans
 import profiles
 from planner.builder import build
 from planner.compare import compare, table, to_json
-from planner.errors import Infeasible, NoPlanFound
 from planner.problem import Problem
 from planner.show import describe
-from plans import InvalidPlan, Plan, runlog, trace
-from profiles.codec import FormatError, check_target, read_bytes, sha256, write_atomic
-from profiles.units import parse_bytes
+from plans import Plan, runlog, trace
+from profiles import console
+from profiles.codec import check_target, read_bytes, sha256, write_atomic
 
 _EPILOG = """examples:
   python -m planner build profiles/demo.json --devices 2 -o plans/demo.json
@@ -33,72 +31,7 @@ exit codes: 0 ok; 1 failed check; 2 usage or bad file; 3 proven infeasible; 4 no
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is returned, errors are one line on stderr."""
-    options = _parser().parse_args(arguments)
-    try:
-        command: Callable[[argparse.Namespace], int] = options.command
-        code = command(options)
-        print(end="", flush=True)
-        return code
-    except FormatError as error:
-        return _fail(str(error), 2)
-    except InvalidPlan as error:
-        return _fail(str(error), 1)
-    except Infeasible as error:
-        return _fail(f"infeasible: {error}", 3)
-    except NoPlanFound as error:
-        return _fail(str(error), 4)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 1)
-    except OSError as error:  # files raise FormatError
-        return _unheard(error)
-
-
-def _unheard(error: OSError) -> int:
-    """stdout takes no more. With `| head` that is no failure: output is each command's last act."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own last flush
-    if isinstance(error, BrokenPipeError):
-        return 0
-    return _fail(f"output: cannot be written: {error.strerror}", 1)
-
-
-def _fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return code
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _whole(text: str, least: int, most: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
-    return value
-
-
-def _devices(text: str) -> int:
-    return _whole(text, 1, 1 << 16)
-
-
-def _seed(text: str) -> int:
-    return _whole(text, 0, 2**31 - 1)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return value
+    return console.run(_parser(), arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -133,13 +66,15 @@ def _add_build(commands: Any) -> None:
     parser = commands.add_parser("build", help="make a plan from a profile")
     parser.add_argument("profile", metavar="PROFILE")
     parser.add_argument("-o", "--output", required=True, metavar="PLAN")
-    parser.add_argument("--devices", type=_devices, default=1, help="how many (default 1)")
+    parser.add_argument(
+        "--devices", type=console.whole(1, 1 << 16), default=1, help="how many (default 1)"
+    )
     msg = "memory of each device, like 24GiB (default: as profiled)"
-    parser.add_argument("--device-memory", type=_size, metavar="SIZE", help=msg)
+    parser.add_argument("--device-memory", type=console.size, metavar="SIZE", help=msg)
     msg = "host memory for parameters, state and gradients (default: as profiled)"
-    parser.add_argument("--host-memory", type=_size, metavar="SIZE", help=msg)
-    parser.add_argument("--time-limit", type=_seconds, default=60.0, metavar="SECONDS")
-    parser.add_argument("--seed", type=_seed, default=0)
+    parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=msg)
+    parser.add_argument("--time-limit", type=console.seconds, default=60.0, metavar="SECONDS")
+    parser.add_argument("--seed", type=console.whole(0, 2**31 - 1), default=0)
     msg = "gantry, or hydra: the baseline to compare with"
     parser.add_argument("--policy", choices=("gantry", "hydra"), default="gantry", help=msg)
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -10,7 +10,7 @@ from plans.metrics import Planned, exposed_copy_us, timeline
 from plans.runlog import RunLog
 from plans.schema import Plan, parse_id
 from plans.trace import happened
-from profiles.codec import FormatError
+from profiles.errors import FormatError
 from profiles.units import show_bytes, show_us
 
 KINDS = "FBURPSX"

@@ -110,8 +110,18 @@ class TaskCosts:
             "saved": [cost.saved_bytes for cost in costs],
             "update_peak": [layer.update_peak_bytes for layer in layers],
             "draws": [cost.rng_draws or 0 for cost in costs],
+            "tied": self._tied_bytes(),
         }
         return {name: _prefix(values) for name, values in columns.items()}
+
+    def _tied_bytes(self) -> list[int]:
+        """Per owner of a tied parameter: autograd holds its users' gradients until all are there.
+
+        At most two at once, the sum so far and the next one; of the whole layer, since the
+        profile does not say which of its parameters are tied.
+        """
+        owners = {group[0] for group in self.task.ties}
+        return [2 * x.grad_bytes if i in owners else 0 for i, x in enumerate(self.layers)]
 
     @cached_property
     def _peaks(self) -> dict[str, Array]:
@@ -137,28 +147,29 @@ class TaskCosts:
         peaks, base = self._peaks, int(self._sums["saved"][first])
         last = int(peaks["backward"][end - 1])
         inner = int(peaks["backward_inner"][first : end - 1].max(initial=0))
-        return max(last, inner) - base
+        return max(last, inner) - base + self.total("tied", first, end)
 
     def growing(self, points: Sequence[int], left: int) -> Iterator[tuple[int, Caps]]:
         """What ever longer shards from cut point `left` on need: (right point, bytes).
 
         Neither number falls as a shard grows.
         """
-        param, saved, last, inner = self._lists
+        param, saved, tied, last, inner = self._lists
         first, reached, most = points[left], points[left], 0
         for right in range(left + 1, len(points)):
             end = points[right]
             most = max(most, *inner[max(first, reached - 1) : end - 1], 0)
             reached = end
-            peak = max(most, last[end - 1]) - saved[first]
+            peak = max(most, last[end - 1]) - saved[first] + tied[end] - tied[first]
             yield right, Caps(param[end] - param[first], peak)
 
     @cached_property
-    def _lists(self) -> tuple[list[int], list[int], list[int], list[int]]:
+    def _lists(self) -> tuple[list[int], ...]:
         """Columns that the cut search reads layer by layer; lists are faster there than arrays."""
         return (
             self._sums["param"].tolist(),
             self._sums["saved"].tolist(),
+            self._sums["tied"].tolist(),
             self._peaks["backward"].tolist(),
             self._peaks["backward_inner"].tolist(),
         )

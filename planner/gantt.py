@@ -15,7 +15,8 @@ from planner.bars import Bar, Window
 from plans.metrics import phase_starts
 from plans.runlog import RunLog
 from plans.schema import Plan
-from profiles.codec import FormatError, write_atomic
+from profiles.codec import write_atomic
+from profiles.errors import FormatError
 from profiles.units import show_us
 
 if TYPE_CHECKING:

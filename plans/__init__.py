@@ -4,7 +4,8 @@ from pathlib import Path
 
 from plans.check import violations
 from plans.schema import VERSION, Plan
-from profiles.codec import FormatError, decode, pretty, read_bytes, sha256, write_atomic
+from profiles.codec import decode, pretty, read_bytes, sha256, write_atomic
+from profiles.errors import FormatError, GantryError
 
 __all__ = [
     "FormatError",
@@ -19,7 +20,7 @@ __all__ = [
 ]
 
 
-class InvalidPlan(Exception):
+class InvalidPlan(GantryError):
     """The checker found violations; `violations` holds them all, the message the first few."""
 
     def __init__(self, found: list[str]) -> None:

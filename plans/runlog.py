@@ -6,7 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from profiles.codec import FormatError, read_bytes
+from profiles.codec import read_bytes
+from profiles.errors import FormatError
 from profiles.schema import Count, Sha256, Struct
 
 VERSION = 1
@@ -67,10 +68,13 @@ def encode(lines: Iterable[Line]) -> bytes:
 
 
 def load(path: str | Path) -> RunLog:
-    """The log in `path`; FormatError with the line number otherwise."""
+    """The log in `path`; FormatError with the line number otherwise.
+
+    A last line without its end, of a run that was killed while it wrote, is left out.
+    """
     lines = list(_lines(path))
     if not lines or not isinstance(lines[0], Header):
-        raise FormatError(f"{path}: line 1: a run log begins with a header")
+        raise FormatError(f"{path}: line 1: this is not a run log; it begins with a header")
     ends = [line for line in lines if isinstance(line, End)]
     return RunLog(
         header=lines[0],
@@ -82,8 +86,9 @@ def load(path: str | Path) -> RunLog:
 
 def _lines(path: str | Path) -> Iterator[Line]:
     decoder = msgspec.json.Decoder(Line)
-    for number, row in enumerate(read_bytes(path).splitlines(), 1):
+    *rows, _ = read_bytes(path).split(b"\n")
+    for number, row in enumerate(rows, 1):
         try:
             yield decoder.decode(row)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise FormatError(f"{path}: line {number}: {error}") from None

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from profiles.schema import Count, Emulation, Name, Positive, Sha256, Struct, Workload
+from profiles.schema import Count, Emulation, Name, Positive, Sha256, Struct, Threads, Workload
 
 VERSION = 1
 
@@ -108,7 +108,7 @@ class Device(Struct, frozen=True):
     name: str
     kind: Literal["cpu", "cuda"]
     budget_bytes: Positive
-    threads: Positive
+    threads: Threads
     emulation: Emulation | None = None
 
 

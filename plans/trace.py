@@ -12,7 +12,7 @@ import msgspec
 from plans.metrics import Planned, phase_starts, plan_stream
 from plans.runlog import RunLog
 from plans.schema import Op, Plan, Program, Segment, parse_id
-from profiles.codec import FormatError
+from profiles.errors import FormatError
 
 MOST_OPS = 200_000
 """About so many ops of a plan are drawn; of longer ones the first rounds of each segment."""

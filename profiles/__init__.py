@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from profiles.check import violations
-from profiles.codec import FormatError, decode, pretty, read_bytes, sha256, write_atomic
+from profiles.codec import decode, pretty, read_bytes, sha256, write_atomic
+from profiles.errors import FormatError
 from profiles.schema import VERSION, Profile
 
 __all__ = ["FormatError", "Profile", "load", "loads", "save", "sha256", "violations"]

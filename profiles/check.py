@@ -1,18 +1,12 @@
 """What a profile must satisfy beyond its schema. All violations at once."""
 
 from collections.abc import Iterator
-from typing import Any
-
-import msgspec
 
 from profiles.schema import Layer, Profile, Task, Time
-from profiles.units import LARGEST
 
 
 def violations(profile: Profile) -> list[str]:
     """Every rule that `profile` breaks, each with the place; empty when it is sound."""
-    if (path := _oversized(msgspec.to_builtins(profile))) is not None:
-        return [f"number over {LARGEST}, the largest allowed - at `${path}`"]
     found = list(_machine(profile))
     names = [task.name for task in profile.tasks]
     found += [
@@ -21,21 +15,6 @@ def violations(profile: Profile) -> list[str]:
     for task in profile.tasks:
         found += _task(task)
     return found
-
-
-def _oversized(value: Any) -> str | None:
-    """The JSON path, without its `$`, of the first number beyond LARGEST."""
-    if isinstance(value, int):
-        return "" if abs(value) > LARGEST else None
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if (path := _oversized(inner)) is not None:
-                return f".{key}{path}"
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            if (path := _oversized(inner)) is not None:
-                return f"[{index}]{path}"
-    return None
 
 
 def _machine(profile: Profile) -> Iterator[str]:

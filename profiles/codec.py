@@ -12,19 +12,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from profiles.errors import FormatError
+
 T = TypeVar("T")
 
 ALIGNMENT = 256
 """Every parameter view, buffer and boundary begins at a multiple of this many bytes."""
 
 _LINE = 160  # a JSON value that fits into so many columns stays on one line
-
-
-class FormatError(Exception):
-    """A file is missing, not JSON, of another format or version, or breaks its schema.
-
-    The message is one line for the user: which file, where in it, what is wrong.
-    """
 
 
 def align(count: int) -> int:

@@ -9,8 +9,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
+from profiles.units import LARGEST
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+Threads = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+$")]
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 
@@ -57,7 +60,7 @@ class Device(Struct, frozen=True):
     name: str
     kind: Literal["cpu", "cuda"]
     usable_bytes: Positive
-    threads: Positive  # intra-op threads of one device; only CPU devices have more than one choice
+    threads: Threads  # intra-op threads of one device
     links: tuple[Link, ...]
     emulation: Emulation | None = None
 

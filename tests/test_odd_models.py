@@ -171,13 +171,8 @@ STREAMING = [
     frozen_layer,
     frozen_start,
     frozen_bias,
-    pytest.param(
-        tied_layers, marks=pytest.mark.xfail(reason="neighbours that are tied are cut apart")
-    ),
-    pytest.param(
-        layer_used_twice,
-        marks=pytest.mark.xfail(reason="two gradients of one parameter wait to be added"),
-    ),
+    tied_layers,
+    layer_used_twice,
     whole_numbers,
     double_precision,
 ]

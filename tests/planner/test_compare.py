@@ -8,7 +8,7 @@ import pytest
 from support import timetables
 
 from planner.compare import compare, table, to_json
-from profiles.codec import FormatError
+from profiles.errors import FormatError
 
 replace = msgspec.structs.replace
 SHA = timetables.PLAN_SHA256

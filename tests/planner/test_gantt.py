@@ -12,7 +12,7 @@ from support import timetables
 
 from planner import bars, gantt
 from plans import metrics
-from profiles.codec import FormatError
+from profiles.errors import FormatError
 
 replace = msgspec.structs.replace
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 from support import timetables
 
 from plans import runlog
-from profiles.codec import FormatError
+from profiles.errors import FormatError
 
 
 def _write(path: Path, log: runlog.RunLog) -> Path:
@@ -55,11 +56,20 @@ def test_broken_line_is_named_by_its_number(tmp_path: Path) -> None:
         runlog.load(path)
 
 
-def test_half_a_line_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
-    """A line cut in the middle gives a FormatError with its number."""
+def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
+    """What a killed run was just writing is no error; the run has no end."""
     path = _write(tmp_path / "run.jsonl", timetables.log(timetables.tiny()))
+    whole = runlog.load(path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(FormatError, match="line 7"):
+    assert runlog.load(path) == structs.replace(whole, end=None)
+
+
+def test_half_a_line_in_the_middle_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
+    """A line cut in the middle of the log gives a FormatError with its number."""
+    path = _write(tmp_path / "run.jsonl", timetables.log(timetables.tiny()))
+    rows = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([rows[0], rows[1][:9] + b"\n", *rows[2:]]))
+    with pytest.raises(FormatError, match="line 2"):
         runlog.load(path)
 
 
@@ -69,7 +79,7 @@ def test_log_must_begin_with_a_header(tmp_path: Path, drop: int | None) -> None:
     path = _write(tmp_path / "run.jsonl", timetables.log(timetables.tiny()))
     rows = [] if drop is None else path.read_bytes().splitlines()[1:]
     path.write_bytes(b"\n".join(rows))
-    with pytest.raises(FormatError, match="line 1: a run log begins with a header"):
+    with pytest.raises(FormatError, match="line 1: this is not a run log"):
         runlog.load(path)
 
 

@@ -7,7 +7,8 @@ import pytest
 from support.handmade import PLANS, streamed
 
 import plans
-from profiles.codec import FormatError, pretty, write_atomic
+from profiles.codec import pretty, write_atomic
+from profiles.errors import FormatError
 
 
 def encoded() -> bytes:

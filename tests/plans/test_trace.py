@@ -13,7 +13,7 @@ from plans import metrics
 from plans import trace as module
 from plans.schema import Plan
 from plans.trace import trace
-from profiles.codec import FormatError
+from profiles.errors import FormatError
 
 replace = msgspec.structs.replace
 

@@ -1,0 +1,90 @@
+"""What the two command lines have in common: arguments, and how a command ends.
+
+Results go to stdout and are each command's last act; errors are one line on stderr.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from profiles.errors import GantryError
+from profiles.units import parse_bytes, parse_rate
+
+
+def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    """Parse, run the command (its `command` default), and turn errors into exit codes."""
+    options = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal may not know µ or …
+    try:
+        code: int = options.command(options)
+        print(end="", flush=True)
+        return code
+    except GantryError as error:
+        return fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return fail("interrupted", 1)
+    except SystemExit as stop:
+        return fail(f"the workload called sys.exit({stop.code!r}); it must return instead", 2)
+    except OSError as error:  # trouble with files is a GantryError
+        return _unheard(error)
+
+
+def fail(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+def _unheard(error: OSError) -> int:
+    """stdout takes no more. With `| head` that is no failure: nothing was left to do."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own last flush
+    if isinstance(error, BrokenPipeError):
+        return 0
+    return fail(f"output: cannot be written: {error.strerror}", 1)
+
+
+def size(text: str) -> int:
+    """An argument such as 24GiB."""
+    return _parsed(parse_bytes, text)
+
+
+def rate(text: str) -> int:
+    """An argument such as 25GB/s."""
+    return _parsed(parse_rate, text)
+
+
+def _parsed(parse: Callable[[str], int], text: str) -> int:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def seconds(text: str) -> float:
+    """A positive, finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return value
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """A parser of whole numbers from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number from {least} to {most}"
+            )
+        return value
+
+    return parse
