@@ -46,7 +46,9 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--latency-us", type=int, default=20, metavar="N", help="of a copy")
     parser.add_argument("--devices", type=int, default=2, metavar="N", help="default 2")
     parser.add_argument("--samples", type=int, default=9, metavar="N", help="of each time")
-    parser.add_argument("--host-memory", type=size, metavar="SIZE", help="default: what is free")
+    parser.add_argument(
+        "--host-memory", type=console.size, metavar="SIZE", help="default: what is free"
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, help="profile file")
     parser.set_defaults(command=_profile)
 

@@ -191,6 +191,8 @@ class _Replay:
             if self._halt.failure:
                 return
             ended |= {i for i, segment in self._active.items() if segment.ended}
+            for index in ended & self._active.keys():
+                self._active[index].forget()
             self._active = {i: s for i, s in self._active.items() if i not in ended}
 
     def _watch(self) -> None:

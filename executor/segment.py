@@ -80,6 +80,10 @@ class SegmentRun:
     def ended(self) -> bool:
         return self._left == 0
 
+    def forget(self) -> None:
+        """The segment has ended; nobody needs to wake its streams any more."""
+        self._setup.halt.forget(list(self._streams.values()))
+
     def start(self) -> None:
         for task in self._tasks:
             task.batches.start()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from executor.errors import WorkloadError, one_line
 from executor.flat import Spec, Views, spec_of, view
@@ -126,15 +127,19 @@ class Shard:
             y = self._scaled_loss(y, targets)
         recomputed()
         before = [p.grad._version for p in self.trainable if p.grad is not None]
+        loss = float(y.item()) if targets is not None else None
         if y.requires_grad:
-            torch.autograd.backward(y, dy)
+            # From the edge, not from y, so that y can go as soon as no saved tensor needs it.
+            start = get_gradient_edge(y) if targets is None else y
+            del y
+            torch.autograd.backward(start, dy)
         self._all_reached(before)
         spec = None
         if dx is not None:
             grad = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
             spec = spec_of(grad)
             view(dx, spec).copy_(grad)
-        return Done(float(y.item()) if targets is not None else None, spec)
+        return Done(loss, spec)
 
     def update(self, param_flat: Tensor, grad_flat: Tensor, state_flat: Tensor | None) -> None:
         """One optimizer step in place on these flats, on the host or on a device.

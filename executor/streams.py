@@ -23,6 +23,10 @@ class Halt:
         """Wake these streams when the run stops."""
         self._streams += streams
 
+    def forget(self, streams: Sequence["Stream"]) -> None:
+        """These streams have ended."""
+        self._streams = [stream for stream in self._streams if stream not in streams]
+
     def fail(self, message: str) -> None:
         """End the run with this message, unless it has one already."""
         with self._lock:

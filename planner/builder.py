@@ -1,7 +1,7 @@
 """From a problem to a proven plan: search every task, place them, lay out segments, certify."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -19,7 +19,6 @@ from plans import metrics, prove
 from plans.schema import (
     Bound,
     Device,
-    DevicePrediction,
     Host,
     Plan,
     Prediction,
@@ -28,13 +27,13 @@ from plans.schema import (
     Shard,
     Solver,
     Task,
-    TaskPrediction,
 )
+from profiles import schema as profile
 from profiles.units import show_bytes
 
 
 @dataclass(frozen=True)
-class Planned:
+class Answer:
     """One task's choice and program, and how it was found."""
 
     choice: Choice | HydraChoice
@@ -65,27 +64,46 @@ def build(
     return plan
 
 
-def _gantry(problem: Problem, effort: Effort) -> list[Planned]:
+def _gantry(problem: Problem, effort: Effort) -> list[Answer]:
     links = Links.of(problem.device)
-    planned = []
+    answers = []
     for index, task in enumerate(problem.tasks):
         share = effort.left / (len(problem.tasks) - index)
         own = Effort(time.monotonic() + share, effort.seed)
-        found = Search(task, links, problem.device_bytes).best(own)
-        planned.append(Planned(found.choice, found.program, found.candidates, found.complete))
-    return planned
+        answers.append(_best(task, links, problem.device_bytes, own))
+    return answers
 
 
-def _hydra(problem: Problem, effort: Effort) -> list[Planned]:
+def _best(task: profile.Task, links: Links, device_bytes: int, effort: Effort) -> Answer:
+    """The shorter of what the search finds and of the baseline, which sweeps once per microbatch
+    and so needs less memory for boundaries; Infeasible when neither fits."""
+    failures: list[Infeasible] = []
+    answers: list[Answer] = []
+    try:
+        found = Search(task, links, device_bytes).best(effort)
+        answers.append(Answer(found.choice, found.program, found.candidates, found.complete))
+    except Infeasible as error:
+        failures.append(error)
+    try:
+        answers.append(_baseline(task, links, device_bytes))
+    except Infeasible as error:
+        failures.append(error)
+    if not answers:
+        raise min(failures, key=lambda failure: failure.smallest)
+    return min(answers, key=lambda answer: duration_us(answer.program, task.steps))
+
+
+def _hydra(problem: Problem, effort: Effort) -> list[Answer]:
     links = Links.of(problem.device)
-    planned = []
-    for task in problem.tasks:
-        choice = hydra.choose(task, problem.device_bytes)
-        planned.append(Planned(choice, hydra.program(choice, links), 1, True))
-    return planned
+    return [_baseline(task, links, problem.device_bytes) for task in problem.tasks]
 
 
-def _host(problem: Problem, planned: Sequence[Planned]) -> Host:
+def _baseline(task: profile.Task, links: Links, device_bytes: int) -> Answer:
+    choice = hydra.choose(task, device_bytes)
+    return Answer(choice, hydra.program(choice, links), 1, True)
+
+
+def _host(problem: Problem, planned: Sequence[Answer]) -> Host:
     """The host store of all tasks; Infeasible when it exceeds the host budget."""
     buffers = pack((b for p in planned for b in p.choice.host_buffers()), "host")
     need = extent(buffers)
@@ -93,7 +111,8 @@ def _host(problem: Problem, planned: Sequence[Planned]) -> Host:
         raise Infeasible(
             f"the host store of {len(planned)} task(s) needs {show_bytes(need)} ({need} bytes) but "
             f"the host offers {show_bytes(problem.host_bytes)} ({problem.host_bytes} bytes); "
-            f"smallest --host-memory that would do: {need}"
+            f"smallest --host-memory that would do: {need}",
+            need,
         )
     return Host(budget_bytes=problem.host_bytes, bytes=need, buffers=buffers)
 
@@ -105,7 +124,7 @@ def duration_us(program: Program, count: int) -> int:
 
 
 def _segments_gantry(
-    problem: Problem, planned: Sequence[Planned], floor: int, effort: Effort
+    problem: Problem, planned: Sequence[Answer], floor: int, effort: Effort
 ) -> list[Segment]:
     """Every task in one segment or two, as the placement says."""
     steps = {task.name: task.steps for task in problem.tasks}
@@ -118,7 +137,7 @@ def _segments_gantry(
 
 
 def _segments_hydra(
-    problem: Problem, planned: Sequence[Planned], floor: int, effort: Effort
+    problem: Problem, planned: Sequence[Answer], floor: int, effort: Effort
 ) -> list[Segment]:
     """A segment per turn: minibatches of one task in a row on one device."""
     programs = {p.program.name: p.program for p in planned}
@@ -139,7 +158,7 @@ def _segments_hydra(
 
 def assemble(
     problem: Problem,
-    planned: Sequence[Planned],
+    planned: Sequence[Answer],
     segments: Sequence[Segment],
     bounds: tuple[Bound, ...],
     profile_sha256: str,
@@ -151,7 +170,7 @@ def assemble(
         inputs={"profile": profile_sha256},
         devices=tuple(_device_spec(problem, number) for number in range(problem.devices)),
         host=_host(problem, planned),
-        tasks=tuple(_task(p, policy) for p in planned),
+        tasks=tuple(_task(p) for p in planned),
         programs=tuple(p.program for p in planned),
         segments=tuple(segments),
         prediction=Prediction(0, 0, "", 0, bounds, (), ()),
@@ -175,9 +194,12 @@ def _device_spec(problem: Problem, number: int) -> Device:
     )
 
 
-def _task(planned: Planned, policy: Policy) -> Task:
+def _task(planned: Answer) -> Task:
     costs = planned.choice.costs
-    resident = planned.choice.resident if isinstance(planned.choice, Choice) else frozenset()
+    choice = planned.choice
+    # The baseline keeps nothing on a device and updates everything there.
+    resident = choice.resident if isinstance(choice, Choice) else frozenset[int]()
+    on_device = resident if isinstance(choice, Choice) else frozenset(range(len(choice.shards)))
     return Task(
         name=costs.task.name,
         workload=costs.task.workload,
@@ -193,14 +215,14 @@ def _task(planned: Planned, policy: Policy) -> Task:
                 end_layer=cost.end,
                 resident=index in resident,
                 activations="recompute",
-                update="device" if index in resident or policy == "hydra" else "host",
+                update="device" if index in on_device else "host",
                 param_bytes=cost.param_bytes,
                 grad_bytes=cost.grad_bytes,
                 state_bytes=cost.state_bytes,
                 in_bytes=cost.in_bytes,
                 rng_draws=cost.rng_draws,
             )
-            for index, cost in enumerate(planned.choice.shards)
+            for index, cost in enumerate(choice.shards)
         ),
     )
 
@@ -209,33 +231,12 @@ def predict(plan: Plan, bounds: tuple[Bound, ...]) -> Prediction:
     """Makespan, bound, gap, and what each device and task does, from the plan's own times."""
     makespan = max(segment.end_us for segment in plan.segments)
     best = max(bounds, key=lambda bound: bound.us)
-    programs = {program.name: program for program in plan.programs}
-    tasks = []
-    for task in plan.tasks:
-        own = [s for s in plan.segments if task.name in programs[s.program].tasks]
-        begin, end = min(s.start_us for s in own), max(s.end_us for s in own)
-        period = programs[own[0].program].period_us
-        tasks.append(TaskPrediction(task.name, begin, end, period))
     return Prediction(
         makespan_us=makespan,
         lower_bound_us=best.us,
         lower_bound_name=best.name,
         gap_ppm=(makespan - best.us) * 1_000_000 // makespan if makespan else 0,
         bounds=bounds,
-        devices=tuple(_device(plan, programs, number) for number in range(len(plan.devices))),
-        tasks=tuple(tasks),
+        devices=tuple(metrics.predict_device(plan, n) for n in range(len(plan.devices))),
+        tasks=tuple(metrics.predict_task(plan, task.name) for task in plan.tasks),
     )
-
-
-def _device(plan: Plan, programs: Mapping[str, Program], number: int) -> DevicePrediction:
-    compute = exposed = peak = 0
-    for segment in plan.segments:
-        if number not in segment.devices:
-            continue
-        program, place = programs[segment.program], segment.devices.index(number)
-        ops = [op for op in program.round if op.stream == f"{place}.compute"]
-        compute += segment.rounds * sum(op.end_us - op.start_us for op in ops)
-        exposed += metrics.predicted_exposed_us(program, segment).get(str(number), 0)
-        memory = program.memory[place]
-        peak = max(peak, memory.slab_bytes + memory.reserve_bytes)
-    return DevicePrediction(compute, exposed, peak)

@@ -92,17 +92,17 @@ class Choice:
         return extent(self.buffers)
 
     @cached_property
-    def transient_bytes(self) -> int:
-        """The most any op of the round needs beside the slab."""
+    def reserve_bytes(self) -> int:
+        """Beside the slab: the layers' own buffers, and the most that any op takes."""
         needs = [shard.backward_transient_bytes for shard in self.shards]
         needs += [shard.forward_transient_bytes for shard in self.shards[:-1]]
         needs += [self.shards[index].update_transient_bytes for index in self.resident]
-        return max(needs)
+        return max(needs) + self.costs.total("buffer")
 
     @property
     def device_bytes(self) -> int:
         """The smallest budget this choice runs in."""
-        return self.slab_bytes + self.transient_bytes
+        return self.slab_bytes + self.reserve_bytes
 
     def host_buffers(self) -> Iterator[tuple[str, int]]:
         """Names and sizes of the task's host store buffers."""

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.errors import Infeasible
 from profiles.schema import Device, Layer, LayerCost, Rate, Task
 
 Array = NDArray[np.int64]
@@ -89,12 +90,12 @@ class TaskCosts:
         return next(b.batch_bytes for b in self.task.batches if b.microbatch == self.microbatch)
 
     @cached_property
-    def predictable(self) -> bool:
-        """Whether every layer draws a constant number of random numbers.
+    def plannable(self) -> bool:
+        """Whether every layer draws as often each time, or there is but one microbatch.
 
         Otherwise microbatches cannot run shard-major with the random numbers of the plain loop.
         """
-        return all(cost.rng_draws is not None for cost in self.costs)
+        return self.microbatches == 1 or all(cost.rng_draws is not None for cost in self.costs)
 
     @cached_property
     def _sums(self) -> dict[str, Array]:
@@ -111,6 +112,7 @@ class TaskCosts:
             "update_peak": [layer.update_peak_bytes for layer in layers],
             "draws": [cost.rng_draws or 0 for cost in costs],
             "tied": self._tied_bytes(),
+            "buffer": [layer.buffer_bytes for layer in layers],
         }
         return {name: _prefix(values) for name, values in columns.items()}
 
@@ -200,6 +202,18 @@ class TaskCosts:
             update_transient_bytes=self.total("state", first, end)
             + self.total("update_peak", first, end),
         )
+
+
+def sizes(task: Task) -> list[TaskCosts]:
+    """Costs at every measured microbatch size that can be planned, the largest first."""
+    found = [TaskCosts(task, cost.microbatch) for cost in task.batches[::-1]]
+    planned = [costs for costs in found if costs.plannable]
+    if not planned:
+        raise Infeasible(
+            f"{task.name}: its layers draw a varying number of random numbers, so it needs the "
+            f"whole batch of {task.batch} as one microbatch, which was not measured"
+        )
+    return planned
 
 
 @dataclass(frozen=True)

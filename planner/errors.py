@@ -4,9 +4,14 @@ from profiles.errors import GantryError
 
 
 class Infeasible(GantryError):
-    """No plan can exist; the message names the short budget and the smallest that would do."""
+    """No plan of any kind that the planner knows fits; the message names the short budget and
+    `smallest` the smallest that would do (0 when no budget would)."""
 
     exit_code = 3
+
+    def __init__(self, message: str, smallest: int = 0) -> None:
+        super().__init__(f"infeasible: {message}")
+        self.smallest = smallest
 
 
 class NoPlanFound(GantryError):

@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import pairwise, product
 
 from planner.choice import extent, pack
-from planner.costs import Links, ShardCost, TaskCosts
+from planner.costs import Links, ShardCost, TaskCosts, sizes
 from planner.errors import Infeasible
 from planner.graph import cut_points, layer_graph
 from planner.hazards import link
@@ -24,6 +24,8 @@ from planner.timeline import Entry, periodic
 from plans.schema import Buffer, Memory, Program
 from profiles.schema import Task
 from profiles.units import show_bytes
+
+_MOST_PIECES = 256  # a shard holds about 1/n of the parameters, n below this
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +61,7 @@ class HydraChoice:
         return extent(self.buffers)
 
     @cached_property
-    def transient_bytes(self) -> int:
+    def reserve_bytes(self) -> int:
         shards = self.shards
         return max(
             max(s.backward_transient_bytes, s.forward_transient_bytes, s.update_transient_bytes)
@@ -68,7 +70,7 @@ class HydraChoice:
 
     @property
     def device_bytes(self) -> int:
-        return self.slab_bytes + self.transient_bytes
+        return self.slab_bytes + self.reserve_bytes
 
     def host_buffers(self) -> Iterator[tuple[str, int]]:
         for index, shard in enumerate(self.shards):
@@ -82,39 +84,33 @@ class HydraChoice:
 def choose(task: Task, device_bytes: int) -> HydraChoice:
     """The largest microbatch that fits, cut greedily into maximal shards; else Infeasible."""
     points = cut_points(layer_graph(task))
-    smallest: HydraChoice | None = None
-    for batch in task.batches[::-1]:
-        costs = TaskCosts(task, batch.microbatch)
-        if costs.microbatches > 1 and not costs.predictable:
-            continue
-        caps = sorted({costs.total("param", a, b) for a in points for b in points if a < b})
+    tried: list[HydraChoice] = []
+    for costs in sizes(task):
+        total = costs.total("param")
+        largest = max(costs.total("param", a, b) for a, b in pairwise(points))
+        caps = sorted({max(largest, -(-total // n)) for n in range(1, _MOST_PIECES)})
         for slots, cap in product((2, 1), caps[::-1]):
-            cuts = _greedy(costs, points, cap)
-            if cuts is None:
-                continue
-            choice = HydraChoice(costs, cuts, slots)
+            choice = HydraChoice(costs, _greedy(costs, points, cap), slots)
             if choice.device_bytes <= device_bytes:
                 return choice
-            if not smallest or choice.device_bytes < smallest.device_bytes:
-                smallest = choice
-    needs = smallest.device_bytes if smallest else 0
+            tried.append(choice)
+    needs = min(choice.device_bytes for choice in tried)
     raise Infeasible(
         f"{task.name}: policy hydra needs {show_bytes(needs)} ({needs} bytes) on its device but "
         f"the device offers {show_bytes(device_bytes)} ({device_bytes} bytes); smallest "
-        f"--device-memory that would do: {needs}"
+        f"--device-memory that would do: {needs}",
+        needs,
     )
 
 
-def _greedy(costs: TaskCosts, points: list[int], cap: int) -> tuple[int, ...] | None:
-    """Shards of at most `cap` parameter bytes, each as long as it can be."""
+def _greedy(costs: TaskCosts, points: list[int], cap: int) -> tuple[int, ...]:
+    """Shards of at most `cap` parameter bytes, each as long as it can be. The cap must be at
+    least what the layers between two neighbouring points hold."""
     cuts = [0]
-    for point, following in pairwise([*points, points[-1]]):
-        if point > cuts[-1] and costs.total("param", cuts[-1], following) > cap:
+    for point, following in pairwise(points[1:]):
+        if costs.total("param", cuts[-1], following) > cap:
             cuts.append(point)
-    if cuts[-1] != points[-1]:
-        cuts.append(points[-1])
-    largest = max(costs.total("param", a, b) for a, b in pairwise(cuts))
-    return tuple(cuts) if largest <= cap else None
+    return (*cuts, points[-1])
 
 
 def program(choice: HydraChoice, links: Links) -> Program:
@@ -123,7 +119,7 @@ def program(choice: HydraChoice, links: Links) -> Program:
     phase = periodic(link(list(_Sweeps(choice, links).entries())))
     return Program(
         name=task,
-        memory=(Memory(choice.slab_bytes, choice.transient_bytes),),
+        memory=(Memory(choice.slab_bytes, choice.reserve_bytes),),
         tasks=(task,),
         enter_us=0,
         period_us=phase.period_us,

@@ -116,18 +116,23 @@ def _whole(works: Sequence[Work], devices: int, floor_us: int, effort: Effort) -
 def _assign(
     works: Sequence[Work], devices: int, between: tuple[int, int], effort: Effort
 ) -> list[int] | None:
-    """The assignment program: every task on one device, the busiest as little as possible."""
+    """The assignment program: every task on one device, the busiest as little as possible.
+
+    between: a lower bound on the longest device, and what is already reached, in µs.
+    """
+    # HiGHS does not return for coefficients beyond some 1e9; exact times are taken afterwards.
+    unit = max(1, between[1] // 1_000_000)
     model = minimise("placement")
     on = [
         [model.add_variable(f"on_{i}_{d}", 0, 1, cat="Binary") for d in range(devices)]
         for i in range(len(works))
     ]
-    longest = model.add_variable("makespan_us", *between)
+    longest = model.add_variable("longest", between[0] // unit, -(-between[1] // unit) + len(works))
     model += longest
     for choices in on:
         model += sum(choices) == 1
     for device in range(devices):
-        load = sum(w.whole_us * row[device] for w, row in zip(works, on, strict=True))
+        load = sum(-(-w.whole_us // unit) * row[device] for w, row in zip(works, on, strict=True))
         model += load <= longest
     if not solve(model, seconds=min(10.0, effort.left), seed=effort.seed).found:
         return None

@@ -7,7 +7,7 @@
 The second line is the way round: from F of shard k, up, down to its B, and through the host to
 its F in the next round; for shard 0 nothing hides the host part. A resident shard costs compute
 time for its update; a streamed one costs two prefetches and a gradient spill, and its update on
-the host. The optimum bounds the period of this cut from below.
+the host. The loads are estimates, of prefetches at the turn above all; the simulator decides.
 """
 
 from dataclasses import dataclass

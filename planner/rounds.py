@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from planner.choice import Choice
 from planner.costs import Links, ShardCost
-from planner.hazards import link
+from planner.hazards import dependencies, link
 from planner.slots import Sweep, Use, assign
 from planner.timeline import Entry, Phase, once, periodic
 from plans.schema import Memory, Op, Program
@@ -26,7 +26,7 @@ def program(choice: Choice, links: Links) -> Program:
     phase = steady(list(_Round(choice, links).entries()))
     return Program(
         name=task,
-        memory=(Memory(choice.slab_bytes, choice.transient_bytes),),
+        memory=(Memory(choice.slab_bytes, choice.reserve_bytes),),
         tasks=(task,),
         enter_us=enter.span_us,
         period_us=phase.period_us,
@@ -76,18 +76,15 @@ def steady(entries: list[Entry]) -> Phase:
     """
     by_need = periodic(link(entries))
     ends = {op.id: op.end_us for op in by_need.ops}
-    after = {op.id: op.after for op in by_need.ops}
-
-    def ready(item: Entry) -> int:
-        waits = [
-            ends[name[:-3]] - by_need.period_us if "@" in name else ends[name]
-            for name in after[item.op.id]
-        ]
-        return max(waits, default=0)
-
+    ready = {
+        item.op.id: max(
+            (ends[entries[at].op.id] - back * by_need.period_us for at, back in needs), default=0
+        )
+        for item, needs in zip(entries, dependencies(entries), strict=True)
+    }
     prefetches = [item for item in entries if item.op.stream == "0.h2d"]
     others = [item for item in entries if item.op.stream != "0.h2d"]
-    reordered = [*sorted(prefetches, key=ready), *others]
+    reordered = [*sorted(prefetches, key=lambda item: ready[item.op.id]), *others]
     by_readiness = periodic(link(entries, reordered))
     return min(by_need, by_readiness, key=lambda phase: (phase.period_us, phase.span_us))
 

@@ -13,11 +13,11 @@ from functools import cached_property
 from itertools import pairwise
 
 from planner.choice import Choice
-from planner.costs import Caps, Links, TaskCosts
+from planner.costs import Caps, Links, TaskCosts, sizes
 from planner.errors import Infeasible, NoPlanFound
 from planner.graph import cut_points, layer_graph
 from planner.partition import cut
-from planner.residency import choose, loads
+from planner.residency import choose
 from planner.rounds import program
 from plans.schema import Program
 from profiles.schema import Task
@@ -63,12 +63,6 @@ class Search:
     def points(self) -> list[int]:
         return cut_points(layer_graph(self.task))
 
-    @cached_property
-    def sizes(self) -> list[TaskCosts]:
-        """Costs at every measured microbatch size that can be planned, largest first."""
-        found = [TaskCosts(self.task, cost.microbatch) for cost in self.task.batches[::-1]]
-        return [c for c in found if c.microbatches == 1 or c.predictable]
-
     def best(self, effort: Effort) -> Found:
         """The candidate with the shortest predicted task time.
 
@@ -76,11 +70,13 @@ class Search:
         """
         candidates = sorted(self.candidates(), key=self._bound)
         if not candidates:
-            raise Infeasible(self._too_small())
+            raise self._too_small()
         found: tuple[Choice, Program] | None = None
         tried = 0
         for candidate in candidates:
-            if found and (self._bound(candidate) >= found[1].period_us or effort.left <= 0):
+            if found and effort.left <= 0:
+                break
+            if found and self.task.steps * self._bound(candidate) >= self._us(found[1]):
                 break
             if effort.left <= 0:
                 raise NoPlanFound(
@@ -124,7 +120,7 @@ class Search:
                 yield choice
 
     def _all(self) -> Iterator[Choice]:
-        for costs in self.sizes:
+        for costs in sizes(self.task):
             for cuts in self._cuts(costs):
                 for slots, grads in _SLOTS:
                     yield Choice(costs, cuts, frozenset(), slots, grads)
@@ -155,36 +151,33 @@ class Search:
     def _bound(self, candidate: Choice) -> int:
         """No period of this candidate, whatever is resident, is shorter than this.
 
-        Residency takes load off a link at the rate of its best shard at most.
+        Every streamed shard crosses each link at least once; residency takes load off a link at
+        the rate of its best shard at most, with the whole device for it.
         """
-        pairs = [loads(candidate, i, self.links) for i in range(len(candidate.shards))]
-        compute = sum(min(a.compute_us, b.compute_us) for a, b in pairs)
-        free = self.device_bytes - candidate.device_bytes
-        streamed = [(pairs[i][0], candidate.shards[i]) for i in candidate.streamed]
-        links = [[(load.h2d_us, shard) for load, shard in streamed]]
-        links.append([(load.d2h_us, shard) for load, shard in streamed])
-        rest = [
-            sum(us for us, _ in link)
-            - max((us * free // shard.resident_bytes for us, shard in link), default=0)
-            for link in links
-        ]
-        return max(compute, *rest)
+        last = len(candidate.shards) - 1
+        compute = candidate.costs.microbatches * sum(
+            shard.backward_us + (shard.forward_us if index < last else 0)
+            for index, shard in enumerate(candidate.shards)
+        )
+        shards = [candidate.shards[index] for index in candidate.streamed]
+        inwards = [(self.links.prefetch_us(s.param_bytes), s) for s in shards]
+        outwards = [(self.links.spill_us(s.grad_bytes), s) for s in shards if s.grad_bytes]
+        bounds = [compute]
+        for loads in (inwards, outwards):
+            relief = [us * self.device_bytes // shard.resident_bytes for us, shard in loads]
+            bounds.append(sum(us for us, _ in loads) - max(relief, default=0))
+        return max(bounds)
 
-    def _too_small(self) -> str:
-        needs = min(self._all(), key=lambda choice: choice.device_bytes, default=None)
-        if needs is None:
-            return (
-                f"{self.task.name}: its layers draw a varying number of random numbers, so it "
-                f"needs the whole batch of {self.task.batch} as one microbatch, which was not "
-                "measured"
-            )
+    def _too_small(self) -> Infeasible:
+        needs = min(self._all(), key=lambda choice: choice.device_bytes)
         largest = max(needs.shards, key=lambda s: s.param_bytes + s.backward_transient_bytes)
         name = self.task.layers[largest.first].name
-        return (
+        return Infeasible(
             f"{self.task.name}: needs {show_bytes(needs.device_bytes)} ({needs.device_bytes} "
             f"bytes) on its device but the device offers {show_bytes(self.device_bytes)} "
             f"({self.device_bytes} bytes); the largest shard begins at layer {largest.first} "
             f"({name}) with {show_bytes(largest.param_bytes)} of parameters and "
             f"{show_bytes(largest.backward_transient_bytes)} of transients; smallest "
-            f"--device-memory that would do: {needs.device_bytes}"
+            f"--device-memory that would do: {needs.device_bytes}",
+            needs.device_bytes,
         )

@@ -46,7 +46,10 @@ def solve(model: Any, *, seconds: float, seed: int, nodes: int = 20_000) -> Outc
         mip_max_nodes=nodes,
         random_seed=seed,
     )
-    raw = model.solve(solver)
+    try:
+        raw = model.solve(solver)
+    except KeyError:  # PuLP 3 has no name for a solution or node limit
+        return Outcome(Status.UNKNOWN, None, None)
     if isinstance(raw, int):
         return _pulp3(model)
     return _pulp4(model, raw)

@@ -95,10 +95,13 @@ def once(entries: Sequence[Entry]) -> Phase:
 
 
 def periodic(entries: Sequence[Entry]) -> Phase:
-    """A round in its steady state. Starts begin at 0; the period is the smallest the ASAP
-    execution settles into, or, when it alternates, the smallest integer that is feasible."""
+    """A round in its steady state: the period that as-soon-as-possible execution settles into,
+    and the earliest starts, from 0 on, that repeat with it."""
     graph = _graph(entries)
-    period, starts = _settle(graph)
+    period, settled = _settle(graph)
+    # Settled starts let prefetches run far ahead, as they do; in the first round nothing was
+    # before them. The earliest starts are right for both, so a span is a first round's time.
+    starts = _fixpoint(graph, period) or settled
     first = min(starts)
     starts = [start - first for start in starts]
     span = max(start + us for start, us in zip(starts, graph.us, strict=True))
@@ -130,6 +133,8 @@ def _sweep(
 
 
 def _settle(graph: _Graph) -> tuple[int, list[int]]:
+    """The period and the starts of one settled round. When rounds alternate, a feasible period a
+    little above their average growth."""
     zero = [0] * len(graph.us)
     history = [_sweep(graph, zero, None)]
     for _ in range(_SETTLE):

@@ -97,6 +97,12 @@ def _whole(task: Task) -> Iterator[str]:
         if len(homes) > 1 or None in homes:
             places = ", ".join("no shard" if n is None else f"s{n}" for n in sorted(homes, key=str))
             yield f"{task.name}: tied layers {list(tie)} lie in {places}, expected one shard"
+    for number, shard in enumerate(task.shards):
+        if shard.rng_draws is None and task.microbatches > 1:
+            yield (
+                f"{task.name}.s{number}: rng_draws is unknown, which allows 1 microbatch, "
+                f"not {task.microbatches}"
+            )
     total = task.microbatch * task.microbatches
     if total != task.batch:
         yield (

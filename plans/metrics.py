@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from plans.schema import Op, Plan, Program, Segment
+from plans.schema import DevicePrediction, Op, Plan, Program, Segment, TaskPrediction
 
 Interval = tuple[int, int]
 
@@ -112,3 +112,32 @@ def predicted_exposed_us(program: Program, segment: Segment) -> dict[str, int]:
 def _short(program: Program, segment: Segment, rounds: int) -> Iterator[tuple[str, int, int]]:
     for op in segment_timeline(0, program, structs.replace(segment, rounds=rounds)):
         yield op.stream, op.start_us, op.end_us
+
+
+def _runs(plan: Plan) -> Iterator[tuple[Segment, Program]]:
+    programs = {program.name: program for program in plan.programs}
+    for segment in plan.segments:
+        yield segment, programs[segment.program]
+
+
+def predict_device(plan: Plan, number: int) -> DevicePrediction:
+    """What the plan's own times say of one device over the whole run."""
+    compute = exposed = peak = 0
+    for segment, program in _runs(plan):
+        if number not in segment.devices:
+            continue
+        place = segment.devices.index(number)
+        ops = [op for op in program.round if op.stream == f"{place}.compute"]
+        compute += segment.rounds * sum(op.end_us - op.start_us for op in ops)
+        exposed += predicted_exposed_us(program, segment).get(str(number), 0)
+        memory = program.memory[place]
+        peak = max(peak, memory.slab_bytes + memory.reserve_bytes)
+    return DevicePrediction(compute, exposed, peak)
+
+
+def predict_task(plan: Plan, name: str) -> TaskPrediction:
+    """When the task's segments begin and end, and a round of the first of them."""
+    own = [(segment, program) for segment, program in _runs(plan) if name in program.tasks]
+    begin = min(segment.start_us for segment, _ in own)
+    end = max(segment.end_us for segment, _ in own)
+    return TaskPrediction(name, begin, end, own[0][1].period_us)

@@ -43,6 +43,8 @@ def _task(task: Task) -> Iterator[str]:
         yield from _layer(f"{task.name}.layers[{index}] {layer.name}", layer, sizes)
     for index, (left, right) in enumerate(zip(task.layers, task.layers[1:], strict=False)):
         for a, b in zip(left.costs, right.costs, strict=False):
+            if not b.in_bytes:
+                yield f"{task.name}.layers[{index + 1}]: takes 0 bytes at microbatch {b.microbatch}"
             if a.out_bytes != b.in_bytes:
                 yield (
                     f"{task.name}.layers[{index}]: gives {a.out_bytes} bytes at microbatch "
