@@ -26,10 +26,15 @@ def time_us(us: int) -> Time:
 
 
 def machine(
-    *, usable_bytes: int, bytes_per_s: int = 1_000_000_000, latency_us: int = 20
+    *,
+    usable_bytes: int,
+    bytes_per_s: int = 1_000_000_000,
+    both_bytes_per_s: int | None = None,
+    latency_us: int = 20,
 ) -> Machine:
     """One emulated CPU device with equal links in both directions, and a roomy host."""
     rate = Rate(bytes_per_s, latency_us)
+    both = Rate(both_bytes_per_s or bytes_per_s, latency_us)
     return Machine(
         devices=(
             Device(
@@ -37,7 +42,7 @@ def machine(
                 kind="cpu",
                 usable_bytes=usable_bytes,
                 threads=1,
-                links=(Link("h2d", rate, rate), Link("d2h", rate, rate)),
+                links=(Link("h2d", rate, both), Link("d2h", rate, both)),
                 emulation=Emulation(bytes_per_s, bytes_per_s, latency_us),
             ),
         ),
@@ -58,8 +63,15 @@ def task(
     forward_us: int = 1_000,
     heterogeneous: bool = True,
     draws: int | None = 1,
+    states: int = 2,
+    host_slowness: int = 1,
+    ties: tuple[tuple[int, ...], ...] = (),
 ) -> Task:
-    """A chain of `layers` layers around the given sizes (per layer, whole batch), AdamW-like."""
+    """A chain of `layers` layers around the given sizes (per layer, whole batch).
+
+    states: tensors of optimizer state per parameter, 2 as in AdamW. host_slowness: how much longer
+    an update takes on the host than on the device.
+    """
     rng = random.Random(f"{name}/{seed}")
     sizes = [2**k for k in range(batch.bit_length()) if batch % 2**k == 0]
 
@@ -78,11 +90,11 @@ def task(
             name=f"layer{index}",
             param_bytes=params,
             grad_bytes=params,
-            state_bytes=2 * params,
+            state_bytes=states * params,
             buffer_bytes=0,
             update_peak_bytes=0,
             update_device=update,
-            update_host=update,
+            update_host=time_us(host_slowness * update.median_us),
             costs=costs,
         )
 
@@ -93,6 +105,7 @@ def task(
         batch=batch,
         optimizer="AdamW",
         batches=tuple(BatchCost(m, align(m * 64)) for m in sizes),
+        ties=ties,
         layers=tuple(layer(index) for index in range(layers)),
     )
 
@@ -117,6 +130,14 @@ def _cost(
     )
 
 
-def profile(*tasks: Task, usable_bytes: int, bytes_per_s: int = 1_000_000_000) -> Profile:
+def profile(
+    *tasks: Task,
+    usable_bytes: int,
+    bytes_per_s: int = 1_000_000_000,
+    both_bytes_per_s: int | None = None,
+) -> Profile:
     """A profile of made-up tasks on one made-up device."""
-    return Profile(machine=machine(usable_bytes=usable_bytes, bytes_per_s=bytes_per_s), tasks=tasks)
+    made = machine(
+        usable_bytes=usable_bytes, bytes_per_s=bytes_per_s, both_bytes_per_s=both_bytes_per_s
+    )
+    return Profile(machine=made, tasks=tasks)

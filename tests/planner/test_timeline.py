@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.unrolled import unrolled
 
 from planner.timeline import Deadlock, Entry, once, periodic
 from plans.schema import Op
@@ -10,38 +11,6 @@ from plans.schema import Op
 
 def entry(name: str, stream: str, us: int, *after: str) -> Entry:
     return Entry(Op(f"t.s0.{name}", stream, 0, 0, after=tuple(f"t.s0.{a}" for a in after)), us)
-
-
-def unrolled(entries: list[Entry], rounds: int) -> list[dict[str, int]]:
-    """Start of every op in every round, executed as soon as possible, op by op."""
-    ends: dict[tuple[str, int], int] = {}
-    starts: list[dict[str, int]] = []
-    streams: dict[str, list[Entry]] = {}
-    for item in entries:
-        streams.setdefault(item.op.stream, []).append(item)
-    heads = [
-        (r, name, i) for r in range(rounds) for name, q in streams.items() for i in range(len(q))
-    ]
-    starts = [{} for _ in range(rounds)]
-    while heads:
-        rest = []
-        for r, name, i in heads:
-            item = streams[name][i]
-            needs = [(a[:-3], r - 1) if a.endswith("@-1") else (a, r) for a in item.op.after]
-            if i:
-                needs.append((streams[name][i - 1].op.id, r))
-            elif r:
-                needs.append((streams[name][-1].op.id, r - 1))
-            needs = [n for n in needs if n[1] >= 0]
-            if any(n not in ends for n in needs):
-                rest.append((r, name, i))
-                continue
-            start = max((ends[n] for n in needs), default=0)
-            starts[r][item.op.id] = start
-            ends[item.op.id, r] = start + item.us
-        assert len(rest) < len(heads)
-        heads = rest
-    return starts
 
 
 @st.composite
@@ -86,6 +55,15 @@ def test_periodic_times_respect_every_order_in_every_round(entries: list[Entry])
             assert op.start_us >= other.end_us - (phase.period_us if "@" in name else 0)
     for stream, op in first.items():
         assert op.start_us + phase.period_us >= last[stream].end_us
+
+
+@given(rounds(), st.integers(1, 20))
+def test_no_run_takes_longer_than_the_closed_form(entries: list[Entry], count: int) -> None:
+    """The closed form is an upper bound on the first `count` rounds of any program."""
+    phase = periodic(entries)
+    us = {entry.op.id: entry.us for entry in entries}
+    end = max(start + us[name] for name, start in unrolled(entries, count)[-1].items())
+    assert end <= (count - 1) * phase.period_us + phase.span_us
 
 
 def test_a_circle_is_named() -> None:

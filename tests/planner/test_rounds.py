@@ -1,0 +1,34 @@
+"""Programs: predicted times against running the ops one by one, and what a round looks like."""
+
+import pytest
+from support.unrolled import unrolled
+
+from planner import Problem, build
+from planner.problem import Policy
+from planner.timeline import Entry
+from plans.schema import Program
+from profiles import synthetic
+
+
+def programs(policy: Policy, budget_mib: int) -> tuple[Program, ...]:
+    tasks = [
+        synthetic.task("a", layers=10, steps=20),
+        synthetic.task("b", layers=7, steps=20, batch=8),
+    ]
+    profile = synthetic.profile(*tasks, usable_bytes=budget_mib << 20)
+    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
+    return build(asked, profile_sha256="0" * 64, policy=policy).programs
+
+
+@pytest.mark.parametrize("policy", ["gantry", "hydra"])
+@pytest.mark.parametrize("budget_mib", [14, 24, 60])
+@pytest.mark.parametrize("rounds", [1, 2, 12])
+def test_the_closed_form_is_the_time_of_running_op_by_op(
+    policy: Policy, budget_mib: int, rounds: int
+) -> None:
+    """(rounds - 1) periods and one round: exactly what the first `rounds` rounds take."""
+    for program in programs(policy, budget_mib):
+        entries = [Entry(op, op.end_us - op.start_us) for op in program.round]
+        last = unrolled(entries, rounds)[-1]
+        end = max(start + next(e.us for e in entries if e.op.id == n) for n, start in last.items())
+        assert end == (rounds - 1) * program.period_us + program.round_us
