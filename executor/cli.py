@@ -170,12 +170,11 @@ def _emulated(plan: Plan) -> bool:
 
 
 def _table(plan: Plan, result: replay.Result, log: Path, saved: list[Path]) -> str:
-    width = max(4, *(len(task.name) for task in plan.tasks))
-    lines = [f"{'task':{width}}  {'steps':>7}  {'first loss':>10}  {'last loss':>10}  {'ended':>9}"]
+    rows = [("task", "steps", "first loss", "last loss", "ended")]
     for task in plan.tasks:
-        losses = result.losses[task.name]
-        shown = f"{losses[0]:10.4g}  {losses[-1]:10.4g}  {show_us(result.ended_us[task.name]):>9}"
-        lines.append(f"{task.name:{width}}  {task.steps:7}  {shown}")
+        losses, ended = result.losses[task.name], show_us(result.ended_us[task.name])
+        rows.append((task.name, str(task.steps), f"{losses[0]:.4g}", f"{losses[-1]:.4g}", ended))
+    lines = console.columns(rows, numbers=True)
     predicted, actual = show_us(plan.prediction.makespan_us), show_us(result.actual_us)
     note = " (emulated links)" if _emulated(plan) else ""
     lines.append(f"predicted {predicted}, actual {actual}{note}")

@@ -25,7 +25,7 @@ from executor.layer_profiler import Case, layer_cost, update_cost
 from executor.layers import split, ties
 from executor.workload import Task, build, load
 from plans.schema import Device as DeviceSpec
-from profiles import schema
+from profiles import console, schema
 from profiles.codec import align
 from profiles.units import show_bytes, show_us
 
@@ -68,7 +68,7 @@ def profile(ref: str, options: Options) -> schema.Profile:
 
 def table(measured: schema.Profile) -> str:
     """A line per task: its bytes, and the time of a step of one whole batch, never spilling."""
-    rows = ["task  layers  parameters  state  step"]
+    rows = [("task", "layers", "parameters", "state", "step")]
     for task in measured.tasks:
         param = sum(layer.param_bytes for layer in task.layers)
         state = sum(layer.state_bytes for layer in task.layers)
@@ -77,18 +77,9 @@ def table(measured: schema.Profile) -> str:
             for layer in task.layers
         )
         step += sum(layer.costs[-1].forward.median_us for layer in task.layers[:-1])
-        sizes = f"{show_bytes(param)}  {show_bytes(state)}  {show_us(step)}"
-        rows.append(f"{task.name}  {len(task.layers)}  {sizes}")
-    return "\n".join(_aligned(rows))
-
-
-def _aligned(rows: list[str]) -> list[str]:
-    cells = [row.split("  ") for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+        sizes = (show_bytes(param), show_bytes(state), show_us(step))
+        rows.append((task.name, str(len(task.layers)), *sizes))
+    return "\n".join(console.columns(rows))
 
 
 def microbatch_sizes(batch_size: int) -> list[int]:

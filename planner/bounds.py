@@ -12,8 +12,7 @@ import math
 from dataclasses import dataclass
 
 from planner.costs import Links, TaskCosts
-from planner.problem import Problem
-from planner.search import Effort
+from planner.problem import Effort, Problem
 from planner.solver import minimise, solve
 from plans.schema import Bound
 from profiles.schema import Layer, Task

@@ -13,8 +13,8 @@ from planner.costs import Links
 from planner.errors import Infeasible
 from planner.hydra import HydraChoice
 from planner.placement import Work, place
-from planner.problem import Policy, Problem
-from planner.search import Effort, Search
+from planner.problem import Effort, Policy, Problem
+from planner.search import Search
 from plans import metrics, prove
 from plans.schema import (
     Bound,

@@ -10,6 +10,7 @@ from plans.metrics import Planned, exposed_copy_us, timeline
 from plans.runlog import RunLog
 from plans.schema import Plan, parse_id
 from plans.trace import happened
+from profiles.console import columns
 from profiles.errors import FormatError
 from profiles.units import show_bytes, show_us
 
@@ -204,13 +205,13 @@ def table(comparison: Comparison) -> str:
     error = "-" if c.median_op_error is None else f"{c.median_op_error:.1%}"
     lines = [
         f"run {c.status}{paced}",
-        *_columns([*head, *rows]),
+        *columns([*head, *rows], numbers=True),
         f"median error of a compute op: {error}",
         f"lower bound: {show_us(c.lower_bound_us)} ({c.lower_bound_name}), planned gap {c.gap:.2%}",
         "",
-        *_columns(tasks),
+        *columns(tasks, numbers=True),
         "",
-        *_columns(kinds),
+        *columns(kinds, numbers=True),
     ]
     if c.missing.count:
         more = ", …" if c.missing.count > len(c.missing.names) else ""
@@ -242,15 +243,3 @@ def _percent(fraction: float) -> str:
 
 def _loss(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines: the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -11,7 +11,7 @@ limit begins on the next device (McNaughton's rule):
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.search import Effort
+from planner.problem import Effort
 from planner.solver import minimise, solve
 
 _EXACT = 400  # binaries up to which the assignment program is worth its time

@@ -1,5 +1,6 @@
 """What is asked of the planner: tasks, devices and budgets, frozen."""
 
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,3 +32,15 @@ class Problem:
             device_bytes or device.usable_bytes,
             host_bytes or profile.machine.host.usable_bytes,
         )
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long the search may take, and the seed of its solver."""
+
+    deadline: float  # time.monotonic()
+    seed: int
+
+    @property
+    def left(self) -> float:
+        return self.deadline - time.monotonic()

@@ -6,7 +6,6 @@ what memory it leaves goes to resident shards. Fewer, larger shards recompute le
 leave room to keep more of them resident. The simulator, not a formula, says which wins.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ from planner.costs import Caps, Links, TaskCosts, sizes
 from planner.errors import Infeasible, NoPlanFound
 from planner.graph import cut_points, layer_graph
 from planner.partition import cut
+from planner.problem import Effort
 from planner.residency import choose
 from planner.rounds import program
 from plans.schema import Program
@@ -27,18 +27,6 @@ _SLOTS = ((2, 2), (3, 2), (2, 1), (1, 1))  # parameter slots, gradient slots
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
 
 _PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long the search may take, and the seed of its solver."""
-
-    deadline: float  # time.monotonic()
-    seed: int
-
-    @property
-    def left(self) -> float:
-        return self.deadline - time.monotonic()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from plans.schema import Device, Op, Plan, Program, Shard, Task
+from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
 _MOST_OPS = 8  # of a stream in the listing of a round
@@ -17,10 +18,10 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
     paced = " (emulated)" if any(device.emulation for device in plan.devices) else ""
     sections = (
         [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{paced}"],
-        ["devices", *_columns(_devices(plan))],
+        ["devices", *_indented(_devices(plan))],
         ["tasks", *(line for task in plan.tasks for line in _task(task))],
         ["segments", *_segments(plan)],
-        ["bounds", *_columns(_bounds(plan))],
+        ["bounds", *_indented(_bounds(plan))],
         *(_round(program) for program in plan.programs if rounds),
     )
     return "\n\n".join("\n".join(section) for section in sections)
@@ -100,7 +101,7 @@ def _segments(plan: Plan) -> list[str]:
         )
         for segment in ordered[:_MOST_SEGMENTS]
     ]
-    lines = _columns([("from", "to", "program", "devices", "rounds", "tasks"), *rows])
+    lines = _indented([("from", "to", "program", "devices", "rounds", "tasks"), *rows])
     if len(ordered) > _MOST_SEGMENTS:
         lines.append(f"  … and {len(ordered) - _MOST_SEGMENTS} more segments")
     return lines
@@ -142,12 +143,5 @@ def _listing(ops: Sequence[Op], *, alone: bool) -> str:
     return " ".join(shown)
 
 
-def _columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows as aligned lines, indented."""
-    table = list(rows)
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  "
-        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
+def _indented(rows: Iterable[Sequence[str]]) -> list[str]:
+    return ["  " + line for line in columns(rows)]

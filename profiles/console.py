@@ -6,7 +6,7 @@ Results go to stdout and are each command's last act; errors are one line on std
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from profiles.errors import GantryError
 from profiles.units import parse_bytes, parse_rate
@@ -43,6 +43,20 @@ def _unheard(error: OSError) -> int:
     if isinstance(error, BrokenPipeError):
         return 0
     return fail(f"output: cannot be written: {error.strerror}", 1)
+
+
+def columns(rows: Iterable[Sequence[str]], *, numbers: bool = False) -> list[str]:
+    """Rows as aligned lines; with `numbers`, all columns but the first to the right."""
+    table = list(rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for row in table:
+        cells = [
+            cell.rjust(width) if numbers and place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def size(text: str) -> int:

@@ -12,9 +12,8 @@ from planner.builder import duration_us
 from planner.choice import Choice
 from planner.costs import Links, TaskCosts
 from planner.errors import Infeasible
-from planner.problem import Problem
+from planner.problem import Effort, Problem
 from planner.rounds import program
-from planner.search import Effort
 from profiles import synthetic
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.placement import Piece, Work, makespan, place
-from planner.search import Effort
+from planner.problem import Effort
 
 works = st.lists(
     st.builds(

@@ -61,7 +61,7 @@ def test_round_lists_ops_with_times() -> None:
 
 
 def test_long_rounds_are_cut_with_a_count() -> None:
-    """A stream of 34 ops is listed to its twentieth, and says that 14 are left."""
+    """A stream of 34 ops is listed to its eighth, and says that 26 are left."""
     lines = describe(timetables.plan(shards=7, microbatches=2)).splitlines()
     head = next(place for place, line in enumerate(lines) if line.startswith("round of d"))
     assert lines[head + 1].count("@") == 8
