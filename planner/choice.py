@@ -10,6 +10,11 @@ from plans.schema import Buffer
 from profiles.codec import align
 
 
+SCALARS_BYTES = 4096
+"""Room for tensors of a few bytes that depend on how layers are put together: the loss before and
+after it is scaled, an update's step counters."""
+
+
 def pack(sizes: Iterable[tuple[str, int]], space: str = "0") -> tuple[Buffer, ...]:
     """Buffers one after the other, from names and sizes; what has no bytes has no buffer."""
     buffers: list[Buffer] = []
@@ -97,7 +102,7 @@ class Choice:
         needs = [shard.backward_transient_bytes for shard in self.shards]
         needs += [shard.forward_transient_bytes for shard in self.shards[:-1]]
         needs += [self.shards[index].update_transient_bytes for index in self.resident]
-        return max(needs) + self.costs.total("buffer")
+        return max(needs) + self.costs.total("buffer") + SCALARS_BYTES
 
     @property
     def device_bytes(self) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, product
 
-from planner.choice import extent, pack
+from planner.choice import SCALARS_BYTES, extent, pack
 from planner.costs import Links, ShardCost, TaskCosts, sizes
 from planner.errors import Infeasible
 from planner.graph import cut_points, layer_graph
@@ -62,11 +62,10 @@ class HydraChoice:
 
     @cached_property
     def reserve_bytes(self) -> int:
-        shards = self.shards
-        return max(
-            max(s.backward_transient_bytes, s.forward_transient_bytes, s.update_transient_bytes)
-            for s in shards
-        )
+        needs = [shard.backward_transient_bytes for shard in self.shards]
+        needs += [shard.forward_transient_bytes for shard in self.shards[:-1]]
+        needs += [shard.update_transient_bytes for shard in self.shards]
+        return max(needs) + self.costs.total("buffer") + SCALARS_BYTES
 
     @property
     def device_bytes(self) -> int:

@@ -51,4 +51,4 @@ def test_every_cut_runs_in_what_it_reserves(
     tasks, _ = workload.load(REF)
     (peak,) = run(plan, tasks).peak_bytes
     assert peak <= choice.device_bytes
-    assert peak > choice.device_bytes * 3 // 4  # and no wild guess either
+    assert peak > choice.device_bytes * 2 // 3  # and no wild guess either
