@@ -27,6 +27,7 @@ from profiles.schema import LayerCost, Time
 
 ENOUGH_NS = 100_000_000  # a measurement of FEWEST samples or more ends after so long
 FEWEST = 3
+CACHE_BYTES = 32 << 20  # as large as the caches that cores share
 STATE_ROOM = 16  # no optimizer keeps more bytes of state per byte of gradient
 
 NO_TIME = Time(0, 0, 0, 1)
@@ -212,11 +213,15 @@ def loaded(bench: Bench, load: int) -> Iterator[None]:
 def timed(sample: Callable[[], tuple[int, ...]], most: int) -> tuple[Time, ...]:
     """The spread of each duration (ns) that `sample` gives, after one call to warm up.
 
-    It is called `most` times, and less often where its first duration is long.
+    It is called `most` times, and less often where its first duration is long. In a run other
+    shards were in the caches since this one was last there, so they are filled with something
+    else before every sample.
     """
     sample()
+    crowd = torch.zeros(CACHE_BYTES, dtype=torch.uint8)
     rows: list[tuple[int, ...]] = []
     while len(rows) < most and (len(rows) < FEWEST or sum(r[0] for r in rows) < ENOUGH_NS):
+        crowd.add_(1)
         rows.append(sample())
     spread = np.percentile(np.array(rows) / 1000, [10, 50, 90], axis=0).round()
     return tuple(Time(int(mid), int(low), int(top), len(rows)) for low, mid, top in spread.T)

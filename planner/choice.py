@@ -9,7 +9,6 @@ from planner.costs import ShardCost, TaskCosts
 from plans.schema import Buffer
 from profiles.codec import align
 
-
 SCALARS_BYTES = 4096
 """Room for tensors of a few bytes that depend on how layers are put together: the loss before and
 after it is scaled, an update's step counters."""

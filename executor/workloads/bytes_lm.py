@@ -112,21 +112,21 @@ def demo() -> list[Task]:
 
     All have one seed, so that the rates are compared on the same text in the same order.
     """
-    sizes = {
-        "small": (partial(gpt, 128, 4, 4, 128, 0.1), 200),
-        "large": (partial(gpt, 256, 6, 8, 128, 0.1), 50),
+    sizes = {  # width, blocks, heads; bytes in a sequence; steps
+        "small": ((128, 4, 4), 128, 200),
+        "large": ((256, 6, 8), 64, 80),
     }
     return [
         Task(
             name=f"{size}-{rate}",
-            model=model,
-            data=partial(windows, seed=1, batch=8, length=128),
+            model=partial(gpt, *shape, length, 0.1),
+            data=partial(windows, seed=1, batch=8, length=length),
             loss=next_byte_loss,
             optimizer=partial(AdamW, lr=float(rate), fused=True),
             steps=steps,
             seed=1,
         )
-        for size, (model, steps) in sizes.items()
+        for size, (shape, length, steps) in sizes.items()
         for rate in ("3e-4", "1e-3")
     ]
 
