@@ -127,3 +127,20 @@ def test_a_layer_of_unknown_randomness_keeps_the_batch_whole() -> None:
         host_bytes=None,
     )
     assert build(asked, profile_sha256=HASH).tasks[0].microbatches == 1
+
+
+def test_a_solver_that_stops_at_its_node_limit_is_no_error() -> None:
+    """A residency program too large for its node limit still leaves a plan."""
+    task = synthetic.task(
+        "a",
+        layers=48,
+        seed=1,
+        steps=100_000,
+        batch=8,
+        param_bytes=1 << 30,
+        boundary_bytes=1 << 26,
+        forward_us=200_000,
+    )
+    profile = synthetic.profile(task, usable_bytes=80 << 30, bytes_per_s=25 * 10**9)
+    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
+    assert build(asked, profile_sha256=HASH, seconds=8).tasks[0].name == "a"

@@ -58,3 +58,11 @@ def test_three_equal_tasks_on_two_devices_are_wrapped() -> None:
     pieces = placed([Work(f"t{i}", 100, 0, 10) for i in range(3)], 2)
     assert makespan(pieces) == 1500
     assert len(pieces) == 4
+
+
+def test_long_tasks_do_not_hold_up_the_solver() -> None:
+    """Hours in µs are coefficients on which HiGHS would not return; they are scaled."""
+    hours = [9346653556, 3787324501, 9164305467, 10076150518, 14943924136]
+    asked = [Work(f"t{i}", 1, us - 1, 1) for i, us in enumerate(hours)]
+    pieces = place(asked, 3, 0, Effort(time.monotonic() + 2, 0))
+    assert makespan(pieces) <= 18_510_959_023  # longest first reaches this
