@@ -1,6 +1,6 @@
 """python -m planner build | check | show | compare. Results on stdout, progress on stderr.
 
-Exit codes: 0 ok; 1 the check failed; 2 usage or bad file; 3 proven infeasible; 4 no plan in time.
+Exit codes: 0 ok; 1 the check failed; 2 usage or bad file; 3 infeasible; 4 no plan in time.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _EPILOG = """examples:
   python -m planner show plans/demo.json --gantt plans/demo.png
   python -m planner compare plans/demo.json runs/demo.jsonl --gantt compare.png
 
-exit codes: 0 ok; 1 failed check; 2 usage or bad file; 3 proven infeasible; 4 no plan in time"""
+exit codes: 0 ok; 1 failed check; 2 usage or bad file; 3 infeasible; 4 no plan in time"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
