@@ -220,6 +220,7 @@ def _task(planned: Answer) -> Task:
                 grad_bytes=cost.grad_bytes,
                 state_bytes=cost.state_bytes,
                 in_bytes=cost.in_bytes,
+                saved_bytes=0,
                 rng_draws=cost.rng_draws,
             )
             for index, cost in enumerate(choice.shards)

@@ -15,9 +15,9 @@ from profiles.schema import Count, Emulation, Name, Positive, Sha256, Struct, Th
 VERSION = 1
 
 Kind = Literal["F", "B", "U", "P", "S", "X", "R"]
-Role = Literal["param", "state", "grad", "batch", "x", "y", "dx", "dy", "other"]
+Role = Literal["param", "state", "grad", "batch", "x", "y", "dx", "dy", "other", "saved"]
 OpId = Annotated[
-    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.(s\d+|batch|x\d+|dx\d+)\.[FBUPSXR]\d+$")
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.(s\d+|batch|x\d+|dx\d+|a\d+)\.[FBUPSXR]\d+$")
 ]
 Stream = Annotated[str, msgspec.Meta(pattern=r"^(\d+\.(compute|h2d|d2h|p2p)|host\.\d+)$")]
 Space = Annotated[str, msgspec.Meta(pattern=r"^(host|\d+)$")]
@@ -74,6 +74,13 @@ class Op(Struct, frozen=True):
 class Shard(Struct, frozen=True):
     """Layers first_layer .. end_layer-1, moved and run as one.
 
+    resident: its parameters stay on the device from round to round.
+    activations: what happens between its forward and its backward. "recompute": nothing but the
+    boundary is kept. "saved": the graph stays, `saved_bytes` per microbatch, in the reserve.
+    "offload": what backward needs is packed into a buffer of `saved_bytes` (role "saved") that
+    may go to the host and back.
+    update: on the host; on the device with state that stays there; or on the device with state
+    that comes and goes.
     in_bytes is the boundary before the shard for one microbatch (0 for the first shard);
     rng_draws the 32-bit draws of one forward of one microbatch, None when that is not constant.
     """
@@ -81,12 +88,13 @@ class Shard(Struct, frozen=True):
     first_layer: Count
     end_layer: Positive
     resident: bool
-    activations: Literal["recompute"]
-    update: Literal["host", "device"]
+    activations: Literal["recompute", "saved", "offload"]
+    update: Literal["host", "device", "device-streamed"]
     param_bytes: Count
     grad_bytes: Count
     state_bytes: Count
     in_bytes: Count
+    saved_bytes: Count
     rng_draws: Count | None
 
 
@@ -215,4 +223,5 @@ class Plan(Struct, frozen=True, kw_only=True):
     segments: Annotated[tuple[Segment, ...], msgspec.Meta(min_length=1)]
     prediction: Prediction
     solver: Solver
+    estimated: bool = False  # times from formulas, not from measurements
     provenance: dict[str, str] = {}

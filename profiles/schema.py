@@ -41,9 +41,11 @@ class Rate(Struct, frozen=True):
 
 
 class Link(Struct, frozen=True):
-    """One direction between host and device: alone, and with the other direction busy too."""
+    """One direction between host and device: alone, and with the other direction busy too.
 
-    kind: Literal["h2d", "d2h", "p2p"]
+    d2d is a copy inside the device's memory."""
+
+    kind: Literal["h2d", "d2h", "p2p", "d2d"]
     alone: Rate
     both: Rate
 
@@ -92,6 +94,7 @@ class LayerCost(Struct, frozen=True):
     saved_bytes: alive after a forward with gradients, output included, until backward ends.
     forward_peak_bytes: most alive at once in a forward without gradients, output included.
     backward_peak_bytes: most alive at once in recompute + backward, output included.
+    offload_bytes: what backward needs of that, packed into one flat; None when not measured.
     rng_draws: 32-bit draws a forward takes from the generator; None when it is not a constant
     number of plain draws, so that a microbatch's random numbers cannot be found in advance.
     The last layer's recompute_backward and backward include the loss.
@@ -107,6 +110,7 @@ class LayerCost(Struct, frozen=True):
     forward: Time
     recompute_backward: Time
     backward: Time
+    offload_bytes: Count | None = None
 
 
 class Layer(Struct, frozen=True):
@@ -149,4 +153,5 @@ class Profile(Struct, frozen=True, kw_only=True):
     version: Literal[1] = 1
     machine: Machine
     tasks: Annotated[tuple[Task, ...], msgspec.Meta(min_length=1)]
+    estimated: bool = False  # times from formulas, not from measurements
     provenance: dict[str, str] = {}

@@ -66,6 +66,7 @@ def task(name: str, shards: int, microbatches: int, update: Update, steps: int) 
                 STATE,
                 IN if k else 0,
                 0,
+                0,
             )
             for k in range(shards)
         ),

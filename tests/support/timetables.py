@@ -59,7 +59,7 @@ def task(name: str, shards: int, microbatches: int, steps: int) -> Task:
         microbatches=microbatches,
         batch_bytes=1024,
         shards=tuple(
-            Shard(k, k + 1, k == 0, "recompute", "host", MIB, MIB, 2 * MIB, 4096 * (k > 0), 0)
+            Shard(k, k + 1, k == 0, "recompute", "host", MIB, MIB, 2 * MIB, 4096 * (k > 0), 0, 0)
             for k in range(shards)
         ),
     )
