@@ -19,7 +19,7 @@ from executor.flat import spec_of, view
 from executor.layer_check import output
 from executor.link_profiler import busy
 from executor.meter import MemoryMeter
-from executor.rng import RandomMode, count_draws
+from executor.rng import RandomMode, count_draws, no_draws
 from executor.shard import Shard
 from executor.workload import Task
 from profiles.codec import align
@@ -86,31 +86,25 @@ class Bench:
         # Any dy of this shape costs the same; the output itself is at hand.
         self.dy = None if case.targets is not None else view(dy, spec_of(y)).copy_(y)
         self.state = torch.default_generator.get_state()
-        self.draws = True  # until counted
+        self.draws: bool | None = None  # until counted
 
     def output(self) -> Tensor:
         """The layer's output as a tensor beside the slab."""
         return output(self.case.layer, self.x)
 
     def forward(self) -> None:
-        with RandomMode(self.state) if self.draws else nullcontext():
+        with nullcontext() if self.draws is False else RandomMode(self.state):
             self.shard.forward(self.x, self.out)
 
     def recompute_backward(self, recomputed: Callable[[], None] = lambda: None) -> Tensor:
         """Calls `recomputed` halfway; returns the generator's state at that point."""
-        x, targets = self.x, self.case.targets
-        if not self.draws:
-            self.shard.backward(x, dy=self.dy, targets=targets, dx=self.dx, recomputed=recomputed)
-            return self.state
-        mode = RandomMode(self.state)
-
-        def close() -> None:
-            mode.close()
-            recomputed()
-
-        with mode:
-            self.shard.backward(x, dy=self.dy, targets=targets, dx=self.dx, recomputed=close)
-        return mode.state
+        shard, mode = self.shard, None if self.draws is False else RandomMode(self.state)
+        with mode or nullcontext():
+            graph = shard.graph(self.x, dx=self.dx is not None, targets=self.case.targets)
+        recomputed()
+        with no_draws() if self.draws is None else nullcontext():
+            shard.backward(graph, dy=self.dy, dx=self.dx)
+        return mode.state if mode else self.state
 
     def graph(self) -> Tensor:
         """A forward that keeps its graph: the output, or the loss of the last layer."""

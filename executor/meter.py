@@ -13,8 +13,8 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of storages created in this thread while it is active, backward included.
 
     Views of storages that existed before count nothing. Frees are seen as they happen, after
-    the meter has been left as well. Memory that a kernel takes and returns within itself is
-    not seen.
+    the meter has been left as well; it may be entered again. Memory that a kernel takes and
+    returns within itself is not seen.
     """
 
     def __init__(self) -> None:
@@ -22,6 +22,11 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live_bytes = 0
         self.peak_bytes = 0
         self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+    def restart(self) -> "MemoryMeter":
+        """Forget the peak; what is alive counts on."""
+        self.peak_bytes = self.live_bytes
+        return self
 
     def __torch_dispatch__(
         self,

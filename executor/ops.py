@@ -5,7 +5,7 @@ Nothing here waits or decides. An op gets its buffers as uint8 tensors of the va
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from executor.device import CpuDevice
 from executor.errors import RunError
 from executor.flat import Spec, view
 from executor.meter import MemoryMeter
-from executor.rng import Guard, RandomMode, TaskRng
-from executor.shard import Shard
+from executor.rng import Guard, RandomMode, TaskRng, no_draws
+from executor.shard import Graph, Shard
 from executor.store import HostTask
 from plans.capacity import value_bytes
 from plans.schema import Memory, Op, OpName, Role, parse_id
@@ -34,6 +34,7 @@ class LiveTask:
         self.rng = TaskRng(host.rng_state, [s.rng_draws for s in plan.shards], plan.microbatches)
         self.batches = Batches(plan, host.task, threads, self.rng.prepare)
         self.boundaries: dict[tuple[str, int], Spec] = {}  # ("x" or "dx", shard)
+        self.graphs: dict[tuple[int, int], Graph] = {}  # (shard, microbatch) between F and B
         self._replicas: dict[tuple[int, int], Shard] = {}
         self._losses: dict[int, dict[int, float]] = {}
         self._on_step = on_step
@@ -62,18 +63,27 @@ class LiveTask:
             self._on_step(self.plan.name, step, sum(parts[m] for m in sorted(parts)))
 
 
-@dataclass(frozen=True)
 class Place:
-    """Where an op runs: a device, its number in the plan, and the most bytes seen in use there."""
+    """Where an op runs: a device, its number in the plan, and the bytes seen in use there.
 
-    number: int
-    device: CpuDevice
-    guard: Guard
-    peaks: list[int] = field(default_factory=lambda: [0])
+    peak_bytes: most of slab and transients together; slab_bytes: end of the last byte touched.
+    """
+
+    def __init__(self, number: int, device: CpuDevice, guard: Guard) -> None:
+        self.number = number
+        self.device = device
+        self.guard = guard
+        self.peak_bytes = 0
+        self.slab_bytes = 0
+        self.graphs: dict[tuple[str, int, int], MemoryMeter] = {}  # those alive and measured
 
     def took(self, count: int) -> None:
         """So many bytes of the device were in use at once."""
-        self.peaks[0] = max(self.peaks[0], count)
+        self.peak_bytes = max(self.peak_bytes, count)
+
+    def touched(self, end: int) -> None:
+        """The slab was used up to this byte."""
+        self.slab_bytes = max(self.slab_bytes, end)
 
 
 @dataclass(frozen=True)
@@ -96,12 +106,21 @@ class Work:
         if not self.is_metered(round_index):
             handler(self, self.first_step + round_index)
             return
-        with MemoryMeter() as meter:
+        name = self.name
+        key = self.task.plan.name, name.number, name.index
+        kept = self.place.graphs.pop(key, None) if name.kind == "B" else None
+        meter = kept or MemoryMeter()
+        others = sum(graph.live_bytes for graph in self.place.graphs.values())
+        with meter.restart():
             handler(self, self.first_step)
-        self.place.took(self.memory.slab_bytes + meter.peak_bytes)
-        if meter.peak_bytes > self.memory.reserve_bytes:
+        if name.kind == "F" and self.activations != "recompute":
+            self.place.graphs[key] = meter
+        taken = others + meter.peak_bytes
+        self.place.took(self.memory.slab_bytes + taken)
+        if taken > self.memory.reserve_bytes:
+            live = f", {others} of them in other live graphs," if others else ""
             raise RunError(
-                f"took {meter.peak_bytes} bytes beside its buffers, but its program reserves "
+                f"took {taken} bytes beside its buffers{live} but its program reserves "
                 f"{self.memory.reserve_bytes} on device {self.place.number}; "
                 "profile again or lower the microbatch"
             )
@@ -109,6 +128,11 @@ class Work:
     def is_metered(self, round_index: int) -> bool:
         """Whether this op's transients are measured in this round."""
         return self.metered and round_index == 0 and self.op.stream.endswith("compute")
+
+    @property
+    def activations(self) -> str:
+        """What the op's shard keeps between forward and backward."""
+        return self.task.plan.shards[self.name.number].activations
 
     def source(self, role: str) -> Tensor:
         """The bytes that play `role`; none when the value is empty."""
@@ -137,7 +161,7 @@ def resolve(
 
 
 @contextmanager
-def _random(work: Work, step: int) -> Iterator[RandomMode | None]:
+def _random(work: Work, step: int) -> Iterator[None]:
     """Draw what the plain loop draws in this forward, and prove it afterwards.
 
     A shard that draws nothing is spared the cost of the mode, except where ops are metered
@@ -147,13 +171,23 @@ def _random(work: Work, step: int) -> Iterator[RandomMode | None]:
     state = task.rng.state(step, name.index, name.number)
     known = task.plan.shards[name.number].rng_draws == 0
     if known and not work.is_metered(step - work.first_step):
-        yield None
-        work.place.guard.check()
+        yield
     else:
         with RandomMode(state) as mode:
-            yield mode
+            yield
         state = mode.state
     task.rng.finish(step, name.index, name.number, state)
+
+
+@contextmanager
+def _no_random(work: Work, step: int) -> Iterator[None]:
+    """A backward must not draw: found as it does where ops are metered anyway, else afterwards."""
+    if work.is_metered(step - work.first_step):
+        with no_draws():
+            yield
+    else:
+        yield
+    work.place.guard.check()
 
 
 def _input(work: Work) -> Tensor:
@@ -163,11 +197,19 @@ def _input(work: Work) -> Tensor:
 
 
 def _forward(work: Work, step: int) -> None:
-    shard = work.task.replica(work.name.number, work.place.number)
+    task, number = work.task, work.name.number
+    shard = task.replica(number, work.place.number)
     shard.bind_params(work.source("param"))
+    x, out = _input(work), work.writes["y"]
     with _random(work, step):
-        spec = shard.forward(_input(work), work.writes["y"])
-    work.task.boundary("x", work.name.number + 1, spec)
+        if work.activations == "recompute":
+            spec = shard.forward(x, out)
+        else:
+            saved = work.writes.get("saved", _NOTHING) if work.activations == "offload" else None
+            spec, graph = shard.forward_graph(x, out, dx=number > 0, saved=saved)
+            task.graphs[number, work.name.index] = graph
+    work.place.guard.check()
+    task.boundary("x", number + 1, spec)
 
 
 def _backward(work: Work, step: int) -> None:
@@ -175,24 +217,29 @@ def _backward(work: Work, step: int) -> None:
     shard = task.replica(number, work.place.number)
     shard.bind_params(work.source("param"))
     shard.bind_grads(work.writes.get("grad", _NOTHING))
-    dy = targets = None
-    if number == len(task.plan.shards) - 1:
-        targets = targets_of(task.batches, work.source("batch"))
-    else:
+    graph, dy = _graph(work, shard, step), None
+    if number < len(task.plan.shards) - 1:
         dy = view(work.source("dy"), task.boundaries["dx", number + 1])
-    with _random(work, step) as mode:
-        done = shard.backward(
-            _input(work),
-            dy=dy,
-            targets=targets,
-            dx=work.writes.get("dx"),
-            add="grad" in work.reads,
-            recomputed=mode.close if mode else lambda: None,
-        )
+    with _no_random(work, step):
+        done = shard.backward(graph, dy=dy, dx=work.writes.get("dx"), add="grad" in work.reads)
     if done.dx is not None:
         task.boundary("dx", number, done.dx)
     if done.loss is not None:
         task.loss(step, work.name.index, done.loss)
+
+
+def _graph(work: Work, shard: Shard, step: int) -> Graph:
+    """The graph that the forward left, or one made by running it again."""
+    task, number = work.task, work.name.number
+    x = _input(work)
+    if work.activations != "recompute":
+        graph = task.graphs.pop((number, work.name.index))
+        shard.move(graph, x, work.source("saved"))
+        return graph
+    last = number == len(task.plan.shards) - 1
+    targets = targets_of(task.batches, work.source("batch")) if last else None
+    with _random(work, step):
+        return shard.graph(x, dx="dx" in work.writes, targets=targets)
 
 
 def _update(work: Work, step: int) -> None:

@@ -51,13 +51,15 @@ class Options:
 @dataclass(frozen=True)
 class Result:
     """losses per task and step, and when each task's last loss was known; the trained models and
-    optimizer states are in `store`. peak_bytes per device, slab and transients."""
+    optimizer states are in `store`. Per device: peak_bytes, slab and transients with live graphs;
+    slab_bytes, the end of the last byte of the slab that an op touched."""
 
     losses: dict[str, list[float]]
     ended_us: dict[str, int]
     store: HostStore
     actual_us: int
     peak_bytes: tuple[int, ...]
+    slab_bytes: tuple[int, ...]
     host_bytes: int
 
     def model(self, task: str) -> nn.Module:
@@ -86,13 +88,13 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options = Options()) -> Resu
     recorder = Recorder(plan, digest, options.log)
     replay = _Replay(plan, store, devices, recorder, options)
     error = replay.execute()
-    peaks = replay.peak_bytes()
+    peaks, slabs = replay.peak_bytes(), replay.slab_bytes()
     actual_us = recorder.close(error, peaks, store.bytes)
     if error:
         raise RunError(error)
     store.settle()
     losses = {task: [by[step] for step in sorted(by)] for task, by in recorder.losses.items()}
-    return Result(losses, recorder.ended_us, store, actual_us, peaks, store.bytes)
+    return Result(losses, recorder.ended_us, store, actual_us, peaks, slabs, store.bytes)
 
 
 def _slabs(plan: Plan) -> list[int]:
@@ -161,7 +163,11 @@ class _Replay:
 
     def peak_bytes(self) -> tuple[int, ...]:
         """Per device, the most that a program's slab and its measured transients took together."""
-        return tuple(place.peaks[0] for place in self._places)
+        return tuple(place.peak_bytes for place in self._places)
+
+    def slab_bytes(self) -> tuple[int, ...]:
+        """Per device, the end of the last byte that an op touched."""
+        return tuple(place.slab_bytes for place in self._places)
 
     def _segments(self) -> None:
         """Start each segment when those before it on its devices and tasks have ended."""

@@ -166,6 +166,13 @@ class RandomMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 generator.set_state(parked)
 
 
+def no_draws() -> RandomMode:
+    """A mode in which a random op is an error from the beginning."""
+    mode = RandomMode(torch.empty(0, dtype=torch.uint8))
+    mode.close()
+    return mode
+
+
 class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active in a thread, drawing from the default generator is an error.
 

@@ -110,15 +110,22 @@ class SegmentRun:
         """The work of every op, by its id."""
         setup, devices = self._setup, self._segment.devices
         flats = dict(setup.host)
-        for buffer in program.buffers:
-            flats[buffer.name] = setup.places[devices[int(buffer.space)]].device.view(buffer)
+        homes = {b.name: (setup.places[devices[int(b.space)]], b) for b in program.buffers}
+        for name, (place, buffer) in homes.items():
+            flats[name] = place.device.view(buffer)
         works = {}
         for op in (op for ops in phases.values() for op in ops):
             task = op.id.partition(".")[0]
             number = _device(op.stream)
             place, memory = setup.places[devices[number]], program.memory[number]
             live, step = setup.tasks[task], first_steps[task]
-            works[op.id] = resolve(op, live, place, step, memory, self._metered, flats)
+            work = resolve(op, live, place, step, memory, self._metered, flats)
+            works[op.id] = work
+            for names, cut in ((op.reads, work.reads), (op.writes, work.writes)):
+                for role, name in names.items():
+                    if name in homes:
+                        home, buffer = homes[name]
+                        home.touched(buffer.offset + len(cut[role]))
         return works
 
     def _compile(

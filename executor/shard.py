@@ -1,20 +1,23 @@
 """A shard: the user's own layers as a shell around memory that comes and goes.
 
 Invariant: parameters, gradients and optimizer state are views of the flats that were bound last;
-nothing a shard computes outlives the op except what it wrote there.
+nothing a shard computes outlives the op except what it wrote there, and a graph if asked for one.
 """
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from executor.errors import WorkloadError, one_line
 from executor.flat import Spec, Views, spec_of, view
 from executor.optimizer import Factory, ShardOptimizer
+from executor.packing import PackError, Packing
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -24,6 +27,21 @@ class Done(NamedTuple):
 
     loss: float | None
     dx: Spec | None
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """What a forward left for its backward, which can be run once.
+
+    `leaf` is the input as autograd knows it, `end` where backward begins (None: nothing to do).
+    With `packing` the graph holds no memory, and parameters and input may lie elsewhere later;
+    without, both must be where they were.
+    """
+
+    leaf: Tensor
+    end: GradientEdge | Tensor | None
+    loss: float | None
+    packing: Packing | None
 
 
 class Shard:
@@ -101,45 +119,68 @@ class Shard:
             view(out, spec).copy_(y)
         return spec
 
-    def backward(
-        self,
-        x: Tensor,
-        *,
-        dy: Tensor | None = None,
-        targets: Tensor | None = None,
-        dx: Tensor | None = None,
-        add: bool = False,
-        recomputed: Callable[[], None] = lambda: None,
-    ) -> Done:
-        """Recompute from the boundary `x`, then go back; gradients go to the bound flat.
+    def graph(self, x: Tensor, *, dx: bool, targets: Tensor | None = None) -> Graph:
+        """Run the layers on `x` with a graph; the last shard takes `targets` and adds the loss.
 
-        The last shard takes `targets`, any other one `dy`. `dx` (uint8) is written last and may
-        share bytes with `x` or `dy`. Without `add` the gradient flat is overwritten.
-        `recomputed` is called between the two halves.
+        `dx`: the gradient of x will be wanted.
+        """
+        leaf = _leaf(x, dx)
+        return self._ended(leaf, self._run(leaf), targets)
+
+    def forward_graph(
+        self, x: Tensor, out: Tensor, *, dx: bool, saved: Tensor | None = None
+    ) -> tuple[Spec, Graph]:
+        """`forward` and `graph` in one; what the graph keeps is packed into `saved` (uint8)."""
+        leaf = _leaf(x, dx)
+        packing = self.packing(leaf, saved) if saved is not None else None
+        with packing.hooks() if packing else nullcontext():
+            y = self._run(leaf)
+        spec = spec_of(y)
+        view(out, spec).copy_(y.detach())
+        return spec, self._ended(leaf, y, None, packing)
+
+    def packing(self, x: Tensor, saved: Tensor | None) -> Packing:
+        """For a forward on `x` with the bound parameters."""
+        buffers = [buffer for layer in self._layers for buffer in layer.buffers()]
+        return Packing(self._param_flat, x, saved, buffers)
+
+    def _ended(
+        self, leaf: Tensor, y: Tensor, targets: Tensor | None, packing: Packing | None = None
+    ) -> Graph:
+        if targets is not None:
+            loss = self._scaled_loss(y, targets)
+            end = loss if loss.requires_grad else None
+            return Graph(leaf, end, float(loss.item()), packing)
+        # From the edge, not from y, so that y can go as soon as no saved tensor needs it.
+        return Graph(leaf, get_gradient_edge(y) if y.requires_grad else None, None, packing)
+
+    def backward(
+        self, graph: Graph, *, dy: Tensor | None = None, dx: Tensor | None = None, add: bool = False
+    ) -> Done:
+        """Go back through `graph`, one of this shard; gradients go to the bound flat.
+
+        Any shard but the last takes `dy`. `dx` (uint8) is written last and may share bytes with
+        the input or `dy`. Without `add` the gradient flat is overwritten.
         """
         if not add:
             self._grad_flat.zero_()
-        leaf = x.data
-        if dx is not None:
-            leaf.requires_grad_()
-        y = self._run(leaf)
-        if targets is not None:
-            y = self._scaled_loss(y, targets)
-        recomputed()
         before = [p.grad._version for p in self.trainable if p.grad is not None]
-        loss = float(y.item()) if targets is not None else None
-        if y.requires_grad:
-            # From the edge, not from y, so that y can go as soon as no saved tensor needs it.
-            start = get_gradient_edge(y) if targets is None else y
-            del y
-            torch.autograd.backward(start, dy)
+        if graph.end is not None:
+            torch.autograd.backward(graph.end, dy)
         self._all_reached(before)
         spec = None
         if dx is not None:
+            leaf = graph.leaf
             grad = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
             spec = spec_of(grad)
             view(dx, spec).copy_(grad)
-        return Done(loss, spec)
+        return Done(graph.loss, spec)
+
+    def move(self, graph: Graph, x: Tensor, saved: Tensor) -> None:
+        """Let a packed graph go on with the bound parameters, with `x` and `saved` (uint8)."""
+        if graph.packing is not None:
+            graph.packing.move(self._param_flat, x, saved)
+            graph.leaf.data = x.data
 
     def update(self, param_flat: Tensor, grad_flat: Tensor, state_flat: Tensor | None) -> None:
         """One optimizer step in place on these flats, on the host or on a device.
@@ -176,7 +217,10 @@ class Shard:
         start = value = x if x.requires_grad else x.data
         version = start._version
         for layer in self._layers:
-            value = layer(value)
+            try:
+                value = layer(value)
+            except PackError as error:
+                raise PackError(f"layer {type(layer).__name__} {error}") from error
             if not isinstance(value, Tensor):
                 raise WorkloadError(
                     f"layer {type(layer).__name__} returned {type(value).__name__}; "
@@ -217,6 +261,11 @@ class Shard:
 def _unique(layers: Sequence[nn.Module]) -> list[nn.Parameter]:
     """Parameters in the order of `parameters()`, a shared one once."""
     return list({id(p): p for layer in layers for p in layer.parameters()}.values())
+
+
+def _leaf(x: Tensor, dx: bool) -> Tensor:
+    """`x` as the beginning of a graph, with a gradient of its own if `dx`."""
+    return x.data.requires_grad_() if dx else x.data
 
 
 def _hollow(parameter: nn.Parameter) -> nn.Parameter:

@@ -9,9 +9,10 @@ from msgspec import structs
 from planner import hydra
 from planner.bounds import lower_bounds
 from planner.choice import Choice, extent, pack
-from planner.costs import Links
+from planner.costs import Links, ShardCost
 from planner.errors import Infeasible
 from planner.hydra import HydraChoice
+from planner.modes import Mode
 from planner.placement import Work, place
 from planner.problem import Effort, Policy, Problem
 from planner.search import Search
@@ -198,8 +199,8 @@ def _task(planned: Answer) -> Task:
     costs = planned.choice.costs
     choice = planned.choice
     # The baseline keeps nothing on a device and updates everything there.
-    resident = choice.resident if isinstance(choice, Choice) else frozenset[int]()
-    on_device = resident if isinstance(choice, Choice) else frozenset(range(len(choice.shards)))
+    hydra_mode = Mode("streamed", "device-streamed")
+    modes = choice.modes if isinstance(choice, Choice) else (hydra_mode,) * len(choice.shards)
     return Task(
         name=costs.task.name,
         workload=costs.task.workload,
@@ -213,19 +214,26 @@ def _task(planned: Answer) -> Task:
             Shard(
                 first_layer=cost.first,
                 end_layer=cost.end,
-                resident=index in resident,
-                activations="recompute",
-                update="device" if index in on_device else "host",
+                resident=mode.params == "resident",
+                activations=mode.activations,
+                update=mode.update,
                 param_bytes=cost.param_bytes,
                 grad_bytes=cost.grad_bytes,
                 state_bytes=cost.state_bytes,
                 in_bytes=cost.in_bytes,
-                saved_bytes=0,
+                saved_bytes=_kept_bytes(cost, mode),
                 rng_draws=cost.rng_draws,
             )
-            for index, cost in enumerate(choice.shards)
+            for cost, mode in zip(choice.shards, modes, strict=True)
         ),
     )
+
+
+def _kept_bytes(cost: ShardCost, mode: Mode) -> int:
+    """What a microbatch's forward leaves for its backward beside the boundary."""
+    if mode.activations == "saved":
+        return cost.saved_bytes
+    return (cost.offload_bytes or 0) if mode.activations == "offload" else 0
 
 
 def predict(plan: Plan, bounds: tuple[Bound, ...]) -> Prediction:

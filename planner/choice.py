@@ -1,4 +1,12 @@
-"""One way to train a task on one device, and the memory it takes. No times, no order."""
+"""One way to train a task on one device: cuts, a mode per shard, and what lives when.
+
+Time is counted in steps of the compute stream, all microbatches of a shard in one; a round has
+
+    step   0   1  ...  K-2 | K-1   K  ...  2K-2        F: step k          (the last shard has none)
+           F0  F1 ...  F   | B    B   ...  B0          B: step 2(K-1) - k  (and its update)
+
+and steps wrap around: what is loaded ahead for step 0 lives at the end of the round before.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -6,6 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from planner.costs import ShardCost, TaskCosts
+from planner.modes import Mode
 from plans.schema import Buffer
 from profiles.codec import align
 
@@ -28,91 +37,171 @@ def pack(sizes: Iterable[tuple[str, int]], space: str = "0") -> tuple[Buffer, ..
 
 def extent(buffers: Sequence[Buffer]) -> int:
     """Bytes from 0 to the end of the last buffer."""
-    return buffers[-1].offset + buffers[-1].bytes if buffers else 0
+    return max((buffer.offset + buffer.bytes for buffer in buffers), default=0)
+
+
+@dataclass(frozen=True)
+class Value:
+    """Bytes that live on the device from step `first` to step `last`, both included.
+
+    Steps below 0 lie in the round before, from `steps` on in the next one. A load may begin
+    between `earliest` and the step before it is needed; `first` is then chosen by `lifetimes`.
+    parts: the value is so many equal buffers, one per microbatch.
+    """
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+    load: bool = False
+    earliest: int = 0
+    parts: int = 1
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """Where to cut, which shards stay on the device, how many slots the others share.
+    """Where to cut and what to do with each shard.
 
-    Streamed shards are updated on the host, resident ones on the device.
+    ahead: steps that every load may run ahead of its use at least; 0 overlaps nothing.
+    lumped: all microbatches of a shard as one op, which has the same times and is found sooner.
     """
 
     costs: TaskCosts
     cuts: tuple[int, ...]
-    resident: frozenset[int]
-    slots: int
-    grad_slots: int
+    modes: tuple[Mode, ...]
+    ahead: int = 1
+    lumped: bool = False
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal choices of one task."""
+        return self.costs.microbatch, self.cuts, self.modes, self.ahead
+
+    @property
+    def parts(self) -> int:
+        """Ops and buffers that the microbatches of a step make."""
+        return 1 if self.lumped else self.costs.microbatches
 
     @cached_property
     def shards(self) -> tuple[ShardCost, ...]:
         return tuple(self.costs.shard(first, end) for first, end in pairwise(self.cuts))
 
-    @cached_property
-    def streamed(self) -> tuple[int, ...]:
-        """Shards whose parameters cross the link; one without parameters has nothing to move."""
-        return tuple(
-            index
-            for index, shard in enumerate(self.shards)
-            if index not in self.resident and shard.param_bytes
-        )
+    @property
+    def last(self) -> int:
+        """The last shard's number."""
+        return len(self.cuts) - 2
 
-    @cached_property
-    def param_slots(self) -> int:
-        return min(self.slots, len(self.streamed))
+    @property
+    def steps(self) -> int:
+        return 2 * self.last + 1
 
-    @cached_property
-    def spill_slots(self) -> int:
-        """A resident shard's gradient is used up at once, so only streamed ones need several."""
-        if not any(shard.grad_bytes for shard in self.shards):
-            return 0
-        return max(1, min(self.grad_slots, len(self.streamed)))
+    def backward_step(self, shard: int) -> int:
+        return 2 * self.last - shard
 
-    @cached_property
-    def buffers(self) -> tuple[Buffer, ...]:
-        """The slab, one buffer after the other.
+    def steps_us(self) -> list[int]:
+        """Compute time of every step of a round."""
+        us = [0] * self.steps
+        for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
+            graph = mode.activations != "recompute"
+            if k < self.last:
+                us[k] = shard.graph_forward_us if graph else shard.forward_us
+            us[self.backward_step(k)] = shard.graph_backward_us if graph else shard.backward_us
+        return [self.costs.microbatches * each for each in us]
 
-        The boundary before a shard and, later, its gradient share a buffer.
-        """
-        return pack(self._sizes())
+    def values(self) -> Iterator[Value]:
+        """Everything in the slab. Loads begin `ahead` steps before their use."""
+        count = self.costs.microbatches
+        yield self._always("batch", count * self.costs.batch_bytes, self.parts)
+        for k in range(len(self.shards)):
+            yield from self._held(k)
+            yield from self._gradient(k)
+            if k:
+                yield from self._boundary(k, count)
+            if self.modes[k].activations == "offload":
+                size = count * (self.shards[k].offload_bytes or 0)
+                back = self.backward_step(k)
+                yield Value(f"a{k}", size, k, k + self.ahead, parts=self.parts)
+                yield self._load(f"a{k}b", size, back, back, k + 1, self.parts)
 
-    def _sizes(self) -> Iterator[tuple[str, int]]:
-        shards = self.shards
-        for index in sorted(self.resident):
-            yield f"s{index}.param", shards[index].param_bytes
-            yield f"s{index}.state", shards[index].state_bytes
-        slot_bytes = max((shards[index].param_bytes for index in self.streamed), default=0)
-        for number in range(self.param_slots):
-            yield f"slot{number}", slot_bytes
-        for number in range(self.spill_slots):
-            yield f"grad{number}", max(shard.grad_bytes for shard in shards)
-        for microbatch in range(self.costs.microbatches):
-            yield f"batch.{microbatch}", self.costs.batch_bytes
-            for index in range(1, len(shards)):
-                yield f"x{index}.{microbatch}", shards[index].in_bytes
+    def _held(self, k: int) -> Iterator[Value]:
+        """Parameters and optimizer state of shard k."""
+        shard, mode, back = self.shards[k], self.modes[k], self.backward_step(k)
+        spills = mode.update == "device-streamed" and shard.grad_bytes
+        linger = self.ahead if spills else 0
+        if mode.params == "resident":
+            yield self._always(f"s{k}.param", shard.param_bytes)
+        elif mode.params == "kept" or k == self.last:
+            earliest = back + 1 + linger - self.steps
+            need = min(k, back)
+            yield self._load(f"s{k}.param", shard.param_bytes, need, back + linger, earliest)
+        else:
+            earliest = back + 1 + linger - self.steps
+            yield self._load(f"s{k}.param", shard.param_bytes, k, k, earliest)
+            yield self._load(f"s{k}.again", shard.param_bytes, back, back + linger, k + 1)
+        if mode.update == "device":
+            yield self._always(f"s{k}.state", shard.state_bytes)
+        elif mode.update == "device-streamed":
+            earliest = back + 1 + linger - self.steps
+            yield self._load(f"s{k}.state", shard.state_bytes, back, back + linger, earliest)
 
-    @cached_property
-    def slab_bytes(self) -> int:
-        return extent(self.buffers)
+    def _gradient(self, k: int) -> Iterator[Value]:
+        back = self.backward_step(k)
+        linger = self.ahead if self.modes[k].update == "host" else 0
+        yield Value(f"s{k}.grad", self.shards[k].grad_bytes, back, back + linger)
+
+    def _boundary(self, k: int, count: int) -> Iterator[Value]:
+        """x of shard k, and later its gradient in the same bytes."""
+        size, back = count * self.shards[k].in_bytes, self.backward_step(k)
+        if self.modes[k].spilled:
+            yield Value(f"x{k}", size, k - 1, k + self.ahead, parts=self.parts)
+            yield self._load(f"x{k}b", size, back, back + 1, k + 1, self.parts)
+        else:
+            yield Value(f"x{k}", size, k - 1, back + 1, parts=self.parts)
+
+    def _always(self, name: str, size: int, parts: int = 1) -> Value:
+        return Value(name, size, 0, self.steps - 1, parts=parts)
+
+    def _load(
+        self, name: str, size: int, need: int, last: int, earliest: int, parts: int = 1
+    ) -> Value:
+        first = max(min(earliest, need), need - self.ahead)
+        return Value(name, size, first, last, True, earliest, parts)
 
     @cached_property
     def reserve_bytes(self) -> int:
-        """Beside the slab: the layers' own buffers, and the most that any op takes."""
-        needs = [shard.backward_transient_bytes for shard in self.shards]
-        needs += [shard.forward_transient_bytes for shard in self.shards[:-1]]
-        needs += [self.shards[index].update_transient_bytes for index in self.resident]
-        return max(needs) + self.costs.total("buffer") + SCALARS_BYTES
+        """Beside the slab: the layers' own buffers, live graphs, and what any op takes.
 
-    @property
-    def device_bytes(self) -> int:
-        """The smallest budget this choice runs in."""
-        return self.slab_bytes + self.reserve_bytes
+        Graphs pile up while forward goes up and go while backward comes down, so at every op those
+        of the shards below are alive.
+        """
+        count, live, most = self.costs.microbatches, 0, 0
+        for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
+            update = shard.update_transient_bytes if mode.update != "host" else 0
+            if mode.activations == "saved":
+                graphs = count * shard.saved_bytes
+                # The last microbatch's forward has all others' graphs beside it.
+                forward = graphs - shard.saved_bytes + shard.backward_transient_bytes
+                most = max(most, live + forward, live + graphs + shard.graph_transient_bytes)
+                most = max(most, live + update)
+                live += graphs
+            elif mode.activations == "offload":
+                most = max(most, live + shard.graph_transient_bytes, live + update)
+            else:
+                forward = shard.forward_transient_bytes if k < self.last else 0
+                most = max(most, live + forward, live + shard.backward_transient_bytes)
+                most = max(most, live + update)
+        return most + self.costs.total("buffer") + SCALARS_BYTES
 
     def host_buffers(self) -> Iterator[tuple[str, int]]:
         """Names and sizes of the task's host store buffers."""
-        for index, shard in enumerate(self.shards):
-            sizes = {"param": shard.param_bytes, "state": shard.state_bytes}
-            if index in self.streamed:
-                sizes["grad"] = shard.grad_bytes
-            for what, size in sizes.items():
-                yield f"{self.costs.task.name}.s{index}.{what}", size
+        name, count = self.costs.task.name, self.costs.microbatches
+        for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
+            yield f"{name}.s{k}.param", shard.param_bytes
+            yield f"{name}.s{k}.state", shard.state_bytes
+            if mode.update == "host":
+                yield f"{name}.s{k}.grad", shard.grad_bytes
+            for m in range(count):
+                if mode.spilled:
+                    yield f"{name}.x{k}.{m}", shard.in_bytes
+                if mode.activations == "offload":
+                    yield f"{name}.a{k}.{m}", shard.offload_bytes or 0

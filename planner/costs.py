@@ -2,9 +2,14 @@
 
 shard i..j-1      forward_us  = sum of forward medians
                   backward_us = sum of recompute+backward medians
+with a graph      a forward that keeps or packs one takes what recomputation took:
+                  recompute+backward less backward; packing copies its bytes inside the device
 transients        forward: the largest layer peak plus the input it is given inside the shard
                   backward: while layer l runs, what earlier layers saved, its own peak, and
-                  the gradient of its output
+                  the gradient of its output; forward with a graph: the same
+                  backward alone, and either half when packed: the largest layer peak plus the
+                  boundary inside the shard that it was given, or whose gradient it is given
+                  update: what it takes, and one layer's state, which the first one makes anew
 copy of n bytes   latency + n / rate
 """
 
@@ -16,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import Infeasible
+from profiles.codec import align
 from profiles.schema import Device, Layer, LayerCost, Rate, Task
 
 Array = NDArray[np.int64]
@@ -34,10 +40,15 @@ class ShardCost:
     rng_draws: int | None
     forward_us: int
     backward_us: int
+    graph_forward_us: int
+    graph_backward_us: int
     update_device_us: int
     update_host_us: int
+    saved_bytes: int
+    offload_bytes: int | None
     forward_transient_bytes: int
     backward_transient_bytes: int
+    graph_transient_bytes: int
     update_transient_bytes: int
 
     @property
@@ -108,9 +119,13 @@ class TaskCosts:
             "update_host": [layer.update_host.median_us for layer in layers],
             "forward": [cost.forward.median_us for cost in costs],
             "backward": [cost.recompute_backward.median_us for cost in costs],
+            "graph_backward": [
+                min(cost.backward.median_us, cost.recompute_backward.median_us) for cost in costs
+            ],
             "saved": [cost.saved_bytes for cost in costs],
             "update_peak": [layer.update_peak_bytes for layer in layers],
             "draws": [cost.rng_draws or 0 for cost in costs],
+            "offload": [cost.offload_bytes or 0 for cost in costs],
             "tied": self._tied_bytes(),
             "buffer": [layer.buffer_bytes for layer in layers],
         }
@@ -137,6 +152,7 @@ class TaskCosts:
             "forward_inner": forward + given,
             "backward": saved + backward,
             "backward_inner": saved + backward + out,
+            "graph": backward + np.maximum(out, given),
         }
 
     def total(self, what: str, first: int = 0, end: int | None = None) -> int:
@@ -181,10 +197,17 @@ class TaskCosts:
         inner = int(peaks["forward_inner"][first + 1 : end].max(initial=0))
         return max(int(peaks["forward"][first]), inner)
 
+    def graph_transient(self, first: int, end: int) -> int:
+        """Peak of a backward alone, or of either half of an offloading shard."""
+        return int(self._peaks["graph"][first:end].max()) + self.total("tied", first, end)
+
     @lru_cache(maxsize=1 << 14)  # noqa: B019 (costs live as long as the process plans)
     def shard(self, first: int, end: int) -> ShardCost:
         """What layers first..end-1 cost as one shard."""
         known = all(cost.rng_draws is not None for cost in self.costs[first:end])
+        packed = all(cost.offload_bytes is not None for cost in self.costs[first:end])
+        backward = self.total("backward", first, end)
+        alone = self.total("graph_backward", first, end)
         return ShardCost(
             first=first,
             end=end,
@@ -194,12 +217,17 @@ class TaskCosts:
             in_bytes=self.costs[first].in_bytes if first else 0,
             rng_draws=self.total("draws", first, end) if known else None,
             forward_us=self.total("forward", first, end),
-            backward_us=self.total("backward", first, end),
+            backward_us=backward,
+            graph_forward_us=backward - alone,
+            graph_backward_us=alone,
             update_device_us=self.total("update_device", first, end),
             update_host_us=self.total("update_host", first, end),
+            saved_bytes=align(self.total("saved", first, end)),
+            offload_bytes=self.total("offload", first, end) if packed else None,
             forward_transient_bytes=self.forward_transient(first, end),
             backward_transient_bytes=self.backward_transient(first, end),
-            update_transient_bytes=self.total("state", first, end)
+            graph_transient_bytes=self.graph_transient(first, end),
+            update_transient_bytes=max(x.state_bytes for x in self.layers[first:end])
             + self.total("update_peak", first, end),
         )
 
@@ -224,12 +252,14 @@ class Links:
     d2h: Rate
     h2d_both: Rate
     d2h_both: Rate
+    d2d: Rate | None = None  # None when not measured: then nothing is offloaded
 
     @classmethod
     def of(cls, device: Device) -> "Links":
         kinds = {link.kind: link for link in device.links}
         h2d, d2h = kinds["h2d"], kinds["d2h"]
-        return cls(h2d.alone, d2h.alone, h2d.both, d2h.both)
+        inside = kinds["d2d"].alone if "d2d" in kinds else None
+        return cls(h2d.alone, d2h.alone, h2d.both, d2h.both, inside)
 
     @property
     def best_h2d(self) -> int:
@@ -247,6 +277,10 @@ class Links:
     def spill_us(self, count: int) -> int:
         """Predicted time of a device→host copy inside a round, where both directions are used."""
         return copy_us(self.d2h_both, count)
+
+    def pack_us(self, count: int) -> int:
+        """Predicted time of packing so many bytes inside the device."""
+        return copy_us(self.d2d, count) if self.d2d else 0
 
 
 def copy_us(rate: Rate, count: int) -> int:

@@ -1,12 +1,13 @@
 """The edges of a round follow from what its ops read and write.
 
 Given ops in an order in which running them one by one would be right, every op must wait for
-the last writer of what it touches and, if it writes, for the readers since; across the end of
-the round, for those of the round before (`@-1`). Edges that stream order or other edges imply
+the last writer of what it touches and, if it writes, for the readers since, of whatever shares its
+bytes too; across the end of the round, for those of the round before (`@-1`). Edges that stream order or other edges imply
 are left out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -15,10 +16,13 @@ from planner.timeline import Entry
 Dependency = tuple[int, int]  # position in the round, rounds back (0 or 1)
 
 
-def dependencies(entries: Sequence[Entry]) -> list[list[Dependency]]:
-    """For every op, all ops it conflicts with that come before it, in a repeating round.
+def dependencies(
+    entries: Sequence[Entry], overlaps: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> list[list[Dependency]]:
+    """For every op, the ops it conflicts with that come before it, in a repeating round.
 
-    Buffers of different names must be disjoint.
+    overlaps: for a buffer, those that share bytes with it. The first write of a value waits for
+    all that touched those; later accesses follow that write. Other buffers must be disjoint.
     """
     writer: dict[str, Dependency] = {}
     readers: dict[str, list[Dependency]] = {}
@@ -26,15 +30,20 @@ def dependencies(entries: Sequence[Entry]) -> list[list[Dependency]]:
     for lap in (1, 0):
         for index, entry in enumerate(entries):
             reads, writes = set(entry.op.reads.values()), set(entry.op.writes.values())
-            before: list[Dependency] = []
-            for buffer in sorted(reads | writes):
-                before += [writer[buffer]] if buffer in writer else []
-            for buffer in sorted(writes):
-                before += readers.get(buffer, [])
+            before: set[Dependency] = set()
+            for buffer in reads | writes:
+                if buffer in writer:
+                    before.add(writer[buffer])
+            for buffer in writes:
+                before.update(readers.get(buffer, ()))
+            for buffer in writes - reads:
+                for other in overlaps.get(buffer, ()):
+                    # Whoever wrote a value was before its readers.
+                    touched = readers.get(other) or [writer[other]] if other in writer else ()
+                    before.update(touched)
             if lap == 0:
-                found[index] = sorted(
-                    {(at, back) for at, back in before if (at, back) != (index, 0)}
-                )
+                before.discard((index, 0))
+                found[index] = sorted(before)
             for buffer in reads - writes:
                 readers.setdefault(buffer, []).append((index, lap))
             for buffer in writes:
@@ -42,18 +51,22 @@ def dependencies(entries: Sequence[Entry]) -> list[list[Dependency]]:
     return found
 
 
-def link(entries: Sequence[Entry], streams: Sequence[Entry] | None = None) -> list[Entry]:
-    """The ops with their `after` edges, in the order of `streams` (default: their own).
+def link(
+    entries: Sequence[Entry], overlaps: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> list[Entry]:
+    """The ops with their `after` edges. `entries` is the order of meaning and of the streams."""
+    return named(entries, dependencies(entries, overlaps), range(len(entries)))
 
-    `entries` is the order of meaning; `streams` may order the ops of a stream otherwise.
-    """
-    queue = list(streams or entries)
-    position = {entry.op.id: index for index, entry in enumerate(queue)}
-    names = [entry.op.id for entry in entries]
-    needs: list[list[Dependency]] = [[] for _ in queue]
-    for entry, found in zip(entries, dependencies(entries), strict=True):
-        needs[position[entry.op.id]] = [(position[names[at]], back) for at, back in found]
-    kept = _prune(queue, needs)
+
+def named(
+    entries: Sequence[Entry], needs: Sequence[Sequence[Dependency]], order: Sequence[int]
+) -> list[Entry]:
+    """The ops in the given order of their positions, with those of their needs as `after` edges
+    that nothing else implies."""
+    queue = [entries[at] for at in order]
+    place = {at: index for index, at in enumerate(order)}
+    moved = [[(place[dep], back) for dep, back in needs[at]] for at in order]
+    kept = _prune(queue, moved)
     return [
         Entry(replace(entry.op, after=tuple(_names(queue, edges))), entry.us)
         for entry, edges in zip(queue, kept, strict=True)

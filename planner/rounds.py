@@ -1,42 +1,29 @@
-"""From a choice to its program: the ops of one round, linked by their hazards and timed.
+"""From a choice to its program: the ops of one round, linked by their hazards, ordered and timed.
 
     compute   F0 F1 .. FK-2 | BK-1 .. B1 B0     all microbatches of a shard in turn (shard-major)
-    h2d       P P P ...        P  P  P          streamed parameters into slots, and the batch
-    d2h                        S  S  S          gradients of streamed shards
-    host                          U  U  U       their updates; the next round's P waits (@-1)
+    h2d       P P P ...        P  P  P          what is not on the device when it is needed
+    d2h                        S  S  S          gradients and whatever else leaves
+    host                          U  U  U       updates; the next round's P waits (@-1)
 
-A resident shard is loaded by `enter`, updated on the device, and written back by `leave`.
+Resident parameters and state are loaded by `enter`, updated on the device, and written back by
+`leave`.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 from planner.choice import Choice
 from planner.costs import Links, ShardCost
-from planner.hazards import dependencies, link
-from planner.slots import Sweep, Use, assign
-from planner.timeline import Entry, Phase, once, periodic
+from planner.dispatch import Draft, Orders, dispatch, in_order
+from planner.hazards import dependencies, named
+from planner.lifetimes import Slab, lay_out
+from planner.timeline import Entry, once, period_of, periodic
 from plans.schema import Memory, Op, Program
 
-
-def program(choice: Choice, links: Links) -> Program:
-    """The timed program that trains the task this way."""
-    task = choice.costs.task.name
-    enter = once(list(_state_copies(choice, links, "P")))
-    leave = once(list(_state_copies(choice, links, "S")))
-    phase = steady(list(_Round(choice, links).entries()))
-    return Program(
-        name=task,
-        memory=(Memory(choice.slab_bytes, choice.reserve_bytes),),
-        tasks=(task,),
-        enter_us=enter.span_us,
-        period_us=phase.period_us,
-        round_us=phase.span_us,
-        leave_us=leave.span_us,
-        buffers=choice.buffers,
-        enter=enter.ops,
-        round=phase.ops,
-        leave=leave.ops,
-    )
+# Serial numbers that tell apart the copies of one shard.
+_PARAM, _AGAIN, _STATE, _EARLY = 0, 1, 2, 3  # P
+_GRAD, _PARAM_OUT, _STATE_OUT = 0, 1, 2  # S
 
 
 def entry(us: int, name: str, stream: str, **fields: object) -> Entry:
@@ -53,149 +40,254 @@ def copy(links: Links, kind: str, name: str, role: str, size: int, host: str, de
     return entry(us, name, "0.d2h", reads={role: device}, writes={role: host})
 
 
-def _state_copies(choice: Choice, links: Links, kind: str) -> Iterator[Entry]:
-    """Parameters (serial 0) and optimizer state (1) of resident shards, in enter or leave."""
-    task = choice.costs.task.name
-    alone = Links(links.h2d, links.d2h, links.h2d, links.d2h)
-    for index in sorted(choice.resident):
-        shard = choice.shards[index]
-        for serial, role in enumerate(("param", "state")):
-            size = shard.bytes_of(role)
-            host, device = f"{task}.s{index}.{role}", f"0/s{index}.{role}"
-            if size:
-                name = f"{task}.s{index}.{kind}{serial}"
-                yield copy(alone, kind, name, role, size, host, device)
+@dataclass(frozen=True, eq=False)
+class Round:
+    """A choice laid out in a slab of at most `room` bytes, or of the least it needs."""
 
+    choice: Choice
+    links: Links
+    room: int
 
-def steady(entries: list[Entry]) -> Phase:
-    """The round in its steady state, with its prefetches in order of need or of readiness,
-    whichever is faster.
+    @cached_property
+    def slab(self) -> Slab:
+        return lay_out(self.choice, self.room)
 
-    In order of need the first prefetch, which waits for the last update of the round before,
-    holds up others behind it that could have gone ahead.
-    """
-    by_need = periodic(link(entries))
-    ends = {op.id: op.end_us for op in by_need.ops}
-    ready = {
-        item.op.id: max(
-            (ends[entries[at].op.id] - back * by_need.period_us for at, back in needs), default=0
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """The ops in the order of their meaning."""
+        return list(_Walk(self.choice, self.links).entries())
+
+    @cached_property
+    def draft(self) -> Draft:
+        """The round by positions. Updates are wanted in the order of the next forward."""
+        entries = self.entries
+        position = {item.op.id: at for at, item in enumerate(entries)}
+        task = self.choice.costs.task.name
+        rank = list(range(len(entries)))
+        movable = set()
+        for k, mode in enumerate(self.choice.modes):
+            update = position.get(f"{task}.s{k}.U0")
+            if mode.update == "host" and update is not None:
+                rank[update] = k
+                load = position.get(f"{task}.s{k}.P{_PARAM}")
+                if mode.params == "kept" and load is not None:
+                    movable.add(load)
+        return Draft(
+            us=[item.us for item in entries],
+            streams=[item.op.stream for item in entries],
+            needs=dependencies(entries, self.slab.overlaps),
+            rank=rank,
+            movable=frozenset(movable),
+            fixed="0.compute",
         )
-        for item, needs in zip(entries, dependencies(entries), strict=True)
-    }
-    prefetches = [item for item in entries if item.op.stream == "0.h2d"]
-    others = [item for item in entries if item.op.stream != "0.h2d"]
-    reordered = [*sorted(prefetches, key=lambda item: ready[item.op.id]), *others]
-    by_readiness = periodic(link(entries, reordered))
-    return min(by_need, by_readiness, key=lambda phase: (phase.period_us, phase.span_us))
+
+    @cached_property
+    def best(self) -> tuple[int, Orders]:
+        """The shorter period of two orders, and that order."""
+        found = []
+        for orders in (dispatch(self.draft), in_order(self.draft)):
+            try:
+                us = period_of(self.draft.us, list(orders.queues.values()), orders.needs)
+            except ValueError:  # rounds that had not settled gave an order that cannot repeat
+                continue
+            found.append((us, orders))
+        return min(found, key=lambda item: item[0])
+
+    @property
+    def period_us(self) -> int:
+        return self.best[0]
+
+    def program(self) -> Program:
+        """The timed program that trains the task this way."""
+        orders = self.best[1]
+        entries = self.entries
+        order = [at for stream in sorted(orders.queues) for at in orders.queues[stream]]
+        phase = periodic(named(entries, orders.needs, order))
+        task = self.choice.costs.task.name
+        early = [entries[at].op for at in sorted(orders.moved)]
+        enter = once([*_state_copies(self.choice, self.links, "P"), *_first(early, self)])
+        leave = once(list(_state_copies(self.choice, self.links, "S")))
+        return Program(
+            name=task,
+            memory=(Memory(self.slab.bytes, self.choice.reserve_bytes),),
+            tasks=(task,),
+            enter_us=enter.span_us,
+            period_us=phase.period_us,
+            round_us=phase.span_us,
+            leave_us=leave.span_us,
+            buffers=self.slab.buffers,
+            enter=enter.ops,
+            round=phase.ops,
+            leave=leave.ops,
+        )
 
 
-class _Round:
+def _first(early: list[Op], made: Round) -> Iterator[Entry]:
+    """What the first round needs of the loads that rounds make for the next one."""
+    for op in early:
+        shard = int(op.id.split(".")[1][1:])
+        size = made.choice.shards[shard].param_bytes
+        name = op.id.replace(f".P{_PARAM}", f".P{_EARLY}")
+        host, device = op.reads["param"], op.writes["param"]
+        yield copy(_alone(made.links), "P", name, "param", size, host, device)
+
+
+def _alone(links: Links) -> Links:
+    return Links(links.h2d, links.d2h, links.h2d, links.d2h)
+
+
+def _state_copies(choice: Choice, links: Links, kind: str) -> Iterator[Entry]:
+    """Parameters and optimizer state that stay on the device, in enter or leave."""
+    task = choice.costs.task.name
+    serials = {"param": _PARAM, "state": _STATE}
+    if kind == "S":
+        serials = {"param": _PARAM_OUT, "state": _STATE_OUT}
+    for k, mode in enumerate(choice.modes):
+        for role, stays in (
+            ("param", mode.params == "resident"),
+            ("state", mode.update == "device"),
+        ):
+            size = choice.shards[k].bytes_of(role)
+            if size and stays:
+                host, device = f"{task}.s{k}.{role}", f"0/s{k}.{role}"
+                name = f"{task}.s{k}.{kind}{serials[role]}"
+                yield copy(_alone(links), kind, name, role, size, host, device)
+
+
+class _Walk:
     """Walks the round in the order of its meaning; lives only while the ops are made."""
 
     def __init__(self, choice: Choice, links: Links) -> None:
         self.choice, self.links = choice, links
         self.task = choice.costs.task.name
-        self.shards = choice.shards
-        self.last = len(self.shards) - 1
-        self.microbatches = range(choice.costs.microbatches)
-        forward = [s for s in choice.streamed if s < self.last]
-        uses = assign(forward, choice.streamed[::-1], choice.param_slots)
-        self.use = {(use.shard, use.sweep): use for use in uses}
+        self.shards, self.modes, self.last = choice.shards, choice.modes, choice.last
+        self.parts = range(choice.parts)
+        self.each = choice.costs.microbatches // choice.parts  # microbatches in an op
+        self.step_us = [us // choice.parts for us in choice.steps_us()]
 
     def entries(self) -> Iterator[Entry]:
-        for m in self.microbatches:
-            yield self._batch(m)
-        for shard in range(self.last):
-            yield from self._prefetch(shard, "F")
-            for m in self.microbatches:
-                yield self._forward(shard, m)
-        turn = 0
-        for shard in range(self.last, -1, -1):
-            grad = (
-                f"0/grad{turn % self.choice.spill_slots}" if self.shards[shard].grad_bytes else ""
-            )
-            turn += bool(grad)
-            yield from self._prefetch(shard, "B")
-            for m in self.microbatches:
-                yield self._backward(shard, m, grad)
-            if grad:
-                yield from self._update(shard, grad)
+        size = self.choice.costs.batch_bytes * self.each
+        for m in self.parts:
+            us = self.links.prefetch_us(size)
+            yield entry(us, f"{self.task}.batch.P{m}", "0.h2d", writes={"batch": self._at("batch", m)})
+        for k in range(self.last):
+            yield from self._parameters(k, "F")
+            for m in self.parts:
+                yield self._forward(k, m)
+                yield from self._part("S", "a", k, m)
+                yield from self._part("S", "x", k + 1, m)
+        for k in range(self.last, -1, -1):
+            yield from self._parameters(k, "B")
+            for m in self.parts:
+                yield from self._part("P", "x", k, m)
+                yield from self._part("P", "a", k, m)
+                yield self._backward(k, m)
+            if self.shards[k].grad_bytes:
+                yield from self._update(k)
 
-    def _name(self, shard: int, kind: str, index: int) -> str:
-        return f"{self.task}.s{shard}.{kind}{index}"
+    def _name(self, k: int, kind: str, index: int) -> str:
+        return f"{self.task}.s{k}.{kind}{index}"
 
-    def _batch(self, m: int) -> Entry:
-        us = self.links.prefetch_us(self.choice.costs.batch_bytes)
-        return entry(us, f"{self.task}.batch.P{m}", "0.h2d", writes={"batch": f"0/batch.{m}"})
+    def _at(self, name: str, m: int) -> str:
+        """The buffer of a value that has one per microbatch."""
+        return f"0/{name}" if self.choice.parts == 1 else f"0/{name}.{m}"
 
-    def _prefetch(self, shard: int, sweep: Sweep) -> Iterator[Entry]:
-        """P0 is the shard's first prefetch of the round, P1 a second one for its backward."""
-        use = self.use.get((shard, sweep))
-        if use and use.loads:
-            serial = int(sweep == "B" and (shard, "F") in self.use)
-            host, size = f"{self.task}.s{shard}.param", self.shards[shard].param_bytes
-            name = self._name(shard, "P", serial)
-            yield copy(self.links, "P", name, "param", size, host, _slot(use))
+    def _parameters(self, k: int, sweep: str) -> Iterator[Entry]:
+        mode = self.modes[k]
+        state = sweep == "B" and mode.update == "device-streamed"
+        if mode.params == "streamed" and k < self.last:
+            serial, value = (_PARAM, "param") if sweep == "F" else (_AGAIN, "again")
+            yield from self._copy("P", k, serial, "param", value)
+        elif mode.params != "resident" and sweep == ("B" if k == self.last else "F"):
+            yield from self._copy("P", k, _PARAM, "param", "param")
+        if state:
+            yield from self._copy("P", k, _STATE, "state", "state")
 
-    def _reads(self, shard: int, m: int, sweep: Sweep) -> dict[str, str]:
-        """Parameters and input of a forward or backward."""
-        reads = {}
-        if (shard, sweep) in self.use:
-            reads["param"] = _slot(self.use[shard, sweep])
-        elif self.shards[shard].param_bytes:
-            reads["param"] = f"0/s{shard}.param"
-        if shard == 0:
-            reads["batch"] = f"0/batch.{m}"
+    def _copy(self, kind: str, k: int, serial: int, role: str, value: str) -> Iterator[Entry]:
+        """A copy of a shard's parameters, state or gradient; none of what has no bytes."""
+        size, host = self.shards[k].bytes_of(role), f"{self.task}.s{k}.{role}"
+        if size:
+            name = self._name(k, kind, serial)
+            yield copy(self.links, kind, name, role, size, host, f"0/s{k}.{value}")
+
+    def _part(self, kind: str, item: str, k: int, m: int) -> Iterator[Entry]:
+        """A copy of the boundary before shard k (item x) or of what it packed (item a)."""
+        if item == "x" and self.modes[k].spilled:
+            role, size = "x", self.shards[k].in_bytes
+        elif item == "a" and self.modes[k].activations == "offload":
+            role, size = "saved", self.shards[k].offload_bytes or 0
         else:
-            reads["x"] = f"0/x{shard}.{m}"
-        return reads
-
-    def _forward(self, shard: int, m: int) -> Entry:
-        cost = self.shards[shard]
-        return entry(
-            cost.forward_us,
-            self._name(shard, "F", m),
-            "0.compute",
-            reads=self._reads(shard, m, "F"),
-            writes={"y": f"0/x{shard + 1}.{m}"},
-            transient_bytes=cost.forward_transient_bytes,
-        )
-
-    def _backward(self, shard: int, m: int, grad: str) -> Entry:
-        cost, reads = self.shards[shard], self._reads(shard, m, "B")
-        if shard == self.last:
-            reads["batch"] = f"0/batch.{m}"
-        else:
-            reads["dy"] = f"0/x{shard + 1}.{m}"
-        if grad and m:
-            reads["grad"] = grad
-        writes = {"grad": grad} if grad else {}
-        if shard:
-            writes["dx"] = f"0/x{shard}.{m}"
-        return entry(
-            cost.backward_us,
-            self._name(shard, "B", m),
-            "0.compute",
-            reads=reads,
-            writes=writes,
-            transient_bytes=cost.backward_transient_bytes,
-        )
-
-    def _update(self, shard: int, grad: str) -> Iterator[Entry]:
-        cost, name = self.shards[shard], self._name(shard, "U", 0)
-        if shard in self.choice.resident:
-            held = {role: f"0/s{shard}.{role}" for role in ("param", "state")}
-            yield update(cost, name, "0.compute", held, grad)
             return
-        stored = f"{self.task}.s{shard}.grad"
-        spill = self._name(shard, "S", 0)
-        yield copy(self.links, "S", spill, "grad", cost.grad_bytes, stored, grad)
-        held = {role: f"{self.task}.s{shard}.{role}" for role in ("param", "state")}
-        yield update(cost, name, "host.0", held, stored)
+        value = f"{item}{k}" if kind == "S" else f"{item}{k}b"
+        name, host = f"{self.task}.{item}{k}.{kind}{m}", f"{self.task}.{item}{k}.{m}"
+        yield copy(self.links, kind, name, role, size * self.each, host, self._at(value, m))
 
+    def _param(self, k: int, sweep: str) -> dict[str, str]:
+        if not self.shards[k].param_bytes:
+            return {}
+        again = sweep == "B" and self.modes[k].params == "streamed" and k < self.last
+        return {"param": f"0/s{k}.{'again' if again else 'param'}"}
 
-def _slot(use: Use) -> str:
-    return f"0/slot{use.slot}"
+    def _input(self, k: int, m: int, sweep: str) -> str:
+        if not k:
+            return self._at("batch", m)
+        return self._at(f"x{k}b" if sweep == "B" and self.modes[k].spilled else f"x{k}", m)
+
+    def _forward(self, k: int, m: int) -> Entry:
+        cost, mode = self.shards[k], self.modes[k]
+        writes = {"y": self._at(f"x{k + 1}", m)}
+        us, transient = self.step_us[k], cost.forward_transient_bytes
+        if mode.activations == "saved":
+            transient = cost.backward_transient_bytes
+        elif mode.activations == "offload":
+            transient = cost.graph_transient_bytes
+            writes["saved"] = self._at(f"a{k}", m)
+            us += self.links.pack_us((cost.offload_bytes or 0) * self.each)
+        source = "x" if k else "batch"
+        return entry(
+            us,
+            self._name(k, "F", m),
+            "0.compute",
+            reads=self._param(k, "F") | {source: self._input(k, m, "F")},
+            writes=writes,
+            transient_bytes=transient,
+        )
+
+    def _backward(self, k: int, m: int) -> Entry:
+        cost, mode = self.shards[k], self.modes[k]
+        reads = self._param(k, "B") | {"x" if k else "batch": self._input(k, m, "B")}
+        if k == self.last:
+            reads["batch"] = self._at("batch", m)
+        else:
+            reads["dy"] = self._input(k + 1, m, "B")
+        if mode.activations == "offload":
+            reads["saved"] = self._at(f"a{k}b", m)
+        grad = {"grad": f"0/s{k}.grad"} if cost.grad_bytes else {}
+        graph = mode.activations != "recompute"
+        return entry(
+            self.step_us[self.choice.backward_step(k)],
+            self._name(k, "B", m),
+            "0.compute",
+            reads=reads | (grad if m else {}),
+            writes=grad | ({"dx": self._input(k, m, "B")} if k else {}),
+            transient_bytes=cost.graph_transient_bytes if graph else cost.backward_transient_bytes,
+        )
+
+    def _update(self, k: int) -> Iterator[Entry]:
+        cost, mode, name = self.shards[k], self.modes[k], self._name(k, "U", 0)
+        if mode.update == "host":
+            stored = f"{self.task}.s{k}.grad"
+            yield from self._copy("S", k, _GRAD, "grad", "grad")
+            held = {role: f"{self.task}.s{k}.{role}" for role in ("param", "state")}
+            yield update(cost, name, "host.0", held, stored)
+            return
+        held = self._param(k, "B") | {"state": f"0/s{k}.state"}
+        yield update(cost, name, "0.compute", held, f"0/s{k}.grad")
+        if mode.update == "device-streamed":
+            value = held["param"].partition(".")[2]
+            if mode.params != "resident":
+                yield from self._copy("S", k, _PARAM_OUT, "param", value)
+            yield from self._copy("S", k, _STATE_OUT, "state", "state")
 
 
 def update(cost: ShardCost, name: str, stream: str, at: dict[str, str], grad: str) -> Entry:

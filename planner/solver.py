@@ -4,6 +4,7 @@ PuLP 3 calls a time-limited incumbent "Optimal" and a missing one an objective o
 status is never read; sol_status and the solver's own bound are. Nothing but this file sees it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -36,13 +37,20 @@ def minimise(name: str) -> Any:
     return pulp.LpProblem(name, pulp.LpMinimize)
 
 
-def solve(model: Any, *, seconds: float, seed: int, nodes: int = 20_000) -> Outcome:
+def lp_sum(terms: Iterable[Any]) -> Any:
+    """The sum of expressions, in time linear in their length."""
+    return pulp.lpSum(terms)
+
+
+def solve(
+    model: Any, *, seconds: float, seed: int, nodes: int = 20_000, gap: float = 1e-6
+) -> Outcome:
     """Solve; one thread and a node limit, so that the answer does not depend on the machine."""
     solver = pulp.HiGHS(
         msg=False,
         timeLimit=max(0.1, seconds),
         threads=1,
-        gapRel=1e-6,
+        gapRel=gap,
         mip_max_nodes=nodes,
         random_seed=seed,
     )

@@ -40,6 +40,14 @@ class Deadlock(ValueError):
     """The ops wait for each other in a circle; the message names them."""
 
 
+class _Stuck(ValueError):
+    """The same, by position."""
+
+    def __init__(self, ops: list[int]) -> None:
+        super().__init__(f"{len(ops)} ops wait in a circle")
+        self.ops = ops
+
+
 @dataclass(frozen=True)
 class _Graph:
     """Ops by position: duration, predecessors in the same round and in the round before."""
@@ -53,24 +61,44 @@ class _Graph:
 def _graph(entries: Sequence[Entry]) -> _Graph:
     position = {entry.op.id: index for index, entry in enumerate(entries)}
     streams: dict[str, list[int]] = {}
-    same: list[list[int]] = []
-    before: list[list[int]] = []
+    needs: list[list[tuple[int, int]]] = []
     for index, entry in enumerate(entries):
         streams.setdefault(entry.op.stream, []).append(index)
-        same.append([position[a] for a in entry.op.after if not a.endswith("@-1")])
-        before.append([position[a[:-3]] for a in entry.op.after if a.endswith("@-1")])
-    for queue in streams.values():
+        needs.append([(position[a.removesuffix("@-1")], a.endswith("@-1")) for a in entry.op.after])
+    try:
+        return _linked([entry.us for entry in entries], list(streams.values()), needs)
+    except _Stuck as stuck:
+        names = [entries[index].op.id for index in stuck.ops]
+        raise Deadlock(
+            f"{len(names)} ops wait in a circle, among them {', '.join(names[:5])}"
+        ) from None
+
+
+def _linked(
+    us: list[int], queues: Sequence[Sequence[int]], needs: Sequence[Sequence[tuple[int, int]]]
+) -> _Graph:
+    same = [[at for at, back in edges if not back] for edges in needs]
+    before = [[at for at, back in edges if back] for edges in needs]
+    for queue in queues:
         before[queue[0]].append(queue[-1])
         for left, right in pairwise(queue):
             same[right].append(left)
-    return _Graph([entry.us for entry in entries], same, before, _topological(entries, same))
+    return _Graph(us, same, before, _topological(same))
 
 
-def _topological(entries: Sequence[Entry], same: list[list[int]]) -> list[int]:
-    waiting = [len(set(preds)) for preds in same]
+def period_of(
+    us: list[int], queues: Sequence[Sequence[int]], needs: Sequence[Sequence[tuple[int, int]]]
+) -> int:
+    """The period of a round given by positions: durations, each stream's ops in order, and for
+    every op those it waits for, as (position, rounds back). ValueError when that is a circle."""
+    return _settle(_linked(us, queues, needs))[0]
+
+
+def _topological(same: Sequence[Sequence[int]]) -> list[int]:
+    waiting = [len(preds) for preds in same]
     followers: list[list[int]] = [[] for _ in same]
     for index, preds in enumerate(same):
-        for pred in set(preds):
+        for pred in preds:
             followers[pred].append(index)
     order = [index for index, count in enumerate(waiting) if not count]
     for index in order:  # grows while it is walked
@@ -78,9 +106,8 @@ def _topological(entries: Sequence[Entry], same: list[list[int]]) -> list[int]:
             waiting[follower] -= 1
             if not waiting[follower]:
                 order.append(follower)
-    if len(order) < len(entries):
-        stuck = [entries[i].op.id for i, count in enumerate(waiting) if count]
-        raise Deadlock(f"{len(stuck)} ops wait in a circle, among them {', '.join(stuck[:5])}")
+    if len(order) < len(same):
+        raise _Stuck([index for index, count in enumerate(waiting) if count])
     return order
 
 

@@ -1,13 +1,15 @@
 """Rule 5 of the checker: everything fits, at every instant.
 
-Buffers never move, so what fits once always fits; transients are bounded by the largest of each
-stream of a device, since its streams run at the same time but one op each.
+Buffers never move, so what fits once always fits. Graphs and transients share the reserve: those
+of a compute stream are followed op by op, other streams of the device count with their largest,
+since a device's streams run at the same time but one op each.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from plans.schema import Host, Op, OpName, Plan, Program, Task
+from plans.graphs import Load, heaviest
+from plans.schema import Host, OpName, Plan, Program, Task
 from plans.shape import View, op_name, site, stored
 
 Extent = tuple[int, int, str]  # first byte, end and name of a host buffer
@@ -25,6 +27,7 @@ def value_bytes(name: OpName, role: str, task: Task) -> int:
         "state": shard.state_bytes,
         "grad": shard.grad_bytes,
         "other": shard.grad_bytes,
+        "saved": shard.saved_bytes,
     }
     return sizes.get(role, shard.in_bytes)
 
@@ -133,17 +136,14 @@ def memory_fits(view: View, host: Host) -> Iterator[str]:
                 f"{buffer.name}: ends at byte {end} but device {buffer.space} of program "
                 f"{program.name!r} has a slab of {slab}"
             )
-    heaviest: dict[str, Op] = {}
-    for op in view.ops():
-        if op.transient_bytes > heaviest.setdefault(op.stream, op).transient_bytes:
-            heaviest[op.stream] = op
-    hungry: dict[int | None, list[Op]] = {}  # by device, None for the host
-    for stream, op in heaviest.items():
+    hungry: dict[int | None, list[Load]] = {}  # by device, None for the host
+    for stream in dict.fromkeys(op.stream for op in view.ops()):
         kind, local = site(stream)
-        hungry.setdefault(None if kind == "host" else local, []).append(op)
+        if load := heaviest(view, stream):
+            hungry.setdefault(None if kind == "host" else local, []).append(load)
     for local, memory in enumerate(program.memory):
         yield from _reserve(hungry.get(local, []), local, program.name, memory.reserve_bytes)
-    needed = host.bytes + sum(op.transient_bytes for op in hungry.get(None, []))
+    needed = host.bytes + sum(load.bytes for load in hungry.get(None, []))
     if needed > host.budget_bytes >= host.bytes:
         yield (
             f"{program.name}: the host store and the transients of its updates take {needed} "
@@ -151,11 +151,13 @@ def memory_fits(view: View, host: Host) -> Iterator[str]:
         )
 
 
-def _reserve(ops: list[Op], local: int, program: str, reserve: int) -> Iterator[str]:
-    needed = sum(op.transient_bytes for op in ops)
+def _reserve(loads: list[Load], local: int, program: str, reserve: int) -> Iterator[str]:
+    needed = sum(load.bytes for load in loads)
     if needed > reserve:
-        names = " and ".join(op.id for op in ops if op.transient_bytes)
+        names = " and ".join(load.op.id for load in loads if load.bytes)
+        graphs, held = sum(load.graphs for load in loads), sum(load.graph_bytes for load in loads)
+        beside = f", {held} of them for {graphs} live graph(s)," if graphs else ""
         yield (
-            f"{names}: needs {needed} transient bytes but device {local} of program {program!r} "
-            f"reserves {reserve}"
+            f"{names}: needs {needed} transient bytes{beside} but device {local} of program "
+            f"{program!r} reserves {reserve}"
         )

@@ -1,8 +1,8 @@
 """The checker: proves that a plan can run, fits, and trains the right numbers.
 
-It trusts neither planner nor executor and knows only the format. The seven groups of rules are
-in README.md; each has its module: shape, order, races, symbolic (versions), capacity, times, and
-whole tasks here.
+It trusts neither planner nor executor and knows only the format. The eight groups of rules are
+in README.md; each has its module: shape and roles, order, races, symbolic (versions), capacity,
+times, graphs, and whole tasks here.
 """
 
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from plans.capacity import (
     values_fit,
 )
 from plans.concurrent import shared_bytes
+from plans.graphs import activations, kept_graphs
 from plans.order import Phase, cycles, linearise, phases
 from plans.races import own_conflicts, races
 from plans.schema import Host, Plan, Task
@@ -34,7 +35,7 @@ def violations(plan: Plan) -> list[str]:
     """
     found = [*plan_shape(plan), *host_fits(plan), *stores(plan)]
     for task in plan.tasks:
-        found += _whole(task)
+        found += [*_whole(task), *activations(task)]
     found += _steps(plan)
     tasks = {task.name: task for task in plan.tasks}
     host = {buffer.name: buffer for buffer in plan.host.buffers}
@@ -57,6 +58,7 @@ def violations(plan: Plan) -> list[str]:
 def _program(what: View, parts: list[Phase], extents: list[Extent], store: Host) -> list[str]:
     """What is wrong inside a program of sound shape."""
     found = [*values_fit(what), *memory_fits(what, store), *foreign_writes(what, extents)]
+    found += kept_graphs(what)
     found += [line for op in what.ops() for line in own_conflicts(op, what.buffers)]
     if rings := [line for phase in parts for line in cycles(phase)]:
         return found + rings

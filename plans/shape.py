@@ -7,14 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from plans.roles import wrong_roles
 from plans.schema import Buffer, Op, OpName, Plan, Program, Role, Segment, Task, parse_id
 
-Roles = tuple[frozenset[str], frozenset[str]]
-
 _STREAMS = {"F": "compute", "B": "compute", "R": "compute", "P": "h2d", "S": "d2h", "X": "p2p"}
-_COPIED = {"s": ("param", "state", "grad"), "x": ("x",), "dx": ("dx",)}
-_OWN_ROLES = frozenset({"param", "state", "grad"})
-_IN_PLACE = frozenset("FBUR")  # kinds for which a role in reads and writes is one buffer
 
 
 class View(NamedTuple):
@@ -174,7 +170,7 @@ def _op(op: Op, phase: str, view: View) -> Iterator[str]:
         if kind != wanted:
             yield f"{op.id}: runs on stream {op.stream}, expected a {wanted} stream"
             return
-        yield from _roles(op, name, task)
+        yield from wrong_roles(op, name, task)
     if not unknown:
         yield from _spaces(op, name, kind, str(device), view.buffers)
 
@@ -182,7 +178,9 @@ def _op(op: Op, phase: str, view: View) -> Iterator[str]:
 def _item(op: Op, name: OpName, task: Task, phase: str) -> Iterator[str]:
     shards, indexed = len(task.shards), name.item != "s" or name.kind in "FB"
     first = 1 if name.item in ("x", "dx") else 0
-    if not first <= name.number < shards:
+    if name.item == "a":
+        yield from _packed(op, name, task)
+    elif not first <= name.number < shards:
         yield f"{op.id}: there is no {name.item}{name.number}, the task has {shards} shard(s)"
     if name.kind in "FBUR" and name.item != "s":
         yield f"{op.id}: {name.kind} acts on a shard, not on {name.item!r}"
@@ -200,53 +198,19 @@ def _item(op: Op, name: OpName, task: Task, phase: str) -> Iterator[str]:
         yield f"{op.id}: belongs in round, not in {phase}: a step happens within its round"
 
 
+def _packed(op: Op, name: OpName, task: Task) -> Iterator[str]:
+    """Copies of what a forward packed for its backward: only of shards that do so."""
+    if name.number >= len(task.shards) - 1:
+        count = len(task.shards)
+        yield f"{op.id}: there is no a{name.number}, of {count} shard(s) the last packs nothing"
+    elif (mode := task.shards[name.number].activations) != "offload":
+        yield f"{op.id}: nothing is packed, the activations of s{name.number} are {mode!r}"
+
+
 def _stream_kind(name: OpName, task: Task) -> str:
     if name.kind == "U":
         return "host" if task.shards[name.number].update == "host" else "compute"
     return _STREAMS[name.kind]
-
-
-def allowed_roles(name: OpName, task: Task) -> list[Roles]:
-    """The pairs (roles read, roles written) that an op may have."""
-    first, last = name.number == 0, name.number == len(task.shards) - 1
-    source = "batch" if first else "x"
-    if name.kind == "F":
-        return [(frozenset({"param", source}), frozenset({"y"}))]
-    if name.kind == "B":
-        reads = frozenset({"param", source, "batch" if last else "dy"})
-        writes = frozenset({"grad"} if first else {"grad", "dx"})
-        return [(reads, writes), (reads | {"grad"}, writes)]
-    if name.kind == "U":
-        return [(_OWN_ROLES, frozenset({"param", "state"}))]
-    if name.kind == "R":
-        return [(frozenset({"grad", "other"}), frozenset({"grad"}))]
-    if name.item == "batch":
-        reads = frozenset({"batch"}) if name.kind == "X" else frozenset[str]()
-        return [(reads, frozenset({"batch"}))]
-    return [(frozenset({role}), frozenset({role})) for role in _COPIED[name.item]]
-
-
-def _roles(op: Op, name: OpName, task: Task) -> Iterator[str]:
-    empty = _empty_roles(name, task) if name.kind in _IN_PLACE else frozenset[str]()
-    got = (frozenset(op.reads) - empty, frozenset(op.writes) - empty)
-    allowed = allowed_roles(name, task)
-    if got not in [(reads - empty, writes - empty) for reads, writes in allowed]:
-        wanted = " or ".join(f"{sorted(reads)} -> {sorted(writes)}" for reads, writes in allowed)
-        yield f"{op.id}: roles {sorted(op.reads)} -> {sorted(op.writes)}, expected {wanted}"
-    if name.kind in _IN_PLACE:
-        for role in sorted(set(op.reads) & set(op.writes)):
-            if op.reads[role] != op.writes[role]:
-                yield (
-                    f"{op.id}: changes {role} in place but reads {op.reads[role]!r} "
-                    f"and writes {op.writes[role]!r}"
-                )
-
-
-def _empty_roles(name: OpName, task: Task) -> frozenset[str]:
-    """Roles whose value has no bytes (SGD has no state): no buffer can hold them."""
-    shard = task.shards[name.number]
-    sizes = {"param": shard.param_bytes, "state": shard.state_bytes, "grad": shard.grad_bytes}
-    return frozenset(role for role, size in sizes.items() if size == 0)
 
 
 def _spaces(

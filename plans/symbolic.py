@@ -26,7 +26,7 @@ class Value(NamedTuple):
     def __str__(self) -> str:
         if self.kind in ("param", "state"):
             return f"{self.task}.s{self.shard} {self.kind} version {self.step}"
-        items = {"grad": f"s{self.shard} grad", "batch": "batch"}
+        items = {"grad": f"s{self.shard} grad", "batch": "batch", "saved": f"a{self.shard}"}
         item = items.get(self.kind, f"{self.kind}{self.shard}")
         return f"{self.task}.{item} of step {self.step}, microbatch {_numbers(self.microbatches)}"
 
@@ -165,6 +165,7 @@ class _Run:
         return {
             "y": Value("x", name.task, shard + 1, step, micro),
             "dx": Value("dx", name.task, shard, step, micro),
+            "saved": Value("saved", name.task, shard, step, micro),
             "grad": grad,
             "param": Value("param", name.task, shard, step + 1),
             "state": Value("state", name.task, shard, step + 1),
@@ -224,7 +225,7 @@ class _Run:
             return Value(role, name.task, name.number, version)
         if role == "batch":
             return Value("batch", name.task, 0, step, (name.index,))
-        shard, kind = (name.number + 1, "dx") if role == "dy" else (name.number, "x")
+        shard, kind = (name.number + 1, "dx") if role == "dy" else (name.number, role)
         return Value(kind, name.task, shard, step, (name.index,))
 
     def _tell(self, op: Op, role: Role, label: str, wanted: str, held: Value | str) -> None:

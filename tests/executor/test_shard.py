@@ -104,7 +104,7 @@ def test_a_shard_moves() -> None:
         grads = aligned(shard.grad_bytes).fill_(7)
         shard.bind_params(params)
         shard.bind_grads(grads)
-        shard.backward(x, targets=y)
+        shard.backward(shard.graph(x, dx=False, targets=y))
         shard.update(params, grads, state)
         assert torch.equal(layer.weight, twin.weight)
     assert shard.state_bytes == 2 * shard.param_bytes
@@ -144,6 +144,6 @@ def test_state_that_does_not_fit() -> None:
     params, grads = aligned(shard.param_bytes), aligned(shard.grad_bytes)
     shard.write_params(params)
     shard.bind_grads(grads)
-    shard.backward(torch.rand(1, 4), targets=torch.rand(1, 4))
+    shard.backward(shard.graph(torch.rand(1, 4), dx=False, targets=torch.rand(1, 4)))
     with pytest.raises(RunError, match="keeps 1024 bytes of state, the plan has 256"):
         shard.update(params, grads, aligned(256))

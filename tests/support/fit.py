@@ -81,7 +81,8 @@ def _shard(
     spec = shard.forward(x, out)
     draws = count_draws(before, torch.default_generator.get_state())
     y = view(out, spec).clone()
-    shard.backward(x, dy=y if targets is None else None, targets=targets)
+    graph = shard.graph(x, dx=False, targets=targets)
+    shard.backward(graph, dy=y if targets is None else None)
     state = aligned(8 * shard.param_bytes)
     shard.update(params, grads, state)
     made = replace(

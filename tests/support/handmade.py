@@ -6,6 +6,7 @@ Times are those of `support.retime`.
 from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
+from support.keeping import packed_part, parked_part, returned_part, saved_part, state_part
 from support.parts import (
     TRANSIENT,
     Part,
@@ -36,6 +37,7 @@ from plans.schema import (
 def program(name: str, devices: int, parts: Iterable[Part]) -> Program:
     """The parts one after the other in every stream, their buffers side by side."""
     parts = list(parts)
+    reserve = TRANSIENT + max(part.kept for part in parts)
     offsets = dict.fromkeys(map(str, range(devices)), 0)
     buffers = []
     for part in parts:
@@ -44,7 +46,7 @@ def program(name: str, devices: int, parts: Iterable[Part]) -> Program:
             offsets[space] += size
     return Program(
         name=name,
-        memory=tuple(Memory(offsets[str(d)], TRANSIENT) for d in range(devices)),
+        memory=tuple(Memory(offsets[str(d)], reserve) for d in range(devices)),
         tasks=tuple(part.task.name for part in parts),
         enter_us=0,
         period_us=0,
@@ -65,7 +67,7 @@ def assemble(
     """A timed plan; `runs` are the segments as (program, devices, rounds)."""
     parts, programs, runs = list(parts), tuple(programs), list(runs)
     count = 1 + max(d for _, devices, _ in runs for d in devices)
-    slab = max((b.offset + b.bytes for p in programs for b in p.buffers), default=0)
+    needed = max(m.slab_bytes + m.reserve_bytes for p in programs for m in p.memory)
     store, size = [], 0
     for part in parts:
         for name, needed in (*_stored(part.task), *part.host.items()):
@@ -74,7 +76,7 @@ def assemble(
     tasks = tuple(part.task for part in parts)
     plan = Plan(
         inputs={"profile": "1" * 64},
-        devices=tuple(Device(f"cpu{d}", "cpu", slab + TRANSIENT, 1) for d in range(count)),
+        devices=tuple(Device(f"cpu{d}", "cpu", needed, 1) for d in range(count)),
         host=Host(size, size, tuple(store)),
         tasks=tasks,
         programs=programs,
@@ -85,7 +87,7 @@ def assemble(
             "",
             0,
             (),
-            tuple(DevicePrediction(0, 0, slab) for _ in range(count)),
+            tuple(DevicePrediction(0, 0, needed) for _ in range(count)),
             tuple(TaskPrediction(of.name, 0, 0, 0) for of in tasks),
         ),
         solver=Solver("gantry", 0, "complete", 1),
@@ -159,9 +161,50 @@ def relay() -> Plan:
     return replace(plan, host=replace(plan.host, buffers=tuple(buffers)))
 
 
+def saved() -> Plan:
+    """Graphs stay until backward; parameters stay in their slot as long."""
+    return solo(saved_part("a"))
+
+
+def kept() -> Plan:
+    """Parameters stay in their slot from forward to backward, which recomputes."""
+    return solo(saved_part("a", keeps=False))
+
+
+def packed() -> Plan:
+    return solo(packed_part("a"))
+
+
+def parked() -> Plan:
+    return solo(parked_part("a"))
+
+
+def state() -> Plan:
+    return solo(state_part("a"))
+
+
+def returned() -> Plan:
+    return solo(returned_part("a"))
+
+
+def mixed() -> Plan:
+    """Two tasks on one device: all that one does happens while the other's graphs are alive."""
+    keeping, other = saved_part("a"), streamed_part("b", shards=2)
+    plan = assemble([keeping, other], [program("both", 1, [keeping, other])], [("both", (0,), 4)])
+    made = plan.programs[0]
+    forwards = [o for o in made.round if o.id.startswith("a.") and o.id[-2] in "FP"]
+    rest = [o for o in made.round if o.id.startswith("a.") and o not in forwards]
+    between = [o for o in made.round if o.id.startswith("b.")]
+    mixed = replace(made, round=(*forwards, *between, *rest))
+    return retimed(replace(plan, programs=(mixed,)))
+
+
 PLANS = {
     made.__name__: made
-    for made in (resident, streamed, shared, pipeline, parallel, offloaded, moved, fleet, relay)
+    for made in (
+        *(resident, streamed, shared, pipeline, parallel, offloaded, moved, fleet, relay),
+        *(saved, kept, packed, parked, state, returned, mixed),
+    )
 }
 
 

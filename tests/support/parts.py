@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from plans.schema import Op, Shard, Task
 from profiles.schema import Workload
 
-IN, BATCH, GRAD, STATE = 32, 48, 64, 96
+IN, BATCH, GRAD, STATE, SAVED = 32, 48, 64, 96, 40
 _US = {"F": 40, "B": 90, "U": 30, "P": 25, "S": 20, "X": 15, "R": 10}
 TRANSIENT = 100
 
@@ -18,7 +18,10 @@ Update = Literal["host", "device"]
 
 
 class Part(NamedTuple):
-    """What one task brings to a program: its ops, device buffers and extra host buffers."""
+    """What one task brings to a program: its ops, device buffers and extra host buffers.
+
+    `kept`: bytes of its graphs when most are alive.
+    """
 
     task: Task
     buffers: dict[str, tuple[str, int]]  # name -> space, bytes
@@ -26,6 +29,7 @@ class Part(NamedTuple):
     round: list[Op]
     leave: list[Op]
     host: dict[str, int] = {}
+    kept: int = 0
 
 
 def op(
@@ -73,7 +77,7 @@ def task(name: str, shards: int, microbatches: int, update: Update, steps: int) 
     )
 
 
-def _resident_copies(name: str, shard: int, device: int) -> tuple[list[Op], list[Op]]:
+def resident_copies(name: str, shard: int, device: int) -> tuple[list[Op], list[Op]]:
     """enter and leave of a resident shard whose buffers are `<task>.<role><shard>`."""
     item = f"{name}.s{shard}"
     enter, leave = [], []
@@ -84,13 +88,15 @@ def _resident_copies(name: str, shard: int, device: int) -> tuple[list[Op], list
     return enter, leave
 
 
-def _update(name: str, shard: int, device: int, *after: str) -> Op:
+def update(name: str, shard: int, device: int, *after: str) -> Op:
+    """The update of a resident shard."""
     own = {role: f"{name}.{role}{shard}" for role in ("param", "state")}
     reads = {**own, "grad": f"{name}.grad{shard}"}
     return op(f"{name}.s{shard}.U0", f"{device}.compute", reads, own, *after)
 
 
-def _resident_buffers(of: Task, shard: int, device: int) -> dict[str, tuple[str, int]]:
+def resident_buffers(of: Task, shard: int, device: int) -> dict[str, tuple[str, int]]:
+    """Where a resident shard's parameters, state and gradients stay."""
     space, name = str(device), of.name
     return {
         f"{name}.param{shard}": (space, of.shards[shard].param_bytes),
@@ -102,7 +108,7 @@ def _resident_buffers(of: Task, shard: int, device: int) -> dict[str, tuple[str,
 def resident_part(name: str, device: int = 0, steps: int = 4) -> Part:
     """One shard that stays on the device and is updated there; two microbatches."""
     of = task(name, 1, 2, "device", steps)
-    enter, leave = _resident_copies(name, 0, device)
+    enter, leave = resident_copies(name, 0, device)
     batch = f"{name}.batch"
     rounds = []
     for m in range(2):
@@ -122,16 +128,16 @@ def resident_part(name: str, device: int = 0, steps: int = 4) -> Part:
         rounds.append(
             op(f"{name}.s0.B{m}", f"{device}.compute", reads, {"grad": f"{name}.grad0"}, load)
         )
-    rounds.append(_update(name, 0, device))
-    buffers = {**_resident_buffers(of, 0, device), batch: (str(device), BATCH)}
+    rounds.append(update(name, 0, device))
+    buffers = {**resident_buffers(of, 0, device), batch: (str(device), BATCH)}
     return Part(of, buffers, enter, rounds, leave)
 
 
 def pipeline_part(name: str) -> Part:
     """Two resident shards on two devices, boundaries and targets sent between them."""
     of = task(name, 2, 2, "device", 4)
-    buffers = _resident_buffers(of, 0, 0) | _resident_buffers(of, 1, 1)
-    enters, leaves = zip(*(_resident_copies(name, k, k) for k in range(2)), strict=True)
+    buffers = resident_buffers(of, 0, 0) | resident_buffers(of, 1, 1)
+    enters, leaves = zip(*(resident_copies(name, k, k) for k in range(2)), strict=True)
     rounds: list[Op] = []
     for m in range(2):
         for d in range(2):
@@ -161,7 +167,7 @@ def pipeline_part(name: str) -> Part:
         reads = {"param": f"{name}.param0", "batch": f"{name}.batch0.{m}", "dy": f"{name}.x0.{m}"}
         reads |= grad if m else {}
         rounds.append(op(f"{name}.s0.B{m}", "0.compute", reads, grad, f"{name}.dx1.X{m}"))
-    rounds += [_update(name, 0, 0), _update(name, 1, 1)]
+    rounds += [update(name, 0, 0), update(name, 1, 1)]
     return Part(of, buffers, [*enters[0], *enters[1]], rounds, [*leaves[0], *leaves[1]])
 
 
@@ -169,14 +175,14 @@ def parallel_part(name: str) -> Part:
     """One shard on two devices with a microbatch each; device 0 merges, updates and sends back."""
     of = task(name, 1, 2, "device", 4)
     item = f"{name}.s0"
-    buffers = _resident_buffers(of, 0, 0) | {
+    buffers = resident_buffers(of, 0, 0) | {
         f"{name}.other": ("0", GRAD),
         f"{name}.batch0": ("0", BATCH),
         f"{name}.batch1": ("1", BATCH),
         f"{name}.param1": ("1", of.shards[0].param_bytes),
         f"{name}.grad1": ("1", GRAD),
     }
-    enter, leave = _resident_copies(name, 0, 0)
+    enter, leave = resident_copies(name, 0, 0)
     enter.append(copy(f"{item}.P2", "1.h2d", "param", f"{item}.param", f"{name}.param1"))
     rounds = []
     for d in range(2):
@@ -190,7 +196,7 @@ def parallel_part(name: str) -> Part:
     rounds.append(copy(f"{item}.X0", "1.p2p", "grad", f"{name}.grad1", other, f"{item}.B1"))
     merge = {"grad": grad, "other": other}
     rounds.append(op(f"{item}.R0", "0.compute", merge, {"grad": grad}, f"{item}.X0"))
-    rounds.append(_update(name, 0, 0))
+    rounds.append(update(name, 0, 0))
     own, there = f"{name}.param0", f"{name}.param1"
     rounds.append(copy(f"{item}.X1", "0.p2p", "param", own, there, f"{item}.U0"))
     return Part(of, buffers, enter, rounds, leave)
@@ -199,9 +205,9 @@ def parallel_part(name: str) -> Part:
 def offloaded_part(name: str) -> Part:
     """Two resident shards; boundaries wait in the host store between forward and backward."""
     of = task(name, 2, 2, "device", 4)
-    buffers = _resident_buffers(of, 0, 0) | _resident_buffers(of, 1, 0)
+    buffers = resident_buffers(of, 0, 0) | resident_buffers(of, 1, 0)
     buffers |= {f"{name}.out": ("0", IN), f"{name}.in": ("0", IN)}
-    enters, leaves = zip(*(_resident_copies(name, k, 0) for k in range(2)), strict=True)
+    enters, leaves = zip(*(resident_copies(name, k, 0) for k in range(2)), strict=True)
     rounds = []
     for m in range(2):
         buffers[f"{name}.batch.{m}"] = "0", BATCH
@@ -223,6 +229,6 @@ def offloaded_part(name: str) -> Part:
             writes = {"grad": f"{name}.grad{k}", **({"dx": x} if k else {})}
             reads |= {"grad": f"{name}.grad{k}"} if m else {}
             rounds.append(op(f"{name}.s{k}.B{m}", "0.compute", reads, writes, fetch))
-    rounds += [_update(name, 1, 0), _update(name, 0, 0)]
+    rounds += [update(name, 1, 0), update(name, 0, 0)]
     host = {f"{name}.x1.{m}": IN for m in range(2)}
     return Part(of, buffers, [*enters[0], *enters[1]], rounds, [*leaves[0], *leaves[1]], host)

@@ -1,0 +1,119 @@
+"""What a graph would keep for its backward, packed into one flat that may move, and found again.
+
+Autograd hands over each tensor it wants to keep and takes back a note instead. A note says where
+the bytes are: in a flat that has a place of its own in the plan (parameters, input), so that
+nothing needs to be kept, or in the packed flat, to which the tensor's storage was copied.
+"""
+
+import weakref
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from executor.errors import WorkloadError
+from profiles.codec import align
+
+
+class PackError(WorkloadError):
+    """A layer keeps something that cannot be packed."""
+
+
+class Note(NamedTuple):
+    """A tensor `offset` bytes into a flat."""
+
+    flat: str  # "param", "x" or "saved"
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class Packing:
+    """The notes of one graph. `bytes` is what was packed so far.
+
+    `param` is the shard's flat, `x` its input, `saved` the flat to pack into (None: only count);
+    `constants` stay where they are. Each storage is copied once, whole, to a multiple of
+    ALIGNMENT. A storage is told from one that had its address earlier by a weak reference, and
+    from itself before a change in place by the version.
+    """
+
+    def __init__(
+        self, param: Tensor, x: Tensor, saved: Tensor | None, constants: Iterable[Tensor]
+    ) -> None:
+        self.bytes = 0
+        self._saved = saved
+        self._flats = {"param": param, "x": x}
+        self._ranges = [(name, t.data_ptr(), t.nbytes) for name, t in self._flats.items()]
+        self._constants = {t.untyped_storage()._cdata for t in constants if _plain(t)}
+        self._packed: dict[tuple[int, int], tuple[weakref.ref[torch.UntypedStorage], int]] = {}
+
+    def hooks(self) -> saved_tensors_hooks:
+        """A context in which what autograd keeps is packed."""
+        return saved_tensors_hooks(self.pack, self.unpack)
+
+    def pack(self, tensor: Tensor) -> Note | Tensor:
+        """Where the tensor will be; PackError when its bytes cannot simply be copied."""
+        if not _plain(tensor):
+            raise PackError(
+                f"keeps a tensor for its backward that is not plain strided ({tensor.layout}), "
+                'which cannot be packed; plan its shard with activations "saved" or "recompute"'
+            )
+        if tensor.untyped_storage()._cdata in self._constants:
+            return tensor
+        name, offset = self._known(tensor) or ("saved", self._place(tensor))
+        return Note(name, offset, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+
+    def _known(self, tensor: Tensor) -> tuple[str, int] | None:
+        """The flat that the tensor is a view of, and where it begins in it."""
+        address = tensor.data_ptr()
+        for name, start, size in self._ranges:
+            if start <= address < start + size:
+                return name, address - start
+        return None
+
+    def _place(self, tensor: Tensor) -> int:
+        """Where the tensor begins in the packed flat, after copying its storage there if needed."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata, tensor._version
+        known, offset = self._packed.get(key, (None, 0))
+        if known is None or known() is None:
+            offset = self.bytes
+            self.bytes += align(storage.nbytes())
+            self._packed[key] = weakref.ref(storage), offset
+            self._copy(storage, offset)
+        return offset + tensor.storage_offset() * tensor.itemsize
+
+    def _copy(self, storage: torch.UntypedStorage, offset: int) -> None:
+        if self._saved is None:
+            return
+        size = storage.nbytes()
+        if offset + size > self._saved.numel():
+            raise WorkloadError(
+                f"packs {offset + size} bytes or more for its backward, the plan has "
+                f"{self._saved.numel()}; profile and build again"
+            )
+        values = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,), (1,))
+        self._saved[offset : offset + size].copy_(values)
+
+    def move(self, param: Tensor, x: Tensor, saved: Tensor) -> None:
+        """From now on unpack from these flats."""
+        self._flats = {"param": param, "x": x, "saved": saved}
+
+    def unpack(self, note: Note | Tensor) -> Tensor:
+        """The tensor of a note, a view of its flat; only after `move`."""
+        if isinstance(note, Tensor):
+            return note
+        flat = self._flats[note.flat]
+        begin = flat.storage_offset() * flat.itemsize + note.offset
+        return torch.empty(0, dtype=note.dtype).set_(
+            flat.untyped_storage(), begin // note.dtype.itemsize, note.shape, note.stride
+        )
+
+
+def _plain(tensor: Tensor) -> bool:
+    """Whether the tensor is what its bytes, shape and strides say, and nothing more."""
+    ordinary = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided
+    return ordinary and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())

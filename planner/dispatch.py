@@ -1,0 +1,142 @@
+"""In which order the streams should run a round: found by letting every op start when it can.
+
+A few rounds are played event by event. A stream that falls free takes, of the ops whose needs
+are met, the one that is wanted first. The order of a settled round is then fixed in the plan.
+
+An op may turn out to run in the round before the one it serves (parameters that are back from
+their update while the round is still going on). It is then listed there, and `enter` does it
+once for the first round:
+
+    h2d   P3 P4 | P9 (for the next round) P5 P6 | P8 (for the next round) ...
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.hazards import Dependency
+
+_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A round by positions, in its order of meaning.
+
+    rank: what a stream prefers, the smallest first. movable: ops that may serve the next round.
+    The compute stream, `fixed`, keeps the order of meaning.
+    """
+
+    us: list[int]
+    streams: list[str]
+    needs: list[list[Dependency]]
+    rank: list[int]
+    movable: frozenset[int]
+    fixed: str
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Each stream's ops in order, and what every op then waits for; `moved` serve the next
+    round."""
+
+    queues: dict[str, list[int]]
+    needs: list[list[Dependency]]
+    moved: frozenset[int]
+
+
+def in_order(draft: Draft) -> Orders:
+    """Every stream in the order of meaning."""
+    queues: dict[str, list[int]] = {}
+    for at, stream in enumerate(draft.streams):
+        queues.setdefault(stream, []).append(at)
+    return Orders(queues, draft.needs, frozenset())
+
+
+def dispatch(draft: Draft) -> Orders:
+    """The order in which the ops of the last but one round started."""
+    starts, later = _play(draft)
+    count = len(draft.us)
+    anchor = min(
+        (starts[at] for at in range(count) if at not in draft.movable and _loads(draft, at)),
+        default=0,
+    )
+    moved = frozenset(
+        at
+        for at in draft.movable
+        if starts[at] < anchor and all(back for _, back in draft.needs[at])
+    )
+    when = [later[at] if at in moved else starts[at] for at in range(count)]
+    queues: dict[str, list[int]] = {}
+    for at in sorted(range(count), key=lambda at: (when[at], at)):
+        queues.setdefault(draft.streams[at], []).append(at)
+    if draft.fixed in queues:
+        queues[draft.fixed].sort()
+    return Orders(queues, [_shifted(draft, at, moved) for at in range(count)], moved)
+
+
+def _loads(draft: Draft, at: int) -> bool:
+    return draft.streams[at].endswith("h2d")
+
+
+def _shifted(draft: Draft, at: int, moved: frozenset[int]) -> list[Dependency]:
+    """What the op waits for, when `moved` ops are listed in the round before the one they serve.
+
+    Who would then wait for an op two rounds back waits for its readers of the last one anyway.
+    """
+    back_of = 1 if at in moved else 0
+    shifted = [(dep, back - back_of + (dep in moved)) for dep, back in draft.needs[at]]
+    return [(dep, back) for dep, back in shifted if back < 2]
+
+
+def _play(draft: Draft) -> tuple[list[int], list[int]]:
+    """Starts of the last two rounds played."""
+    count = len(draft.us)
+    followers: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    waiting = [[0] * count for _ in range(_ROUNDS)]
+    for at, edges in enumerate(_chained(draft)):
+        for dep, back in edges:
+            followers[dep].append((at, back))
+        own = sum(1 for _, back in edges if not back)
+        for lap in range(_ROUNDS):
+            waiting[lap][at] = len(edges) if lap else own
+    starts = [[0] * count for _ in range(_ROUNDS)]
+    names = sorted(set(draft.streams))
+    stream = [names.index(name) for name in draft.streams]
+    ready: list[list[tuple[int, int, int]]] = [[] for _ in names]
+    busy = [False] * len(names)
+    for lap in range(_ROUNDS):
+        for at in range(count):
+            if not waiting[lap][at]:
+                heapq.heappush(ready[stream[at]], (lap, draft.rank[at], at))
+    ends: list[tuple[int, int, int]] = []
+    now = 0
+    while True:
+        for number, queue in enumerate(ready):
+            if queue and not busy[number]:
+                lap, _, at = heapq.heappop(queue)
+                starts[lap][at] = now
+                busy[number] = True
+                heapq.heappush(ends, (now + draft.us[at], lap, at))
+        if not ends:
+            return starts[-2], starts[-1]
+        now = ends[0][0]
+        while ends and ends[0][0] == now:
+            _, lap, at = heapq.heappop(ends)
+            busy[stream[at]] = False
+            for follower, back in followers[at]:
+                if lap + back < _ROUNDS:
+                    waiting[lap + back][follower] -= 1
+                    if not waiting[lap + back][follower]:
+                        heapq.heappush(
+                            ready[stream[follower]], (lap + back, draft.rank[follower], follower)
+                        )
+
+
+def _chained(draft: Draft) -> list[Sequence[Dependency]]:
+    """Needs, and for ops of the fixed stream the op before them."""
+    chained: list[Sequence[Dependency]] = list(draft.needs)
+    line = [at for at, stream in enumerate(draft.streams) if stream == draft.fixed]
+    for index, at in enumerate(line):
+        chained[at] = [*draft.needs[at], (line[index - 1], int(index == 0))]
+    return chained

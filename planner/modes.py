@@ -1,0 +1,87 @@
+"""What a plan may do with a shard: where its parameters stay, who updates it, what happens to its
+activations, whether the boundary before it leaves the device.
+
+    parameters   resident  always on the device
+                 kept      loaded once a round, for forward and backward
+                 streamed  loaded for forward, and again for backward
+    update       host             gradient out, parameters (anew) in
+                 device           parameters and state stay
+                 device-streamed  state in, state out; parameters out unless resident
+    activations  recompute | saved (the graph stays) | offload (packed, out and in again)
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from planner.costs import ShardCost
+
+Params = Literal["resident", "kept", "streamed"]
+Update = Literal["host", "device", "device-streamed"]
+Activations = Literal["recompute", "saved", "offload"]
+Held = tuple[Params, Update]
+
+HELD: tuple[Held, ...] = (
+    ("streamed", "host"),
+    ("kept", "host"),
+    ("resident", "device"),
+    ("resident", "device-streamed"),
+    ("kept", "device-streamed"),
+    ("streamed", "device-streamed"),
+)
+
+
+@dataclass(frozen=True, order=True)
+class Mode:
+    """What happens to one shard."""
+
+    params: Params = "streamed"
+    update: Update = "host"
+    activations: Activations = "recompute"
+    spilled: bool = False  # the boundary before it waits on the host for its backward
+
+    @property
+    def held(self) -> Held:
+        return self.params, self.update
+
+
+def holdings(shard: ShardCost) -> tuple[Held, ...]:
+    """The ways to hold this shard's parameters and state that differ from each other."""
+    if not shard.param_bytes:
+        return (("resident", "device"),)
+    if not shard.grad_bytes:  # never updated
+        return ("streamed", "host"), ("kept", "host"), ("resident", "device")
+    if not shard.state_bytes:
+        return tuple(held for held in HELD if held != ("resident", "device-streamed"))
+    return HELD
+
+
+def possible(shard: ShardCost, mode: Mode, *, first: bool, last: bool) -> bool:
+    """Whether the mode is one for this shard.
+
+    A graph keeps the addresses it was made with: a saved shard must hold its parameters and its
+    input from forward to backward. The last shard has no forward of its own.
+    """
+    if mode.held not in holdings(shard):
+        return False
+    if (first or last) and mode.spilled:
+        return False
+    if mode.activations == "saved":
+        return not last and not mode.spilled and mode.params != "streamed"
+    if mode.activations == "offload":
+        return not last and bool(shard.offload_bytes)
+    return True
+
+
+def settled(shard: ShardCost, mode: Mode, *, first: bool, last: bool) -> Mode:
+    """The mode, or the nearest one that is possible for this shard."""
+    allowed = holdings(shard)
+    if mode.held not in allowed:
+        params, update = ("resident", "device") if mode.params == "resident" else allowed[0]
+        mode = replace(mode, params=params, update=update)
+    if last and mode.params == "streamed":
+        mode = replace(mode, params="kept")  # used once, so it is the same
+    if first or last or mode.activations == "saved":
+        mode = replace(mode, spilled=False)
+    if not possible(shard, mode, first=first, last=last):
+        mode = replace(mode, activations="recompute")
+    return mode

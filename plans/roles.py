@@ -1,0 +1,62 @@
+"""Which roles an op reads and writes: the table of README.md, and part of rule 1 of the checker."""
+
+from collections.abc import Iterator
+
+from plans.schema import Op, OpName, Task
+
+Roles = tuple[frozenset[str], frozenset[str]]
+
+COPIED = {"s": ("param", "state", "grad"), "x": ("x",), "dx": ("dx",), "a": ("saved",)}
+_OWN = frozenset({"param", "state", "grad"})
+_IN_PLACE = frozenset("FBUR")  # kinds for which a role in reads and writes is one buffer
+
+
+def allowed_roles(name: OpName, task: Task) -> list[Roles]:
+    """The pairs (roles read, roles written) that an op may have."""
+    first, last = name.number == 0, name.number == len(task.shards) - 1
+    source = "batch" if first else "x"
+    packs = name.item == "s" and task.shards[name.number].activations == "offload"
+    packed = frozenset({"saved"} if packs else ())
+    if name.kind == "F":
+        return [(frozenset({"param", source}), packed | {"y"})]
+    if name.kind == "B":
+        reads = packed | {"param", source, "batch" if last else "dy"}
+        writes = frozenset({"grad"} if first else {"grad", "dx"})
+        return [(reads, writes), (reads | {"grad"}, writes)]
+    if name.kind == "U":
+        return [(_OWN, frozenset({"param", "state"}))]
+    if name.kind == "R":
+        return [(frozenset({"grad", "other"}), frozenset({"grad"}))]
+    if name.item == "batch":
+        reads = frozenset({"batch"}) if name.kind == "X" else frozenset[str]()
+        return [(reads, frozenset({"batch"}))]
+    return [(frozenset({role}), frozenset({role})) for role in COPIED[name.item]]
+
+
+def wrong_roles(op: Op, name: OpName, task: Task) -> Iterator[str]:
+    """What is wrong with the roles of an op of a shard that `task` has."""
+    empty = _empty_roles(name, task) if name.kind in _IN_PLACE else frozenset[str]()
+    got = (frozenset(op.reads) - empty, frozenset(op.writes) - empty)
+    allowed = allowed_roles(name, task)
+    if got not in [(reads - empty, writes - empty) for reads, writes in allowed]:
+        wanted = " or ".join(f"{sorted(reads)} -> {sorted(writes)}" for reads, writes in allowed)
+        yield f"{op.id}: roles {sorted(op.reads)} -> {sorted(op.writes)}, expected {wanted}"
+    if name.kind in _IN_PLACE:
+        for role in sorted(set(op.reads) & set(op.writes)):
+            if op.reads[role] != op.writes[role]:
+                yield (
+                    f"{op.id}: changes {role} in place but reads {op.reads[role]!r} "
+                    f"and writes {op.writes[role]!r}"
+                )
+
+
+def _empty_roles(name: OpName, task: Task) -> frozenset[str]:
+    """Roles whose value has no bytes (SGD has no state): no buffer can hold them."""
+    shard = task.shards[name.number]
+    sizes = {
+        "param": shard.param_bytes,
+        "state": shard.state_bytes,
+        "grad": shard.grad_bytes,
+        "saved": shard.saved_bytes,
+    }
+    return frozenset(role for role, size in sizes.items() if size == 0)

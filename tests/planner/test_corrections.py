@@ -1,0 +1,476 @@
+"""A wrong profile, corrected by what a run showed, predicts the next run."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+from support import timetables
+from support.cli import nothing_written, planner_cli, refused, succeeded
+from support.truth import as_run, log_of
+
+import plans
+import profiles
+from planner import Problem, build, corrections
+from planner.corrections import Corrections, apply
+from planner.costs import copy_us
+from planner.residuals import residuals
+from plans.runlog import RunLog, encode
+from plans.schema import Plan
+from profiles import synthetic
+from profiles.errors import FormatError
+from profiles.schema import Layer, Link, Profile, Rate, Time
+
+HASH = "0" * 64
+PPM = 1_000_000
+
+
+def times(value: Time, factor: float) -> Time:
+    us = round(value.median_us * factor)
+    return Time(us, us, us, 1)
+
+
+def wronged(
+    true: Profile,
+    *,
+    compute: Callable[[int], float] = lambda layer: 1.0,
+    link: float = 1.0,
+    update: float = 1.0,
+) -> Profile:
+    """The profile with times of layers, link rates and updates multiplied."""
+
+    def layer(index: int, of: Layer) -> Layer:
+        by = compute(index)
+        costs = tuple(
+            structs.replace(
+                cost,
+                forward=times(cost.forward, by),
+                recompute_backward=times(cost.recompute_backward, by),
+                backward=times(cost.backward, by),
+            )
+            for cost in of.costs
+        )
+        device, host = times(of.update_device, update), times(of.update_host, update)
+        return structs.replace(of, costs=costs, update_device=device, update_host=host)
+
+    def rate(of: Rate) -> Rate:
+        return Rate(round(of.bytes_per_s * link), of.latency_us)
+
+    device = true.machine.devices[0]
+    links = tuple(Link(of.kind, rate(of.alone), rate(of.both)) for of in device.links)
+    machine = structs.replace(true.machine, devices=(structs.replace(device, links=links),))
+    tasks = tuple(
+        structs.replace(task, layers=tuple(layer(i, x) for i, x in enumerate(task.layers)))
+        for task in true.tasks
+    )
+    return structs.replace(true, machine=machine, tasks=tasks)
+
+
+def truth(seed: int = 0, usable_bytes: int = 12 << 20) -> Profile:
+    task = synthetic.task("t", layers=12, seed=seed, steps=40, forward_us=2_000)
+    return synthetic.profile(task, usable_bytes=usable_bytes)
+
+
+def planned(profile: Profile) -> Plan:
+    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
+    return build(asked, profile_sha256=HASH)
+
+
+def learned(plan: Plan, log: RunLog) -> Corrections:
+    return residuals(plan, log, plan_sha256=HASH, log_sha256=HASH)
+
+
+def error(plan: Plan, believed: Profile, true: Profile) -> float:
+    """How far the predicted makespan is from that of a run where `true` is right."""
+    actual = as_run(plan, believed, true).prediction.makespan_us
+    return abs(plan.prediction.makespan_us - actual) / actual
+
+
+def errors(wrong: Profile, true: Profile, noise: float) -> tuple[float, float]:
+    """The error of a plan of the wrong profile, and of one of the corrected profile."""
+    first = planned(wrong)
+    log = log_of(as_run(first, wrong, true), HASH, noise=noise)
+    corrected = apply(wrong, learned(first, log))
+    return error(first, wrong, true), error(planned(corrected), corrected, true)
+
+
+def test_second_prediction_of_a_badly_wrong_profile_is_close() -> None:
+    """Every third layer three times too slow, links half as fast, updates half as long."""
+    true = truth()
+    wrong = wronged(true, compute=lambda layer: 1.0 if layer % 3 else 3.0, link=0.5, update=0.5)
+    before, after = errors(wrong, true, noise=0.1)
+    print(f"error of the makespan: {before:.1%} before, {after:.1%} after")
+    assert before > 0.3
+    assert after < 0.05
+
+
+@settings(max_examples=12)
+@given(
+    st.integers(0, 10**6),
+    st.floats(0.25, 4).filter(lambda factor: not 0.7 < factor < 1.4),
+    st.floats(0.25, 4),
+    st.floats(0.25, 4),
+)
+def test_whatever_was_wrong_the_second_prediction_is_closer(
+    seed: int, compute: float, link: float, update: float
+) -> None:
+    """Random factors on every layer, link and update: what is left of the error is small."""
+    rng = random.Random(seed)
+    factors = [compute * rng.uniform(0.7, 1.4) for _ in range(12)]
+    true = truth(seed)
+    wrong = wronged(true, compute=lambda layer: factors[layer], link=link, update=update)
+    before, after = errors(wrong, true, noise=0.05)
+    assert after < max(0.06, before / 4)
+
+
+def test_right_profile_stays_as_it_is() -> None:
+    """A run that went as predicted teaches that nothing is to be corrected."""
+    true = truth()
+    plan = planned(true)
+    found = learned(plan, log_of(plan, HASH))
+    assert {one.ratio_ppm for t in found.tasks for ones in t.times.values() for one in ones} == {
+        PPM
+    }
+    assert [(link.ratio_ppm, link.offset_us) for link in found.links] == [(PPM, 0)] * 2
+    assert structs.replace(apply(true, found), provenance={}) == true
+
+
+def test_every_layer_gets_its_shards_ratio_and_a_wrong_shard_changes_no_other() -> None:
+    """F's of shard 1 twice as long: layer 1's forward doubles, all else stays."""
+    plan = timetables.plan(rounds=3, shards=3, microbatches=2)
+    log = timetables.log(plan, percent=100)
+    slow = tuple(
+        structs.replace(op, end_us=2 * op.end_us - op.start_us)
+        if op.op.startswith("a.s1.F")
+        else op
+        for op in log.ops
+    )
+    found = learned(plan, structs.replace(log, ops=slow)).tasks[0].times
+    assert [(r.layer, r.ratio_ppm, r.samples) for r in found["forward"]] == [
+        (0, PPM, 6),
+        (1, 2 * PPM, 6),
+    ]
+    assert [r.ratio_ppm for r in found["recompute_backward"]] == [PPM] * 3
+
+
+def test_ops_under_the_memory_meter_teach_nothing() -> None:
+    """A metered first round twice as slow leaves ratios of 1, of the other rounds' samples."""
+    plan = timetables.plan(rounds=4, microbatches=2)
+    found = learned(plan, log_of(plan, HASH)).tasks[0].times["forward"]
+    assert {(one.ratio_ppm, one.samples) for one in found} == {(PPM, 6)}
+
+
+def test_run_of_metered_ops_alone_is_refused() -> None:
+    """One step, all under the meter: nothing can be learned, and the remedy is named."""
+    plan = timetables.tiny()
+    log = timetables.log(plan)
+    metered = tuple(structs.replace(op, metered=True) for op in log.ops)
+    with pytest.raises(FormatError, match="run at least 2 steps"):
+        learned(plan, structs.replace(log, ops=metered))
+
+
+def test_time_without_samples_is_not_corrected() -> None:
+    """The last shard has no F, and a log without updates corrects none."""
+    plan = timetables.plan(rounds=2, shards=3)
+    log = timetables.log(plan)
+    ops = tuple(op for op in log.ops if ".U" not in op.op)
+    found = learned(plan, structs.replace(log, ops=ops)).tasks[0].times
+    assert set(found) == {"forward", "recompute_backward"}
+    assert [one.layer for one in found["forward"]] == [0, 1]
+
+
+def test_batches_are_not_copies_to_learn_from() -> None:
+    """The copy of a batch waits for the user's data: a slow loader is not a slow link."""
+    plan = planned(truth())
+    log = log_of(plan, HASH)
+    ops = tuple(
+        structs.replace(op, end_us=op.end_us + 10**6) if ".batch." in op.op else op
+        for op in log.ops
+    )
+    assert any(".batch." in op.op for op in log.ops)
+    assert learned(plan, structs.replace(log, ops=ops)).links == learned(plan, log).links
+
+
+def with_graph(plan: Plan) -> Plan:
+    """Task a keeps or packs the graph of all shards but its last."""
+    a, *others = plan.tasks
+    *body, last = a.shards
+    kept = [
+        structs.replace(shard, activations="offload" if i else "saved")
+        for i, shard in enumerate(body)
+    ]
+    return structs.replace(plan, tasks=(structs.replace(a, shards=(*kept, last)), *others))
+
+
+def test_kept_graphs_correct_recomputation_by_forward_and_backward_by_itself() -> None:
+    """F twice and B three times as long where graphs are kept: recompute + backward is 2r + 3b."""
+    plan = with_graph(timetables.plan(rounds=2, shards=3, microbatches=2))
+    log = timetables.log(plan, percent=100)
+    ops = tuple(
+        structs.replace(op, end_us=op.start_us + (op.end_us - op.start_us) * by)
+        for op in log.ops
+        for by in [2 if ".F" in op.op else 3 if ".B" in op.op else 1]
+    )
+    found = learned(plan, structs.replace(log, ops=ops))
+    assert {what: [one.layer for one in ones] for what, ones in found.tasks[0].times.items()} == {
+        "recompute": [0, 1],
+        "backward": [0, 1],
+        "recompute_backward": [2],
+        "update_host": [0, 1, 2],
+    }
+    chain = synthetic.task("a", layers=3, batch=8, heterogeneous=False)
+    work = structs.replace(chain, workload=plan.tasks[0].workload)
+    profile = synthetic.profile(work, usable_bytes=1 << 20)
+    alone = structs.replace(found, tasks=found.tasks[:1], machine=machine(profile))
+    before, after = profile.tasks[0].layers, apply(profile, alone).tasks[0].layers
+    old, new, last = before[0].costs[0], after[0].costs[0], after[2].costs[0]
+    assert new.forward.median_us == 2 * old.forward.median_us
+    assert new.backward.median_us == 3 * old.backward.median_us
+    recompute = old.recompute_backward.median_us - old.backward.median_us
+    whole = new.recompute_backward.median_us
+    assert whole == pytest.approx(2 * recompute + 3 * old.backward.median_us, abs=1)
+    assert last.recompute_backward.median_us == 3 * old.recompute_backward.median_us
+    assert last.backward.median_us == 3 * old.backward.median_us
+    assert last.forward == old.forward
+
+
+def machine(profile: Profile) -> corrections.Machine:
+    device = profile.machine.devices[0]
+    return corrections.Machine(device.kind, device.threads, device.emulation)
+
+
+def copies(*pairs: tuple[int, int]) -> corrections.LinkRatio:
+    """What prefetches of (predicted, actual) µs teach about a link."""
+    plan = timetables.tiny()
+    ops = tuple(
+        structs.replace(plan.programs[0].round[0], id=f"a.s0.P{i}", start_us=0, end_us=predicted)
+        for i, (predicted, _) in enumerate(pairs)
+    )
+    program = structs.replace(plan.programs[0], round=ops)
+    plan = structs.replace(plan, programs=(program,))
+    log = timetables.log(plan)
+    records = tuple(
+        structs.replace(record, start_us=0, end_us=actual)
+        for record, (_, actual) in zip(log.ops, pairs, strict=True)
+    )
+    (link,) = learned(plan, structs.replace(log, ops=records)).links
+    return link
+
+
+def test_latency_and_rate_of_a_link_are_told_apart() -> None:
+    """Copies of many sizes, half the rate and 30 µs more: a line, not a mean ratio."""
+    found = copies(*((us, 2 * us + 30) for us in (100, 200, 500, 1000)))
+    assert (found.ratio_ppm, found.offset_us, found.samples) == (2 * PPM, 30, 4)
+
+
+def test_copies_of_one_size_give_a_ratio_alone() -> None:
+    """Nothing tells latency and rate apart: the line goes through zero."""
+    found = copies((100, 150), (110, 165), (105, 1_000))
+    assert (found.ratio_ppm, found.offset_us) == (1_500_000, 0)
+
+
+def test_copy_that_was_held_up_moves_no_line() -> None:
+    """One of three copies of each size a hundred times too long: the others are believed."""
+    found = copies(*((us, us * by) for us in (100, 1_000) for by in (2, 2, 200)))
+    assert (found.ratio_ppm, found.offset_us) == (2 * PPM, 0)
+
+
+def test_corrected_links_predict_copies_of_other_sizes() -> None:
+    """A line from copies of two sizes gives rate and latency that hold for a third."""
+    true = synthetic.machine(usable_bytes=1, bytes_per_s=3 * 10**8, latency_us=90).devices[0]
+    rates = (Rate(10**9, 20), true.links[0].both)
+    sizes = (10**5, 10**6)
+    found = copies(*((copy_us(rates[0], n), copy_us(rates[1], n)) for n in sizes))
+    profile = truth()
+    plan = planned(profile)
+    of = structs.replace(learned(plan, log_of(plan, HASH)), links=(found,))
+    corrected = apply(profile, of).machine.devices[0].links[0].both
+    assert corrected.bytes_per_s == pytest.approx(3 * 10**8, rel=0.01)
+    assert corrected.latency_us == pytest.approx(90, abs=2)
+
+
+@pytest.mark.parametrize("estimated", [False, True])
+def test_corrected_profile_is_sound_says_so_and_stays_estimated(estimated: bool) -> None:
+    """Bytes and soundness are untouched, and provenance names the log."""
+    profile = structs.replace(truth(), estimated=estimated)
+    plan = planned(profile)
+    log = log_of(plan, HASH, noise=0.9)
+    corrected = apply(profile, learned(plan, log))
+    assert corrected.estimated is estimated
+    assert profiles.check.violations(corrected) == []
+    assert HASH[:12] in corrected.provenance["corrected"]
+
+
+# Files and commands
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """profile.json, its plan.json, run.jsonl in which all took three times as long, and c.json."""
+    monkeypatch.chdir(tmp_path)
+    profiles.save("profile.json", truth())
+    succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
+    taught("plan.json", truth(), 3, "c.json")
+    return tmp_path
+
+
+def taught(plan: str, believed: Profile, factor: float, output: str) -> None:
+    """Corrections from a run in which everything took `factor` times what the profile says."""
+    true = wronged(truth(), compute=lambda layer: factor, link=1 / factor, update=factor)
+    digest = plans.sha256(Path(plan).read_bytes())
+    log = log_of(as_run(plans.load(plan), believed, true), digest)
+    ending = [log.end] if log.end else []
+    Path("run.jsonl").write_bytes(encode([log.header, *log.ops, *ending]))
+    command = ("compare", plan, "run.jsonl", "--write-corrections", output)
+    answer = succeeded(planner_cli(*command))
+    assert f"wrote {output}" in answer.err
+
+
+def corrected_by(*files: str) -> Profile:
+    digest = plans.sha256(Path("profile.json").read_bytes())
+    return corrections.chain(profiles.load("profile.json"), digest, files)[0]
+
+
+def test_plan_built_with_corrections_names_them_and_is_sound(folder: Path) -> None:
+    """The plan's inputs hold the file's hash, the checker accepts it, and it predicts the run."""
+    flags = ("--corrections", "c.json")
+    succeeded(planner_cli("build", "profile.json", "-o", "second.json", *flags))
+    succeeded(planner_cli("check", "second.json"))
+    first, second = plans.load("plan.json"), plans.load("second.json")
+    digest = plans.sha256(Path("c.json").read_bytes())
+    assert second.inputs == {**first.inputs, "corrections": digest}
+    # all but latencies took three times as long
+    ratio = second.prediction.makespan_us / first.prediction.makespan_us
+    assert 2.8 < ratio < 3.1
+
+
+def test_second_corrections_go_on_top_of_the_first(folder: Path) -> None:
+    """A run of the corrected plan, where all took twice as long as the first run, adds to it."""
+    once = ("--corrections", "c.json")
+    succeeded(planner_cli("build", "profile.json", "-o", "second.json", *once))
+    taught("second.json", corrected_by("c.json"), 6, "d.json")
+    twice = (*once, "--corrections", "d.json")
+    succeeded(planner_cli("build", "profile.json", "-o", "third.json", *twice))
+    digests = [plans.sha256(Path(name).read_bytes()) for name in ("c.json", "d.json")]
+    third = plans.load("third.json")
+    assert [third.inputs[r] for r in ("corrections", "corrections-2")] == digests
+    forward = [
+        profile.tasks[0].layers[0].costs[0].forward.median_us
+        for profile in (truth(), corrected_by("c.json"), corrected_by("c.json", "d.json"))
+    ]
+    assert forward == pytest.approx([forward[0], 3 * forward[0], 6 * forward[0]], rel=0.01)
+
+
+@pytest.mark.parametrize("files", [["d.json"], ["d.json", "c.json"], ["c.json", "c.json"]])
+def test_corrections_out_of_turn_are_refused(folder: Path, files: list[str]) -> None:
+    """Without the first file, in the wrong order or twice: the ratios would be of nothing."""
+    once = ("--corrections", "c.json")
+    succeeded(planner_cli("build", "profile.json", "-o", "second.json", *once))
+    taught("second.json", corrected_by("c.json"), 6, "d.json")
+    flags = [flag for name in files for flag in ("--corrections", name)]
+    with nothing_written():
+        answer = planner_cli("build", "profile.json", "-o", "x.json", *flags)
+    refused(answer, 2, "its plan was built from")
+
+
+def test_corrections_of_another_plan_are_refused(folder: Path) -> None:
+    """A profile measured again is not the one whose plan was run."""
+    profiles.save("other.json", truth(seed=1))
+    with nothing_written():
+        answer = planner_cli("build", "other.json", "-o", "x.json", "--corrections", "c.json")
+    refused(answer, 2, "c.json: its plan was built from profile ")
+
+
+BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "truncated": (lambda data: data[: len(data) // 2], "Input data was truncated"),
+    "empty": (lambda data: b"", "Input data was truncated"),
+    "no JSON": (lambda data: b"corrections", "malformed"),
+    "other format": (
+        lambda data: data.replace(b'"corrections"', b'"plan"', 1),
+        "this is not a corrections file (format is 'plan')",
+    ),
+    "later version": (
+        lambda data: data.replace(b'"version":1', b'"version":2', 1),
+        "corrections version 2 is not supported",
+    ),
+    "unknown field": (
+        lambda data: data.replace(b'"version":1', b'"version":1,"x":1', 1),
+        "unknown field `x`",
+    ),
+    "wrong type": (lambda data: data.replace(b'"samples":', b'"samples":-'), "Expected `int` >= 1"),
+    "layers out of order": (
+        lambda data: data.replace(b'"layer":1,', b'"layer":0,'),
+        "are not ascending within 0..11",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_corrections_are_refused_in_one_line(folder: Path, case: str) -> None:
+    """Exit code 2, the file and what is wrong with it, and no plan."""
+    damage, text = BROKEN[case]
+    whole = Path("c.json").read_bytes()
+    assert damage(whole) != whole
+    Path("broken.json").write_bytes(damage(whole))
+    with nothing_written():
+        answer = planner_cli(
+            "build", "profile.json", "-o", "x.json", "--corrections", "broken.json"
+        )
+    refused(answer, 2, text)
+    assert "broken.json" in answer.err
+
+
+def test_no_corrections_file_and_no_place_for_one(folder: Path) -> None:
+    """A file that is not there, and a target that is the log that is being read."""
+    with nothing_written():
+        missing = planner_cli("build", "profile.json", "-o", "x.json", "--corrections", "no.json")
+        clash = planner_cli("compare", "plan.json", "run.jsonl", "--write-corrections", "run.jsonl")
+    refused(missing, 2, "no.json: cannot be read")
+    refused(clash, 2, "run.jsonl: cannot be written: this command reads it")
+
+
+def test_written_corrections_are_read_as_they_were(folder: Path) -> None:
+    """Reading and writing again gives the same bytes, and there is no float in them."""
+    data = Path("c.json").read_bytes()
+    corrections.save("again.json", corrections.load("c.json"))
+    assert Path("again.json").read_bytes() == data
+    assert b"." not in data.replace(b"synthetic", b"")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda c: {"machine": structs.replace(c.machine, kind="cuda")}, "of a run on cuda"),
+        (lambda c: {"machine": structs.replace(c.machine, emulation=None)}, "emulated"),
+        (lambda c: {"tasks": ()}, "the profile has t"),
+        (
+            lambda c: {"tasks": (structs.replace(c.tasks[0], layers=99),)},
+            "task t has 99 layers, in the profile it has 12",
+        ),
+        (
+            lambda c: {
+                "tasks": (
+                    structs.replace(
+                        c.tasks[0],
+                        workload=structs.replace(c.tasks[0].workload, sha256="f" * 64),
+                    ),
+                )
+            },
+            "workload with sha256 ffffffffffff…",
+        ),
+    ],
+    ids=["device", "pace", "tasks", "layers", "workload"],
+)
+def test_corrections_of_another_machine_or_workload_are_refused(
+    change: Callable[[Corrections], dict[str, object]], text: str
+) -> None:
+    """Each difference is named, with the remedy."""
+    profile = truth()
+    plan = planned(profile)
+    good = learned(plan, log_of(plan, HASH))
+    with pytest.raises(FormatError, match=text) as caught:
+        apply(profile, structs.replace(good, **change(good)))
+    assert "--write-corrections" in str(caught.value)

@@ -1,0 +1,83 @@
+"""Runs that never happened: a plan's ops last what another profile, the truth, says."""
+
+import random
+
+from msgspec.structs import replace
+from support.retime import retimed
+
+from plans import metrics
+from plans.capacity import value_bytes
+from plans.runlog import End, Header, OpRecord, RunLog
+from plans.schema import Op, Plan, Shard, parse_id
+from profiles.schema import Device, Layer, LayerCost, Profile
+
+
+def as_run(plan: Plan, believed: Profile, true: Profile) -> Plan:
+    """`plan`, built from `believed`, with the times of a run where `true` is right."""
+
+    def actual(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+        return tuple(
+            replace(op, end_us=op.start_us + true_us(op, plan, believed, true)) for op in ops
+        )
+
+    programs = tuple(
+        replace(p, enter=actual(p.enter), round=actual(p.round), leave=actual(p.leave))
+        for p in plan.programs
+    )
+    return retimed(replace(plan, programs=programs))
+
+
+def true_us(op: Op, plan: Plan, believed: Profile, true: Profile) -> int:
+    """What was predicted, less what the op's layers or bytes cost as believed, plus the truth."""
+    return op.end_us - op.start_us - _known_us(op, plan, believed) + _known_us(op, plan, true)
+
+
+def _known_us(op: Op, plan: Plan, profile: Profile) -> int:
+    name = parse_id(op.id)
+    task = next(task for task in plan.tasks if task.name == name.task)
+    if name.kind in "PS":
+        (role,) = op.writes
+        return _copy_us(profile.machine.devices[0], op.stream, value_bytes(name, role, task))
+    shard = task.shards[name.number]
+    layers = next(t for t in profile.tasks if t.name == name.task).layers
+    on_device = op.stream.endswith("compute")
+    return sum(
+        _layer_us(layer, name.kind, shard, task.microbatch, on_device)
+        for layer in layers[shard.first_layer : shard.end_layer]
+    )
+
+
+def _copy_us(device: Device, stream: str, size: int) -> int:
+    rate = next(link.both for link in device.links if stream.endswith(link.kind))
+    return rate.latency_us + -(-size * 1_000_000 // rate.bytes_per_s)
+
+
+def _layer_us(layer: Layer, kind: str, shard: Shard, microbatch: int, on_device: bool) -> int:
+    if kind == "U":
+        return (layer.update_device if on_device else layer.update_host).median_us
+    cost: LayerCost = next(cost for cost in layer.costs if cost.microbatch == microbatch)
+    if shard.activations == "recompute":
+        return (cost.forward if kind == "F" else cost.recompute_backward).median_us
+    graph = cost.backward.median_us
+    return cost.recompute_backward.median_us - graph if kind == "F" else graph
+
+
+def log_of(run: Plan, plan_sha256: str, *, noise: float = 0.0, metered: bool = True) -> RunLog:
+    """The log of a run that went as `run` says, every duration off by up to `noise`.
+
+    With `metered`, compute of the first round took twice as long under the memory meter.
+    """
+    rng = random.Random(1)
+    ops = []
+    for one in metrics.timeline(run):
+        slow = metered and one.round == 0 and one.stream.endswith("compute")
+        us = (one.end_us - one.start_us) * (1 + slow) * (1 + rng.uniform(-noise, noise))
+        end = one.start_us + round(us)
+        ops.append(OpRecord(one.segment, one.op.id, one.round, one.start_us, end, slow))
+    devices = tuple(device.name for device in run.devices)
+    return RunLog(
+        header=Header(plan_sha256=plan_sha256, started="2025", devices=devices, emulated=True),
+        ops=tuple(ops),
+        steps=(),
+        end=End(status="ok", actual_us=run.prediction.makespan_us, peak_bytes=(), host_bytes=0),
+    )
