@@ -19,6 +19,7 @@ from executor.flat import spec_of, view
 from executor.layer_check import output
 from executor.link_profiler import busy
 from executor.meter import MemoryMeter
+from executor.packing import PackError
 from executor.rng import RandomMode, count_draws, no_draws
 from executor.shard import Shard
 from executor.workload import Task
@@ -48,6 +49,7 @@ class Memory(NamedTuple):
     """The byte counts of a LayerCost, and its draws."""
 
     saved: int
+    packed: int | None
     forward_peak: int
     backward_peak: int
     draws: int | None
@@ -114,6 +116,20 @@ class Bench:
         y: Tensor = self.case.layer(leaf)
         return y if self.case.targets is None else self.case.task.loss(y, self.case.targets)
 
+    def packed_bytes(self) -> int | None:
+        """Bytes of what such a graph keeps beside parameters and x, and of the output.
+
+        In a shard the output is the next layer's input, which that one does not count. None for
+        a layer that cannot be packed.
+        """
+        packing = self.shard.packing(self.x, None)
+        try:
+            with packing.hooks():
+                packing.pack(self.graph().detach())
+        except PackError:
+            return None
+        return packing.bytes
+
 
 def layer_cost(case: Case, load: int, samples: int) -> tuple[LayerCost, Tensor]:
     """The case's bytes and times while `load` devices compute, and the layer's output."""
@@ -135,6 +151,7 @@ def layer_cost(case: Case, load: int, samples: int) -> tuple[LayerCost, Tensor]:
         forward=forward,
         recompute_backward=both,
         backward=backward,
+        offload_bytes=memory.packed,
     ), y
 
 
@@ -142,6 +159,8 @@ def _memory(bench: Bench) -> Memory:
     """Run each half once under the meter, and count what the forward draws."""
     with MemoryMeter() as forward:
         bench.forward()
+    torch.default_generator.set_state(bench.state)
+    packed = bench.packed_bytes()
     torch.default_generator.set_state(bench.state)
     with MemoryMeter() as graph:
         kept = bench.graph()
@@ -151,7 +170,7 @@ def _memory(bench: Bench) -> Memory:
     with MemoryMeter() as backward:
         again = bench.recompute_backward()
     draws = count_draws(bench.state, end) if torch.equal(again, end) else None
-    return Memory(saved, forward.peak_bytes, backward.peak_bytes, draws)
+    return Memory(saved, packed, forward.peak_bytes, backward.peak_bytes, draws)
 
 
 def update_cost(

@@ -1,4 +1,7 @@
-"""What a copy costs: latency and rate of a device's links, alone and with both at work."""
+"""What a copy costs: latency and rate of a device's links, alone and with both at work.
+
+A copy inside the device shares no link with others: alone and both are one measurement.
+"""
 
 import threading
 import time
@@ -17,10 +20,10 @@ SLAB_BYTES = 2 * LARGEST  # room for one copy in each direction
 Copy = Callable[[int], None]  # copies so many bytes
 
 
-def links(device: CpuDevice, bytes_per_s: int, samples: int) -> tuple[Link, Link]:
-    """h2d and d2h of `device`, whose slab holds SLAB_BYTES.
+def links(device: CpuDevice, bytes_per_s: int, samples: int) -> tuple[Link, ...]:
+    """h2d, d2h and d2d of `device`, whose slab holds SLAB_BYTES.
 
-    `bytes_per_s` is the expected rate of the slower direction: no copy lasts long over 20 ms.
+    `bytes_per_s` is the expected rate of the slower link: none of its copies lasts long over 20 ms.
     """
     large = min(LARGEST, max(4096, bytes_per_s // 50))
     host_in, host_out = torch.zeros(2, LARGEST, dtype=torch.uint8)
@@ -32,12 +35,20 @@ def links(device: CpuDevice, bytes_per_s: int, samples: int) -> tuple[Link, Link
     def d2h(count: int) -> None:
         device.copy_out(host_out[:count], slab_out[:count])
 
+    def d2d(count: int) -> None:
+        slab_in[:count].copy_(slab_out[:count])
+
+    inside = _rate(d2d, LARGEST, samples)
     alone = [_rate(copy, large, samples) for copy in (h2d, d2h)]
     with busy(lambda: d2h(large)):
         both = [_rate(h2d, large, samples)]
     with busy(lambda: h2d(large)):
         both.append(_rate(d2h, large, samples))
-    return Link("h2d", alone[0], both[0]), Link("d2h", alone[1], both[1])
+    return (
+        Link("h2d", alone[0], both[0]),
+        Link("d2h", alone[1], both[1]),
+        Link("d2d", inside, inside),
+    )
 
 
 def _rate(copy: Copy, large: int, samples: int) -> Rate:

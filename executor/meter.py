@@ -1,7 +1,7 @@
 """What an op allocates: the peak of all tensor storages born while it runs."""
 
 import weakref
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        old = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if _strided(t)}
+        old = {_storage(leaf) for leaf in tree_leaves((args, kwargs))}
         out = func(*args, **kwargs)
         for tensor in tree_leaves(out):
             if _strided(tensor) and tensor.untyped_storage()._cdata not in old:
@@ -56,5 +56,11 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live_bytes -= self._alive.pop(key)[1]
 
 
-def _strided(value: object) -> bool:
+def _storage(value: object) -> int | None:
+    """The identity of a tensor's or of a storage's bytes."""
+    storage = value.untyped_storage() if _strided(value) else value
+    return int(storage._cdata) if isinstance(storage, torch.UntypedStorage) else None
+
+
+def _strided(value: object) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.layout == torch.strided

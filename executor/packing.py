@@ -84,7 +84,7 @@ class Packing:
             self.bytes += align(storage.nbytes())
             self._packed[key] = weakref.ref(storage), offset
             self._copy(storage, offset)
-        return offset + tensor.storage_offset() * tensor.itemsize
+        return offset + int(tensor.storage_offset()) * tensor.itemsize
 
     def _copy(self, storage: torch.UntypedStorage, offset: int) -> None:
         if self._saved is None:
@@ -107,7 +107,7 @@ class Packing:
         if isinstance(note, Tensor):
             return note
         flat = self._flats[note.flat]
-        begin = flat.storage_offset() * flat.itemsize + note.offset
+        begin = int(flat.storage_offset()) * flat.itemsize + note.offset
         return torch.empty(0, dtype=note.dtype).set_(
             flat.untyped_storage(), begin // note.dtype.itemsize, note.shape, note.stride
         )

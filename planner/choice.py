@@ -6,6 +6,12 @@ Time is counted in steps of the compute stream, all microbatches of a shard in o
            F0  F1 ...  F   | B    B   ...  B0          B: step 2(K-1) - k  (and its update)
 
 and steps wrap around: what is loaded ahead for step 0 lives at the end of the round before.
+
+Shards from `block` on may take microbatch after microbatch up and down, so that graphs of one are
+alive at a time and every shard's update follows its own last backward. One more step, the turn,
+stands for all but the last microbatch:
+
+           F0 F1 | turn: (F2 F3 B4 B3 B2) x (M-1) | F2 F3 B4 B3 B2 | B1 B0
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,25 +68,36 @@ class Value:
 class Choice:
     """Where to cut and what to do with each shard.
 
+    block: the first shard of those that take microbatches one by one.
     ahead: steps that every load may run ahead of its use at least; 0 overlaps nothing.
-    lumped: all microbatches of a shard as one op, which has the same times and is found sooner.
+    lumped: all microbatches of a shard as few ops, which have about the same times and are found
+    sooner.
     """
 
     costs: TaskCosts
     cuts: tuple[int, ...]
     modes: tuple[Mode, ...]
+    block: int
     ahead: int = 1
     lumped: bool = False
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for equal choices of one task."""
-        return self.costs.microbatch, self.cuts, self.modes, self.ahead
+        return self.costs.microbatch, self.cuts, self.modes, self.block, self.ahead
 
     @property
     def parts(self) -> int:
-        """Ops and buffers that the microbatches of a step make."""
-        return 1 if self.lumped else self.costs.microbatches
+        """Ops and buffers that the microbatches of a step make.
+
+        Packed activations go through few buffers, which one op for all would hide.
+        """
+        count = self.costs.microbatches
+        if not self.lumped:
+            return count
+        if any(mode.activations == "offload" for mode in self.modes):
+            return next(n for n in (4, 3, 2, 1) if count % n == 0)
+        return 1
 
     @cached_property
     def shards(self) -> tuple[ShardCost, ...]:
@@ -92,21 +109,49 @@ class Choice:
         return len(self.cuts) - 2
 
     @property
+    def turn(self) -> bool:
+        """Whether there is a block of several shards and more than one microbatch."""
+        return self.block < self.last and self.costs.microbatches > 1
+
+    @property
     def steps(self) -> int:
-        return 2 * self.last + 1
+        return 2 * self.last + 1 + self.turn
+
+    def forward_step(self, shard: int) -> int:
+        return shard + (self.turn and shard >= self.block)
 
     def backward_step(self, shard: int) -> int:
-        return 2 * self.last - shard
+        return 2 * self.last - shard + self.turn
 
-    def steps_us(self) -> list[int]:
-        """Compute time of every step of a round."""
-        us = [0] * self.steps
-        for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
-            graph = mode.activations != "recompute"
-            if k < self.last:
-                us[k] = shard.graph_forward_us if graph else shard.forward_us
-            us[self.backward_step(k)] = shard.graph_backward_us if graph else shard.backward_us
-        return [self.costs.microbatches * each for each in us]
+    def first_step(self, shard: int) -> int:
+        """When the shard computes for the first time."""
+        if self.turn and shard >= self.block:
+            return self.block
+        return min(self.forward_step(shard), self.backward_step(shard))
+
+    def count(self, shard: int) -> int:
+        """Microbatches whose boundary before the shard, or whose graph, is alive at once."""
+        return 1 if self.turn and shard >= self.block else self.costs.microbatches
+
+    def forward_us(self, shard: int) -> int:
+        """One microbatch, packing left out."""
+        cost, graph = self.shards[shard], self.modes[shard].activations != "recompute"
+        return cost.graph_forward_us if graph else cost.forward_us
+
+    def backward_us(self, shard: int) -> int:
+        cost, graph = self.shards[shard], self.modes[shard].activations != "recompute"
+        return cost.graph_backward_us if graph else cost.backward_us
+
+    @property
+    def ring(self) -> int:
+        """Buffers through which a shard's packed microbatches leave, and come back."""
+        return min(2, self.costs.microbatches)
+
+    @property
+    def turn_us(self) -> int:
+        """One microbatch through the block."""
+        block = range(self.block, self.last + 1)
+        return sum((k < self.last) * self.forward_us(k) + self.backward_us(k) for k in block)
 
     def values(self) -> Iterator[Value]:
         """Everything in the slab. Loads begin `ahead` steps before their use."""
@@ -116,12 +161,13 @@ class Choice:
             yield from self._held(k)
             yield from self._gradient(k)
             if k:
-                yield from self._boundary(k, count)
+                yield from self._boundary(k)
             if self.modes[k].activations == "offload":
-                size = count * (self.shards[k].offload_bytes or 0)
-                back = self.backward_step(k)
-                yield Value(f"a{k}", size, k, k + self.ahead, parts=self.parts)
-                yield self._load(f"a{k}b", size, back, back, k + 1, self.parts)
+                size = self.ring * (self.shards[k].offload_bytes or 0)
+                up, back = self.forward_step(k), self.backward_step(k)
+                parts = min(self.ring, self.parts)
+                yield Value(f"a{k}", size, up, up + self.ahead, parts=parts)
+                yield self._load(f"a{k}b", size, back, back, up + 1, parts)
 
     def _held(self, k: int) -> Iterator[Value]:
         """Parameters and optimizer state of shard k."""
@@ -132,12 +178,12 @@ class Choice:
             yield self._always(f"s{k}.param", shard.param_bytes)
         elif mode.params == "kept" or k == self.last:
             earliest = back + 1 + linger - self.steps
-            need = min(k, back)
+            need = self.first_step(k)
             yield self._load(f"s{k}.param", shard.param_bytes, need, back + linger, earliest)
         else:
-            earliest = back + 1 + linger - self.steps
-            yield self._load(f"s{k}.param", shard.param_bytes, k, k, earliest)
-            yield self._load(f"s{k}.again", shard.param_bytes, back, back + linger, k + 1)
+            up, earliest = self.forward_step(k), back + 1 + linger - self.steps
+            yield self._load(f"s{k}.param", shard.param_bytes, up, up, earliest)
+            yield self._load(f"s{k}.again", shard.param_bytes, back, back + linger, up + 1)
         if mode.update == "device":
             yield self._always(f"s{k}.state", shard.state_bytes)
         elif mode.update == "device-streamed":
@@ -146,17 +192,23 @@ class Choice:
 
     def _gradient(self, k: int) -> Iterator[Value]:
         back = self.backward_step(k)
+        first = self.first_step(k) if self.turn and k >= self.block else back
         linger = self.ahead if self.modes[k].update == "host" else 0
-        yield Value(f"s{k}.grad", self.shards[k].grad_bytes, back, back + linger)
+        yield Value(f"s{k}.grad", self.shards[k].grad_bytes, first, back + linger)
 
-    def _boundary(self, k: int, count: int) -> Iterator[Value]:
+    def _boundary(self, k: int) -> Iterator[Value]:
         """x of shard k, and later its gradient in the same bytes."""
-        size, back = count * self.shards[k].in_bytes, self.backward_step(k)
+        size, back = self.shards[k].in_bytes, self.backward_step(k)
+        if self.turn and k > self.block:
+            yield Value(f"x{k}", size, self.block, back + 1)
+            return
+        size *= self.costs.microbatches
+        made = self.forward_step(k - 1)
         if self.modes[k].spilled:
-            yield Value(f"x{k}", size, k - 1, k + self.ahead, parts=self.parts)
-            yield self._load(f"x{k}b", size, back, back + 1, k + 1, self.parts)
+            yield Value(f"x{k}", size, made, made + 1 + self.ahead, parts=self.parts)
+            yield self._load(f"x{k}b", size, back, back + 1, made + 2, self.parts)
         else:
-            yield Value(f"x{k}", size, k - 1, back + 1, parts=self.parts)
+            yield Value(f"x{k}", size, made, back + 1, parts=self.parts)
 
     def _always(self, name: str, size: int, parts: int = 1) -> Value:
         return Value(name, size, 0, self.steps - 1, parts=parts)
@@ -174,11 +226,11 @@ class Choice:
         Graphs pile up while forward goes up and go while backward comes down, so at every op those
         of the shards below are alive.
         """
-        count, live, most = self.costs.microbatches, 0, 0
+        live = most = 0
         for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
             update = shard.update_transient_bytes if mode.update != "host" else 0
             if mode.activations == "saved":
-                graphs = count * shard.saved_bytes
+                graphs = self.count(k) * shard.saved_bytes
                 # The last microbatch's forward has all others' graphs beside it.
                 forward = graphs - shard.saved_bytes + shard.backward_transient_bytes
                 most = max(most, live + forward, live + graphs + shard.graph_transient_bytes)

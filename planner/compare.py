@@ -60,6 +60,7 @@ class Comparison:
 
     status: str  # ok, failed or killed (the log has no last line)
     emulated: bool
+    estimated: bool  # what was predicted comes from formulas
     predicted_us: int
     actual_us: int
     median_op_error: float | None
@@ -97,6 +98,7 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
     return Comparison(
         status=end.status if end else "killed",
         emulated=log.header.emulated or any(device.emulation for device in plan.devices),
+        estimated=plan.estimated,
         predicted_us=prediction.makespan_us,
         actual_us=end.actual_us if end else max((one.end_us for one in ops), default=0),
         median_op_error=_median(abs(ratio - 1) for ratio in _ratios(timed, COMPUTE)),
@@ -187,6 +189,7 @@ def table(comparison: Comparison) -> str:
     """The comparison for people: aligned columns, one line per quantity, kind and task."""
     c = comparison
     paced = " (times are emulated)" if c.emulated else ""
+    guessed = " (predictions are estimates)" if c.estimated else ""
     head = [("", "predicted", "actual", "error")]
     rows = [
         ("makespan", show_us(c.predicted_us), show_us(c.actual_us), _percent(c.makespan_error)),
@@ -204,7 +207,7 @@ def table(comparison: Comparison) -> str:
         kinds.append((name, *times, ratio))
     error = "-" if c.median_op_error is None else f"{c.median_op_error:.1%}"
     lines = [
-        f"run {c.status}{paced}",
+        f"run {c.status}{paced}{guessed}",
         *columns([*head, *rows], numbers=True),
         f"median error of a compute op: {error}",
         f"lower bound: {show_us(c.lower_bound_us)} ({c.lower_bound_name}), planned gap {c.gap:.2%}",

@@ -53,7 +53,7 @@ def draw(plan: Plan, ax: "Axes | None" = None, *, window: Window | None = None) 
         whole = (0, plan.prediction.makespan_us)
         _panel(target, plan, bars.planned(plan), whole, _summary(plan), _planned_marks(plan))
     else:
-        title = f"{_span(window)}, planned{_paced(plan)}"
+        title = f"{_span(window)}, planned{_guessed(plan)}"
         _panel(target, plan, bars.planned(plan), window, title, [])
     return target
 
@@ -108,12 +108,16 @@ def save(figure: "Figure", path: str | Path) -> None:
 
     FormatError for any other name, or when it cannot be written.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in _FORMATS:
-        raise FormatError(f"{path}: the name of a picture ends in {', '.join(_FORMATS)}")
+    check_name(path)
     memory = io.BytesIO()
-    figure.savefig(memory, format=suffix[1:], dpi=120)
+    figure.savefig(memory, format=Path(path).suffix.lower()[1:], dpi=120)
     write_atomic(path, memory.getvalue())
+
+
+def check_name(path: str | Path) -> None:
+    """FormatError unless the name says which kind of picture it is."""
+    if Path(path).suffix.lower() not in _FORMATS:
+        raise FormatError(f"{path}: the name of a picture ends in {', '.join(_FORMATS)}")
 
 
 def _panels(plan: Plan, count: int) -> "tuple[Figure, list[Axes]]":
@@ -221,8 +225,13 @@ def _summary(plan: Plan) -> str:
     bound = f"{p.lower_bound_name} bound {show_us(p.lower_bound_us)}"
     return (
         f"planned: makespan {show_us(p.makespan_us)}, {bound}, gap {p.gap_ppm / 1e4:.2f} %"
-        f"{_paced(plan)}"
+        f"{_guessed(plan)}"
     )
+
+
+def _guessed(plan: Plan) -> str:
+    """The mark of planned times; those of a run are never estimated."""
+    return (", times estimated" if plan.estimated else "") + _paced(plan)
 
 
 def _paced(plan: Plan) -> str:
@@ -239,7 +248,7 @@ def _rounds(plan: Plan, zoom: _Zoom) -> str:
     devices += " " + ", ".join(map(str, segment.devices))
     return (
         f"close-up: rounds {zoom.first} and {zoom.first + 1} of {segment.rounds} of "
-        f"{segment.program} on {devices}, planned{_paced(plan)}"
+        f"{segment.program} on {devices}, planned{_guessed(plan)}"
     )
 
 

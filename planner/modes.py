@@ -55,7 +55,16 @@ def holdings(shard: ShardCost) -> tuple[Held, ...]:
     return HELD
 
 
-def possible(shard: ShardCost, mode: Mode, *, first: bool, last: bool) -> bool:
+@dataclass(frozen=True)
+class Place:
+    """Where a shard is: the first, the last, in a block whose microbatches go one by one."""
+
+    first: bool
+    last: bool
+    block: bool
+
+
+def possible(shard: ShardCost, mode: Mode, place: Place) -> bool:
     """Whether the mode is one for this shard.
 
     A graph keeps the addresses it was made with: a saved shard must hold its parameters and its
@@ -63,25 +72,28 @@ def possible(shard: ShardCost, mode: Mode, *, first: bool, last: bool) -> bool:
     """
     if mode.held not in holdings(shard):
         return False
-    if (first or last) and mode.spilled:
+    if mode.spilled and (place.first or place.last or place.block):
+        return False
+    if mode.params == "streamed" and (place.last or place.block) and shard.param_bytes:
         return False
     if mode.activations == "saved":
-        return not last and not mode.spilled and mode.params != "streamed"
+        return not place.last and not mode.spilled and mode.params != "streamed"
     if mode.activations == "offload":
-        return not last and bool(shard.offload_bytes)
+        return not place.last and not place.block and bool(shard.offload_bytes)
     return True
 
 
-def settled(shard: ShardCost, mode: Mode, *, first: bool, last: bool) -> Mode:
+def settled(shard: ShardCost, mode: Mode, place: Place) -> Mode:
     """The mode, or the nearest one that is possible for this shard."""
     allowed = holdings(shard)
     if mode.held not in allowed:
-        params, update = ("resident", "device") if mode.params == "resident" else allowed[0]
+        stays: Held = ("resident", "device")
+        params, update = stays if mode.params == "resident" else allowed[0]
         mode = replace(mode, params=params, update=update)
-    if last and mode.params == "streamed":
-        mode = replace(mode, params="kept")  # used once, so it is the same
-    if first or last or mode.activations == "saved":
+    if mode.params == "streamed" and (place.last or place.block):
+        mode = replace(mode, params="kept")  # used all the time, so it is the same
+    if place.first or place.last or place.block or mode.activations == "saved":
         mode = replace(mode, spilled=False)
-    if not possible(shard, mode, first=first, last=last):
+    if not possible(shard, mode, place):
         mode = replace(mode, activations="recompute")
     return mode

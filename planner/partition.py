@@ -10,22 +10,27 @@ from planner.costs import Caps, TaskCosts
 
 
 def cut(
-    costs: TaskCosts, points: Sequence[int], caps: Caps, shard_us: int
+    costs: TaskCosts, points: Sequence[int], caps: Caps, shard_us: int, last: int | None = None
 ) -> tuple[int, ...] | None:
     """The cheapest cuts 0 = c0 < c1 < ... = layers, all in `points`; None when a piece between
-    two neighbouring points alone exceeds the caps.
+    two neighbouring points alone exceeds the caps. With `last`, the last shard begins there,
+    whatever it takes.
 
     Among equal costs the cut with larger shards at the end wins (it was found first).
     """
+    if last == 0:
+        return (0, points[-1])
+    if last is not None:
+        points = [*(point for point in points if point < last), last]
     best: list[tuple[int, int]] = [(0, 0)] * len(points)  # price up to the end, next point
-    last = len(points) - 1
+    end = len(points) - 1
     forward = [costs.microbatches * costs.total("forward", 0, point) for point in points]
-    for left in range(last - 1, -1, -1):
+    for left in range(end - 1, -1, -1):
         options = []
         for right, needs in costs.growing(points, left):
             if needs.param_bytes > caps.param_bytes or needs.transient_bytes > caps.transient_bytes:
                 break
-            if right == last:
+            if right == end:
                 options.append((shard_us, right))
             elif best[right][1]:
                 price = best[right][0] + shard_us + forward[right] - forward[left]
@@ -34,7 +39,7 @@ def cut(
     if not best[0][1]:
         return None
     cuts, position = [0], 0
-    while position < last:
+    while position < end:
         position = best[position][1]
         cuts.append(points[position])
-    return tuple(cuts)
+    return tuple(cuts if last is None else [*cuts, len(costs.layers)])

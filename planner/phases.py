@@ -1,7 +1,8 @@
 """The load program over the phases of a round: what stays, what moves, what is recomputed.
 
-Items (layers, or shards) are put into groups, and a round into two windows per group, F_g going
-up and B_g coming down. Times of windows are unknown; in each of them
+Items (layers, or some of them together) are put into groups, and a round into two windows per
+group, F_g going up and B_g coming down, and one for the turn between, in which a block of items at
+the top computes all but the last backward, one microbatch's graphs at a time. Times of windows are unknown; in each of them
 
     window >= compute in it        window >= bytes in / h2d rate, bytes out / d2h rate
     window >= host updates in it   memory at its end <= capacity
@@ -14,20 +15,20 @@ after B_g, its updates follow them, its parameters follow the updates:
            |---- updates on the host ----|
            |---- parameters in -----------| F_g .. kept, or in again .. B_g
 
-The program at the level of layers, with parts of layers allowed, no room for anything beside what
-is listed and the best rates, is a relaxation of every plan that takes all microbatches of a shard
-in turn: its optimum is a lower bound on the period. The same program at the level of shards,
-with whole modes and room for transients and copies in flight, makes the plan's choices.
+With parts of layers allowed, no room for anything beside what is listed and the best rates, this
+is a relaxation of every plan that takes all microbatches of a shard in turn: its optimum is a
+lower bound on the period. With room for copies in flight its solution is what plans are made of:
+`rounding` turns parts into whole shards.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from planner.costs import Links, ShardCost
-from planner.modes import HELD, Held, Mode, holdings, settled
-from planner.solver import Outcome, lp_sum, minimise, solve
+from planner.modes import HELD, Held, holdings
+from planner.solver import lp_sum, minimise, solve
 
 _MB = 1 << 20
 _MS = 1000
@@ -38,6 +39,8 @@ class Terms:
     """What the program is about. Rates in bytes per second, the copies' own latency left out.
 
     room_bytes: what the device offers, less what is there in any case.
+    shards: items in a shard, when a plan is looked for and not a bound: room is then left for
+    copies in flight and for boundaries, and graphs keep addresses.
     """
 
     items: Sequence[ShardCost]
@@ -46,15 +49,31 @@ class Terms:
     d2h: int
     room_bytes: int
     links: Links
-    whole: bool  # shards with whole modes, the last of them without a forward of its own
+    shards: float = 0.0
+
+    @property
+    def plan(self) -> bool:
+        return self.shards > 0
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much of an item is held in each way, keeps its graph, packs it, spills its boundary, is
+    in the block at the top."""
+
+    held: dict[Held, float]
+    saved: float
+    packed: float
+    spilled: float
+    last: float
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """period_us: proven bound of the program. modes: per item, where it was asked for whole."""
+    """period_us: what no solution of the program is below. weights: of the best, per item."""
 
     period_us: int
-    modes: tuple[Mode, ...]
+    weights: tuple[Weights, ...]
 
 
 class Phases:
@@ -63,39 +82,36 @@ class Phases:
     def __init__(self, terms: Terms, groups: int) -> None:
         self.terms = terms
         self.model = minimise("phases")
-        count = len(terms.items)
         self.group = grouped(terms.items, groups)
         self.groups = self.group[-1] + 1
-        self.windows = 2 * self.groups
-        binary = "Binary" if terms.whole else "Continuous"
+        self.windows = 2 * self.groups + 1
         self.held: list[dict[Held, Any]] = []
         self.saved: list[Any] = []
         self.packed: list[Any] = []
+        self.spilled: list[Any] = []
         for i, item in enumerate(terms.items):
-            last = terms.whole and i == count - 1
             ways = holdings(item)
             self.held.append(
-                {h: self._var(f"h{i}_{HELD.index(h)}", binary) for h in ways}
+                {h: self._var(f"h{i}_{HELD.index(h)}") for h in ways}
                 if len(ways) > 1
                 else {ways[0]: 1}
             )
-            self.saved.append(0 if last else self._var(f"v{i}", binary))
-            offload = item.offload_bytes and terms.links.d2d and not last
-            self.packed.append(self._var(f"o{i}", binary) if offload else 0)
+            self.saved.append(self._var(f"v{i}"))
+            offload = item.offload_bytes and terms.links.d2d
+            self.packed.append(self._var(f"o{i}") if offload else 0)
+            spills = terms.plan and item.in_bytes and i
+            self.spilled.append(self._var(f"x{i}") if spills else 0)
         self.last = self._last_shard()
         self.us = [self._var(f"t{w}") for w in range(self.windows)]
         self._rules()
 
-    # A variable that is continuous from 0 on, or binary.
-    def _var(self, name: str, kind: str = "Continuous") -> Any:
-        return self.model.add_variable(name, 0, 1 if kind == "Binary" else None, cat=kind)
+    def _var(self, name: str) -> Any:
+        """A variable from 0 on."""
+        return self.model.add_variable(name, 0)
 
     def _last_shard(self) -> list[Any]:
-        """How much of each item is in the last shard, which has no forward of its own."""
-        count = len(self.terms.items)
-        if self.terms.whole:
-            return [int(i == count - 1) for i in range(count)]
-        parts = [self._var(f"l{i}") for i in range(count)]
+        """How much of each item is in the block at the top (or in a large last shard)."""
+        parts = [self._var(f"l{i}") for i in range(len(self.terms.items))]
         for below, above in zip(parts, parts[1:], strict=False):
             self.model += below <= above
         self.model += parts[-1] <= 1
@@ -119,17 +135,17 @@ class Phases:
         return (i for i, g in enumerate(self.group) if g == group)
 
     def _rules(self) -> None:
-        for i, item in enumerate(self.terms.items):
-            self.model += self.part(i) == 1
-            graphs = self.saved[i] + self.packed[i] + self.last[i]
-            if not isinstance(graphs, int):
-                self.model += graphs <= 1
-            if self.terms.whole:
-                if not isinstance(self.saved[i], int):
-                    self.model += self.saved[i] + self.part(i, "streamed") <= 1
-            elif len(self.held[i]) > 1:
-                self.model += self.part(i, "streamed") + self.last[i] <= 1
-        self.memory: list[Any] = [self._always()] * self.windows
+        for i in range(len(self.terms.items)):
+            if len(self.held[i]) > 1:
+                self.model += self.part(i) == 1
+            self.model += self.saved[i] + self.packed[i] + self.last[i] <= 1
+            if not isinstance(self.spilled[i], int):
+                self.model += self.saved[i] + self.spilled[i] + self.last[i] <= 1
+            if len(self.held[i]) > 1:
+                graph = self.saved[i] if self.terms.plan else 0
+                self.model += self.part(i, "streamed") + self.last[i] + graph <= 1
+        self.slab: list[Any] = [self._always()] * self.windows
+        self.reserve: list[Any] = [0] * self.windows
         h2d = [self._var(f"zi{w}") for w in range(self.windows)]
         d2h = [self._var(f"zo{w}") for w in range(self.windows)]
         self.model += lp_sum(h2d) == self._free_in()
@@ -137,8 +153,9 @@ class Phases:
         host: list[Any] = [0] * self.windows
         for g in range(self.groups):
             self._flows(g, h2d, d2h, host)
+            self._aside(g, h2d, d2h)
             self._graphs(g)
-        if self.terms.whole:
+        if self.terms.plan:
             self._ways_round()
         for w in range(self.windows):
             self.model += self.us[w] >= self._compute(w)
@@ -146,8 +163,7 @@ class Phases:
             self.model += self.us[w] * (self.terms.d2h * _MS / 1e6 / _MB) >= d2h[w]
             if not isinstance(host[w], int):
                 self.model += self.us[w] >= host[w]
-            extra = self._turn() if w == self.groups - 1 else 0
-            self.model += self.memory[w] + extra <= self.terms.room_bytes / _MB
+        self._limits()
         self.model += lp_sum(self.us)
 
     def _ways_round(self) -> None:
@@ -155,7 +171,7 @@ class Phases:
         above: Any = 0
         for i in range(len(self.terms.items) - 1, -1, -1):
             item, links = self.terms.items[i], self.terms.links
-            above = self._name(above + self._item_us(i, up=True) + self._item_us(i, up=False), f"y{i}")
+            above = self._name(above + self._up_us(i) + self._turn_us(i) + self._down_us(i), f"y{i}")
             way = links.spill_us(item.grad_bytes) + item.update_host_us
             way += links.prefetch_us(item.param_bytes)
             if item.grad_bytes:
@@ -164,38 +180,36 @@ class Phases:
     def _always(self) -> Any:
         """MB that are there all round: resident parameters and state, and room for copies."""
         items = list(enumerate(self.terms.items))
-        total = lp_sum(
+        return lp_sum(
             item.param_bytes / _MB * self.part(i, "resident")
             + item.state_bytes / _MB * self.part(i, "", "device")
             for i, item in items
         )
-        return total + self._in_flight() if self.terms.whole else total
 
-    def _in_flight(self) -> Any:
-        """Two neighbours of what is streamed, and of gradients; the largest transient."""
-        slots, grads, states, reserve = (self._var(name) for name in ("D", "G", "E", "R"))
-        items = self.terms.items
-        for i, item in enumerate(items):
-            after = i + 1 < len(items)
-            pairs: list[tuple[Any, str, Callable[[int], Any]]] = [
-                (slots, "param_bytes", lambda k: self.part(k, "streamed")),
-                (grads, "grad_bytes", lambda k: 1),
-                (states, "state_bytes", lambda k: self.part(k, "", "device-streamed")),
-            ]
-            for room, what, part in pairs:
-                need = getattr(item, what) / _MB * part(i)
-                if after:
-                    need += getattr(items[i + 1], what) / _MB * part(i + 1)
-                self.model += room >= need
-            graph = self.packed[i]
-            saving = (item.backward_transient_bytes - item.graph_transient_bytes) / _MB
-            self.model += reserve >= item.backward_transient_bytes / _MB - saving * graph
-        return slots + grads + states + reserve
+    def _at_work(self, w: int) -> tuple[Any, Any]:
+        """MB of the item at work when the window ends: its transient; its gradient and its
+        parameters unless they are counted anyway. A plan has copies in flight beside them, and
+        shards whose transients are taken off its room beforehand."""
+        up = w < self.groups
+        members = list(self.members(w if up else self.windows - 1 - w))
+        i = members[-1] if up else members[0]
+        item, plan = self.terms.items[i], self.terms.plan
+        copies = max(1.0, 2 * self.terms.shards)
+        held = copies * item.param_bytes / _MB * self.part(i, "streamed")
+        if up:
+            forward = item.forward_transient_bytes / _MB * (1 - self.last[i])
+            return 0 if plan else forward, held
+        held += item.param_bytes / _MB * self.part(i, "kept")
+        if not plan:
+            least = min(item.backward_transient_bytes, item.graph_transient_bytes)
+            return least / _MB, held + item.grad_bytes / _MB
+        held += copies * item.state_bytes / _MB * self.part(i, "", "device-streamed")
+        return 0, held + copies * item.grad_bytes / _MB * (1 - self.last[i])
 
     def _free_in(self) -> Any:
-        """MB that come in at any time: state updated on the device, what was packed."""
+        """MB that come in at any time: state updated on the device."""
         return lp_sum(
-            item.state_bytes / _MB * self.part(i, "", "device-streamed") + self._packed_mb(i)
+            item.state_bytes / _MB * self.part(i, "", "device-streamed")
             for i, item in enumerate(self.terms.items)
         )
 
@@ -205,13 +219,46 @@ class Phases:
             + item.param_bytes
             / _MB
             * (self.part(i, "kept", "device-streamed") + self.part(i, "streamed", "device-streamed"))
-            + self._packed_mb(i)
             for i, item in enumerate(self.terms.items)
         )
 
-    def _packed_mb(self, i: int) -> Any:
-        size = self.terms.items[i].offload_bytes or 0
-        return self.terms.microbatches * size / _MB * self.packed[i]
+    def _aside(self, g: int, h2d: list[Any], d2h: list[Any]) -> None:
+        """What is put aside on the host from F_g to B_g: packed activations, boundaries.
+
+        A plan moves it at once, through buffers for two microbatches of two shards.
+        """
+        up, down, count = self.forward(g), self.backward(g), self.terms.microbatches
+        sizes = []
+        for i in self.members(g):
+            item = self.terms.items[i]
+            sizes.append(count * (item.offload_bytes or 0) / _MB * self.packed[i])
+            if self.terms.plan:
+                size = count * item.in_bytes / self.terms.shards / _MB
+                sizes.append(size * self.spilled[i])
+        total = lp_sum(sizes)
+        windows = list(range(up, down + 1))
+        near = max(1, min(2, len(windows) // 2)) if self.terms.plan else len(windows)
+        gone: Any = 0
+        back: Any = 0
+        for w in windows:
+            if w < up + near:
+                out = self._var(f"p{g}_{w}")
+                d2h[w] += out
+                gone = self._name(gone + out, f"pc{g}_{w}")
+            if w > down - near:
+                into = self._var(f"q{g}_{w}")
+                h2d[w] += into
+                back = self._name(back + into, f"qc{g}_{w}")
+            if not self.terms.plan:
+                self.model += back <= gone
+                if w != down:
+                    self.slab[w] = self.slab[w] + total - gone + back
+        self.model += gone == total
+        self.model += back == total
+        if self.terms.plan:
+            for w, i in ((up, max(self.members(g))), (down, min(self.members(g)))):
+                size = (self.terms.items[i].offload_bytes or 0) / _MB * self.terms.shards
+                self.slab[w] = self.slab[w] + 2 * min(2, count) * size * self.packed[i]
 
     def _flows(self, g: int, h2d: list[Any], d2h: list[Any], host: list[Any]) -> None:
         """What a group's parameters, gradients and updates put into windows and memory."""
@@ -270,13 +317,13 @@ class Phases:
                 if slow:
                     self.model += back <= done * per_update + evicted + frozen
                 self.model += back <= out * per_out + evicted + frozen
-                self.memory[w] = self.memory[w] + back + grads - out
+                self.slab[w] = self.slab[w] + back + grads - out
         stock: Any = kept
         for w in mid:
             h2d[w] += again[w]
             stock = stock + again[w]
             if w != down:
-                self.memory[w] = self.memory[w] + stock
+                self.slab[w] = self.slab[w] + stock
 
     def _name(self, value: Any, name: str) -> Any:
         """A variable equal to an expression, so that rows stay short."""
@@ -286,59 +333,87 @@ class Phases:
 
     def _graphs(self, g: int) -> None:
         """Graphs and boundaries live from a group's forward to its backward."""
-        sizes = []
+        graphs, boundaries = [], []
         for i in self.members(g):
             item = self.terms.items[i]
-            sizes.append(self.terms.microbatches * item.saved_bytes / _MB * self.saved[i])
-            if self.terms.whole:
-                sizes.append(self.terms.microbatches * item.in_bytes / _MB)
-        total = lp_sum(sizes)
+            graphs.append(self.terms.microbatches * item.saved_bytes / _MB * self.saved[i])
+            if self.terms.plan:
+                boundary = self.terms.microbatches * item.in_bytes / _MB / self.terms.shards
+                boundaries.append(boundary * (1 - self.last[i] - self.spilled[i]))
+        alive, held = lp_sum(graphs), lp_sum(boundaries)
         for w in range(self.forward(g), self.backward(g)):
-            self.memory[w] = self.memory[w] + total
+            self.reserve[w] = self.reserve[w] + alive
+            self.slab[w] = self.slab[w] + held
 
-    def _turn(self) -> Any:
-        """The last shard's gradients and one microbatch's graph, all at once."""
-        if self.terms.whole:
-            return 0  # its transient counts as such
-        return lp_sum(
-            (item.grad_bytes + item.saved_bytes) / _MB * self.last[i]
-            for i, item in enumerate(self.terms.items)
+    def _limits(self) -> None:
+        """Slab and reserve are parts of the device's memory that do not change during a round."""
+        slab, reserve = self._var("slab"), self._var("reserve")
+        self.model += slab + reserve <= self.terms.room_bytes / _MB
+        for w in range(self.windows):
+            if w == self.groups:
+                graphs, grads = self._turn()
+                self.model += self.reserve[w] + graphs <= reserve
+                self.model += self.slab[w] + grads <= slab
+            else:
+                transient, held = self._at_work(w)
+                self.model += self.reserve[w] + transient <= reserve
+                self.model += self.slab[w] + held <= slab
+
+    def _turn(self) -> tuple[Any, Any]:
+        """MB of the block's graphs of one microbatch, and of its gradients, all at once."""
+        items = list(enumerate(self.terms.items))
+        return (
+            lp_sum(item.saved_bytes / _MB * self.last[i] for i, item in items),
+            lp_sum(item.grad_bytes / _MB * self.last[i] for i, item in items),
         )
 
     def _compute(self, w: int) -> Any:
         """ms of compute in a window."""
+        if w == self.groups:
+            return lp_sum(self._turn_us(i) for i in range(len(self.terms.items)))
         up = w < self.groups
         members = self.members(w if up else self.windows - 1 - w)
-        return lp_sum(self._item_us(i, up=up) for i in members)
+        return lp_sum(self._up_us(i) if up else self._down_us(i) for i in members)
 
-    def _item_us(self, i: int, *, up: bool) -> Any:
-        """ms of compute that item i takes in its window going up, or coming down."""
+    def _up_us(self, i: int) -> Any:
+        """ms of forward of an item, if it is not in the block."""
         item, count = self.terms.items[i], self.terms.microbatches / _MS
         graph = self.saved[i] + self.packed[i]
-        if up:
-            pack = self.terms.links.pack_us(item.offload_bytes or 0)
-            return (
-                count * item.forward_us * (1 - self.last[i] - graph)
-                + count * item.graph_forward_us * graph
-                + count * pack * self.packed[i]
-            )
-        us = count * item.backward_us * (1 - graph) + count * item.graph_backward_us * graph
+        return (
+            count * item.forward_us * (1 - self.last[i] - graph)
+            + count * item.graph_forward_us * graph
+            + count * self.terms.links.pack_us(item.offload_bytes or 0) * self.packed[i]
+        )
+
+    def _turn_us(self, i: int) -> Any:
+        """ms of what the block computes before its last backward."""
+        item, count = self.terms.items[i], self.terms.microbatches
+        whole = count * item.backward_us - item.graph_backward_us
+        return whole / _MS * self.last[i]
+
+    def _down_us(self, i: int) -> Any:
+        """ms of an item's backward, in the block the last one, and of an update on the device."""
+        item, count = self.terms.items[i], self.terms.microbatches / _MS
+        graph = self.saved[i] + self.packed[i]
+        us = count * item.backward_us * (1 - graph - self.last[i])
+        us += count * item.graph_backward_us * graph + item.graph_backward_us / _MS * self.last[i]
         if item.grad_bytes:
             on_device = self.part(i, "", "device") + self.part(i, "", "device-streamed")
-            us = us + item.update_device_us / _MS * on_device
+            us += item.update_device_us / _MS * on_device
         return us
 
-    def modes(self) -> tuple[Mode, ...]:
-        """What the solution says of every shard."""
-        count = len(self.terms.items)
-        found = []
-        for i, item in enumerate(self.terms.items):
-            params, update = max(self.held[i], key=lambda h: _value(self.held[i][h]))
-            act = "saved" if _value(self.saved[i]) > 0.5 else "recompute"
-            act = "offload" if _value(self.packed[i]) > 0.5 else act
-            mode = Mode(params, update, act)  # type: ignore[arg-type]
-            found.append(settled(item, mode, first=not i, last=i == count - 1))
-        return tuple(found)
+    def weights(self) -> tuple[Weights, ...]:
+        """What the solution says of every item."""
+        return tuple(
+            Weights(
+                {held: _value(x) for held, x in self.held[i].items()},
+                _value(self.saved[i]),
+                _value(self.packed[i]),
+                _value(self.spilled[i]),
+                _value(self.last[i]),
+            )
+            for i in range(len(self.terms.items))
+        )
 
 
 def _value(x: Any) -> float:
@@ -356,11 +431,11 @@ def grouped(items: Sequence[ShardCost], groups: int) -> list[int]:
     return [names.index(g) for g in out]
 
 
-def optimum(terms: Terms, groups: int, *, seconds: float, seed: int, gap: float) -> Optimum | None:
-    """Solve the program; None when it has no solution or none was found."""
+def optimum(terms: Terms, groups: int, *, seconds: float, seed: int) -> Optimum | None:
+    """Solve the program; None when it has no solution."""
     phases = Phases(terms, groups)
-    outcome: Outcome = solve(phases.model, seconds=seconds, seed=seed, nodes=200, gap=gap)
+    outcome = solve(phases.model, seconds=seconds, seed=seed)
     if not outcome.found or outcome.bound is None:
         return None
     period = math.floor(max(0.0, outcome.bound) * _MS * (1 - 1e-6) - 1e-3)
-    return Optimum(max(0, period), phases.modes() if terms.whole else ())
+    return Optimum(max(0, period), phases.weights())

@@ -107,11 +107,10 @@ def _link_ratio(direction: Direction, copies: Sequence[tuple[int, int]]) -> Link
         by.setdefault(predicted, []).append(actual)
     ratio, offset = median(actual / predicted for predicted, actual in copies), 0.0
     if max(by) >= _SPREAD * min(by):
-        x = np.array([1 / predicted for predicted in by])
-        y = np.array([median(actual) for actual in by.values()]) * x
-        weight = np.sqrt([len(actual) for actual in by.values()])
-        columns = np.stack([weight, weight * x], axis=1)
-        (slope, start), *_ = np.linalg.lstsq(columns, weight * y)
+        per_us = np.array([1 / predicted for predicted in by])
+        ratios = np.array([median(actual) for actual in by.values()]) * per_us
+        weights = np.sqrt([len(actual) for actual in by.values()])
+        start, slope = np.polyfit(per_us, ratios, 1, w=weights)
         if slope > 0:
             ratio, offset = float(slope), float(start)
     return LinkRatio(direction, _ppm(ratio), round(offset), len(copies))

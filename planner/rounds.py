@@ -1,6 +1,7 @@
 """From a choice to its program: the ops of one round, linked by their hazards, ordered and timed.
 
-    compute   F0 F1 .. FK-2 | BK-1 .. B1 B0     all microbatches of a shard in turn (shard-major)
+    compute   F0 F1 .. FK-2 | BK-1 .. B1 B0     all microbatches of a shard in turn (shard-major),
+                                                those of the block at the top one by one
     h2d       P P P ...        P  P  P          what is not on the device when it is needed
     d2h                        S  S  S          gradients and whatever else leaves
     host                          U  U  U       updates; the next round's P waits (@-1)
@@ -18,7 +19,7 @@ from planner.costs import Links, ShardCost
 from planner.dispatch import Draft, Orders, dispatch, in_order
 from planner.hazards import dependencies, named
 from planner.lifetimes import Slab, lay_out
-from planner.timeline import Entry, once, period_of, periodic
+from planner.timeline import Entry, Settled, once, periodic, settled
 from plans.schema import Memory, Op, Program
 
 # Serial numbers that tell apart the copies of one shard.
@@ -82,20 +83,25 @@ class Round:
         )
 
     @cached_property
-    def best(self) -> tuple[int, Orders]:
-        """The shorter period of two orders, and that order."""
+    def best(self) -> tuple[Settled, Orders]:
+        """The shorter steady state of two orders, and that order."""
         found = []
         for orders in (dispatch(self.draft), in_order(self.draft)):
             try:
-                us = period_of(self.draft.us, list(orders.queues.values()), orders.needs)
+                state = settled(self.draft.us, list(orders.queues.values()), orders.needs)
             except ValueError:  # rounds that had not settled gave an order that cannot repeat
                 continue
-            found.append((us, orders))
-        return min(found, key=lambda item: item[0])
+            found.append((state, orders))
+        return min(found, key=lambda item: item[0].period_us)
 
     @property
     def period_us(self) -> int:
-        return self.best[0]
+        return self.best[0].period_us
+
+    def critical(self) -> set[int]:
+        """Shards with an op on the cycle that makes the period what it is."""
+        names = (self.entries[at].op.id.split(".")[1] for at in self.best[0].cycle)
+        return {int(name[1:]) for name in names if name != "batch"}
 
     def program(self) -> Program:
         """The timed program that trains the task this way."""
@@ -163,27 +169,57 @@ class _Walk:
         self.shards, self.modes, self.last = choice.shards, choice.modes, choice.last
         self.parts = range(choice.parts)
         self.each = choice.costs.microbatches // choice.parts  # microbatches in an op
-        self.step_us = [us // choice.parts for us in choice.steps_us()]
+        self.bottom = choice.block if choice.turn else self.last  # shards below go shard-major
 
     def entries(self) -> Iterator[Entry]:
-        size = self.choice.costs.batch_bytes * self.each
         for m in self.parts:
+            size, batch = self.choice.costs.batch_bytes * self.each, self._at("batch", m)
             us = self.links.prefetch_us(size)
-            yield entry(us, f"{self.task}.batch.P{m}", "0.h2d", writes={"batch": self._at("batch", m)})
-        for k in range(self.last):
+            yield entry(us, f"{self.task}.batch.P{m}", "0.h2d", writes={"batch": batch})
+        for k in range(self.bottom):
             yield from self._parameters(k, "F")
             for m in self.parts:
-                yield self._forward(k, m)
+                yield self._forward(k, m, self.each)
                 yield from self._part("S", "a", k, m)
                 yield from self._part("S", "x", k + 1, m)
-        for k in range(self.last, -1, -1):
+        if self.choice.turn:
+            yield from self._block()
+        for k in range(self.bottom - self.choice.turn, -1, -1):
             yield from self._parameters(k, "B")
             for m in self.parts:
                 yield from self._part("P", "x", k, m)
                 yield from self._part("P", "a", k, m)
-                yield self._backward(k, m)
-            if self.shards[k].grad_bytes:
-                yield from self._update(k)
+                yield self._backward(k, m, self.each)
+            yield from self._update(k)
+
+    def _block(self) -> Iterator[Entry]:
+        """Microbatches one by one through the shards at the top, the updates behind the last."""
+        block, count = range(self.bottom, self.last + 1), self.choice.costs.microbatches
+        for k in block:
+            yield from self._parameters(k, "B" if k == self.last else "F")
+        if self.choice.lumped:
+            yield self._lump(count - 1)
+        for m in (self.parts[-1:] if self.choice.lumped else self.parts):
+            for k in block[:-1]:
+                yield self._forward(k, m, 1)
+            for k in block[::-1]:
+                final = m == self.parts[-1]
+                if final and self.modes[k].update == "device-streamed":
+                    yield from self._copy("P", k, _STATE, "state", "state")
+                yield self._backward(k, m, 1)
+                if final:
+                    yield from self._update(k)
+
+    def _lump(self, count: int) -> Entry:
+        """So many microbatches through the block as one op, for looking at times only."""
+        block = range(self.bottom, self.last + 1)
+        reads = {f"param{k}": buffer for k in block for buffer in self._param(k, "F").values()}
+        writes = {f"grad{k}": f"0/s{k}.grad" for k in block if self.shards[k].grad_bytes}
+        writes |= {f"x{k}": f"0/x{k}" for k in block[1:]}
+        for m in self.parts:
+            reads[f"x.{m}"] = self._input(self.bottom, m, "F")
+        us, name = count * self.choice.turn_us, self._name(self.bottom, "F", 999)
+        return entry(us, name, "0.compute", reads=reads, writes=writes)
 
     def _name(self, k: int, kind: str, index: int) -> str:
         return f"{self.task}.s{k}.{kind}{index}"
@@ -192,9 +228,18 @@ class _Walk:
         """The buffer of a value that has one per microbatch."""
         return f"0/{name}" if self.choice.parts == 1 else f"0/{name}.{m}"
 
+    def _ring(self, name: str, m: int) -> str:
+        """The buffer of a value whose microbatches take turns."""
+        return self._at(name, m % self.choice.ring)
+
+    def _boundary(self, k: int, m: int) -> str:
+        return f"0/x{k}" if self.choice.turn and k > self.bottom else self._at(f"x{k}", m)
+
     def _parameters(self, k: int, sweep: str) -> Iterator[Entry]:
         mode = self.modes[k]
-        state = sweep == "B" and mode.update == "device-streamed"
+        # A block's state comes before its own last backward.
+        block = self.choice.turn and k >= self.bottom
+        state = sweep == "B" and mode.update == "device-streamed" and not block
         if mode.params == "streamed" and k < self.last:
             serial, value = (_PARAM, "param") if sweep == "F" else (_AGAIN, "again")
             yield from self._copy("P", k, serial, "param", value)
@@ -220,7 +265,8 @@ class _Walk:
             return
         value = f"{item}{k}" if kind == "S" else f"{item}{k}b"
         name, host = f"{self.task}.{item}{k}.{kind}{m}", f"{self.task}.{item}{k}.{m}"
-        yield copy(self.links, kind, name, role, size * self.each, host, self._at(value, m))
+        at = self._ring(value, m) if item == "a" else self._at(value, m)
+        yield copy(self.links, kind, name, role, size * self.each, host, at)
 
     def _param(self, k: int, sweep: str) -> dict[str, str]:
         if not self.shards[k].param_bytes:
@@ -231,18 +277,21 @@ class _Walk:
     def _input(self, k: int, m: int, sweep: str) -> str:
         if not k:
             return self._at("batch", m)
-        return self._at(f"x{k}b" if sweep == "B" and self.modes[k].spilled else f"x{k}", m)
+        if sweep == "B" and self.modes[k].spilled:
+            return self._at(f"x{k}b", m)
+        return self._boundary(k, m)
 
-    def _forward(self, k: int, m: int) -> Entry:
+    def _forward(self, k: int, m: int, each: int) -> Entry:
+        """F of shard k for `each` microbatches from m on."""
         cost, mode = self.shards[k], self.modes[k]
-        writes = {"y": self._at(f"x{k + 1}", m)}
-        us, transient = self.step_us[k], cost.forward_transient_bytes
+        writes = {"y": self._boundary(k + 1, m)}
+        us, transient = each * self.choice.forward_us(k), cost.forward_transient_bytes
         if mode.activations == "saved":
             transient = cost.backward_transient_bytes
         elif mode.activations == "offload":
             transient = cost.graph_transient_bytes
-            writes["saved"] = self._at(f"a{k}", m)
-            us += self.links.pack_us((cost.offload_bytes or 0) * self.each)
+            writes["saved"] = self._ring(f"a{k}", m)
+            us += self.links.pack_us((cost.offload_bytes or 0) * each)
         source = "x" if k else "batch"
         return entry(
             us,
@@ -253,7 +302,7 @@ class _Walk:
             transient_bytes=transient,
         )
 
-    def _backward(self, k: int, m: int) -> Entry:
+    def _backward(self, k: int, m: int, each: int) -> Entry:
         cost, mode = self.shards[k], self.modes[k]
         reads = self._param(k, "B") | {"x" if k else "batch": self._input(k, m, "B")}
         if k == self.last:
@@ -261,11 +310,11 @@ class _Walk:
         else:
             reads["dy"] = self._input(k + 1, m, "B")
         if mode.activations == "offload":
-            reads["saved"] = self._at(f"a{k}b", m)
+            reads["saved"] = self._ring(f"a{k}b", m)
         grad = {"grad": f"0/s{k}.grad"} if cost.grad_bytes else {}
         graph = mode.activations != "recompute"
         return entry(
-            self.step_us[self.choice.backward_step(k)],
+            each * self.choice.backward_us(k),
             self._name(k, "B", m),
             "0.compute",
             reads=reads | (grad if m else {}),
@@ -275,6 +324,8 @@ class _Walk:
 
     def _update(self, k: int) -> Iterator[Entry]:
         cost, mode, name = self.shards[k], self.modes[k], self._name(k, "U", 0)
+        if not cost.grad_bytes:
+            return
         if mode.update == "host":
             stored = f"{self.task}.s{k}.grad"
             yield from self._copy("S", k, _GRAD, "grad", "grad")

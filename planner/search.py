@@ -11,14 +11,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from planner.choice import Choice
+from planner.choice import SCALARS_BYTES, Choice
 from planner.costs import Caps, Links, TaskCosts, sizes
 from planner.errors import Infeasible, NoPlanFound
 from planner.graph import cut_points, layer_graph
-from planner.modes import Mode, settled
+from planner.improve import improve, score
+from planner.modes import Mode, Place, settled
 from planner.partition import cut
-from planner.phases import Terms, optimum
+from planner.phases import Terms, Weights, optimum
 from planner.problem import Effort
+from planner.rounding import rounded
 from planner.rounds import Round
 from plans.schema import Program
 from profiles.schema import Task
@@ -26,8 +28,25 @@ from profiles.units import show_bytes
 
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
 _PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
-_GROUPS = 8
-_SHRINKS = 3
+_GROUPS = 8  # of the load program
+_ITEMS = 64  # of the load program, at most
+_GUIDES = 4  # solutions of it that are made into plans
+_SHRINKS = 4  # times that a solution is asked for with less memory
+_STARTS = 2  # plans that are improved
+_FINALS = 3  # plans that are looked at microbatch by microbatch
+_EVALUATIONS = 150  # of one of them
+_STAYS = Mode("resident", "device")
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A solution of the load program: for so many items per shard and so much less memory."""
+
+    costs: TaskCosts
+    per_shard: float
+    less: int
+    period_us: int
+    weights: tuple[Weights, ...]
 
 
 @dataclass(frozen=True)
@@ -58,70 +77,138 @@ class Search:
 
         Infeasible names the smallest budget that would do; NoPlanFound when time is up first.
         """
-        found: Round | None = None
+        starts: list[Round] = []
         for made in self._rounds(effort):
             self.tried += 1
-            if found is None or made.period_us < found.period_us:
-                found = made
+            starts.append(made)
             if effort.left <= 0:
                 break
-        if found is None:
+        starts.sort(key=score)
+        if not starts:
             if effort.left <= 0:
                 raise NoPlanFound(
                     f"{self.task.name}: no plan within the time limit; raise --time-limit"
                 )
             raise self._too_small()
-        final = self._round(replace(found.choice, lumped=False))
-        assert final
+        better = [improve(start, self._round, _EVALUATIONS) for start in starts[:_STARTS]]
+        ends = sorted([*better, *starts[:_STARTS]], key=score)[:_FINALS]
+        exact = [self._round(replace(made.choice, lumped=False)) for made in ends]
+        final = min((made for made in exact if made), key=score)
         return Found(final.choice, final.program(), self.tried, effort.left > 0)
 
     def _rounds(self, effort: Effort) -> Iterator[Round]:
         for costs in sizes(self.task):
-            for cuts in dict.fromkeys(self._cuts(costs)):
-                for choice in self._choices(costs, cuts, effort):
-                    made = self._round(choice)
-                    if made:
-                        yield made
+            yield from self._simple(costs)
+            guided = sorted(self._guided(costs, effort), key=lambda g: g.period_us)
+            for guide in guided[:_GUIDES]:
+                yield from self._realised(guide, effort)
 
-    def _choices(
-        self, costs: TaskCosts, cuts: tuple[int, ...], effort: Effort
-    ) -> Iterator[Choice]:
-        shards = [costs.shard(a, b) for a, b in pairwise(cuts)]
-        plain = self._plain(costs, cuts)
-        yield plain
-        yield replace(plain, ahead=0)
-        room = self.device_bytes - costs.microbatches * costs.batch_bytes - costs.total("buffer")
+    def _simple(self, costs: TaskCosts) -> Iterator[Round]:
+        """Everything streamed, and everything in one shard."""
+        for cuts in dict.fromkeys(self._cuts(costs)):
+            for ahead in (1, 0):
+                made = self._round(replace(self._plain(costs, cuts), ahead=ahead))
+                if made:
+                    yield made
+                    break
+        whole = (0, len(costs.layers))
+        stay = (settled(costs.shard(*whole), _STAYS, Place(True, True, False)),)
+        made = self._round(Choice(costs, whole, stay, 0, 1, True))
+        if made:
+            yield made
+
+    def _guided(self, costs: TaskCosts, effort: Effort) -> Iterator["Guide"]:
+        """Solutions of the load program for a ladder of sizes of a shard."""
+        items = self._items
+        for pieces in _PIECES:
+            per_shard = max(1.0, len(items) / pieces)
+            guide = self._guide(costs, per_shard, 0, effort)
+            if guide:
+                yield guide
+            if per_shard == 1:
+                break
+
+    def _guide(
+        self, costs: TaskCosts, per_shard: float, less: int, effort: Effort
+    ) -> "Guide | None":
+        """The program with `less` bytes than there are."""
+        count = max(1, round(per_shard))
+        items = self._items
+        transient = max(
+            costs.backward_transient(items[i][0], items[min(i + count, len(items)) - 1][1])
+            for i in range(0, max(1, len(items) - count + 1))
+        )
+        fixed = costs.microbatches * costs.batch_bytes + costs.total("buffer") + SCALARS_BYTES
+        terms = Terms(
+            [costs.shard(*item) for item in items],
+            costs.microbatches,
+            self.links.h2d_both.bytes_per_s,
+            self.links.d2h_both.bytes_per_s,
+            self.device_bytes - fixed - transient - less,
+            self.links,
+            per_shard,
+        )
+        found = optimum(terms, _GROUPS, seconds=max(0.1, effort.left), seed=effort.seed)
+        return found and Guide(costs, per_shard, less, found.period_us, found.weights)
+
+    def _realised(self, guide: "Guide", effort: Effort) -> Iterator[Round]:
+        """Whole shards of a guide; where they take too much, the program is solved for less."""
+        current: Guide | None = guide
         for _ in range(_SHRINKS):
-            terms = Terms(
-                shards,
-                costs.microbatches,
-                self.links.h2d_both.bytes_per_s,
-                self.links.d2h_both.bytes_per_s,
-                room,
-                self.links,
-                True,
-            )
-            chosen = optimum(
-                terms, _GROUPS, seconds=max(0.1, effort.left), seed=effort.seed, gap=3e-3
-            )
-            if not chosen:
+            if current is None:
                 return
-            choice = Choice(costs, cuts, chosen.modes, 1, True)
-            made = Round(choice, self.links, self.device_bytes - choice.reserve_bytes)
-            over = made.slab.bytes + choice.reserve_bytes - self.device_bytes
-            if over <= 0:
-                yield choice
+            overs = []
+            for cuts in dict.fromkeys(self._guided_cuts(current)):
+                choice = rounded(current.costs, cuts, self._items, current.weights)
+                made = Round(choice, self.links, self.device_bytes - choice.reserve_bytes)
+                over = made.slab.bytes + choice.reserve_bytes - self.device_bytes
+                if over <= 0:
+                    yield made
+                else:
+                    overs.append(over)
+            if not overs:
                 return
-            room -= over
+            current = self._guide(
+                current.costs, current.per_shard, current.less + min(overs), effort
+            )
+
+    def _guided_cuts(self, guide: "Guide") -> Iterator[tuple[int, ...]]:
+        """The last shard as the guide has it, or not; the others about as large as it assumed."""
+        costs, items = guide.costs, self._items
+        count = max(1, round(guide.per_shard))
+        caps = Caps(
+            max(
+                costs.total("param", items[i][0], items[min(i + count, len(items)) - 1][1])
+                for i in range(0, max(1, len(items) - count + 1))
+            ),
+            max(
+                costs.backward_transient(items[i][0], items[min(i + count, len(items)) - 1][1])
+                for i in range(0, max(1, len(items) - count + 1))
+            ),
+        )
+        shard_us = 3 * self.links.h2d.latency_us + 100
+        found = cut(costs, self.points, caps, shard_us)
+        if found:
+            yield found
+
+    @cached_property
+    def _items(self) -> list[tuple[int, int]]:
+        """The finest pieces, neighbours taken together where there are many."""
+        pieces = list(pairwise(self.points))
+        each = -(-len(pieces) // _ITEMS)
+        return [
+            (pieces[i][0], pieces[min(i + each, len(pieces)) - 1][1])
+            for i in range(0, len(pieces), each)
+        ]
 
     def _plain(self, costs: TaskCosts, cuts: tuple[int, ...]) -> Choice:
         """Everything streamed."""
         last = len(cuts) - 2
         modes = tuple(
-            settled(costs.shard(a, b), Mode(), first=not k, last=k == last)
+            settled(costs.shard(a, b), Mode(), Place(not k, k == last, False))
             for k, (a, b) in enumerate(pairwise(cuts))
         )
-        return Choice(costs, cuts, modes, 1, True)
+        return Choice(costs, cuts, modes, last, 1, True)
 
     def _round(self, choice: Choice) -> Round | None:
         """The choice laid out, or None when it does not fit."""

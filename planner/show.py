@@ -15,9 +15,8 @@ _MOST_SEGMENTS = 24
 def describe(plan: Plan, *, rounds: bool = True) -> str:
     """Devices, tasks, segments, bounds, per-device prediction; with `rounds`, a round of each
     program."""
-    paced = " (emulated)" if any(device.emulation for device in plan.devices) else ""
     sections = (
-        [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{paced}"],
+        [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{_marks(plan)}"],
         ["devices", *_indented(_devices(plan))],
         ["tasks", *(line for task in plan.tasks for line in _task(task))],
         ["segments", *_segments(plan)],
@@ -25,6 +24,13 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
         *(_round(program) for program in plan.programs if rounds),
     )
     return "\n\n".join("\n".join(section) for section in sections)
+
+
+def _marks(plan: Plan) -> str:
+    """How the plan's times came about, where they are not those of measured hardware."""
+    emulated = any(device.emulation for device in plan.devices)
+    marks = [("emulated", emulated), ("estimated, not measured", plan.estimated)]
+    return "".join(f" ({mark})" for mark, holds in marks if holds)
 
 
 def _result(plan: Plan) -> str:

@@ -86,12 +86,36 @@ def _linked(
     return _Graph(us, same, before, _topological(same))
 
 
-def period_of(
+@dataclass(frozen=True)
+class Settled:
+    """A round in its steady state: its period, and the ops of a cycle that nothing but changing
+    one of them can shorten."""
+
+    period_us: int
+    cycle: tuple[int, ...]
+
+
+def settled(
     us: list[int], queues: Sequence[Sequence[int]], needs: Sequence[Sequence[tuple[int, int]]]
-) -> int:
-    """The period of a round given by positions: durations, each stream's ops in order, and for
-    every op those it waits for, as (position, rounds back). ValueError when that is a circle."""
-    return _settle(_linked(us, queues, needs))[0]
+) -> Settled:
+    """Of a round given by positions: durations, each stream's ops in order, and for every op
+    those it waits for, as (position, rounds back). ValueError when they wait in a circle."""
+    graph = _linked(us, queues, needs)
+    period, starts = _settle(graph)
+    return Settled(period, _cycle(graph, period, starts))
+
+
+def _cycle(graph: _Graph, period: int, starts: list[int]) -> tuple[int, ...]:
+    """Back from the last op to what it waited for last, until an op comes again."""
+    at = max(range(len(starts)), key=lambda index: starts[index] + graph.us[index])
+    path: dict[int, int] = {}
+    while at not in path:
+        path[at] = len(path)
+        ends = [(starts[p] + graph.us[p], p) for p in graph.same[at]]
+        ends += [(starts[p] + graph.us[p] - period, p) for p in graph.before[at]]
+        at = max(ends, default=(0, at))[1]
+    walked = list(path)
+    return tuple(walked[path[at] :])
 
 
 def _topological(same: Sequence[Sequence[int]]) -> list[int]:

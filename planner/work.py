@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from planner.kernels import (
     FLOAT,
+    INDEX,
     Kernel,
     Op,
     Size,
@@ -93,7 +94,8 @@ def _block(z: Size) -> Work:
         ops,
         kept=tensors + stats,
         output=inner,
-        forward_peak=inner + 2 * wide,  # at the activation, beside the residual
+        # At the activation, beside the MLP's input and, where that is a norm's, the residual.
+        forward_peak=(1 if family == "bert" else 2) * inner + 2 * wide,
         backward_extra=wide + d * f * z.number,  # gradients of the activation and of a weight
     )
 
@@ -127,7 +129,7 @@ def _tables(z: Size) -> Work:
     peak = 2 * inner + z.sequence * d * z.number if learned else inner
     return Work(
         [words, *learned],
-        kept=(),
+        kept=(INDEX * z.sequence,) if learned else (),  # the positions themselves
         output=inner,
         forward_peak=peak,
         backward_extra=z.model.vocabulary * d * z.number,
@@ -140,10 +142,10 @@ def _bert_tables(z: Size) -> Work:
     table = z.model.vocabulary * z.model.width * z.number
     return Work(
         [gather(z, z.model.vocabulary), gather(z, 2), residual(z), add_table(z), norm(z)],
-        kept=(inner, _norm_stats(z)),
+        kept=(inner, _norm_stats(z), INDEX * z.tokens, INDEX * z.sequence),  # types, positions
         output=inner,
         forward_peak=3 * inner,
-        backward_extra=inner + table,
+        backward_extra=table,
     )
 
 
@@ -157,7 +159,7 @@ def _patches(z: Size) -> Work:
         kept=(),
         output=inner,
         forward_peak=3 * inner,
-        backward_extra=2 * inner + inputs * d * z.number,
+        backward_extra=inner + max(inner, inputs * d * z.number),
     )
 
 
@@ -167,14 +169,15 @@ def _head(z: Size) -> Work:
     inner, logits = z.of(d), z.tokens * vocabulary
     bert = z.model.family == "bert"
     first = [linear(z, d, d), activation(z, d)] if bert else []
-    # Gradients of log-softmax's output and input; or of the logits and of the weight.
-    losses, weights = 2 * FLOAT * logits, z.number * (logits + vocabulary * d)
+    # Gradients of log-softmax's output and input; or, that gone, of logits, weight and input.
+    losses = 2 * FLOAT * logits
+    weights = z.number * (logits + vocabulary * d) + inner - FLOAT * logits
     return Work(
         [*first, norm(z), linear(z, d, vocabulary, bias=bert), cross_entropy(z, logits)],
         kept=(*[inner] * (3 if bert else 1), _norm_stats(z), FLOAT * logits),
         output=z.number * logits,
-        forward_peak=(2 if bert else 1) * inner + z.number * logits,
-        backward_extra=inner + max(losses, weights),
+        forward_peak=inner + z.number * logits,
+        backward_extra=max(losses, weights),
     )
 
 
@@ -190,7 +193,7 @@ def _class_head(z: Size) -> Work:
         kept=(inner, _norm_stats(z), FLOAT * logits),
         output=z.number * logits,
         forward_peak=inner + z.number * logits,
-        backward_extra=inner + 2 * FLOAT * logits,
+        backward_extra=max(2 * inner, z.number * (logits + CLASSES * z.model.width)),
     )
 
 

@@ -32,9 +32,13 @@ def machine(
     both_bytes_per_s: int | None = None,
     latency_us: int = 20,
 ) -> Machine:
-    """One emulated CPU device with equal links in both directions, and a roomy host."""
+    """One emulated CPU device with equal links in both directions, and a roomy host.
+
+    A copy inside the device is ten times as fast.
+    """
     rate = Rate(bytes_per_s, latency_us)
     both = Rate(both_bytes_per_s or bytes_per_s, latency_us)
+    inside = Rate(10 * bytes_per_s, latency_us)
     return Machine(
         devices=(
             Device(
@@ -42,7 +46,11 @@ def machine(
                 kind="cpu",
                 usable_bytes=usable_bytes,
                 threads=1,
-                links=(Link("h2d", rate, both), Link("d2h", rate, both)),
+                links=(
+                    Link("h2d", rate, both),
+                    Link("d2h", rate, both),
+                    Link("d2d", inside, inside),
+                ),
                 emulation=Emulation(bytes_per_s, bytes_per_s, latency_us),
             ),
         ),
@@ -127,6 +135,7 @@ def _cost(
         forward=time_us(us),
         recompute_backward=time_us(3 * us),
         backward=time_us(2 * us),
+        offload_bytes=kept + out,
     )
 
 

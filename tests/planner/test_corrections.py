@@ -1,6 +1,7 @@
 """A wrong profile, corrected by what a run showed, predicts the next run."""
 
 import random
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,11 +19,12 @@ from planner import Problem, build, corrections
 from planner.corrections import Corrections, apply
 from planner.costs import copy_us
 from planner.residuals import residuals
+from plans import runlog
 from plans.runlog import RunLog, encode
-from plans.schema import Plan
+from plans.schema import Plan, parse_id
 from profiles import synthetic
 from profiles.errors import FormatError
-from profiles.schema import Layer, Link, Profile, Rate, Time
+from profiles.schema import Emulation, Layer, Link, Profile, Rate, Time
 
 HASH = "0" * 64
 PPM = 1_000_000
@@ -187,8 +189,7 @@ def test_batches_are_not_copies_to_learn_from() -> None:
     plan = planned(truth())
     log = log_of(plan, HASH)
     ops = tuple(
-        structs.replace(op, end_us=op.end_us + 10**6) if ".batch." in op.op else op
-        for op in log.ops
+        structs.replace(op, end_us=op.end_us + 100) if ".batch." in op.op else op for op in log.ops
     )
     assert any(".batch." in op.op for op in log.ops)
     assert learned(plan, structs.replace(log, ops=ops)).links == learned(plan, log).links
@@ -206,13 +207,15 @@ def with_graph(plan: Plan) -> Plan:
 
 
 def test_kept_graphs_correct_recomputation_by_forward_and_backward_by_itself() -> None:
-    """F twice and B three times as long where graphs are kept: recompute + backward is 2r + 3b."""
+    """F twice and B three times as long where graphs are kept: recompute + backward is 2r + 3b.
+
+    Updates on the host, four times as long, say nothing of those on a device."""
     plan = with_graph(timetables.plan(rounds=2, shards=3, microbatches=2))
     log = timetables.log(plan, percent=100)
     ops = tuple(
         structs.replace(op, end_us=op.start_us + (op.end_us - op.start_us) * by)
         for op in log.ops
-        for by in [2 if ".F" in op.op else 3 if ".B" in op.op else 1]
+        for by in [{"F": 2, "B": 3, "U": 4}.get(parse_id(op.op).kind, 1)]
     )
     found = learned(plan, structs.replace(log, ops=ops))
     assert {what: [one.layer for one in ones] for what, ones in found.tasks[0].times.items()} == {
@@ -235,6 +238,8 @@ def test_kept_graphs_correct_recomputation_by_forward_and_backward_by_itself() -
     assert last.recompute_backward.median_us == 3 * old.recompute_backward.median_us
     assert last.backward.median_us == 3 * old.backward.median_us
     assert last.forward == old.forward
+    assert after[0].update_host.median_us == 4 * before[0].update_host.median_us
+    assert after[0].update_device == before[0].update_device
 
 
 def machine(profile: Profile) -> corrections.Machine:
@@ -278,8 +283,19 @@ def test_copy_that_was_held_up_moves_no_line() -> None:
     assert (found.ratio_ppm, found.offset_us) == (2 * PPM, 0)
 
 
+def test_sizes_that_are_copied_often_weigh_more() -> None:
+    """Of three sizes that no line meets, the one with most copies is met best."""
+    found = copies((100, 300), *[(300, 600)] * 100, (1_000, 3_000))
+    assert found.ratio_ppm / PPM * 300 + found.offset_us == pytest.approx(600, rel=0.02)
+
+
+def test_ops_predicted_to_take_no_time_teach_nothing() -> None:
+    """Nothing is divided by zero."""
+    assert copies((0, 50), (100, 200)).samples == 1
+
+
 def test_corrected_links_predict_copies_of_other_sizes() -> None:
-    """A line from copies of two sizes gives rate and latency that hold for a third."""
+    """A line from copies of two sizes gives rate and latency that hold for all, alone or not."""
     true = synthetic.machine(usable_bytes=1, bytes_per_s=3 * 10**8, latency_us=90).devices[0]
     rates = (Rate(10**9, 20), true.links[0].both)
     sizes = (10**5, 10**6)
@@ -287,9 +303,10 @@ def test_corrected_links_predict_copies_of_other_sizes() -> None:
     profile = truth()
     plan = planned(profile)
     of = structs.replace(learned(plan, log_of(plan, HASH)), links=(found,))
-    corrected = apply(profile, of).machine.devices[0].links[0].both
-    assert corrected.bytes_per_s == pytest.approx(3 * 10**8, rel=0.01)
-    assert corrected.latency_us == pytest.approx(90, abs=2)
+    link = apply(profile, of).machine.devices[0].links[0]
+    for corrected in (link.alone, link.both):
+        assert corrected.bytes_per_s == pytest.approx(3 * 10**8, rel=0.01)
+        assert corrected.latency_us == pytest.approx(90, abs=2)
 
 
 @pytest.mark.parametrize("estimated", [False, True])
@@ -302,6 +319,40 @@ def test_corrected_profile_is_sound_says_so_and_stays_estimated(estimated: bool)
     assert corrected.estimated is estimated
     assert profiles.check.violations(corrected) == []
     assert HASH[:12] in corrected.provenance["corrected"]
+
+
+# A real run
+
+
+@pytest.mark.slow
+def test_real_run_corrects_a_wrong_profile() -> None:
+    """On an emulated device: times three times too long and links half as fast are found out."""
+    pytest.importorskip("torch")
+    from executor import profiler, replay, workload
+
+    ref = "support.demo_short:long"
+    link = Emulation(h2d_bytes_per_s=10**8, d2h_bytes_per_s=10**8, latency_us=20)
+    options = profiler.Options(device_bytes=6 << 20, emulation=link, devices=1, samples=3)
+    wrong = wronged(profiler.profile(ref, options), compute=lambda layer: 3.0, link=0.5, update=0.5)
+    tasks, _ = workload.load(ref)
+
+    def ran(plan: Plan) -> RunLog:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "run.jsonl"
+            replay.run(plan, tasks, replay.Options(log=path, plan_sha256=HASH))
+            return runlog.load(path)
+
+    def off(plan: Plan, log: RunLog) -> float:
+        actual = log.end.actual_us if log.end else 0
+        return abs(plan.prediction.makespan_us - actual) / actual
+
+    first = planned(wrong)
+    log = ran(first)
+    second = planned(apply(wrong, learned(first, log)))
+    before, after = off(first, log), off(second, ran(second))
+    print(f"error of the makespan: {before:.1%} before, {after:.1%} after")
+    assert any(not shard.resident for shard in second.tasks[0].shards), "it must spill"
+    assert after < before / 2
 
 
 # Files and commands
@@ -362,6 +413,8 @@ def test_second_corrections_go_on_top_of_the_first(folder: Path) -> None:
         for profile in (truth(), corrected_by("c.json"), corrected_by("c.json", "d.json"))
     ]
     assert forward == pytest.approx([forward[0], 3 * forward[0], 6 * forward[0]], rel=0.01)
+    both = corrected_by("c.json", "d.json").provenance["corrected"]
+    assert both.startswith(corrected_by("c.json").provenance["corrected"] + ", log ")
 
 
 @pytest.mark.parametrize("files", [["d.json"], ["d.json", "c.json"], ["c.json", "c.json"]])
@@ -401,6 +454,10 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         "unknown field `x`",
     ),
     "wrong type": (lambda data: data.replace(b'"samples":', b'"samples":-'), "Expected `int` >= 1"),
+    "layer too many": (
+        lambda data: data.replace(b'"layer":11,', b'"layer":12,'),
+        "are not ascending within 0..11",
+    ),
     "layers out of order": (
         lambda data: data.replace(b'"layer":1,', b'"layer":0,'),
         "are not ascending within 0..11",

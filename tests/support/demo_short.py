@@ -1,4 +1,4 @@
-"""The demo's four tasks, cut to two steps."""
+"""The demo's tasks, cut to few steps."""
 
 from dataclasses import replace
 
@@ -7,4 +7,10 @@ from executor.workloads import bytes_lm
 
 
 def demo() -> list[Task]:
+    """All four, two steps each."""
     return [replace(task, steps=2) for task in bytes_lm.demo()]
+
+
+def long() -> list[Task]:
+    """The first alone, twelve steps."""
+    return [replace(bytes_lm.demo()[0], steps=12)]

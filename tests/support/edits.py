@@ -1,6 +1,6 @@
 """One change to a plan, which is a value: every function gives a new one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 from support.retime import retimed
@@ -8,6 +8,8 @@ from support.retime import retimed
 from plans.schema import Op, Plan, Program, Task
 
 PHASES = ("enter", "round", "leave")
+
+Sites = Iterator[tuple[str, Callable[[], Plan]]]  # what would be changed, and how
 
 
 def with_program(plan: Plan, program: Program) -> Plan:

@@ -5,8 +5,9 @@ Beside it plain sequential training with the same hashes, so that both can be co
 
 from collections.abc import Mapping
 from hashlib import shake_128
+from typing import NamedTuple
 
-from plans.schema import Buffer, Op, OpName, Plan, Task, parse_id
+from plans.schema import Buffer, Op, OpName, Plan, Program, Task, parse_id
 
 ROUNDS = 3
 
@@ -33,6 +34,11 @@ def _add(a: bytes, b: bytes) -> bytes:
 
 def forward(task: Task, s: int, param: bytes, source: bytes) -> bytes:
     return digest(task.shards[s + 1].in_bytes, "y", task.name, s, param, source)
+
+
+def packed(task: Task, s: int, param: bytes, source: bytes) -> bytes:
+    """What a forward that packs keeps for its backward."""
+    return digest(task.shards[s].saved_bytes, "a", task.name, s, param, source)
 
 
 def backward(task: Task, s: int, *read: bytes) -> tuple[bytes, bytes]:
@@ -76,6 +82,8 @@ def reference(task: Task) -> tuple[Seen, dict[str, bytes]]:
                 seen[name, step, "param"] = held[s][0]
                 seen[name, step, "x" if s else "batch"] = x[s]
                 seen[name, step, "batch" if s == last else "dy"] = up
+                if task.shards[s].activations == "offload":
+                    seen[name, step, "saved"] = packed(task, s, held[s][0], x[s])
                 grad, up = backward(task, s, held[s][0], x[s], up)
                 grads[s] = _add(grads[s], grad) if s in grads else grad
         for s, grad in grads.items():
@@ -89,10 +97,22 @@ def reference(task: Task) -> tuple[Seen, dict[str, bytes]]:
     return seen, final
 
 
-class Machine:
-    """Memory of all spaces, and the ops that act on it."""
+class Graph(NamedTuple):
+    """What a forward keeps: of which step, where it ran, the addresses it holds, its bytes."""
 
-    def __init__(self, plan: Plan, buffers: Mapping[str, Buffer]) -> None:
+    step: int
+    stream: str
+    param: int | None
+    source: int
+    bytes: int
+
+
+class Machine:
+    """Memory of all spaces, the graphs that are alive, and the ops that act on them."""
+
+    def __init__(self, plan: Plan, program: Program, buffers: Mapping[str, Buffer]) -> None:
+        self.program = program
+        self.graphs: dict[tuple[str, int, int], Graph] = {}
         self.buffers = buffers
         self.tasks = {task.name: task for task in plan.tasks}
         self.memory: dict[str, bytearray] = {}
@@ -120,6 +140,7 @@ class Machine:
         """Run one op; what it read, by role."""
         name, task = parse_id(op.id), self.tasks[parse_id(op.id).task]
         self._reachable(op, name)
+        self._reserve(op)
         sizes = _sizes(task, name)
         read: dict[str, bytes] = {}
         for role, buffer in op.reads.items():
@@ -130,7 +151,11 @@ class Machine:
         elif name.kind == "F":
             source = read["x" if name.number else "batch"]
             made = {"y": forward(task, name.number, read["param"], source)}
+            if task.shards[name.number].activations == "offload":
+                made["saved"] = packed(task, name.number, read["param"], source)
+            self._keep(op, name, task, step)
         elif name.kind == "B":
+            self._take(op, name, task, step)
             up = read["batch" if name.number == len(task.shards) - 1 else "dy"]
             source = read["x" if name.number else "batch"]
             grad, dx = backward(task, name.number, read["param"], source, up)
@@ -144,6 +169,31 @@ class Machine:
             self.write(buffer, made[role])
         need(name.kind not in "BUFR" or set(made) - {"dx"} <= set(op.writes), "result is lost")
         return read
+
+    def _graph(self, op: Op, name: OpName, task: Task, step: int) -> Graph | None:
+        shard = task.shards[name.number]
+        if shard.activations == "recompute":
+            return None
+        if shard.activations == "offload":
+            return Graph(step, op.stream, None, 0, 0)
+        source = op.reads["x" if name.number else "batch"]
+        param = self.buffers[op.reads["param"]].offset if "param" in op.reads else None
+        return Graph(step, op.stream, param, self.buffers[source].offset, shard.saved_bytes)
+
+    def _keep(self, op: Op, name: OpName, task: Task, step: int) -> None:
+        if graph := self._graph(op, name, task, step):
+            self.graphs[name.task, name.number, name.index] = graph
+
+    def _take(self, op: Op, name: OpName, task: Task, step: int) -> None:
+        """A backward finds the graph of its forward, and everything where that graph points."""
+        found = self.graphs.pop((name.task, name.number, name.index), None)
+        need(found == self._graph(op, name, task, step), f"{op.id} has another graph")
+
+    def _reserve(self, op: Op) -> None:
+        if op.stream.endswith("compute"):
+            reserve = self.program.memory[int(op.stream.split(".")[0])].reserve_bytes
+            live = sum(g.bytes for g in self.graphs.values() if g.stream == op.stream)
+            need(live + op.transient_bytes <= reserve, f"reserve is too small for {op.id}")
 
     def _reachable(self, op: Op, name: OpName) -> None:
         """Every stream reaches only some spaces."""
@@ -165,6 +215,7 @@ def _sizes(task: Task, name: OpName) -> dict[str, int]:
         "state": shard.state_bytes,
         "grad": shard.grad_bytes,
         "other": shard.grad_bytes,
+        "saved": shard.saved_bytes,
         "batch": task.batch_bytes,
         "x": shard.in_bytes,
         "dx": shard.in_bytes,

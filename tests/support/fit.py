@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from executor.device import aligned
 from executor.flat import flat_bytes, spec_of, view
 from executor.layers import split
+from executor.meter import MemoryMeter
 from executor.rng import count_draws
 from executor.shard import Shard
 from executor.workload import Task, build
@@ -33,14 +34,16 @@ def fit(
     fitted = tuple(_task(old, by_name[old.name]) for old in plan.tasks)
     plan = replace(plan, tasks=fitted)
     needed = _needed(plan)
-    host, store = _laid_out(plan.host.buffers, needed)
+    host, spaces = _laid_out(plan.host.buffers, needed)
+    store = spaces["host"]
     programs = []
     slab = 1
     for program in plan.programs:
-        buffers, used = _laid_out(program.buffers, needed)
-        memory = (Memory(used, reserve),) * program.devices
+        buffers, ends = _laid_out(program.buffers, needed)
+        sizes = [ends.get(str(number), 0) for number in range(program.devices)]
+        memory = tuple(Memory(size, reserve) for size in sizes)
         programs.append(replace(program, buffers=buffers, memory=memory))
-        slab = max(slab, used)
+        slab = max(slab, *sizes)
     devices = tuple(
         replace(device, budget_bytes=slab + reserve, emulation=emulation) for device in plan.devices
     )
@@ -91,9 +94,20 @@ def _shard(
         grad_bytes=shard.grad_bytes,
         state_bytes=shard.state_bytes,
         in_bytes=align(x.nbytes),
+        saved_bytes=_saved(old.activations, shard, x, out),
         rng_draws=draws,
     )
     return made, y
+
+
+def _saved(activations: str, shard: Shard, x: torch.Tensor, out: torch.Tensor) -> int:
+    """Bytes of a graph, alive or packed."""
+    if activations == "recompute":
+        return 0
+    room = aligned(1 << 20) if activations == "offload" else None
+    with MemoryMeter() as meter:
+        _, graph = shard.forward_graph(x, out, dx=True, saved=room)
+    return graph.packing.bytes if graph.packing else meter.live_bytes
 
 
 def _needed(plan: Plan) -> dict[str, int]:
@@ -112,12 +126,14 @@ def _ops(program: Program) -> list[Op]:
     return [*program.enter, *program.round, *program.leave]
 
 
-def _laid_out(buffers: Sequence[Buffer], needed: dict[str, int]) -> tuple[tuple[Buffer, ...], int]:
-    """The buffers one after another in each space, and the bytes of the largest space."""
+def _laid_out(
+    buffers: Sequence[Buffer], needed: dict[str, int]
+) -> tuple[tuple[Buffer, ...], dict[str, int]]:
+    """The buffers one after another in each space, and the bytes of each space."""
     ends: dict[str, int] = {}
     made = []
     for buffer in buffers:
         offset, size = ends.get(buffer.space, 0), align(needed.get(buffer.name, 1))
         made.append(replace(buffer, offset=offset, bytes=size))
         ends[buffer.space] = offset + size
-    return tuple(made), max(ends.values(), default=0)
+    return tuple(made), ends

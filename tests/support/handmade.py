@@ -67,7 +67,7 @@ def assemble(
     """A timed plan; `runs` are the segments as (program, devices, rounds)."""
     parts, programs, runs = list(parts), tuple(programs), list(runs)
     count = 1 + max(d for _, devices, _ in runs for d in devices)
-    needed = max(m.slab_bytes + m.reserve_bytes for p in programs for m in p.memory)
+    largest = max(m.slab_bytes + m.reserve_bytes for p in programs for m in p.memory)
     store, size = [], 0
     for part in parts:
         for name, needed in (*_stored(part.task), *part.host.items()):
@@ -76,7 +76,7 @@ def assemble(
     tasks = tuple(part.task for part in parts)
     plan = Plan(
         inputs={"profile": "1" * 64},
-        devices=tuple(Device(f"cpu{d}", "cpu", needed, 1) for d in range(count)),
+        devices=tuple(Device(f"cpu{d}", "cpu", largest, 1) for d in range(count)),
         host=Host(size, size, tuple(store)),
         tasks=tasks,
         programs=programs,
@@ -87,7 +87,7 @@ def assemble(
             "",
             0,
             (),
-            tuple(DevicePrediction(0, 0, needed) for _ in range(count)),
+            tuple(DevicePrediction(0, 0, largest) for _ in range(count)),
             tuple(TaskPrediction(of.name, 0, 0, 0) for of in tasks),
         ),
         solver=Solver("gantry", 0, "complete", 1),

@@ -8,6 +8,7 @@ from support.parts import (
     GRAD,
     IN,
     SAVED,
+    STATE,
     Part,
     Update,
     copy,
@@ -98,7 +99,8 @@ def _host_update(name: str, k: int) -> list[Op]:
 def packed_part(name: str) -> Part:
     """Three shards through three slots; what the first two pack waits in the host store.
 
-    Backward finds parameters in another slot than forward.
+    Backward finds parameters in another slot than forward, and so it does the second one's input,
+    which was in the host store too.
     """
     base = streamed_part(name, slots=3)
     of = _with(base.task, _PACKS, _PACKS)
@@ -112,7 +114,13 @@ def packed_part(name: str) -> Part:
         free = f"{name}.s0.B{m}@-1" if k else f"{name}.s1.B{m}"
         fetch = copy(f"{name}.a{k}.P{m}", "0.h2d", "saved", store, back, f"{name}.a{k}.S{m}", free)
         fetches.append(fetch)
-    fetches = fetches[2:] + fetches[:2]  # the second shard goes back first
+    for m in range(2):
+        x, store, there = f"{name}.x1.{m}", f"{name}.x1.h{m}", f"{name}.x1.back{m}"
+        buffers[there], host[store] = ("0", IN), IN
+        spills.append(copy(f"{name}.x1.S{m}", "0.d2h", "x", x, store, f"{name}.s0.F{m}"))
+        free = f"{name}.x1.S{m}", f"{name}.s1.B{m}@-1"
+        fetches.append(copy(f"{name}.x1.P{m}", "0.h2d", "x", store, there, *free))
+    fetches = fetches[4:] + fetches[2:4] + fetches[:2]  # the second shard goes back first
     copies = [o for o in base.round if o.stream == "0.h2d"]
     rounds = [*copies, *fetches, *spills]
     rounds += [_packing(o, name) for o in base.round if o.stream != "0.h2d"]
@@ -127,7 +135,11 @@ def _packing(old: Op, name: str) -> Op:
         return replace(old, writes={**old.writes, "saved": f"{name}.out{m}"}, after=after)
     if shard in "01" and kind == "B":
         reads = {**old.reads, "saved": f"{name}.in{m}"}
-        return replace(old, reads=reads, after=(*old.after, f"{name}.a{shard}.P{m}"))
+        after = (*old.after, f"{name}.a{shard}.P{m}")
+        if shard == "1":
+            reads["x"] = f"{name}.x1.back{m}"
+            after = (*after, f"{name}.x1.P{m}")
+        return replace(old, reads=reads, after=after)
     return old
 
 
@@ -156,8 +168,7 @@ def state_part(name: str) -> Part:
     of = _with(of, streams | _KEEPS, streams)
     buffers = resident_buffers(of, 0, 0) | resident_buffers(of, 1, 0) | _room(of, 1)
     buffers = {n: size for n, size in buffers.items() if ".state" not in n}
-    buffers[f"{name}.state"] = buffers[f"{name}.state1"] = "0", 96
-    del buffers[f"{name}.state1"]
+    buffers[f"{name}.state"] = "0", STATE
     enters, leaves = zip(*(resident_copies(name, k, 0) for k in range(2)), strict=True)
     rounds = [*_batches(name, f"{name}.s0.B"), *_two_shards(name, "param")]
     state = f"{name}.state"

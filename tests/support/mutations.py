@@ -7,7 +7,15 @@ from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
-from support.edits import PHASES, all_ops, with_op, with_phase, with_program, without
+from support.edits import PHASES, Sites, all_ops, with_op, with_phase, with_program, without
+from support.mutate_tasks import (
+    keep_graph,
+    lower_budget,
+    other_devices,
+    other_layers,
+    other_microbatches,
+    other_rounds,
+)
 from support.retime import retimed
 
 from plans.schema import Buffer, Op, Plan
@@ -16,10 +24,6 @@ from plans.schema import Buffer, Op, Plan
 class Mutant(NamedTuple):
     name: str
     plan: Plan
-
-
-Thunk = Callable[[], Plan]
-Sites = Iterator[tuple[str, Thunk]]
 
 
 def mutants(plan: Plan, seed: int, limit: int) -> Iterator[Mutant]:
@@ -216,70 +220,6 @@ def touch_buffer(plan: Plan) -> Sites:
     )
 
 
-def lower_budget(plan: Plan) -> Sites:
-    for index, device in enumerate(plan.devices):
-        less = replace(device, budget_bytes=device.budget_bytes - 1)
-        devices = (*plan.devices[:index], less, *plan.devices[index + 1 :])
-        yield f"budget_bytes of device {index}", partial(replace, plan, devices=devices)
-    for program in plan.programs:
-        for place, memory in enumerate(program.memory):
-            for field in ("slab_bytes", "reserve_bytes"):
-                small = replace(memory, **{field: max(getattr(memory, field) - 1, 0)})
-                made = (*program.memory[:place], small, *program.memory[place + 1 :])
-                new = replace(program, memory=made)
-                yield f"{field} of {program.name} {place}", partial(with_program, plan, new)
-    for field in ("budget_bytes", "bytes"):
-        host = replace(plan.host, **{field: max(getattr(plan.host, field) - 1, 1)})
-        yield f"{field} of host", partial(replace, plan, host=host)
-
-
-# --- tasks and segments ---------------------------------------------------------------------
-
-
-def other_microbatches(plan: Plan) -> Sites:
-    for index, task in enumerate(plan.tasks):
-        for count in (task.microbatches - 1, task.microbatches + 1):
-            if count:
-                for batch in (task.batch, task.microbatch * count):
-                    new = replace(task, microbatches=count, batch=batch)
-                    tasks = (*plan.tasks[:index], new, *plan.tasks[index + 1 :])
-                    yield (
-                        f"{count} of {task.name}, batch {batch}",
-                        partial(replace, plan, tasks=tasks),
-                    )
-
-
-def other_layers(plan: Plan) -> Sites:
-    for index, task in enumerate(plan.tasks):
-        for number, shard in enumerate(task.shards):
-            new = replace(shard, first_layer=shard.first_layer + 1)
-            shards = (*task.shards[:number], new, *task.shards[number + 1 :])
-            tasks = (
-                *plan.tasks[:index],
-                replace(task, shards=shards),
-                *plan.tasks[index + 1 :],
-            )
-            yield f"{task.name}.s{number}", partial(replace, plan, tasks=tasks)
-
-
-def other_rounds(plan: Plan) -> Sites:
-    for index, segment in enumerate(plan.segments):
-        for rounds in (segment.rounds - 1, segment.rounds + 1):
-            if rounds:
-                new = replace(segment, rounds=rounds)
-                segments = (*plan.segments[:index], new, *plan.segments[index + 1 :])
-                yield f"{rounds} of segment {index}", partial(replace, plan, segments=segments)
-
-
-def other_devices(plan: Plan) -> Sites:
-    for index, segment in enumerate(plan.segments):
-        for device in (0, 1, len(plan.devices)):
-            new = replace(segment, devices=(*segment.devices[:-1], device))
-            if new != segment:
-                segments = (*plan.segments[:index], new, *plan.segments[index + 1 :])
-                yield f"{device} in segment {index}", partial(replace, plan, segments=segments)
-
-
 MUTATORS = (
     drop_edge,
     shift_edge,
@@ -297,6 +237,7 @@ MUTATORS = (
     lower_budget,
     other_microbatches,
     other_layers,
+    keep_graph,
     other_rounds,
     other_devices,
 )

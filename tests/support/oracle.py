@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from support.emulate import ROUNDS, Harm, Machine, Seen, first_values, need, reference
 
-from plans.schema import Buffer, Op, Plan, Program, parse_id
+from plans.schema import Buffer, Op, Plan, Program, Task, parse_id
 
 
 class Node(NamedTuple):
@@ -38,6 +38,8 @@ def harm(plan: Plan, seed: int = 0, orders: int = 2) -> str | None:
 
 
 def _static(plan: Plan) -> None:
+    for task in plan.tasks:
+        _whole(task)
     need(plan.host.bytes <= plan.host.budget_bytes, "host budget")
     for buffer in plan.host.buffers:
         need(buffer.offset + buffer.bytes <= plan.host.bytes, "host store")
@@ -45,12 +47,6 @@ def _static(plan: Plan) -> None:
     for task in plan.tasks:
         rounds = sum(s.rounds for s in plan.segments if task.name in programs[s.program].tasks)
         need(rounds == task.steps, "steps")
-        need(task.microbatch * task.microbatches == task.batch, "batch")
-        layers = [n for s in task.shards for n in range(s.first_layer, s.end_layer)]
-        need(layers == list(range(len(layers))), "layers")
-        for tie in task.ties:
-            homes = [{n in range(s.first_layer, s.end_layer) for n in tie} for s in task.shards]
-            need({True} in homes, "tie")
     for segment in plan.segments:
         program = programs[segment.program]
         need(len(set(segment.devices)) == program.devices == len(segment.devices), "devices")
@@ -64,6 +60,19 @@ def _static(plan: Plan) -> None:
         for buffer in program.buffers:
             slab = program.memory[int(buffer.space)].slab_bytes
             need(buffer.offset + buffer.bytes <= slab, "slab")
+
+
+def _whole(task: Task) -> None:
+    need(task.microbatch * task.microbatches == task.batch, "batch")
+    layers = [n for s in task.shards for n in range(s.first_layer, s.end_layer)]
+    need(layers == list(range(len(layers))), "layers")
+    for tie in task.ties:
+        homes = [{n in range(s.first_layer, s.end_layer) for n in tie} for s in task.shards]
+        need({True} in homes, "tie")
+    for shard in task.shards:
+        keeps = shard.activations != "recompute"
+        need(not (keeps and shard is task.shards[-1]), "the last shard keeps nothing")
+        need(keeps or not shard.saved_bytes, "saved bytes of what is not saved")
 
 
 def _segments_apart(plan: Plan) -> None:
@@ -174,7 +183,7 @@ def _random_order(nodes: list[Node], before: list[set[int]], rng: random.Random)
 
 
 def _compare(line: list[Node], program: Program, plan: Plan, buffers: Mapping[str, Buffer]) -> None:
-    machine = Machine(plan, buffers)
+    machine = Machine(plan, program, buffers)
     expected: Seen = {}
     final: dict[str, bytes] = {}
     for task in plan.tasks:

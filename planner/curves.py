@@ -1,0 +1,105 @@
+"""A sweep for people and scripts: a table, JSON, and step time drawn over memory."""
+
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from planner.sweep import KNEE, Line, Row, Sweep
+from profiles.console import columns
+from profiles.units import show_bytes, show_us
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def to_json(of: Sweep) -> dict[str, Any]:
+    """The sweep as JSON values: a flat object per row, times in µs, sizes in bytes."""
+    rows = []
+    for row in of.rows:
+        values = asdict(row)
+        flat = values.pop("line") | values | (values.pop("outcome") or {})
+        rows.append({name: value for name, value in flat.items() if name != "outcome"})
+    return {"estimated": of.estimated, "emulated": of.emulated, "rows": rows}
+
+
+def table(of: Sweep) -> str:
+    """The sweep for people: a block per line, `<- knee` at the budget where more stops helping."""
+    marks = [
+        word for word, holds in (("estimated", of.estimated), ("emulated", of.emulated)) if holds
+    ]
+    blocks = [f"times are {' and '.join(marks)}"] if marks else []
+    head = ("memory", "step", "spill tax", "bottleneck", "busy", "gap", "peak", "host", "")
+    for line, rows in groupby(of.rows, key=lambda row: row.line):
+        held = list(rows)
+        cells = iter(columns([head, *(_cells(row) for row in held if row.outcome)], numbers=True))
+        lines = [name(line), "  " + next(cells)]
+        for row in held:
+            lines.append("  " + (next(cells) if row.outcome else _unplanned(row)))
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def name(line: Line) -> str:
+    """A line in words: its link, and its microbatch if that was chosen."""
+    rates = [f"{rate / 1e9:.4g} GB/s" for rate in (line.h2d_bytes_per_s, line.d2h_bytes_per_s)]
+    size = f", microbatch {line.microbatch}" if line.microbatch else ""
+    return f"h2d {rates[0]}, d2h {rates[1]}{size}"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    assert row.outcome
+    found = row.outcome
+    return (
+        show_bytes(row.device_bytes),
+        show_us(found.step_us),
+        "-" if row.spill_tax is None else f"{row.spill_tax:.2f}",
+        found.bottleneck,
+        f"{found.busy:.0%}",
+        f"{found.gap:.1%}",
+        show_bytes(found.peak_bytes),
+        show_bytes(found.host_bytes),
+        "<- knee" if row.knee else "",
+    )
+
+
+def _unplanned(row: Row) -> str:
+    """Why a budget has no plan: the smallest that would do, or the planner's own words."""
+    start = show_bytes(row.device_bytes)
+    if row.smallest_bytes is None:
+        return f"{start}  {row.problem}"
+    flag = "--host-memory" if "--host-memory" in row.problem else "--device-memory"
+    least = f"{show_bytes(row.smallest_bytes)} ({row.smallest_bytes} bytes)"
+    return f"{start}  infeasible: smallest {flag} that would do: {least}"
+
+
+def figure(of: Sweep) -> "Figure":
+    """The drawing on a figure of its own, unknown to pyplot."""
+    from matplotlib.figure import Figure  # takes a second to import
+
+    made = Figure(figsize=(8, 5), layout="constrained")
+    draw(of, made.add_subplot())
+    return made
+
+
+def draw(of: Sweep, ax: "Axes") -> "Axes":
+    """Step time over memory, a curve per line, a ring at each knee."""
+    for line, rows in groupby(of.rows, key=lambda row: row.line):
+        points = [
+            (r.device_bytes / 2**30, r.outcome.step_us / 1e6, r.knee) for r in rows if r.outcome
+        ]
+        if not points:
+            continue
+        memory, seconds, _ = zip(*points, strict=True)
+        (curve,) = ax.plot(memory, seconds, marker=".", label=name(line))
+        knee = [(x, y) for x, y, knee in points if knee]
+        ax.plot(
+            *zip(*knee, strict=True), "o", markersize=12, fillstyle="none", color=curve.get_color()
+        )
+    marks = " (estimated)" if of.estimated else " (emulated)" if of.emulated else ""
+    ax.set_xlabel("device memory, GiB")
+    ax.set_ylabel(f"time of a step, s{marks}")
+    ax.set_ylim(bottom=0)
+    if ax.lines:
+        ax.legend(title=f"ring: within {KNEE:.0%} of the shortest")
+    return ax

@@ -1,0 +1,82 @@
+"""Local search around a choice: one shard's mode, a cut, the block at a time, judged by the
+simulator, until nothing helps or the evaluations are used up.
+
+What does not touch the cycle of ops that makes the period cannot shorten it, unless by the memory
+it frees; so the shards on that cycle come first.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from planner.choice import Choice
+from planner.modes import HELD, Activations, Mode, Place, possible, settled
+from planner.rounds import Round
+
+Evaluate = Callable[[Choice], Round | None]  # None when the choice does not fit
+
+_ACTS: tuple[Activations, ...] = ("recompute", "saved", "offload")
+
+
+def improve(start: Round, evaluate: Evaluate, evaluations: int) -> Round:
+    """The best found from `start` on with so many evaluations at most."""
+    best, seen = start, {start.choice.key}
+    moves = _moves(best)
+    while evaluations > 0:
+        choice = next((m for m in moves if m.key not in seen), None)
+        if choice is None:
+            return best
+        seen.add(choice.key)
+        made = evaluate(choice)
+        evaluations -= 1
+        if made and score(made) < score(best):
+            best = made
+            moves = _moves(best)
+    return best
+
+
+def score(made: Round) -> tuple[int, int]:
+    """The period; among equal ones the load of all streams."""
+    return made.period_us, sum(made.draft.us)
+
+
+def _moves(made: Round) -> Iterator[Choice]:
+    """All choices one change away, those that touch the critical cycle first."""
+    choice = made.choice
+    critical = made.critical()
+    for k in sorted(range(len(choice.modes)), key=lambda k: (k not in critical, k)):
+        for other in _others(choice, k):
+            yield with_mode(choice, k, other)
+        if k == 0 and choice.costs.microbatches > 1:
+            for block in (choice.block - 1, choice.block + 1):
+                if 0 <= block <= choice.last:
+                    yield resettled(replace(choice, block=block))
+
+
+def _others(choice: Choice, k: int) -> Iterator[Mode]:
+    """Modes for shard k that differ in one way from its own."""
+    shard, place, mode = choice.shards[k], place_of(choice, k), choice.modes[k]
+    changed = [replace(mode, params=params, update=update) for params, update in HELD]
+    changed += [replace(mode, activations=act) for act in _ACTS]
+    changed.append(replace(mode, spilled=not mode.spilled))
+    for other in dict.fromkeys(changed):
+        if other != mode and possible(shard, other, place):
+            yield other
+
+
+def with_mode(choice: Choice, k: int, mode: Mode) -> Choice:
+    """The choice with another mode for shard k."""
+    return replace(choice, modes=(*choice.modes[:k], mode, *choice.modes[k + 1 :]))
+
+
+def place_of(choice: Choice, k: int) -> Place:
+    """Where a shard of the choice is."""
+    return Place(not k, k == choice.last, choice.turn and choice.block <= k)
+
+
+def resettled(choice: Choice) -> Choice:
+    """The choice with modes that are possible where its shards are now."""
+    modes = tuple(
+        settled(shard, mode, place_of(choice, k))
+        for k, (shard, mode) in enumerate(zip(choice.shards, choice.modes, strict=True))
+    )
+    return replace(choice, modes=modes)

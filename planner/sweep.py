@@ -1,0 +1,215 @@
+"""How fast with how much memory, over which link: one plan per case, and where more stops helping.
+
+step        time of a step once the run is steady (the period; see `step_us` for many tasks)
+spill tax   step / step with memory for everything at once, over the same link
+bottleneck  the resource that is busy for the largest share of a period: compute, h2d, d2h, host
+knee        the smallest budget of a line (a link and a choice of microbatch) whose step is within
+            KNEE of the line's shortest: beyond it memory buys next to nothing
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from tqdm import tqdm
+
+from planner.builder import build
+from planner.costs import TaskCosts
+from planner.errors import Infeasible, NoPlanFound
+from planner.overrides import only_microbatch, override
+from planner.problem import Problem
+from plans.schema import Plan, Program
+from profiles.schema import Profile
+
+KNEE = 0.05
+_ROOMY = 2  # times the footprint: more than any plan of the model uses
+
+Link = tuple[int | None, int | None]  # h2d and d2h alone, bytes per second; None: as profiled
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every plan of a sweep may use: devices, host memory (None: as profiled), time, seed."""
+
+    devices: int = 1
+    host_bytes: int | None = None
+    seconds: float = 60.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Line:
+    """What the rows of one line have in common. microbatch None: any that was measured."""
+
+    h2d_bytes_per_s: int
+    d2h_bytes_per_s: int
+    microbatch: int | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a plan of a case says; `busy` is the bottleneck's share of a period."""
+
+    step_us: int
+    bottleneck: str
+    busy: float
+    gap: float
+    peak_bytes: int
+    host_bytes: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One budget of one line. Without an outcome `problem` says why, and `smallest_bytes` the
+    smallest budget that would do, where one is known."""
+
+    line: Line
+    device_bytes: int
+    outcome: Outcome | None
+    problem: str = ""
+    smallest_bytes: int | None = None
+    spill_tax: float | None = None
+    knee: bool = False
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All rows, line by line, budgets ascending; whether times are formulas' or emulated ones."""
+
+    rows: tuple[Row, ...]
+    estimated: bool
+    emulated: bool
+
+
+def sweep(
+    profile: Profile,
+    budgets: Iterable[int],
+    links: Sequence[Link] = ((None, None),),
+    microbatches: Sequence[int | None] = (None,),
+    setting: Setting = Setting(),
+) -> Sweep:
+    """A plan for every budget in bytes, over every link, with every choice of microbatch.
+
+    FormatError for a microbatch size that was not measured.
+    """
+    ordered = sorted(set(budgets))
+    lines = [
+        override(only_microbatch(profile, size) if size else profile, h2d=h2d, d2h=d2h)
+        for (h2d, d2h), size in product(links, microbatches)
+    ]
+    sizes = [size for _, size in product(links, microbatches)]
+    rows: list[Row] = []
+    total = len(lines) * (len(ordered) + 1)
+    with tqdm(total=total, unit="plan", disable=None, file=sys.stderr) as bar:
+        for changed, size in zip(lines, sizes, strict=True):
+            line = _line(changed, size)
+            found = []
+            for budget in (*ordered, _ROOMY * in_memory_bytes(changed)):
+                found.append(_row(changed, line, budget, setting))
+                bar.update()
+            rows += _finished(found[:-1], found[-1])
+    emulated = any(device.emulation for device in profile.machine.devices)
+    return Sweep(tuple(rows), profile.estimated, emulated)
+
+
+def in_memory_bytes(profile: Profile) -> int:
+    """Of one device that keeps everything of its task, at any microbatch size: parameters,
+    gradients, state, batch, and what a backward of all layers holds; the most of any task."""
+    return max(
+        costs.total("param")
+        + costs.total("grad")
+        + costs.total("state")
+        + costs.total("buffer")
+        + costs.microbatches * costs.batch_bytes
+        + costs.backward_transient(0, len(costs.layers))
+        for task in profile.tasks
+        for costs in (TaskCosts(task, batch.microbatch) for batch in task.batches)
+    )
+
+
+def _line(profile: Profile, microbatch: int | None) -> Line:
+    rates = {link.kind: link.alone.bytes_per_s for link in profile.machine.devices[0].links}
+    return Line(rates["h2d"], rates["d2h"], microbatch)
+
+
+def _row(profile: Profile, line: Line, budget: int, setting: Setting) -> Row:
+    problem = Problem.of(
+        profile,
+        devices=setting.devices,
+        device_bytes=budget,
+        host_bytes=setting.host_bytes,
+    )
+    try:
+        plan = build(
+            problem, profile_sha256="0" * 64, seconds=setting.seconds, seed=setting.seed
+        )  # the plan is not kept
+    except Infeasible as error:
+        return Row(line, budget, None, str(error), error.smallest or None)
+    except NoPlanFound as error:
+        return Row(line, budget, None, str(error))
+    return Row(line, budget, outcome(plan))
+
+
+def outcome(plan: Plan) -> Outcome:
+    """What a plan says about its case."""
+    kind, busy = bottleneck(longest(plan))
+    return Outcome(
+        step_us=step_us(plan),
+        bottleneck=kind,
+        busy=busy,
+        gap=plan.prediction.gap_ppm / 1e6,
+        peak_bytes=max(device.peak_bytes for device in plan.prediction.devices),
+        host_bytes=plan.host.bytes,
+    )
+
+
+def step_us(plan: Plan) -> int:
+    """Steady time of the busiest device, per step of the task with the most steps: with one task
+    its period."""
+    periods = {program.name: program.period_us for program in plan.programs}
+    busy = [0] * len(plan.devices)
+    for segment in plan.segments:
+        for device in segment.devices:
+            busy[device] += segment.rounds * periods[segment.program]
+    return max(busy) // max(task.steps for task in plan.tasks)
+
+
+def longest(plan: Plan) -> Program:
+    """The program that runs longest: its rounds in all segments times its period."""
+    programs = {program.name: program for program in plan.programs}
+    busy = dict.fromkeys(programs, 0)
+    for segment in plan.segments:
+        busy[segment.program] += segment.rounds * programs[segment.program].period_us
+    return programs[max(busy, key=lambda name: busy[name])]
+
+
+def bottleneck(program: Program) -> tuple[str, float]:
+    """The kind of stream (compute, h2d, d2h, p2p, host) that is busiest, and for which share of
+    a period."""
+    busy: dict[str, int] = {}
+    for op in program.round:
+        busy[op.stream] = busy.get(op.stream, 0) + op.end_us - op.start_us
+    stream = max(busy, key=lambda name: busy[name])
+    kind = "host" if stream.startswith("host") else stream.partition(".")[2]
+    return kind, busy[stream] / max(1, program.period_us)
+
+
+def _finished(rows: Sequence[Row], roomy: Row) -> list[Row]:
+    """A line's rows with the knee marked and the tax reckoned.
+
+    What fits a small budget fits a large one, so the line's shortest step is one that memory for
+    everything allows, even where the search did not find it there.
+    """
+    steps = [row.outcome.step_us for row in rows if row.outcome]
+    best = min(steps, default=0)
+    free = min([*steps, roomy.outcome.step_us]) if roomy.outcome else None
+    near = [r for r in rows if r.outcome and r.outcome.step_us <= best * (1 + KNEE)]
+    return [
+        replace(
+            row,
+            spill_tax=row.outcome.step_us / free if row.outcome and free else None,
+            knee=row in near[:1],
+        )
+        for row in rows
+    ]
