@@ -1,67 +1,90 @@
 """Named lower bounds on the makespan of any plan the executor could run.
 
-compute        all backward work (with its recomputation) plus the forward of every layer
-               outside the largest last shard that fits, spread evenly over the devices
+compute        one forward and one backward of every layer, spread evenly over the devices
 link           bytes that cannot stay on a device must cross its link every round, spread evenly
 load           steps x the best period of one task alone: compute, links, host and memory at
                once, with single layers as shards and free residency (a linear program)
+phase          steps x the best period of one task alone, of rounds that take all microbatches
+               of a shard in turn, or those of a block at the top one by one: what a layer needs
+               between its update and its forward, and between forward and backward, must cross
+               the link or hold memory meanwhile (`phases`); all tasks' spread over the devices
 critical-path  steps x the compute time of the longest task, which runs one step at a time
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.costs import Links, TaskCosts
+from planner.phases import Terms, optimum
 from planner.problem import Effort, Problem
 from planner.solver import minimise, solve
 from plans.schema import Bound
 from profiles.schema import Layer, Task
 
+_GROUPS = 12  # of the load program over phases
+
 
 @dataclass(frozen=True)
 class TaskBound:
-    """µs per step of one task alone that no plan can beat: compute, link load, and all at once."""
+    """µs per step of one task alone: compute, link load, all at once, and phase by phase.
+
+    No plan beats the first three, and none of the kind described above the last.
+    """
 
     compute_us: int
     link_us: int
-    period_us: int
+    load_us: int
+    phase_us: int
+
+    @property
+    def period_us(self) -> int:
+        return max(self.load_us, self.phase_us)
 
 
-def lower_bounds(problem: Problem, effort: Effort) -> tuple[Bound, ...]:
-    """All named bounds on the makespan, in µs."""
+def lower_bounds(problem: Problem, effort: Effort, *, phased: bool) -> tuple[Bound, ...]:
+    """All named bounds on the makespan, in µs; `phased` when the plan is of the kind that the
+    phase bound is about, and no device trains two tasks at once."""
     links = Links.of(problem.device)
     each = [(t, task_bound(t, links, problem.device_bytes, effort)) for t in problem.tasks]
     count = problem.devices
     return (
         Bound("compute", math.ceil(sum(t.steps * b.compute_us for t, b in each) / count)),
         Bound("link", math.ceil(sum(t.steps * b.link_us for t, b in each) / count)),
-        Bound("load", max(t.steps * b.period_us for t, b in each)),
+        Bound("load", max(t.steps * b.load_us for t, b in each)),
+        *([Bound("phase", _spread([t.steps * b.phase_us for t, b in each], count))] * phased),
         Bound("critical-path", max(t.steps * b.compute_us for t, b in each)),
     )
+
+
+def _spread(each_us: Sequence[int], devices: int) -> int:
+    """The longest, and all of them spread evenly."""
+    return max(max(each_us), math.ceil(sum(each_us) / devices))
 
 
 def task_bound(task: Task, links: Links, device_bytes: int, effort: Effort) -> TaskBound:
     """Bounds on one step of one task."""
     sizes = [TaskCosts(task, cost.microbatch) for cost in task.batches]
-    compute = min(_compute_us(costs, device_bytes) for costs in sizes)
+    compute = min(costs.microbatches * costs.total("backward") for costs in sizes)
     link = _load_us(sizes[0], links, device_bytes, 0, effort)
-    period = _load_us(sizes[0], links, device_bytes, compute, effort)
-    return TaskBound(compute, link, max(compute, period))
+    load = _load_us(sizes[0], links, device_bytes, compute, effort)
+    phase = min(phase_us(costs, links, device_bytes, effort) for costs in sizes)
+    return TaskBound(compute, link, max(compute, load), phase)
 
 
-def _compute_us(costs: TaskCosts, device_bytes: int) -> int:
-    """Backward of all layers, forward of those that the largest possible last shard leaves."""
-    count = len(costs.layers)
-    first = count - 1
-    while first > 0 and _alone_bytes(costs, first - 1, count) <= device_bytes:
-        first -= 1
-    return costs.microbatches * (costs.total("backward") + costs.total("forward", 0, first))
-
-
-def _alone_bytes(costs: TaskCosts, first: int, end: int) -> int:
-    """What the shard needs on its device at the very least while its backward runs."""
-    held = costs.total("param", first, end) + costs.total("grad", first, end)
-    return held + costs.backward_transient(first, end) + costs.batch_bytes
+def phase_us(costs: TaskCosts, links: Links, device_bytes: int, effort: Effort) -> int:
+    """The optimum of the load program over phases, at one microbatch size; 0 when it has none."""
+    fixed = costs.microbatches * costs.batch_bytes + costs.total("buffer")
+    terms = Terms(
+        [costs.shard(layer, layer + 1) for layer in range(len(costs.layers))],
+        costs.microbatches,
+        links.best_h2d,
+        links.best_d2h,
+        device_bytes - fixed,
+        links,
+    )
+    found = optimum(terms, _GROUPS, seconds=max(1.0, effort.left), seed=effort.seed)
+    return found.period_us if found else 0
 
 
 def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort: Effort) -> int:

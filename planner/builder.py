@@ -56,7 +56,8 @@ def build(
     search = _gantry if policy == "gantry" else _hydra
     planned = search(problem, effort)
     _host(problem, planned)  # refuses before the bounds take their time
-    bounds = lower_bounds(problem, effort)
+    phased = all(isinstance(p.choice, Choice) for p in planned)
+    bounds = lower_bounds(problem, effort, phased=phased)
     floor = max(bound.us for bound in bounds)
     lay = _segments_gantry if policy == "gantry" else _segments_hydra
     segments = lay(problem, planned, floor, effort)

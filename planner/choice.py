@@ -52,7 +52,7 @@ class Value:
 
     Steps below 0 lie in the round before, from `steps` on in the next one. A load may begin
     between `earliest` and the step before it is needed; `first` is then chosen by `lifetimes`.
-    parts: the value is so many equal buffers, one per microbatch.
+    parts: the value is so many equal buffers, one per microbatch. bytes: of all of them, aligned.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Choice:
         """Equal for equal choices of one task."""
         return self.costs.microbatch, self.cuts, self.modes, self.block, self.ahead
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Ops and buffers that the microbatches of a step make.
 
@@ -103,12 +103,12 @@ class Choice:
     def shards(self) -> tuple[ShardCost, ...]:
         return tuple(self.costs.shard(first, end) for first, end in pairwise(self.cuts))
 
-    @property
+    @cached_property
     def last(self) -> int:
         """The last shard's number."""
         return len(self.cuts) - 2
 
-    @property
+    @cached_property
     def turn(self) -> bool:
         """Whether there is a block of several shards and more than one microbatch."""
         return self.block < self.last and self.costs.microbatches > 1

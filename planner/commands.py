@@ -1,4 +1,4 @@
-"""What the commands of `python -m planner` do with their parsed options; each returns its exit code."""
+"""What the commands of `python -m planner` do with their options; each returns its exit code."""
 
 import argparse
 import json

@@ -17,12 +17,12 @@ Dependency = tuple[int, int]  # position in the round, rounds back (0 or 1)
 
 
 def dependencies(
-    entries: Sequence[Entry], overlaps: Mapping[str, Sequence[str]] = MappingProxyType({})
+    entries: Sequence[Entry], before: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> list[list[Dependency]]:
     """For every op, the ops it conflicts with that come before it, in a repeating round.
 
-    overlaps: for a buffer, those that share bytes with it. The first write of a value waits for
-    all that touched those; later accesses follow that write. Other buffers must be disjoint.
+    before: for a buffer, those whose bytes it takes over. The first write of a value waits for all
+    that touched those; later accesses follow that write. Other buffers must be disjoint.
     """
     writer: dict[str, Dependency] = {}
     readers: dict[str, list[Dependency]] = {}
@@ -30,20 +30,20 @@ def dependencies(
     for lap in (1, 0):
         for index, entry in enumerate(entries):
             reads, writes = set(entry.op.reads.values()), set(entry.op.writes.values())
-            before: set[Dependency] = set()
+            waits: set[Dependency] = set()
             for buffer in reads | writes:
                 if buffer in writer:
-                    before.add(writer[buffer])
+                    waits.add(writer[buffer])
             for buffer in writes:
-                before.update(readers.get(buffer, ()))
+                waits.update(readers.get(buffer, ()))
             for buffer in writes - reads:
-                for other in overlaps.get(buffer, ()):
+                for other in before.get(buffer, ()):
                     # Whoever wrote a value was before its readers.
                     touched = readers.get(other) or [writer[other]] if other in writer else ()
-                    before.update(touched)
+                    waits.update(touched)
             if lap == 0:
-                before.discard((index, 0))
-                found[index] = sorted(before)
+                waits.discard((index, 0))
+                found[index] = sorted(waits)
             for buffer in reads - writes:
                 readers.setdefault(buffer, []).append((index, lap))
             for buffer in writes:
@@ -52,10 +52,10 @@ def dependencies(
 
 
 def link(
-    entries: Sequence[Entry], overlaps: Mapping[str, Sequence[str]] = MappingProxyType({})
+    entries: Sequence[Entry], before: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> list[Entry]:
     """The ops with their `after` edges. `entries` is the order of meaning and of the streams."""
-    return named(entries, dependencies(entries, overlaps), range(len(entries)))
+    return named(entries, dependencies(entries, before), range(len(entries)))
 
 
 def named(

@@ -12,12 +12,13 @@ lowest gap that is free throughout its life.
           +------------------------------> steps
 """
 
-from collections.abc import Sequence
+from bisect import insort
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from planner.choice import Choice, Value
 from plans.schema import Buffer
-from profiles.codec import align
 
 _TRIES = 3  # with less memory for loads ahead, after gaps between values made the slab too large
 
@@ -29,7 +30,7 @@ class Slab:
     buffers: tuple[Buffer, ...]
     bytes: int
     live_bytes: int
-    overlaps: dict[str, list[str]]  # buffers that share bytes at different times
+    before: dict[str, list[str]]  # for a buffer, those whose bytes it takes over
 
     @property
     def waste_bytes(self) -> int:
@@ -43,16 +44,16 @@ def lay_out(choice: Choice, room: int) -> Slab:
     With room to spare loads run further ahead than `choice.ahead`.
     """
     values = [value for value in choice.values() if value.bytes]
-    least = _place(values, choice.steps)
-    if not choice.ahead or least.bytes >= room:
-        return least
-    limit = room
-    for _ in range(_TRIES):
-        slab = _place(_extend(values, choice.steps, limit), choice.steps)
-        if slab.bytes <= room:
-            return slab
-        limit -= slab.bytes - room
-    return least
+    steps = choice.steps
+    if choice.ahead and max(occupied(values, steps)) < room:
+        limit = room
+        for _ in range(_TRIES):
+            placed = _place(_extend(values, steps, limit), steps)
+            over = _end(placed) - room
+            if over <= 0:
+                return _slab(placed, steps)
+            limit -= over
+    return _slab(_place(values, steps), steps)
 
 
 def _mask(value: Value, steps: int) -> int:
@@ -100,41 +101,55 @@ def _extend(values: Sequence[Value], steps: int, limit: int) -> list[Value]:
     return [made.get(value.name, value) for value in values]
 
 
-def _place(values: Sequence[Value], steps: int) -> Slab:
+class _Placed(NamedTuple):
+    """A value at its offset; mask: its steps as bits."""
+
+    offset: int
+    end: int
+    mask: int
+    value: Value
+
+
+def _place(values: Sequence[Value], steps: int) -> list[_Placed]:
     """Offsets for the values: those that live all round at the bottom, the rest by size."""
     full = (1 << steps) - 1
-    masks = {value.name: _mask(value, steps) for value in values}
-    sized = [(align(v.bytes // v.parts) * v.parts, v) for v in values]
-    order = sorted(sized, key=lambda s: (masks[s[1].name] != full, -s[0], s[1].first, s[1].name))
-    bottom = 0
-    buffers: list[Buffer] = []
-    placed: list[tuple[int, int, int, Value]] = []  # offset, end, mask, value
-    for size, value in order:
-        mask = masks[value.name]
-        if mask == full:
-            offset = bottom
-            bottom += size
-        else:
-            offset = bottom
-            for low, high, other, _ in placed:
-                if other & mask:
-                    if low - offset >= size:
-                        break
-                    offset = max(offset, high)
-            placed.append((offset, offset + size, mask, value))
-            placed.sort(key=_by_offset)
-        buffers += _parts(value, offset)
-    slab = max((end for _, end, _, _ in placed), default=bottom)
-    live = max(occupied(values, steps))
-    return Slab(tuple(buffers), max(slab, bottom), live, _overlaps(placed))
+    masked = [(_mask(value, steps), value) for value in values]
+    always = [_Placed(0, v.bytes, mask, v) for mask, v in masked if mask == full]
+    rest = [(mask, v) for mask, v in masked if mask != full]
+    rest.sort(key=lambda item: (-item[1].bytes, item[1].first, item[1].name))
+    bottom, low = 0, []
+    for item in always:
+        low.append(item._replace(offset=bottom, end=bottom + item.end))
+        bottom += item.end
+    placed: list[_Placed] = []  # ascending by offset
+    for mask, value in rest:
+        offset = bottom
+        for there in placed:
+            if there.mask & mask:
+                if there.offset - offset >= value.bytes:
+                    break
+                if there.end > offset:
+                    offset = there.end
+        insort(placed, _Placed(offset, offset + value.bytes, mask, value), key=_offset)
+    return low + placed
 
 
-def _by_offset(placed: tuple[int, int, int, Value]) -> tuple[int, int]:
-    return placed[:2]
+def _offset(placed: _Placed) -> int:
+    return placed.offset
+
+
+def _end(placed: Sequence[_Placed]) -> int:
+    return max((item.end for item in placed), default=0)
+
+
+def _slab(placed: Sequence[_Placed], steps: int) -> Slab:
+    buffers = [buffer for item in placed for buffer in _parts(item.value, item.offset)]
+    live = max(occupied([item.value for item in placed], steps), default=0)
+    return Slab(tuple(buffers), _end(placed), live, _before(placed, steps))
 
 
 def _parts(value: Value, offset: int) -> list[Buffer]:
-    size = align(value.bytes // value.parts)
+    size = value.bytes // value.parts
     if value.parts == 1:
         return [Buffer(f"0/{value.name}", "0", offset, size)]
     return [
@@ -142,18 +157,45 @@ def _parts(value: Value, offset: int) -> list[Buffer]:
     ]
 
 
-def _overlaps(placed: Sequence[tuple[int, int, int, Value]]) -> dict[str, list[str]]:
-    """For every buffer those that share bytes with it. `placed` ascends by offset."""
-    pieces: list[tuple[int, int, str]] = []
-    for offset, _, _, value in placed:
-        pieces += [(b.offset, b.offset + b.bytes, b.name) for b in _parts(value, offset)]
-    pieces.sort()
-    found: dict[str, list[str]] = {name: [] for _, _, name in pieces}
-    active: list[tuple[int, int, str]] = []
-    for piece in pieces:
-        active = [other for other in active if other[1] > piece[0]]
-        for other in active:
-            found[other[2]].append(piece[2])
-            found[piece[2]].append(other[2])
-        active.append(piece)
+def _before(placed: Sequence[_Placed], steps: int) -> dict[str, list[str]]:
+    """For every buffer those whose bytes it takes over: the last there before it.
+
+    Who had the bytes still earlier was waited for by those.
+    """
+    full = (1 << steps) - 1
+    moving = [item for item in placed if item.mask != full]
+    moving.sort(key=_offset)
+    found: dict[str, list[str]] = {}
+    for item in moving:
+        others = []
+        for other in moving:
+            if other.offset >= item.end:
+                break
+            if other.end > item.offset and other is not item:
+                others.append(other)
+        others.sort(key=lambda other: (item.value.first - other.value.last - 1) % steps)
+        left = [(item.offset, item.end)]
+        for other in others:
+            if not left:
+                break
+            rest = [cut for low, high in left for cut in _without(low, high, other)]
+            if rest != left:
+                left = rest
+                _pair(item, other, found)
     return found
+
+
+def _without(low: int, high: int, other: _Placed) -> Iterator[tuple[int, int]]:
+    """What is left of a range."""
+    if low < min(high, other.offset):
+        yield low, min(high, other.offset)
+    if max(low, other.end) < high:
+        yield max(low, other.end), high
+
+
+def _pair(item: _Placed, other: _Placed, found: dict[str, list[str]]) -> None:
+    for mine in _parts(item.value, item.offset):
+        for theirs in _parts(other.value, other.offset):
+            if mine.offset < theirs.offset + theirs.bytes:
+                if theirs.offset < mine.offset + mine.bytes:
+                    found.setdefault(mine.name, []).append(theirs.name)

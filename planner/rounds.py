@@ -76,7 +76,7 @@ class Round:
         return Draft(
             us=[item.us for item in entries],
             streams=[item.op.stream for item in entries],
-            needs=dependencies(entries, self.slab.overlaps),
+            needs=dependencies(entries, self.slab.before),
             rank=rank,
             movable=frozenset(movable),
             fixed="0.compute",

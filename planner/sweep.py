@@ -108,20 +108,20 @@ def sweep(
             for budget in (*ordered, _ROOMY * in_memory_bytes(changed)):
                 found.append(_row(changed, line, budget, setting))
                 bar.update()
-            rows += _finished(found[:-1], found[-1])
+            rows += judged(found[:-1], found[-1])
     emulated = any(device.emulation for device in profile.machine.devices)
     return Sweep(tuple(rows), profile.estimated, emulated)
 
 
 def in_memory_bytes(profile: Profile) -> int:
-    """Of one device that keeps everything of its task, at any microbatch size: parameters,
-    gradients, state, batch, and what a backward of all layers holds; the most of any task."""
+    """Of a device that keeps all there is of its task: parameters, gradients, state, and of every
+    microbatch the batch and the graph, at the size that takes most; the most of any task."""
     return max(
         costs.total("param")
         + costs.total("grad")
         + costs.total("state")
         + costs.total("buffer")
-        + costs.microbatches * costs.batch_bytes
+        + costs.microbatches * (costs.batch_bytes + costs.total("saved"))
         + costs.backward_transient(0, len(costs.layers))
         for task in profile.tasks
         for costs in (TaskCosts(task, batch.microbatch) for batch in task.batches)
@@ -195,7 +195,7 @@ def bottleneck(program: Program) -> tuple[str, float]:
     return kind, busy[stream] / max(1, program.period_us)
 
 
-def _finished(rows: Sequence[Row], roomy: Row) -> list[Row]:
+def judged(rows: Sequence[Row], roomy: Row) -> list[Row]:
     """A line's rows with the knee marked and the tax reckoned.
 
     What fits a small budget fits a large one, so the line's shortest step is one that memory for

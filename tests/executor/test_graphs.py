@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -140,6 +141,31 @@ class Checkpointed(nn.Module):
         return y
 
 
+class Held(torch.autograd.Function):
+    """Squares; keeps its input where autograd does not see it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.x = x
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return 2 * ctx.x * grads[0]
+
+
+class Holding(nn.Module):
+    """Begins with a function that holds its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(Held.apply(x))  # type: ignore[no-untyped-call]
+        return y
+
+
 class Frozen(nn.Module):
     """A block none of whose parameters learns, around one that does."""
 
@@ -175,6 +201,7 @@ MODELS = {
     "hooks": _all(Hooked),
     "checkpoint": _all(Checkpointed),
     "frozen": _all(Frozen),
+    "holding": _all(Holding),
     "one module twice": _one_twice,
     "in place between layers": _activation_layers,
 }
@@ -257,11 +284,11 @@ class DrawsBackward(torch.autograd.Function):
     quiet = 0
 
     @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         return x * 2
 
     @staticmethod
-    def backward(ctx: object, *grads: Tensor) -> Tensor:
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
         DrawsBackward.quiet -= 1
         return grads[0] * 2 + (torch.rand(1) * 0 if DrawsBackward.quiet < 0 else 0)
 

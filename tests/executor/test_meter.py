@@ -53,3 +53,18 @@ def test_together_with_random_numbers() -> None:
     with MemoryMeter() as meter, RandomMode(state):
         F.dropout(x, 0.5)
     assert meter.peak_bytes >= 8000
+
+
+def test_a_meter_goes_on_where_it_was_left() -> None:
+    """Entered again, the peak begins at what is still alive; frees in between are seen."""
+    meter = MemoryMeter()
+    with meter:
+        a, b = torch.empty(1000, dtype=torch.uint8), torch.empty(500, dtype=torch.uint8)
+    del b
+    with meter.restart():
+        pass
+    assert meter.peak_bytes == meter.live_bytes == 1000
+    with meter.restart():
+        del a
+        torch.empty(300, dtype=torch.uint8)
+    assert (meter.peak_bytes, meter.live_bytes) == (1000, 0)

@@ -99,8 +99,8 @@ def _host_update(name: str, k: int) -> list[Op]:
 def packed_part(name: str) -> Part:
     """Three shards through three slots; what the first two pack waits in the host store.
 
-    Backward finds parameters in another slot than forward, and so it does the second one's input,
-    which was in the host store too.
+    Backward finds parameters in another slot than forward. So it does the second one's input, which
+    was in the host store too: where it was there is a gradient now.
     """
     base = streamed_part(name, slots=3)
     of = _with(base.task, _PACKS, _PACKS)
@@ -118,7 +118,7 @@ def packed_part(name: str) -> Part:
         x, store, there = f"{name}.x1.{m}", f"{name}.x1.h{m}", f"{name}.x1.back{m}"
         buffers[there], host[store] = ("0", IN), IN
         spills.append(copy(f"{name}.x1.S{m}", "0.d2h", "x", x, store, f"{name}.s0.F{m}"))
-        free = f"{name}.x1.S{m}", f"{name}.s1.B{m}@-1"
+        free = f"{name}.x1.S{m}", f"{name}.s0.B{m}@-1"
         fetches.append(copy(f"{name}.x1.P{m}", "0.h2d", "x", store, there, *free))
     fetches = fetches[4:] + fetches[2:4] + fetches[:2]  # the second shard goes back first
     copies = [o for o in base.round if o.stream == "0.h2d"]
@@ -128,19 +128,24 @@ def packed_part(name: str) -> Part:
 
 
 def _packing(old: Op, name: str) -> Op:
-    """A forward or backward of the first two shards, with the role of what is packed."""
-    shard, kind, m = old.id[-4], old.id[-2], old.id[-1]
-    if shard in "01" and kind == "F":
-        after = (*old.after, f"{name}.a0.S{m}") if shard == "1" else old.after
-        return replace(old, writes={**old.writes, "saved": f"{name}.out{m}"}, after=after)
-    if shard in "01" and kind == "B":
-        reads = {**old.reads, "saved": f"{name}.in{m}"}
-        after = (*old.after, f"{name}.a{shard}.P{m}")
-        if shard == "1":
-            reads["x"] = f"{name}.x1.back{m}"
-            after = (*after, f"{name}.x1.P{m}")
-        return replace(old, reads=reads, after=after)
-    return old
+    """The op with the role of what is packed, and with its boundaries where they now are."""
+    use, m = old.id[-4] + old.id[-2], old.id[-1]
+    reads, writes, after = dict(old.reads), dict(old.writes), list(old.after)
+    x, back = f"{name}.x1.{m}", f"{name}.x1.back{m}"
+    if use in ("0F", "1F"):
+        writes["saved"] = f"{name}.out{m}"
+        after += [f"{name}.a0.S{m}"] if use == "1F" else []
+    elif use == "2B":
+        writes["dx"] = x
+        after.append(f"{name}.x1.S{m}")
+    elif use == "1B":
+        reads |= {"saved": f"{name}.in{m}", "x": back, "dy": x}
+        writes["dx"] = back
+        after += [f"{name}.a1.P{m}", f"{name}.x1.P{m}"]
+    elif use == "0B":
+        reads |= {"saved": f"{name}.in{m}", "dy": back}
+        after.append(f"{name}.a0.P{m}")
+    return replace(old, reads=reads, writes=writes, after=tuple(after))
 
 
 def parked_part(name: str) -> Part:

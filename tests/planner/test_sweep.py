@@ -1,0 +1,345 @@
+"""What if: other links, other budgets, other microbatches."""
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from support import timetables
+from support.cli import nothing_written, planner_cli, refused, succeeded
+
+import plans
+import profiles
+from planner import Problem, build
+from planner.curves import figure, table, to_json
+from planner.overrides import only_microbatch, override
+from planner.sweep import (
+    Line,
+    Outcome,
+    Row,
+    Setting,
+    Sweep,
+    bottleneck,
+    in_memory_bytes,
+    judged,
+    longest,
+    step_us,
+    sweep,
+)
+from plans.schema import Op
+from profiles import synthetic
+from profiles.errors import FormatError
+from profiles.schema import Profile
+
+MIB = 1 << 20
+GB = 10**9
+
+
+def chain(**given: int) -> Profile:
+    """Eight layers of a MiB each, link-bound on 1 GB/s; the rate with both busy is 0.8 GB/s."""
+    task = synthetic.task("t", layers=8, steps=30, batch=4, heterogeneous=False)
+    sizes = {"usable_bytes": 64 * MIB, "bytes_per_s": GB, "both_bytes_per_s": 8 * GB // 10}
+    return synthetic.profile(task, **(sizes | given))
+
+
+# Overrides
+
+
+def test_overridden_links_keep_their_proportions_and_the_device_its_pace() -> None:
+    """Alone the rate that is asked for; both at once, and emulated, by the same factor."""
+    before, after = (p.machine.devices[0] for p in (chain(), override(chain(), h2d=3 * GB)))
+    into, out = after.links[:2]
+    assert (into.alone.bytes_per_s, into.both.bytes_per_s) == (3 * GB, 24 * GB // 10)
+    assert into.alone.latency_us == before.links[0].alone.latency_us
+    assert out == before.links[1]
+    assert after.emulation
+    assert (after.emulation.h2d_bytes_per_s, after.emulation.d2h_bytes_per_s) == (3 * GB, GB)
+
+
+def test_links_of_a_real_device_have_no_pace() -> None:
+    """Without emulation there is nothing to keep in step."""
+    profile = chain()
+    device = structs.replace(profile.machine.devices[0], emulation=None)
+    real = structs.replace(profile, machine=structs.replace(profile.machine, devices=(device,)))
+    changed = override(real, d2h=2 * GB).machine.devices[0]
+    assert changed.emulation is None
+    assert changed.links[1].alone.bytes_per_s == 2 * GB
+
+
+def test_without_rates_a_profile_is_what_it_was() -> None:
+    """None means: as profiled."""
+    assert override(chain()) == chain()
+
+
+def test_one_microbatch_size_is_left_and_it_must_be_measured() -> None:
+    """The profile stays sound; another size is refused with those that there are."""
+    only = only_microbatch(chain(), 2)
+    assert profiles.violations(only) == []
+    assert [len(layer.costs) for layer in only.tasks[0].layers] == [1] * 8
+    with pytest.raises(FormatError, match=r"t: microbatch 3 was not measured, only 1, 2, 4"):
+        only_microbatch(chain(), 3)
+
+
+# What a plan says
+
+
+def test_bottleneck_is_the_stream_that_is_busiest_in_a_period() -> None:
+    """Not the one with the longest op, and its share is of the period."""
+    program = timetables.plan().programs[0]
+    ops = (
+        Op("a.s0.B0", "0.compute", 0, 100),
+        Op("a.s0.P0", "0.h2d", 0, 60),
+        Op("a.s0.P1", "0.h2d", 60, 130),
+        Op("a.s0.U0", "host.0", 0, 90),
+    )
+    assert bottleneck(structs.replace(program, round=ops, period_us=260)) == ("h2d", 0.5)
+    assert bottleneck(structs.replace(program, round=ops[3:], period_us=100)) == ("host", 0.9)
+
+
+def test_step_of_one_task_is_its_period() -> None:
+    """Enter and leave, which happen once, are not in it."""
+    asked = Problem.of(chain(), devices=1, device_bytes=8 * MIB, host_bytes=None)
+    plan = build(asked, profile_sha256="0" * 64)
+    assert step_us(plan) == plan.programs[0].period_us == longest(plan).period_us
+
+
+def test_step_of_many_tasks_is_that_of_the_busiest_device() -> None:
+    """Tasks a and b, then c, on device 0; d on device 1 for as many rounds."""
+    plan = timetables.plan(rounds=4)
+    ab, c, d = (program.period_us for program in plan.programs)
+    assert step_us(plan) == max(ab + c, d)
+    assert longest(plan).period_us == max(ab, c, d)
+
+
+# Sweeps
+
+
+@pytest.fixture(scope="module")
+def swept() -> Sweep:
+    """One budget too small, three that do, over two links."""
+    return sweep(chain(), [6 * MIB, 16 * MIB, MIB, 48 * MIB], [(GB, GB), (4 * GB, 4 * GB)])
+
+
+def lines(of: Sweep) -> list[list[Row]]:
+    found: dict[Line, list[Row]] = {}
+    for row in of.rows:
+        found.setdefault(row.line, []).append(row)
+    return list(found.values())
+
+
+def test_budgets_ascend_within_each_line(swept: Sweep) -> None:
+    """A line per link, each with every budget once."""
+    budgets = [[row.device_bytes for row in rows] for rows in lines(swept)]
+    assert budgets == [[MIB, 6 * MIB, 16 * MIB, 48 * MIB]] * 2
+    assert [rows[0].line.h2d_bytes_per_s for rows in lines(swept)] == [GB, 4 * GB]
+
+
+def test_budget_that_is_too_small_says_which_would_do(swept: Sweep) -> None:
+    """With it there is a plan, with a byte less there is none."""
+    row = swept.rows[0]
+    assert row.outcome is None
+    assert row.smallest_bytes
+    (enough,) = sweep(chain(), [row.smallest_bytes], [(GB, GB)]).rows
+    (short,) = sweep(chain(), [row.smallest_bytes - 1], [(GB, GB)]).rows
+    assert enough.outcome
+    assert not short.outcome
+
+
+def test_memory_and_links_buy_time(swept: Sweep) -> None:
+    """More of either is never slower here; all in memory costs no tax, less of it costs some."""
+    slow, fast = (rows[1:] for rows in lines(swept))
+    steps = [[row.outcome.step_us for row in rows if row.outcome] for rows in (slow, fast)]
+    assert all(ones == sorted(ones, reverse=True) for ones in steps)
+    assert all(b <= a for a, b in zip(*steps, strict=True))
+    assert slow[-1].spill_tax == fast[-1].spill_tax == 1
+    assert slow[0].spill_tax
+    assert slow[0].spill_tax > 1.05
+
+
+def test_rows_are_what_build_says(swept: Sweep) -> None:
+    """A row is the plan of its budget and link, nothing else."""
+    asked = override(chain(), h2d=GB, d2h=GB)
+    problem = Problem.of(asked, devices=1, device_bytes=6 * MIB, host_bytes=None)
+    plan = build(problem, profile_sha256="0" * 64)
+    found = swept.rows[1].outcome
+    assert found
+    assert found.step_us == plan.programs[0].period_us
+    assert found.gap == plan.prediction.gap_ppm / 1e6
+    assert found.host_bytes == plan.host.bytes
+    assert found.peak_bytes == plan.prediction.devices[0].peak_bytes
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_more_than_in_memory_buys_nothing(size: int) -> None:
+    """Ten times the memory that keeps everything gives the same step, less is slower."""
+    profile = only_microbatch(chain(), size)
+    need = in_memory_bytes(profile)
+    found = sweep(profile, [need // 4, need, 10 * need])
+    less, enough, plenty = (row.outcome.step_us for row in found.rows if row.outcome)
+    assert less > enough == plenty
+
+
+def made(*steps: int | None) -> Sweep:
+    """A line of budgets 1, 2, ... GiB with these step times, None where there is no plan."""
+    line = Line(GB, GB, None)
+    rows = [
+        Row(
+            line,
+            (i + 1) << 30,
+            (us and Outcome(us, "h2d", 0.9, 0.1, 1, 1)) or None,
+            "infeasible: x",
+        )
+        for i, us in enumerate(steps)
+    ]
+    return Sweep(tuple(rows), estimated=False, emulated=False)
+
+
+def test_knee_is_the_smallest_budget_within_five_percent_of_the_best() -> None:
+    """One knee per line, not at a budget without a plan, and the last budget at the latest."""
+    for steps, expected in (
+        ((None, 200, 105, 100), 2),
+        ((None, 200, 106, 100), 3),
+        ((100, 100, 100), 0),
+        ((100, 103, 90), 2),
+    ):
+        rows = judged(made(*steps).rows, made(100).rows[0])
+        assert [i for i, row in enumerate(rows) if row.knee] == [expected]
+
+
+def test_sizes_of_microbatches_are_lines_of_their_own() -> None:
+    """Each size by itself; the free choice is as fast as the best of them."""
+    profile = chain()
+    found = sweep(profile, [8 * MIB], microbatches=(1, 2, 4))
+    steps = [row.outcome.step_us for row in found.rows if row.outcome]
+    assert [row.line.microbatch for row in found.rows] == [1, 2, 4]
+    assert len(set(steps)) > 1
+    (free,) = sweep(profile, [8 * MIB]).rows
+    assert free.outcome
+    assert free.outcome.step_us == min(steps)
+
+
+def test_time_limit_is_a_row_not_an_error() -> None:
+    """A search that finds nothing in time says so where its numbers would be."""
+    (row,) = sweep(chain(), [8 * MIB], setting=Setting(seconds=1e-9)).rows
+    assert row.outcome is None
+    assert "--time-limit" in row.problem
+    assert "--time-limit" in table(Sweep((row,), estimated=False, emulated=False))
+
+
+# For people and scripts
+
+
+def test_table_has_a_row_per_budget_and_marks_the_knee(swept: Sweep) -> None:
+    """A block per line after the note that times are emulated."""
+    note, *blocks = table(swept).split("\n\n")
+    assert note == "times are emulated"
+    assert [block.splitlines()[0] for block in blocks] == [
+        "h2d 1 GB/s, d2h 1 GB/s",
+        "h2d 4 GB/s, d2h 4 GB/s",
+    ]
+    for block in blocks:
+        assert block.count("<- knee") == 1
+        assert "1.0 MiB  infeasible: smallest --device-memory that would do: " in block
+
+
+def test_estimates_are_called_so() -> None:
+    """Nobody takes a formula for a measurement: in the table, in JSON, on the picture."""
+    found = sweep(structs.replace(chain(), estimated=True), [48 * MIB])
+    assert table(found).startswith("times are estimated and emulated\n")
+    assert to_json(found)["estimated"] is True
+    assert "estimated" in figure(found).axes[0].get_ylabel()
+
+
+def test_figure_has_a_curve_per_line_and_a_ring_at_its_knee(swept: Sweep) -> None:
+    """Budgets without a plan are left out, and time starts at zero."""
+    ax = figure(swept).axes[0]
+    curves, rings = ax.get_lines()[::2], ax.get_lines()[1::2]
+    assert len(curves) == len(rings) == 2
+    for rows, curve, ring in zip(lines(swept), curves, rings, strict=True):
+        points = [
+            (row.device_bytes / 2**30, row.outcome.step_us / 1e6) for row in rows if row.outcome
+        ]
+        assert list(map(tuple, curve.get_xydata())) == points
+        assert [tuple(ring.get_xydata()[0])] == [
+            point for point, row in zip(points, rows[1:], strict=True) if row.knee
+        ]
+    assert ax.get_ylim()[0] == 0
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    profiles.save("p.json", chain())
+    return tmp_path
+
+
+def test_sweep_command_prints_rows_and_draws(folder: Path) -> None:
+    """JSON rows are flat, and the picture is there."""
+    flags = ("--device-memory", "1MiB,6MiB,48MiB", "--h2d", "1GB/s,2GB/s", "--plot", "x.png")
+    found = json.loads(succeeded(planner_cli("sweep", "p.json", *flags, "--json")).out)
+    assert [(row["device_bytes"], row["h2d_bytes_per_s"]) for row in found["rows"]] == [
+        (size * MIB, rate * GB) for rate in (1, 2) for size in (1, 6, 48)
+    ]
+    assert all(row["d2h_bytes_per_s"] == GB for row in found["rows"])
+    assert found["rows"][0]["smallest_bytes"] > MIB
+    assert found["rows"][1].keys() >= {"step_us", "spill_tax", "bottleneck", "gap", "host_bytes"}
+    assert Path("x.png").stat().st_size > 1000
+
+
+def test_rates_of_both_directions_go_side_by_side(folder: Path) -> None:
+    """Two links, not four; one rate alone goes with each of the others."""
+    size = ("--device-memory", "48MiB", "--json")
+    paired = ("--h2d", "1GB/s,2GB/s", "--d2h", "3GB/s,4GB/s")
+    spread = ("--h2d", "1GB/s,2GB/s", "--d2h", "3GB/s")
+    for flags, expected in ((paired, [(1, 3), (2, 4)]), (spread, [(1, 3), (2, 3)])):
+        found = json.loads(succeeded(planner_cli("sweep", "p.json", *size, *flags)).out)["rows"]
+        rates = [(row["h2d_bytes_per_s"] // GB, row["d2h_bytes_per_s"] // GB) for row in found]
+        assert rates == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--microbatch", "3"), "t: microbatch 3 was not measured, only 1, 2, 4"),
+        (("--h2d", "1GB/s,2GB/s", "--d2h", "1GB/s,2GB/s,3GB/s"), "--h2d lists 2 rates and --d2h 3"),
+        (("--plot", "x.jpeg"), "x.jpeg: the name of a picture ends in .png"),
+        (("--plot", "p.json"), "p.json: cannot be written: this command reads it"),
+    ],
+)
+def test_sweep_refuses_what_cannot_be_asked(
+    folder: Path, flags: tuple[str, ...], text: str
+) -> None:
+    """One line, exit code 2, before any plan is made."""
+    with nothing_written():
+        answer = planner_cli("sweep", "p.json", "--device-memory", "8MiB", *flags)
+    refused(answer, 2, text)
+
+
+@pytest.mark.parametrize("flag", ["--device-memory", "--h2d", "--microbatch"])
+def test_lists_with_a_bad_value_are_usage_errors(folder: Path, flag: str) -> None:
+    """An empty or unreadable value between commas."""
+    given = {"--device-memory": "8MiB"} | {flag: "1,,x"}
+    answer = planner_cli("sweep", "p.json", *(word for pair in given.items() for word in pair))
+    assert answer.code == 2
+    assert f"argument {flag}" in answer.err
+
+
+def test_sweep_without_any_plan_is_infeasible(folder: Path) -> None:
+    """Exit code 3, and the table still says what would do."""
+    answer = planner_cli("sweep", "p.json", "--device-memory", "1MiB,2MiB")
+    assert answer.code == 3
+    assert answer.out.count("infeasible: smallest --device-memory that would do: ") == 2
+
+
+def test_built_plan_has_the_overridden_links(folder: Path) -> None:
+    """The run's pace follows, the override is on record, and JSON tells the period."""
+    flags = ("--device-memory", "8MiB", "--h2d", "4GB/s", "--d2h", "2GB/s", "--json")
+    found = json.loads(succeeded(planner_cli("build", "p.json", "-o", "x.json", *flags)).out)
+    succeeded(planner_cli("check", "x.json"))
+    plan = plans.load("x.json")
+    pace = plan.devices[0].emulation
+    assert pace
+    assert (pace.h2d_bytes_per_s, pace.d2h_bytes_per_s) == (4 * GB, 2 * GB)
+    assert plan.provenance["h2d"] == "4000000000 bytes/s"
+    assert found["period_us"] == plan.programs[0].period_us
+    assert found["periods_us"] == {"t": plan.programs[0].period_us}
