@@ -58,7 +58,8 @@ class Memory(NamedTuple):
 class UpdateCost(NamedTuple):
     """One optimizer step of some parameters.
 
-    peak_bytes: the most alive at once beside state_bytes, which the first step makes anew.
+    peak_bytes: the most alive at once beside state_bytes, which the first step makes anew: layer
+    by layer, or else what it makes counts as well.
     """
 
     state_bytes: int
@@ -201,7 +202,9 @@ def update_cost(
         update()
     with MemoryMeter() as later:
         update()
-    peak = max(first.peak_bytes - shard.state_bytes, later.peak_bytes)
+    piecewise = shard.optimizer is not None and shard.optimizer.piecewise
+    made = shard.state_bytes if piecewise else 0
+    peak = max(first.peak_bytes - made, later.peak_bytes)
     with loaded(bench, load):
         (duration,) = timed(lambda: _elapsed(update), samples)
     return UpdateCost(shard.state_bytes, peak, duration)

@@ -1,13 +1,14 @@
 """One shard's optimizer, with its state in flat memory that moves between host and device."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from executor.errors import RunError
-from executor.flat import Views, flat_bytes, spec_of
+from executor.flat import Views, spec_of, view
+from profiles.codec import align
 
 Factory = Callable[[list[nn.Parameter]], Optimizer]
 
@@ -19,14 +20,21 @@ class StateError(RunError):
 class ShardOptimizer:
     """A torch optimizer over one shard's parameters.
 
-    Its state is adopted after the first step: every floating tensor of its parameter's shape is
+    Its state is adopted in the first step: every floating tensor of its parameter's shape is
     moved into a flat, in parameter order and then in the order of its keys. Whatever else there
     is, such as a step counter, stays where torch keeps it.
+
+    `piecewise`: the first step goes parameter by parameter, so that no more than one parameter's
+    state is ever outside of the flat. Torch's own optimizers allow it, unless they make their
+    state beforehand; of others it is not known whether they count their steps.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], factory: Factory) -> None:
         self.parameters = list(parameters)
         self.optimizer = factory(self.parameters)
+        self.piecewise = (
+            type(self.optimizer).__module__.startswith("torch.optim.") and not self.optimizer.state
+        )
         self._slots: list[tuple[nn.Parameter, str]] | None = None
         self._views = Views([])
 
@@ -38,8 +46,7 @@ class ShardOptimizer:
     def step(self, state_flat: Tensor | None) -> None:
         """One optimizer step on the bound parameters and gradients, state in `state_flat`."""
         if self._slots is None:
-            self.optimizer.step()
-            self._adopt(state_flat)
+            self._first_step(torch.empty(0) if state_flat is None else state_flat)
             return
         self.bind(state_flat)
         self.optimizer.step()
@@ -51,22 +58,47 @@ class ShardOptimizer:
             for (parameter, key), view in zip(self._slots, self._views.at(state_flat), strict=True):
                 self.optimizer.state[parameter][key] = view
 
-    def _adopt(self, state_flat: Tensor | None) -> None:
-        self._slots = [
-            (parameter, key)
-            for parameter in self.parameters
-            for key, value in self.optimizer.state[parameter].items()
-            if _moves(value, parameter)
-        ]
-        specs = [spec_of(self.optimizer.state[p][key]) for p, key in self._slots]
-        room = 0 if state_flat is None else state_flat.numel()
-        if flat_bytes(specs) > room:
+    def _first_step(self, flat: Tensor) -> None:
+        """Step and move the new state into `flat`; StateError when it has no room for it."""
+        self._slots, specs, used = [], [], 0
+        for parameters in self._portions():
+            self.optimizer.step()
+            for parameter, key in self._made(parameters):
+                value = self.optimizer.state[parameter][key]
+                spec = spec_of(value)
+                if used + spec.bytes <= flat.numel():
+                    self.optimizer.state[parameter][key] = view(flat, spec, used).copy_(value)
+                self._slots.append((parameter, key))
+                specs.append(spec)
+                used += align(spec.bytes)
+        if used > flat.numel():
             raise StateError(
-                f"the optimizer keeps {flat_bytes(specs)} bytes of state, the plan has {room}; "
+                f"the optimizer keeps {used} bytes of state, the plan has {flat.numel()}; "
                 "profile and build again"
             )
         self._views = Views(specs)
-        self._return_strays(state_flat)
+
+    def _portions(self) -> Iterator[list[nn.Parameter]]:
+        """All parameters at once, or each in turn while the others have no gradient."""
+        if not self.piecewise:
+            yield self.parameters
+            return
+        grads = [parameter.grad for parameter in self.parameters]
+        for chosen, grad in zip(self.parameters, grads, strict=True):
+            for parameter in self.parameters:
+                parameter.grad = grad if parameter is chosen else None
+            yield [chosen]
+        for parameter, grad in zip(self.parameters, grads, strict=True):
+            parameter.grad = grad
+
+    def _made(self, parameters: Sequence[nn.Parameter]) -> list[tuple[nn.Parameter, str]]:
+        """The state of these parameters that moves."""
+        return [
+            (parameter, key)
+            for parameter in parameters
+            for key, value in self.optimizer.state[parameter].items()
+            if _moves(value, parameter)
+        ]
 
     def _return_strays(self, state_flat: Tensor | None) -> None:
         """Copy state that the optimizer made anew into the flat, and keep it there."""

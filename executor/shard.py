@@ -202,6 +202,12 @@ class Shard:
 
     def replica(self) -> "Shard":
         """The same layers as another shell, without parameters until some are bound."""
+        for parameter in self.parameters:
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+                raise WorkloadError(
+                    f"parameter {self._name(parameter)} has a hook, which would not see the "
+                    "gradients of devices; put it into the layer or the optimizer"
+                )
         memo: dict[int, object] = {id(p): _hollow(p) for p in self.parameters}
         memo |= {id(b): b for layer in self._layers for b in layer.buffers()}
         try:

@@ -182,6 +182,7 @@ def assemble(
             status="complete" if complete else "time-limit",
             candidates=sum(p.candidates for p in planned),
         ),
+        estimated=problem.estimated,
     )
     return structs.replace(draft, prediction=predict(draft, bounds))
 

@@ -104,6 +104,7 @@ def summary(plan: Plan) -> dict[str, Any]:
         "host_bytes": plan.host.bytes,
         "policy": plan.solver.policy,
         "status": plan.solver.status,
+        "estimated": plan.estimated,
     }
 
 

@@ -11,12 +11,12 @@ once for the first round:
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from planner.hazards import Dependency
 
-_ROUNDS = 3
+_ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,14 @@ def in_order(draft: Draft) -> Orders:
     return Orders(queues, draft.needs, frozenset())
 
 
-def dispatch(draft: Draft) -> Orders:
-    """The order in which the ops of the last but one round started."""
-    starts, later = _play(draft)
+def dispatched(draft: Draft) -> list[Orders]:
+    """The orders in which the ops of the last two rounds started, which may alternate."""
+    first, second, third = _play(draft)[-3:]
+    return [_ordered(draft, first, second), _ordered(draft, second, third)]
+
+
+def _ordered(draft: Draft, starts: list[int], later: list[int]) -> Orders:
+    """The order of the starts of a round; `later` are those of the round after it."""
     count = len(draft.us)
     anchor = min(
         (starts[at] for at in range(count) if at not in draft.movable and _loads(draft, at)),
@@ -66,13 +71,34 @@ def dispatch(draft: Draft) -> Orders:
         for at in draft.movable
         if starts[at] < anchor and all(back for _, back in draft.needs[at])
     )
-    when = [later[at] if at in moved else starts[at] for at in range(count)]
+    return _listed(draft, [(later if at in moved else starts)[at] for at in range(count)], moved)
+
+
+def _listed(draft: Draft, when: Sequence[int], moved: frozenset[int]) -> Orders:
+    """Streams in the order of `when`."""
+    count = len(draft.us)
     queues: dict[str, list[int]] = {}
     for at in sorted(range(count), key=lambda at: (when[at], at)):
         queues.setdefault(draft.streams[at], []).append(at)
     if draft.fixed in queues:
         queues[draft.fixed].sort()
     return Orders(queues, [_shifted(draft, at, moved) for at in range(count)], moved)
+
+
+def without(draft: Draft, orders: Orders, ops: Collection[int]) -> Orders:
+    """The same orders with some of the moved ops back in the round that they serve, each before
+    the first op that is wanted later."""
+    moved = orders.moved - frozenset(ops)
+    queues = {stream: [at for at in queue if at not in ops] for stream, queue in orders.queues.items()}
+    for at in sorted(ops, key=lambda at: draft.rank[at]):
+        queue = queues[draft.streams[at]]
+        later = (
+            place
+            for place, other in enumerate(queue)
+            if other not in moved and draft.rank[other] > draft.rank[at]
+        )
+        queue.insert(next(later, len(queue)), at)
+    return Orders(queues, [_shifted(draft, at, moved) for at in range(len(draft.us))], moved)
 
 
 def _loads(draft: Draft, at: int) -> bool:
@@ -89,8 +115,8 @@ def _shifted(draft: Draft, at: int, moved: frozenset[int]) -> list[Dependency]:
     return [(dep, back) for dep, back in shifted if back < 2]
 
 
-def _play(draft: Draft) -> tuple[list[int], list[int]]:
-    """Starts of the last two rounds played."""
+def _play(draft: Draft) -> list[list[int]]:
+    """Starts of the rounds played."""
     count = len(draft.us)
     followers: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     waiting = [[0] * count for _ in range(_ROUNDS)]
@@ -119,7 +145,7 @@ def _play(draft: Draft) -> tuple[list[int], list[int]]:
                 busy[number] = True
                 heapq.heappush(ends, (now + draft.us[at], lap, at))
         if not ends:
-            return starts[-2], starts[-1]
+            return starts
         now = ends[0][0]
         while ends and ends[0][0] == now:
             _, lap, at = heapq.heappop(ends)

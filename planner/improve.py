@@ -46,6 +46,10 @@ def _moves(made: Round) -> Iterator[Choice]:
     for k in sorted(range(len(choice.modes)), key=lambda k: (k not in critical, k)):
         for other in _others(choice, k):
             yield with_mode(choice, k, other)
+        for near in (k - 1, k + 1):
+            if 0 <= near <= choice.last and choice.modes[near] != choice.modes[k]:
+                swapped = with_mode(choice, k, choice.modes[near])
+                yield resettled(with_mode(swapped, near, choice.modes[k]))
         if k == 0 and choice.costs.microbatches > 1:
             for block in (choice.block - 1, choice.block + 1):
                 if 0 <= block <= choice.last:

@@ -146,13 +146,12 @@ class Phases:
                 self.model += self.part(i, "streamed") + self.last[i] + graph <= 1
         self.slab: list[Any] = [self._always()] * self.windows
         self.reserve: list[Any] = [0] * self.windows
-        h2d = [self._var(f"zi{w}") for w in range(self.windows)]
-        d2h = [self._var(f"zo{w}") for w in range(self.windows)]
-        self.model += lp_sum(h2d) == self._free_in()
-        self.model += lp_sum(d2h) == self._free_out()
+        h2d: list[Any] = [0] * self.windows
+        d2h: list[Any] = [0] * self.windows
         host: list[Any] = [0] * self.windows
         for g in range(self.groups):
             self._flows(g, h2d, d2h, host)
+            self._states(g, h2d, d2h)
             self._aside(g, h2d, d2h)
             self._graphs(g)
         if self.terms.plan:
@@ -206,21 +205,41 @@ class Phases:
         held += copies * item.state_bytes / _MB * self.part(i, "", "device-streamed")
         return 0, held + copies * item.grad_bytes / _MB * (1 - self.last[i])
 
-    def _free_in(self) -> Any:
-        """MB that come in at any time: state updated on the device."""
-        return lp_sum(
-            item.state_bytes / _MB * self.part(i, "", "device-streamed")
-            for i, item in enumerate(self.terms.items)
+    def _states(self, g: int, h2d: list[Any], d2h: list[Any]) -> None:
+        """State updated on the device comes in until B_g and leaves from then on, and parameters
+        with it; in a plan not long before and after."""
+        items = [(i, self.terms.items[i]) for i in self.members(g)]
+        states = lp_sum(
+            x.state_bytes / _MB * self.part(i, "", "device-streamed") for i, x in items
         )
-
-    def _free_out(self) -> Any:
-        return lp_sum(
-            item.state_bytes / _MB * self.part(i, "", "device-streamed")
-            + item.param_bytes
+        evicted = lp_sum(
+            x.param_bytes
             / _MB
             * (self.part(i, "kept", "device-streamed") + self.part(i, "streamed", "device-streamed"))
-            for i, item in enumerate(self.terms.items)
+            for i, x in items
         )
+        reach = 3 if self.terms.plan else self.windows - 1
+        down, count = self.backward(g), self.windows
+        before = [(down - n) % count for n in range(reach, -1, -1)]
+        after = [(down + n) % count for n in range(reach + 1)]
+        into, out = self._spread(before, h2d, f"zi{g}"), self._spread(after, d2h, f"zo{g}")
+        for there, w in zip(into, before, strict=True):
+            if w != down and self.terms.plan:
+                self.slab[w] = self.slab[w] + there
+        for gone, w in zip(out, after, strict=True):
+            if self.terms.plan:
+                self.slab[w] = self.slab[w] + states + evicted - gone
+        self.model += into[-1] == states
+        self.model += out[-1] == states + evicted
+
+    def _spread(self, windows: Sequence[int], link: list[Any], name: str) -> list[Any]:
+        """A flow over a link in these windows: what has crossed it by the end of each."""
+        sums: list[Any] = []
+        for w in windows:
+            part = self._var(f"{name}_{w}")
+            link[w] += part
+            sums.append(self._name((sums[-1] if sums else 0) + part, f"{name}c_{w}"))
+        return sums
 
     def _aside(self, g: int, h2d: list[Any], d2h: list[Any]) -> None:
         """What is put aside on the host from F_g to B_g: packed activations, boundaries.

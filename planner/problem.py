@@ -18,6 +18,7 @@ class Problem:
     devices: int
     device_bytes: int
     host_bytes: int
+    estimated: bool = False  # times from formulas, not from measurements
 
     @classmethod
     def of(
@@ -31,6 +32,7 @@ class Problem:
             devices,
             device_bytes or device.usable_bytes,
             host_bytes or profile.machine.host.usable_bytes,
+            profile.estimated,
         )
 
 

@@ -32,9 +32,11 @@ _GROUPS = 8  # of the load program
 _ITEMS = 64  # of the load program, at most
 _GUIDES = 4  # solutions of it that are made into plans
 _SHRINKS = 4  # times that a solution is asked for with less memory
-_STARTS = 2  # plans that are improved
+_STARTS = 5  # plans that are improved a little
+_FIRST = 30  # evaluations for one of them
+_BETTER = 2  # plans that are improved further
 _FINALS = 3  # plans that are looked at microbatch by microbatch
-_EVALUATIONS = 150  # of one of them
+_EVALUATIONS = 120  # for one of them
 _STAYS = Mode("resident", "device")
 
 
@@ -90,8 +92,10 @@ class Search:
                     f"{self.task.name}: no plan within the time limit; raise --time-limit"
                 )
             raise self._too_small()
-        better = [improve(start, self._round, _EVALUATIONS) for start in starts[:_STARTS]]
-        ends = sorted([*better, *starts[:_STARTS]], key=score)[:_FINALS]
+        short = [improve(start, self._round, _FIRST) for start in starts[:_STARTS]]
+        short.sort(key=score)
+        long = [improve(start, self._round, _EVALUATIONS) for start in short[:_BETTER]]
+        ends = sorted([*long, *short], key=score)[:_FINALS]
         exact = [self._round(replace(made.choice, lumped=False)) for made in ends]
         final = min((made for made in exact if made), key=score)
         return Found(final.choice, final.program(), self.tried, effort.left > 0)

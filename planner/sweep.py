@@ -23,7 +23,6 @@ from plans.schema import Plan, Program
 from profiles.schema import Profile
 
 KNEE = 0.05
-_ROOMY = 2  # times the footprint: more than any plan of the model uses
 
 Link = tuple[int | None, int | None]  # h2d and d2h alone, bytes per second; None: as profiled
 
@@ -105,7 +104,7 @@ def sweep(
         for changed, size in zip(lines, sizes, strict=True):
             line = _line(changed, size)
             found = []
-            for budget in (*ordered, _ROOMY * in_memory_bytes(changed)):
+            for budget in (*ordered, in_memory_bytes(changed)):
                 found.append(_row(changed, line, budget, setting))
                 bar.update()
             rows += judged(found[:-1], found[-1])

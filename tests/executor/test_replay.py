@@ -31,7 +31,9 @@ def test_bits_of_the_plain_loop(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", ["streamed", "pipeline", "fleet"])
+@pytest.mark.parametrize(
+    "name", ["streamed", "pipeline", "fleet", "saved", "packed", "state", "returned", "mixed"]
+)
 def test_any_order_gives_the_same_bits(name: str, seed: int) -> None:
     """Random delays before every op change the order of the streams and nothing else."""
     tasks = tasks_for(handmade.PLANS[name]())

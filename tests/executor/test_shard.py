@@ -147,3 +147,11 @@ def test_state_that_does_not_fit() -> None:
     shard.backward(shard.graph(torch.rand(1, 4), dx=False, targets=torch.rand(1, 4)))
     with pytest.raises(RunError, match="keeps 1024 bytes of state, the plan has 256"):
         shard.update(params, grads, aligned(256))
+
+
+def test_a_parameter_with_a_hook() -> None:
+    """What changes a gradient outside of the layer is refused, not lost."""
+    layer = nn.Linear(4, 4)
+    layer.bias.register_hook(lambda grad: grad * 2)
+    with pytest.raises(WorkloadError, match="parameter bias of layer 0 of the shard has a hook"):
+        Shard([layer], make_optimizer).replica()

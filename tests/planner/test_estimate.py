@@ -140,6 +140,22 @@ def test_an_update_touches_28_bytes_per_parameter_under_adamw() -> None:
         assert layer.update_host.median_us > 10 * layer.update_device.median_us
 
 
+def test_one_token_costs_passes_over_the_parameters() -> None:
+    """Forward reads them; backward reads them, writes their gradients and adds those (3 more)."""
+    layer = block_of(Spec("llama-70b", "a100-40", 1, 1))
+    pass_us = layer.param_bytes / (GPUS["a100-40"].bytes_per_s * BANDWIDTH) * 1e6
+    assert layer.costs[0].forward.median_us == pytest.approx(pass_us, rel=0.1)
+    assert layer.costs[0].backward.median_us == pytest.approx(5 * pass_us, rel=0.1)
+
+
+def test_a_copy_inside_the_device_reads_and_writes() -> None:
+    """Half the usable memory bandwidth, whatever else goes on."""
+    links = estimate(Spec("gpt2", "h200", 1)).machine.devices[0].links
+    inside = next(link for link in links if link.kind == "d2d")
+    assert inside.alone == inside.both
+    assert inside.alone.bytes_per_s == pytest.approx(4.8e12 * BANDWIDTH / 2)
+
+
 def test_measured_bert_layers_take_up_to_a_quarter_longer() -> None:
     """1080 Ti, fp32, from 8 samples on: theirs has scores and dropout in memory besides."""
     spec = Spec("bert-large", "1080ti", 32, dtype="fp32")

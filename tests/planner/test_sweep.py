@@ -109,6 +109,10 @@ def test_step_of_many_tasks_is_that_of_the_busiest_device() -> None:
     ab, c, d = (program.period_us for program in plan.programs)
     assert step_us(plan) == max(ab + c, d)
     assert longest(plan).period_us == max(ab, c, d)
+    for segment in plan.segments:
+        others = tuple(one for one in plan.segments if one is not segment)
+        often = (*others, structs.replace(segment, rounds=400))
+        assert longest(structs.replace(plan, segments=often)).name == segment.program
 
 
 # Sweeps
@@ -204,6 +208,14 @@ def test_knee_is_the_smallest_budget_within_five_percent_of_the_best() -> None:
     ):
         rows = judged(made(*steps).rows, made(100).rows[0])
         assert [i for i, row in enumerate(rows) if row.knee] == [expected]
+
+
+def test_tax_is_over_the_shortest_step_known() -> None:
+    """A plan that fits less memory fits more: no tax is below 1, wherever the search found it."""
+    for free, expected in ((80, [1.25, 1.125]), (120, [100 / 90, 1])):
+        rows = judged(made(100, 90).rows, made(free).rows[0])
+        assert [row.spill_tax for row in rows] == expected
+    assert [row.spill_tax for row in judged(made(100).rows, made(None).rows[0])] == [None]
 
 
 def test_sizes_of_microbatches_are_lines_of_their_own() -> None:
@@ -307,9 +319,10 @@ def test_rates_of_both_directions_go_side_by_side(folder: Path) -> None:
     ],
 )
 def test_sweep_refuses_what_cannot_be_asked(
-    folder: Path, flags: tuple[str, ...], text: str
+    folder: Path, flags: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line, exit code 2, before any plan is made."""
+    monkeypatch.setattr("planner.sweep.build", lambda *_, **__: pytest.fail("a plan was made"))
     with nothing_written():
         answer = planner_cli("sweep", "p.json", "--device-memory", "8MiB", *flags)
     refused(answer, 2, text)

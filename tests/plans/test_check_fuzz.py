@@ -32,7 +32,9 @@ streams = st.sampled_from(
     [f"{d}.{kind}" for d in (0, 1, 7, BIG) for kind in ("compute", "h2d", "d2h", "p2p")]
     + ["host.0", "host.1", "host.99", "00.compute", "\u0663.h2d", "0.compute\n"]
 )
-items = st.sampled_from(["s0", "s1", "s9", "s00", "batch", "x0", "x1", "dx1", f"s{BIG}"])
+items = st.sampled_from(
+    ["s0", "s1", "s9", "s00", "batch", "x0", "x1", "dx1", "a0", "a1", f"s{BIG}"]
+)
 op_ids = st.builds(
     lambda task, item, kind, index: f"{task}.{item}.{kind}{index}",
     st.sampled_from(["a", "b", "c"]),
@@ -41,7 +43,7 @@ op_ids = st.builds(
     st.sampled_from([0, 1, 2, BIG]),
 )
 roles = st.dictionaries(
-    st.sampled_from(["param", "state", "grad", "batch", "x", "y", "dx", "dy", "other"]),
+    st.sampled_from(["param", "state", "grad", "batch", "x", "y", "dx", "dy", "other", "saved"]),
     buffer_names,
     max_size=4,
 )

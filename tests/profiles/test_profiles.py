@@ -25,6 +25,9 @@ def edited(*path: Any, value: Any) -> bytes:
     return json.dumps(data).encode()
 
 
+LINKS = json.loads(pretty(PROFILE))["machine"]["devices"][0]["links"]
+
+
 def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
     """A profile survives the round trip through its file."""
     profiles.save(tmp_path / "p.json", PROFILE)
@@ -72,6 +75,7 @@ def test_a_bad_file_is_one_line_with_its_place(data: bytes, message: str) -> Non
             "p90 0 are not ascending",
         ),
         (edited("machine", "devices", 0, "links", value=[]), "needs one h2d link, has 0"),
+        (edited("machine", "devices", 0, "links", value=[*LINKS, LINKS[2]]), "has 2 d2d links"),
     ],
 )
 def test_a_profile_that_contradicts_itself_is_refused(data: bytes, message: str) -> None:
