@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from executor.errors import RunError
-from executor.flat import Views, spec_of, view
+from executor.flat import Spec, Views, spec_of, view
 from profiles.codec import align
 
 Factory = Callable[[list[nn.Parameter]], Optimizer]
@@ -55,22 +55,19 @@ class ShardOptimizer:
     def bind(self, state_flat: Tensor | None) -> None:
         """Point the adopted state at `state_flat`, whose bytes are already there."""
         if self._slots and state_flat is not None:
-            for (parameter, key), view in zip(self._slots, self._views.at(state_flat), strict=True):
-                self.optimizer.state[parameter][key] = view
+            for (parameter, key), home in zip(self._slots, self._views.at(state_flat), strict=True):
+                self.optimizer.state[parameter][key] = home
 
     def _first_step(self, flat: Tensor) -> None:
         """Step and move the new state into `flat`; StateError when it has no room for it."""
-        self._slots, specs, used = [], [], 0
+        self._slots, used = [], 0
+        specs: list[Spec] = []
         for parameters in self._portions():
             self.optimizer.step()
             for parameter, key in self._made(parameters):
-                value = self.optimizer.state[parameter][key]
-                spec = spec_of(value)
-                if used + spec.bytes <= flat.numel():
-                    self.optimizer.state[parameter][key] = view(flat, spec, used).copy_(value)
+                specs.append(self._adopt(parameter, key, flat[used:]))
                 self._slots.append((parameter, key))
-                specs.append(spec)
-                used += align(spec.bytes)
+                used += align(specs[-1].bytes)
         if used > flat.numel():
             raise StateError(
                 f"the optimizer keeps {used} bytes of state, the plan has {flat.numel()}; "
@@ -78,16 +75,26 @@ class ShardOptimizer:
             )
         self._views = Views(specs)
 
+    def _adopt(self, parameter: nn.Parameter, key: str, room: Tensor) -> Spec:
+        """Move one tensor of the state to the beginning of `room`, if it fits."""
+        value = self.optimizer.state[parameter][key]
+        spec = spec_of(value)
+        if spec.bytes <= room.numel():
+            self.optimizer.state[parameter][key] = view(room, spec).copy_(value)
+        return spec
+
     def _portions(self) -> Iterator[list[nn.Parameter]]:
         """All parameters at once, or each in turn while the others have no gradient."""
         if not self.piecewise:
             yield self.parameters
             return
         grads = [parameter.grad for parameter in self.parameters]
-        for chosen, grad in zip(self.parameters, grads, strict=True):
-            for parameter in self.parameters:
-                parameter.grad = grad if parameter is chosen else None
-            yield [chosen]
+        for parameter in self.parameters:
+            parameter.grad = None
+        for parameter, grad in zip(self.parameters, grads, strict=True):
+            parameter.grad = grad
+            yield [parameter]
+            parameter.grad = None
         for parameter, grad in zip(self.parameters, grads, strict=True):
             parameter.grad = grad
 
@@ -104,11 +111,11 @@ class ShardOptimizer:
         """Copy state that the optimizer made anew into the flat, and keep it there."""
         if not self._slots or state_flat is None:
             return
-        for (parameter, key), view in zip(self._slots, self._views.at(state_flat), strict=True):
+        for (parameter, key), home in zip(self._slots, self._views.at(state_flat), strict=True):
             value = self.optimizer.state[parameter][key]
-            if value is not view:
-                view.copy_(value)
-                self.optimizer.state[parameter][key] = view
+            if value is not home:
+                home.copy_(value)
+                self.optimizer.state[parameter][key] = home
 
 
 def _moves(value: object, parameter: nn.Parameter) -> bool:

@@ -16,6 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from executor.errors import WorkloadError, one_line
 from executor.flat import Spec, Views, spec_of, view
+from executor.gradients import Home, foreign_hooks, homes
 from executor.optimizer import Factory, ShardOptimizer
 from executor.packing import PackError, Packing
 
@@ -66,7 +67,8 @@ class Shard:
         self.trainable = [p for p in self.parameters if p.requires_grad]
         self._params = Views([spec_of(p) for p in self.parameters])
         self._grads = Views([spec_of(p) for p in self.trainable])
-        self._param_flat = self._grad_flat = torch.empty(0, dtype=torch.uint8)
+        self._param_flat = torch.empty(0, dtype=torch.uint8)
+        self._homes: list[Home] | None = None
         self._optimizer: ShardOptimizer | None = None
 
     @property
@@ -102,11 +104,10 @@ class Shard:
         self._param_flat = flat
 
     def bind_grads(self, flat: Tensor) -> None:
-        """Let gradients accumulate in `flat`."""
+        """Let gradients end in `flat`."""
         for parameter, value in zip(self.trainable, self._grads.at(flat), strict=True):
             if parameter.grad is not value:
                 parameter.grad = value
-        self._grad_flat = flat
 
     def forward(self, x: Tensor, out: Tensor) -> Spec:
         """Run the layers on `x` without a graph and write the boundary to `out` (uint8).
@@ -162,9 +163,7 @@ class Shard:
         Any shard but the last takes `dy`. `dx` (uint8) is written last and may share bytes with
         the input or `dy`. Without `add` the gradient flat is overwritten.
         """
-        if not add:
-            self._grad_flat.zero_()
-        before = [p.grad._version for p in self.trainable if p.grad is not None]
+        before = self._expect_gradients(add)
         if graph.end is not None:
             torch.autograd.backward(graph.end, dy)
         self._all_reached(before)
@@ -203,7 +202,7 @@ class Shard:
     def replica(self) -> "Shard":
         """The same layers as another shell, without parameters until some are bound."""
         for parameter in self.parameters:
-            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            if foreign_hooks(parameter):
                 raise WorkloadError(
                     f"parameter {self._name(parameter)} has a hook, which would not see the "
                     "gradients of devices; put it into the layer or the optimizer"
@@ -245,6 +244,19 @@ class Shard:
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise WorkloadError("the loss function must return a scalar tensor")
         return loss / self._microbatches
+
+    def _expect_gradients(self, add: bool) -> list[int]:
+        """Say where gradients end; versions of the bound ones if they are added to, else -1."""
+        if self._homes is None:
+            self._homes = homes(self.trainable)
+        before = []
+        for parameter, home in zip(self.trainable, self._homes, strict=True):
+            assert parameter.grad is not None, "gradients are bound before a backward"
+            home.view = parameter.grad
+            before.append(home.view._version if add else -1)
+            if not add:
+                parameter.grad = None
+        return before
 
     def _all_reached(self, before: list[int]) -> None:
         """An ordinary loop would skip a parameter without gradient; here it would see zeros."""

@@ -1,5 +1,6 @@
 """A sweep for people and scripts: a table, JSON, and step time drawn over memory."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from profiles.units import show_bytes, show_us
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_HEAD = ("memory", "step", "spill tax", "bottleneck", "busy", "gap", "peak", "host", "")
 
 
 def to_json(of: Sweep) -> dict[str, Any]:
@@ -29,15 +32,28 @@ def table(of: Sweep) -> str:
         word for word, holds in (("estimated", of.estimated), ("emulated", of.emulated)) if holds
     ]
     blocks = [f"times are {' and '.join(marks)}"] if marks else []
-    head = ("memory", "step", "spill tax", "bottleneck", "busy", "gap", "peak", "host", "")
     for line, rows in groupby(of.rows, key=lambda row: row.line):
         held = list(rows)
-        cells = iter(columns([head, *(_cells(row) for row in held if row.outcome)], numbers=True))
+        cells = iter(columns([_HEAD, *(_cells(row) for row in held if row.outcome)], numbers=True))
         lines = [name(line), "  " + next(cells)]
         for row in held:
             lines.append("  " + (next(cells) if row.outcome else _unplanned(row)))
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def side_by_side(of: Mapping[str, Sweep]) -> str:
+    """Sweeps of different models or machines in one table, a row for every case of each."""
+    table = [("", *_HEAD[:-1])]
+    unplanned = []
+    for what, found in of.items():
+        mark = " (estimated)" if found.estimated else " (emulated)" if found.emulated else ""
+        for row in found.rows:
+            if row.outcome:
+                table.append((what + mark, *_cells(row)[:-1]))
+            else:
+                unplanned.append(f"{what}: {_unplanned(row)}")
+    return "\n".join([*columns(table, numbers=True), *unplanned])
 
 
 def name(line: Line) -> str:

@@ -5,7 +5,7 @@ What does not touch the cycle of ops that makes the period cannot shorten it, un
 it frees; so the shards on that cycle come first.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from planner.choice import Choice
@@ -14,23 +14,28 @@ from planner.rounds import Round
 
 Evaluate = Callable[[Choice], Round | None]  # None when the choice does not fit
 
+_REJECTIONS = 4  # choices that do not fit, for the price of one that does
+_LEAST = 40  # ops that the smallest choice counts for
 _ACTS: tuple[Activations, ...] = ("recompute", "saved", "offload")
 
 
-def improve(start: Round, evaluate: Evaluate, evaluations: int) -> Round:
-    """The best found from `start` on with so many evaluations at most."""
+def improve(start: Round, points: Sequence[int], evaluate: Evaluate, ops: int) -> Round:
+    """The best found from `start` on, simulating so many ops at most.
+
+    points: where the chain of layers may be cut. Choices that do not fit cost a part of it.
+    """
     best, seen = start, {start.choice.key}
-    moves = _moves(best)
-    while evaluations > 0:
+    moves = _moves(best, points)
+    while ops > 0:
         choice = next((m for m in moves if m.key not in seen), None)
         if choice is None:
             return best
         seen.add(choice.key)
         made = evaluate(choice)
-        evaluations -= 1
+        ops -= max(_LEAST, len(best.entries)) // (1 if made else _REJECTIONS)
         if made and score(made) < score(best):
             best = made
-            moves = _moves(best)
+            moves = _moves(best, points)
     return best
 
 
@@ -39,7 +44,7 @@ def score(made: Round) -> tuple[int, int]:
     return made.period_us, sum(made.draft.us)
 
 
-def _moves(made: Round) -> Iterator[Choice]:
+def _moves(made: Round, points: Sequence[int]) -> Iterator[Choice]:
     """All choices one change away, those that touch the critical cycle first."""
     choice = made.choice
     critical = made.critical()
@@ -50,10 +55,39 @@ def _moves(made: Round) -> Iterator[Choice]:
             if 0 <= near <= choice.last and choice.modes[near] != choice.modes[k]:
                 swapped = with_mode(choice, k, choice.modes[near])
                 yield resettled(with_mode(swapped, near, choice.modes[k]))
+        yield from _recut(choice, k, points)
         if k == 0 and choice.costs.microbatches > 1:
             for block in (choice.block - 1, choice.block + 1):
                 if 0 <= block <= choice.last:
                     yield resettled(replace(choice, block=block))
+
+
+def _recut(choice: Choice, k: int, points: Sequence[int]) -> Iterator[Choice]:
+    """Shard k split in two, joined with the next one, or its end moved by one point."""
+    cuts, modes, block = choice.cuts, choice.modes, choice.block
+    first, end = points.index(cuts[k]), points.index(cuts[k + 1])
+    if end - first > 1:
+        middle = points[(first + end) // 2]
+        split = (*modes[: k + 1], *modes[k:])
+        yield resettled(
+            replace(
+                choice,
+                cuts=(*cuts[: k + 1], middle, *cuts[k + 1 :]),
+                modes=split,
+                block=block + (block > k),
+            )
+        )
+    if k == choice.last:
+        return
+    joined = (*modes[:k], *modes[k + 1 :])
+    yield resettled(
+        replace(
+            choice, cuts=(*cuts[: k + 1], *cuts[k + 2 :]), modes=joined, block=block - (block > k)
+        )
+    )
+    for point in (points[end - 1], points[end + 1]):
+        if cuts[k] < point < cuts[k + 2]:
+            yield resettled(replace(choice, cuts=(*cuts[: k + 1], point, *cuts[k + 2 :])))
 
 
 def _others(choice: Choice, k: int) -> Iterator[Mode]:

@@ -18,14 +18,13 @@ def rounded(
     cuts: tuple[int, ...],
     items: Sequence[tuple[int, int]],
     weights: Sequence[Weights],
+    block: int,
 ) -> Choice:
-    """A choice with these cuts. `items`: the layers (first, end) that each of `weights` is for.
+    """A choice with these cuts and this block, whose shards keep their graphs.
 
-    What the solution has in the last shard goes into the block of those that take microbatches
-    one by one, and keeps its graphs.
+    items: the layers (first, end) that each of `weights` is for.
     """
     last = len(cuts) - 2
-    block = _block(cuts, items, weights) if costs.microbatches > 1 else last
     owed_held = dict.fromkeys(HELD, 0.0)
     owed_acts: dict[Activations, float] = {"recompute": 0.0, "saved": 0.0, "offload": 0.0}
     owed_spill, modes = 0.0, []
@@ -48,19 +47,41 @@ def rounded(
     return Choice(costs, cuts, tuple(modes), block, ahead=1, lumped=True)
 
 
+def blocks(
+    costs: TaskCosts,
+    cuts: tuple[int, ...],
+    items: Sequence[tuple[int, int]],
+    weights: Sequence[Weights],
+) -> set[int]:
+    """First shards that a block may have, where the solution has parts of all layers in its own.
+
+    Graphs that take what the solution's take; or from the first layer on that is there by half.
+    """
+    last = len(cuts) - 2
+    if costs.microbatches == 1:
+        return {last}
+    half = next((a for (a, _), w in zip(items, weights, strict=True) if w.last >= 0.5), cuts[last])
+    first = next(k for k in range(last + 1) if cuts[k] >= half or k == last)
+    return {_block(costs, cuts, items, weights), first}
+
+
 def _block(
-    cuts: tuple[int, ...], items: Sequence[tuple[int, int]], weights: Sequence[Weights]
+    costs: TaskCosts,
+    cuts: tuple[int, ...],
+    items: Sequence[tuple[int, int]],
+    weights: Sequence[Weights],
 ) -> int:
-    """The first shard of which half is in the last shard of the solution."""
-    for k, (first, end) in enumerate(pairwise(cuts)):
-        parts = [
-            (min(end, b) - max(first, a)) * w.last
-            for (a, b), w in zip(items, weights, strict=True)
-            if a < end and first < b
-        ]
-        if 2 * sum(parts) >= end - first:
-            return k
-    return len(cuts) - 2
+    room = sum(
+        w.last * costs.shard(*item).saved_bytes for item, w in zip(items, weights, strict=True)
+    )
+    last = len(cuts) - 2
+    taken = costs.shard(*cuts[last:]).saved_bytes
+    for k in range(last - 1, -1, -1):
+        size = costs.shard(cuts[k], cuts[k + 1]).saved_bytes
+        if taken + size / 2 > room:
+            return k + 1
+        taken += size
+    return 0
 
 
 Part = tuple[int, int, Weights]  # layers of an item in the shard, layers of the item
@@ -82,10 +103,9 @@ def _activations(
     total = sum(layers for layers, _, _ in parts)
     for layers, _, w in parts:
         share = shard.forward_us * layers / total
-        # What was to be in the block, which keeps its graphs, and is not.
-        owed["saved"] += share * (w.saved + w.last)
+        owed["saved"] += share * w.saved
         owed["offload"] += share * w.packed
-        owed["recompute"] += share * (1 - w.saved - w.packed - w.last)
+        owed["recompute"] += share * (1 - w.saved - w.packed)
     allowed = dict(owed)
     if held[0] == "streamed":
         del allowed["saved"]

@@ -20,7 +20,7 @@ from planner.modes import Mode, Place, settled
 from planner.partition import cut
 from planner.phases import Terms, Weights, optimum
 from planner.problem import Effort
-from planner.rounding import rounded
+from planner.rounding import blocks, rounded
 from planner.rounds import Round
 from plans.schema import Program
 from profiles.schema import Task
@@ -33,10 +33,10 @@ _ITEMS = 64  # of the load program, at most
 _GUIDES = 4  # solutions of it that are made into plans
 _SHRINKS = 4  # times that a solution is asked for with less memory
 _STARTS = 5  # plans that are improved a little
-_FIRST = 30  # evaluations for one of them
+_FIRST = 6_000  # ops simulated for one of them
 _BETTER = 2  # plans that are improved further
 _FINALS = 3  # plans that are looked at microbatch by microbatch
-_EVALUATIONS = 120  # for one of them
+_FURTHER = 20_000  # for one of them
 _STAYS = Mode("resident", "device")
 
 
@@ -92,9 +92,9 @@ class Search:
                     f"{self.task.name}: no plan within the time limit; raise --time-limit"
                 )
             raise self._too_small()
-        short = [improve(start, self._round, _FIRST) for start in starts[:_STARTS]]
+        short = [improve(start, self.points, self._round, _FIRST) for start in starts[:_STARTS]]
         short.sort(key=score)
-        long = [improve(start, self._round, _EVALUATIONS) for start in short[:_BETTER]]
+        long = [improve(start, self.points, self._round, _FURTHER) for start in short[:_BETTER]]
         ends = sorted([*long, *short], key=score)[:_FINALS]
         exact = [self._round(replace(made.choice, lumped=False)) for made in ends]
         final = min((made for made in exact if made), key=score)
@@ -162,8 +162,7 @@ class Search:
             if current is None:
                 return
             overs = []
-            for cuts in dict.fromkeys(self._guided_cuts(current)):
-                choice = rounded(current.costs, cuts, self._items, current.weights)
+            for choice in self._rounded(current):
                 made = Round(choice, self.links, self.device_bytes - choice.reserve_bytes)
                 over = made.slab.bytes + choice.reserve_bytes - self.device_bytes
                 if over <= 0:
@@ -172,9 +171,14 @@ class Search:
                     overs.append(over)
             if not overs:
                 return
-            current = self._guide(
-                current.costs, current.per_shard, current.less + min(overs), effort
-            )
+            less = current.less + min(overs) + self.device_bytes // 64
+            current = self._guide(current.costs, current.per_shard, less, effort)
+
+    def _rounded(self, guide: "Guide") -> Iterator[Choice]:
+        costs, items, weights = guide.costs, self._items, guide.weights
+        for cuts in dict.fromkeys(self._guided_cuts(guide)):
+            for block in sorted(blocks(costs, cuts, items, weights)):
+                yield rounded(costs, cuts, items, weights, block)
 
     def _guided_cuts(self, guide: "Guide") -> Iterator[tuple[int, ...]]:
         """The last shard as the guide has it, or not; the others about as large as it assumed."""

@@ -1,15 +1,19 @@
 """Layers, flats and shards: the pieces that a replay is made of."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import Adagrad, AdamW
 
 from executor.device import aligned
 from executor.errors import RunError, WorkloadError
 from executor.flat import Spec, flat_bytes, spec_of, view, views
 from executor.layers import split, ties
+from executor.meter import MemoryMeter
+from executor.optimizer import Factory
 from executor.shard import Shard
 
 
@@ -155,3 +159,69 @@ def test_a_parameter_with_a_hook() -> None:
     layer.bias.register_hook(lambda grad: grad * 2)
     with pytest.raises(WorkloadError, match="parameter bias of layer 0 of the shard has a hook"):
         Shard([layer], make_optimizer).replica()
+
+
+class Counting(AdamW):
+    """Counts its steps in a group, as torch's own optimizers never do."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.param_groups[0]["steps"] = self.param_groups[0].get("steps", 0) + 1
+        super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("factory", "most"),
+    [
+        (partial(AdamW, fused=True), 2 * 64 * 64 * 4),  # the state of one weight
+        (partial(Counting, fused=True), 3 * 2 * 64 * 64 * 4),  # of all
+        (partial(Adagrad, fused=True), 3 * 64 * 64 * 4),  # of all, made beforehand
+    ],
+)
+def test_new_state_passes_through_little_memory(factory: Factory, most: int) -> None:
+    """The first step of torch's own optimizers takes one parameter's state at a time."""
+    layers = [nn.Linear(64, 64, bias=False) for _ in range(3)]
+    shard = Shard(layers, factory, F.mse_loss)
+    params, grads, state = (aligned(n * shard.param_bytes) for n in (1, 1, 2))
+    shard.write_params(params)
+    shard.bind_grads(grads.fill_(1))
+    with MemoryMeter() as meter:
+        shard.update(params, grads, state)
+    assert most <= meter.peak_bytes < most + 1024
+    assert shard.optimizer is not None
+    assert shard.optimizer.optimizer.param_groups[0].get("steps", 1) == 1
+
+
+def test_gradients_end_where_they_are_bound() -> None:
+    """Overwritten or added to, in whatever flat: each microbatch goes where the shard points."""
+    layer, loss = nn.Linear(4, 4), F.mse_loss
+    shard = Shard([layer], make_optimizer, loss)
+    shard.write_params(aligned(shard.param_bytes))
+    x, y = torch.rand(3, 2, 4), torch.rand(3, 2, 4)
+    flats = [aligned(shard.grad_bytes).fill_(255) for _ in range(2)]
+    for m, (flat, add) in enumerate([(0, False), (1, False), (0, True)]):
+        shard.bind_grads(flats[flat])
+        shard.backward(shard.graph(x[m], dx=False, targets=y[m]), add=add)
+    twin = nn.Linear(4, 4)
+    twin.load_state_dict(layer.state_dict())
+    for flat, members in enumerate([(0, 2), (1,)]):
+        twin.zero_grad()
+        for m in members:
+            torch.autograd.backward(loss(twin(x[m]), y[m]))
+        shard.bind_grads(flats[flat])
+        assert all(
+            torch.equal(mine.grad, theirs.grad)  # type: ignore[arg-type]
+            for mine, theirs in zip(layer.parameters(), twin.parameters(), strict=True)
+        )
+
+
+def test_sparse_gradients_become_dense() -> None:
+    """An embedding with sparse gradients fills its flat like any other."""
+    layer = nn.Embedding(6, 4, sparse=True)
+    shard = Shard([layer], make_optimizer)
+    shard.write_params(aligned(shard.param_bytes))
+    flat = aligned(shard.grad_bytes).fill_(255)
+    shard.bind_grads(flat)
+    shard.backward(shard.graph(torch.tensor([1, 1, 5]), dx=False), dy=torch.ones(3, 4))
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.sum(1).tolist() == [0, 8, 0, 0, 0, 4]
+    assert layer.weight.grad.data_ptr() == flat.data_ptr()

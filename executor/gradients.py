@@ -1,0 +1,50 @@
+"""Gradients that end in flat memory, without clearing it first.
+
+Autograd gives a parameter without a gradient the tensor it computed, and adds to one that is there.
+So a step's first microbatch, which has nothing to add to, hands over its gradients, and each is
+copied as it comes, still in the caches, to where it belongs.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Home:
+    """A hook that runs when a parameter's gradient is complete: its place is `view`."""
+
+    def __init__(self) -> None:
+        self.view = torch.empty(0)
+
+    def __call__(self, parameter: Tensor) -> None:
+        grad = parameter.grad
+        if grad is None or grad is self.view:
+            return
+        if grad.layout == torch.strided:
+            self.view.copy_(grad)
+        else:
+            self.view.zero_().add_(grad)
+        parameter.grad = self.view
+
+
+def homes(parameters: Sequence[nn.Parameter]) -> list[Home]:
+    """The hook of each parameter, the same for all who ask."""
+    return [_known(parameter) or _registered(parameter) for parameter in parameters]
+
+
+def foreign_hooks(parameter: nn.Parameter) -> bool:
+    """Whether somebody else wants to see the parameter's gradients."""
+    after = parameter._post_accumulate_grad_hooks or {}
+    return bool(parameter._backward_hooks) or any(not isinstance(h, Home) for h in after.values())
+
+
+def _known(parameter: nn.Parameter) -> Home | None:
+    hooks = (parameter._post_accumulate_grad_hooks or {}).values()
+    return next((hook for hook in hooks if isinstance(hook, Home)), None)
+
+
+def _registered(parameter: nn.Parameter) -> Home:
+    home = Home()
+    parameter.register_post_accumulate_grad_hook(home)  # type: ignore[no-untyped-call]
+    return home

@@ -1,0 +1,153 @@
+"""Small problems, and every way to train one: all cuts, modes, blocks and microbatches.
+
+What a choice's streams are busy for bounds its period from below, so choices are laid out and
+simulated in ascending order of that, until no other can be shorter.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, pairwise, product
+
+from msgspec import structs
+
+from planner.choice import Choice
+from planner.costs import Links, TaskCosts, sizes
+from planner.modes import HELD, Activations, Held, Mode, Place, possible
+from planner.problem import Problem
+from planner.rounds import Round
+from profiles import synthetic
+from profiles.schema import Device, Link, Rate, Task
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Which modes, and how far ahead, are tried."""
+
+    held: tuple[Held, ...] = HELD
+    activations: tuple[Activations, ...] = ("recompute", "saved", "offload")
+    spilled: tuple[bool, ...] = (False, True)
+    ahead: tuple[int, ...] = (0, 1)
+
+    def modes(self, links: Links) -> tuple[Mode, ...]:
+        """All modes; nothing is packed at a rate that is not known."""
+        acts = [act for act in self.activations if act != "offload" or links.d2d]
+        return tuple(Mode(*held, *rest) for held, *rest in product(self.held, acts, self.spilled))
+
+
+WHOLE = Palette()
+PLAIN = Palette(
+    (("streamed", "host"), ("kept", "host"), ("resident", "device")),
+    ("recompute", "saved"),
+    (False,),
+    (1,),
+)
+
+
+@dataclass(frozen=True)
+class Small:
+    """One small task and one device."""
+
+    task: Task
+    device: Device
+    device_bytes: int
+
+    @cached_property
+    def links(self) -> Links:
+        return Links.of(self.device)
+
+    @property
+    def problem(self) -> Problem:
+        return Problem((self.task,), self.device, 1, self.device_bytes, 1 << 40)
+
+
+def small(seed: int, layers: int) -> Small:
+    """A heterogeneous chain and a device that seldom holds it, all sizes and rates random."""
+    rng = random.Random(f"{seed}/{layers}")
+    task = synthetic.task(
+        "a",
+        layers=layers,
+        seed=seed,
+        steps=rng.choice([1, 7, 100]),
+        batch=rng.choice([1, 2, 3, 4]),
+        param_bytes=rng.choice([1 << 16, 1 << 18, 1 << 20]),
+        boundary_bytes=rng.choice([1 << 12, 1 << 16, 1 << 18]),
+        forward_us=rng.choice([200, 1_000, 5_000]),
+        states=rng.choice([0, 2, 2, 6]),
+        host_slowness=rng.choice([1, 1, 4, 100]),
+    )
+    costs = TaskCosts(task, task.batches[-1].microbatch)
+    whole = costs.total("param") + costs.total("grad") + costs.total("state")
+    whole += costs.batch_bytes + costs.backward_transient(0, layers)
+    # Around the rate at which copies take as long as what is computed beside them.
+    balanced = costs.total("param") * 1_000_000 // costs.total("backward")
+    return Small(
+        task,
+        device(rng, max(1, round(balanced * rng.choice([0.3, 1, 3])))),
+        round(whole * rng.uniform(0.15, 1.1)),
+    )
+
+
+def device(rng: random.Random, bytes_per_s: int) -> Device:
+    """A device whose copies out may be slower, and slower still beside copies in."""
+    made = synthetic.machine(usable_bytes=1 << 40, bytes_per_s=bytes_per_s).devices[0]
+    inside = [link for link in made.links if link.kind == "d2d"]
+    latency = rng.choice([0, 20, 200])
+    both = rng.choice([100, 60, 120])  # percent
+    links = [
+        Link(kind, *(Rate(max(1, rate * share // 100), latency) for share in (100, both)))
+        for kind, rate in (("h2d", bytes_per_s), ("d2h", bytes_per_s * rng.choice([1, 1, 2]) // 2))
+    ]
+    return structs.replace(made, links=(*links, *inside[: rng.choice([0, 1, 1])]))
+
+
+def every_choice(task: Task, links: Links, palette: Palette = WHOLE) -> Iterator[Choice]:
+    """All microbatches, cuts, blocks and combinations of modes of a task."""
+    count, modes = len(task.layers), palette.modes(links)
+    for costs in sizes(task):
+        for inner in (c for n in range(count) for c in combinations(range(1, count), n)):
+            cuts = (0, *inner, count)
+            last = len(cuts) - 2
+            for block in range(last + 1) if costs.microbatches > 1 else (last,):
+                ways = [
+                    [mode for mode in modes if possible(costs.shard(*piece), mode, place)]
+                    for k, piece in enumerate(pairwise(cuts))
+                    for place in (Place(not k, k == last, block <= k < last),)
+                ]
+                for chosen, ahead in product(product(*ways), palette.ahead):
+                    yield Choice(costs, cuts, chosen, block, ahead)
+
+
+def fitted(choice: Choice, links: Links, device_bytes: int) -> Round | None:
+    """The choice laid out, or None when it takes more than there is."""
+    room = device_bytes - choice.reserve_bytes
+    made = Round(choice, links, room)
+    return made if room >= 0 and made.slab.bytes <= room else None
+
+
+def load_us(choice: Choice, links: Links) -> int:
+    """How long the busiest stream is busy in a round."""
+    busy: dict[str, int] = {}
+    for item in Round(choice, links, 0).entries:
+        busy[item.op.stream] = busy.get(item.op.stream, 0) + item.us
+    return max(busy.values())
+
+
+def shortest(
+    task: Task, links: Links, device_bytes: int, palette: Palette = WHOLE
+) -> Round | None:
+    """The round of the shortest period of all that fit; None when none does."""
+    loads = [
+        (load_us(choice, links), number, choice)
+        for number, choice in enumerate(every_choice(task, links, palette))
+        if choice.reserve_bytes <= device_bytes
+    ]
+    best: Round | None = None
+    for load, _, choice in sorted(loads, key=lambda item: item[:2]):
+        if best and load >= best.period_us:
+            break
+        made = fitted(choice, links, device_bytes)
+        if made and (not best or made.period_us < best.period_us):
+            best = made
+    return best
