@@ -20,7 +20,7 @@ from executor.layer_check import output
 from executor.link_profiler import busy
 from executor.meter import MemoryMeter
 from executor.packing import PackError
-from executor.rng import RandomMode, count_draws, no_draws
+from executor.rng import LentGenerator, RandomMode, count_draws, no_draws
 from executor.shard import Shard
 from executor.workload import Task
 from profiles.codec import align
@@ -90,18 +90,25 @@ class Bench:
         self.dy = None if case.targets is not None else view(dy, spec_of(y)).copy_(y)
         self.state = torch.default_generator.get_state()
         self.draws: bool | None = None  # until counted
+        self.alone = False
 
     def output(self) -> Tensor:
         """The layer's output as a tensor beside the slab."""
         return output(self.case.layer, self.x)
 
     def forward(self) -> None:
-        with nullcontext() if self.draws is False else RandomMode(self.state):
+        with self._random() or nullcontext():
             self.shard.forward(self.x, self.out)
+
+    def _random(self) -> RandomMode | LentGenerator | None:
+        """What a run would use."""
+        if self.draws is False:
+            return None
+        return LentGenerator(self.state) if self.alone and self.draws else RandomMode(self.state)
 
     def recompute_backward(self, recomputed: Callable[[], None] = lambda: None) -> Tensor:
         """Calls `recomputed` halfway; returns the generator's state at that point."""
-        shard, mode = self.shard, None if self.draws is False else RandomMode(self.state)
+        shard, mode = self.shard, self._random()
         with mode or nullcontext():
             graph = shard.graph(self.x, dx=self.dx is not None, targets=self.case.targets)
         recomputed()
@@ -136,7 +143,7 @@ def layer_cost(case: Case, load: int, samples: int) -> tuple[LayerCost, Tensor]:
     """The case's bytes and times while `load` devices compute, and the layer's output."""
     bench = Bench(case)
     memory = _memory(bench)
-    bench.draws = memory.draws != 0
+    bench.draws, bench.alone = memory.draws != 0, load == 1
     with loaded(bench, load):
         (forward,) = timed(lambda: _elapsed(bench.forward), samples)
         both, backward = timed(lambda: _halves(bench), samples)

@@ -15,7 +15,7 @@ from executor.device import CpuDevice
 from executor.errors import RunError
 from executor.flat import Spec, view
 from executor.meter import MemoryMeter
-from executor.rng import Guard, RandomMode, TaskRng, no_draws
+from executor.rng import Guard, LentGenerator, RandomMode, TaskRng, no_draws
 from executor.shard import Graph, Shard
 from executor.store import HostTask
 from plans.capacity import value_bytes
@@ -67,12 +67,14 @@ class Place:
     """Where an op runs: a device, its number in the plan, and the bytes seen in use there.
 
     peak_bytes: most of slab and transients together; slab_bytes: end of the last byte touched.
+    `alone`: no other device computes in this run.
     """
 
-    def __init__(self, number: int, device: CpuDevice, guard: Guard) -> None:
+    def __init__(self, number: int, device: CpuDevice, guard: Guard, alone: bool) -> None:
         self.number = number
         self.device = device
         self.guard = guard
+        self.alone = alone
         self.peak_bytes = 0
         self.slab_bytes = 0
         self.graphs: dict[tuple[str, int, int], MemoryMeter] = {}  # those alive and measured
@@ -164,16 +166,18 @@ def resolve(
 def _random(work: Work, step: int) -> Iterator[None]:
     """Draw what the plain loop draws in this forward, and prove it afterwards.
 
-    A shard that draws nothing is spared the cost of the mode, except where ops are metered
-    anyway: there an unannounced draw is found in the very op that made it.
+    A shard that draws nothing is spared the cost of a mode, and one that is alone with the
+    generator as well, except where ops are metered anyway: there an unannounced draw is found in
+    the very op that made it.
     """
     task, name = work.task, work.name
     state = task.rng.state(step, name.index, name.number)
-    known = task.plan.shards[name.number].rng_draws == 0
-    if known and not work.is_metered(step - work.first_step):
+    metered = work.is_metered(step - work.first_step)
+    if task.plan.shards[name.number].rng_draws == 0 and not metered:
         yield
     else:
-        with RandomMode(state) as mode:
+        alone = work.place.alone and not metered
+        with LentGenerator(state) if alone else RandomMode(state) as mode:
             yield
         state = mode.state
     task.rng.finish(step, name.index, name.number, state)

@@ -129,7 +129,8 @@ class _Replay:
         self._programs = {program.name: program for program in plan.programs}
         self._halt = Halt()
         guard = Guard()
-        self._places = [Place(i, device, guard) for i, device in enumerate(devices)]
+        alone = len(devices) == 1
+        self._places = [Place(i, device, guard, alone) for i, device in enumerate(devices)]
         threads = max(device.threads for device in plan.devices)
         tasks = {n: LiveTask(t, threads, recorder.step) for n, t in store.tasks.items()}
         self._setup = Setup(

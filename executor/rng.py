@@ -166,6 +166,28 @@ class RandomMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 generator.set_state(parked)
 
 
+class LentGenerator:
+    """While active, torch's default generator itself, at `state`, which moves on with it.
+
+    Costs nothing per op, unlike `RandomMode`, but only one thread at a time can have it.
+    """
+
+    def __init__(self, state: Tensor) -> None:
+        self.state = state
+        self._parked = state
+
+    def __enter__(self) -> "LentGenerator":
+        _GENERATOR.acquire()
+        self._parked = torch.default_generator.get_state()
+        torch.default_generator.set_state(self.state)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.state = torch.default_generator.get_state()
+        torch.default_generator.set_state(self._parked)
+        _GENERATOR.release()
+
+
 def no_draws() -> RandomMode:
     """A mode in which a random op is an error from the beginning."""
     mode = RandomMode(torch.empty(0, dtype=torch.uint8))

@@ -44,16 +44,16 @@ def table(of: Sweep) -> str:
 
 def side_by_side(of: Mapping[str, Sweep]) -> str:
     """Sweeps of different models or machines in one table, a row for every case of each."""
-    table = [("", *_HEAD[:-1])]
+    rows: list[tuple[str, ...]] = [("", *_HEAD[:-1])]
     unplanned = []
     for what, found in of.items():
         mark = " (estimated)" if found.estimated else " (emulated)" if found.emulated else ""
         for row in found.rows:
             if row.outcome:
-                table.append((what + mark, *_cells(row)[:-1]))
+                rows.append((what + mark, *_cells(row)[:-1]))
             else:
                 unplanned.append(f"{what}: {_unplanned(row)}")
-    return "\n".join([*columns(table, numbers=True), *unplanned])
+    return "\n".join([*columns(rows, numbers=True), *unplanned])
 
 
 def name(line: Line) -> str:

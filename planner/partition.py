@@ -43,3 +43,23 @@ def cut(
         position = best[position][1]
         cuts.append(points[position])
     return tuple(cuts if last is None else [*cuts, len(costs.layers)])
+
+
+def even(
+    costs: TaskCosts, items: Sequence[tuple[int, int]], per_shard: float
+) -> tuple[int, ...]:
+    """Cuts into shards of about `per_shard` average items each, from the top down: of parameters,
+    of activations and of time. An item that is larger than that is a shard of its own.
+    """
+    shards = [costs.shard(*item) for item in items]
+    sizes = [(s.param_bytes, s.saved_bytes, s.forward_us + s.backward_us) for s in shards]
+    limits = [per_shard * 1.1 * sum(column) / len(items) for column in zip(*sizes, strict=True)]
+    cuts: list[int] = [items[-1][1]]
+    held: tuple[int, ...] = (0, 0, 0)
+    for (_, end), size in zip(reversed(items), reversed(sizes), strict=True):
+        together = tuple(a + b for a, b in zip(held, size, strict=True))
+        if end < cuts[-1] and any(a > b for a, b in zip(together, limits, strict=True)):
+            cuts.append(end)
+            together = size
+        held = together
+    return (0, *reversed(cuts))

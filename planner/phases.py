@@ -185,25 +185,21 @@ class Phases:
             for i, item in items
         )
 
-    def _at_work(self, w: int) -> tuple[Any, Any]:
-        """MB of the item at work when the window ends: its transient; its gradient and its
-        parameters unless they are counted anyway. A plan has copies in flight beside them, and
-        shards whose transients are taken off its room beforehand."""
+    def _at_work(self, w: int) -> Any:
+        """MB of the item at work when the window ends: its gradient, and its parameters unless
+        they are counted anyway. A plan has copies in flight beside them."""
         up = w < self.groups
         members = list(self.members(w if up else self.windows - 1 - w))
         i = members[-1] if up else members[0]
-        item, plan = self.terms.items[i], self.terms.plan
-        copies = max(1.0, 2 * self.terms.shards)
+        item, copies = self.terms.items[i], max(1.0, 2 * self.terms.shards)
         held = copies * item.param_bytes / _MB * self.part(i, "streamed")
         if up:
-            forward = item.forward_transient_bytes / _MB * (1 - self.last[i])
-            return 0 if plan else forward, held
+            return held
         held += item.param_bytes / _MB * self.part(i, "kept")
-        if not plan:
-            least = min(item.backward_transient_bytes, item.graph_transient_bytes)
-            return least / _MB, held + item.grad_bytes / _MB
+        if not self.terms.plan:
+            return held + item.grad_bytes / _MB
         held += copies * item.state_bytes / _MB * self.part(i, "", "device-streamed")
-        return 0, held + copies * item.grad_bytes / _MB * (1 - self.last[i])
+        return held + copies * item.grad_bytes / _MB * (1 - self.last[i])
 
     def _states(self, g: int, h2d: list[Any], d2h: list[Any]) -> None:
         """State updated on the device comes in until B_g and leaves from then on, and parameters
@@ -368,22 +364,22 @@ class Phases:
         """Slab and reserve are parts of the device's memory that do not change during a round."""
         slab, reserve = self._var("slab"), self._var("reserve")
         self.model += slab + reserve <= self.terms.room_bytes / _MB
+        below: Any = 0
+        for i, item in enumerate(self.terms.items):
+            # When an item's backward begins, the graphs of all items below it are alive.
+            least = min(item.backward_transient_bytes, item.graph_transient_bytes)
+            self.model += below + least / _MB <= reserve
+            graphs = self.terms.microbatches * self.saved[i] + self.last[i]
+            below = self._name(below + item.saved_bytes / _MB * graphs, f"b{i}")
         for w in range(self.windows):
-            if w == self.groups:
-                graphs, grads = self._turn()
-                self.model += self.reserve[w] + graphs <= reserve
-                self.model += self.slab[w] + grads <= slab
-            else:
-                transient, held = self._at_work(w)
-                self.model += self.reserve[w] + transient <= reserve
-                self.model += self.slab[w] + held <= slab
+            held = self._turn() if w == self.groups else self._at_work(w)
+            self.model += self.reserve[w] <= reserve
+            self.model += self.slab[w] + held <= slab
 
-    def _turn(self) -> tuple[Any, Any]:
-        """MB of the block's graphs of one microbatch, and of its gradients, all at once."""
-        items = list(enumerate(self.terms.items))
-        return (
-            lp_sum(item.saved_bytes / _MB * self.last[i] for i, item in items),
-            lp_sum(item.grad_bytes / _MB * self.last[i] for i, item in items),
+    def _turn(self) -> Any:
+        """MB of the block's gradients, all at once."""
+        return lp_sum(
+            item.grad_bytes / _MB * self.last[i] for i, item in enumerate(self.terms.items)
         )
 
     def _compute(self, w: int) -> Any:

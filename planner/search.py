@@ -17,7 +17,7 @@ from planner.errors import Infeasible, NoPlanFound
 from planner.graph import cut_points, layer_graph
 from planner.improve import improve, score
 from planner.modes import Mode, Place, settled
-from planner.partition import cut
+from planner.partition import cut, even
 from planner.phases import Terms, Weights, optimum
 from planner.problem import Effort
 from planner.rounding import blocks, rounded
@@ -136,33 +136,30 @@ class Search:
         self, costs: TaskCosts, per_shard: float, less: int, effort: Effort
     ) -> "Guide | None":
         """The program with `less` bytes than there are."""
-        count = max(1, round(per_shard))
         items = self._items
-        transient = max(
-            costs.backward_transient(items[i][0], items[min(i + count, len(items)) - 1][1])
-            for i in range(0, max(1, len(items) - count + 1))
-        )
+        cuts = even(costs, items, per_shard)
+        transient = max(costs.backward_transient(*shard) for shard in pairwise(cuts))
+        # What a shard takes beyond its largest layer.
+        transient -= max(costs.backward_transient(*item) for item in items)
         fixed = costs.microbatches * costs.batch_bytes + costs.total("buffer") + SCALARS_BYTES
         terms = Terms(
             [costs.shard(*item) for item in items],
             costs.microbatches,
             self.links.h2d_both.bytes_per_s,
             self.links.d2h_both.bytes_per_s,
-            self.device_bytes - fixed - transient - less,
+            self.device_bytes - fixed - max(0, transient) - less,
             self.links,
             per_shard,
         )
         found = optimum(terms, _GROUPS, seconds=max(0.1, effort.left), seed=effort.seed)
-        return found and Guide(costs, per_shard, less, found.period_us, found.weights)
+        return Guide(costs, per_shard, less, found.period_us, found.weights) if found else None
 
     def _realised(self, guide: "Guide", effort: Effort) -> Iterator[Round]:
         """Whole shards of a guide; where they take too much, the program is solved for less."""
-        current: Guide | None = guide
+        costs = guide.costs
         for _ in range(_SHRINKS):
-            if current is None:
-                return
             overs = []
-            for choice in self._rounded(current):
+            for choice in self._rounded(guide):
                 made = Round(choice, self.links, self.device_bytes - choice.reserve_bytes)
                 over = made.slab.bytes + choice.reserve_bytes - self.device_bytes
                 if over <= 0:
@@ -171,33 +168,20 @@ class Search:
                     overs.append(over)
             if not overs:
                 return
-            less = current.less + min(overs) + self.device_bytes // 64
-            current = self._guide(current.costs, current.per_shard, less, effort)
+            less = guide.less + min(overs)
+            # A little more, since whole shards never fit exactly; or no more, where that is tight.
+            smaller = self._guide(
+                costs, guide.per_shard, less + self.device_bytes // 64, effort
+            ) or self._guide(costs, guide.per_shard, less, effort)
+            if smaller is None:
+                return
+            guide = smaller
 
     def _rounded(self, guide: "Guide") -> Iterator[Choice]:
         costs, items, weights = guide.costs, self._items, guide.weights
-        for cuts in dict.fromkeys(self._guided_cuts(guide)):
-            for block in sorted(blocks(costs, cuts, items, weights)):
-                yield rounded(costs, cuts, items, weights, block)
-
-    def _guided_cuts(self, guide: "Guide") -> Iterator[tuple[int, ...]]:
-        """The last shard as the guide has it, or not; the others about as large as it assumed."""
-        costs, items = guide.costs, self._items
-        count = max(1, round(guide.per_shard))
-        caps = Caps(
-            max(
-                costs.total("param", items[i][0], items[min(i + count, len(items)) - 1][1])
-                for i in range(0, max(1, len(items) - count + 1))
-            ),
-            max(
-                costs.backward_transient(items[i][0], items[min(i + count, len(items)) - 1][1])
-                for i in range(0, max(1, len(items) - count + 1))
-            ),
-        )
-        shard_us = 3 * self.links.h2d.latency_us + 100
-        found = cut(costs, self.points, caps, shard_us)
-        if found:
-            yield found
+        cuts = even(costs, items, guide.per_shard)
+        for block in sorted(blocks(costs, cuts, items, weights)):
+            yield rounded(costs, cuts, items, weights, block)
 
     @cached_property
     def _items(self) -> list[tuple[int, int]]:

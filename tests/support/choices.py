@@ -14,6 +14,7 @@ from msgspec import structs
 
 from planner.choice import Choice
 from planner.costs import Links, TaskCosts, sizes
+from planner.lifetimes import occupied
 from planner.modes import HELD, Activations, Held, Mode, Place, possible
 from planner.problem import Problem
 from planner.rounds import Round
@@ -41,7 +42,7 @@ PLAIN = Palette(
     (("streamed", "host"), ("kept", "host"), ("resident", "device")),
     ("recompute", "saved"),
     (False,),
-    (1,),
+    (0, 1),
 )
 
 
@@ -63,7 +64,7 @@ class Small:
 
 
 def small(seed: int, layers: int) -> Small:
-    """A heterogeneous chain and a device that seldom holds it, all sizes and rates random."""
+    """A heterogeneous chain and a device that can just train it or nearly holds it, all random."""
     rng = random.Random(f"{seed}/{layers}")
     task = synthetic.task(
         "a",
@@ -75,18 +76,30 @@ def small(seed: int, layers: int) -> Small:
         boundary_bytes=rng.choice([1 << 12, 1 << 16, 1 << 18]),
         forward_us=rng.choice([200, 1_000, 5_000]),
         states=rng.choice([0, 2, 2, 6]),
-        host_slowness=rng.choice([1, 1, 4, 100]),
+        host_slowness=rng.choice([1, 1, 4, 20]),
     )
     costs = TaskCosts(task, task.batches[-1].microbatch)
-    whole = costs.total("param") + costs.total("grad") + costs.total("state")
-    whole += costs.batch_bytes + costs.backward_transient(0, layers)
+    least, whole = sorted((_streamed_bytes(task), _whole_bytes(costs)))
     # Around the rate at which copies take as long as what is computed beside them.
     balanced = costs.total("param") * 1_000_000 // costs.total("backward")
     return Small(
         task,
-        device(rng, max(1, round(balanced * rng.choice([0.3, 1, 3])))),
-        round(whole * rng.uniform(0.15, 1.1)),
+        device(rng, max(1, round(balanced * rng.choice([0.5, 1, 2, 4])))),
+        least + round((whole - least) * rng.uniform(0, 1) ** 2),
     )
+
+
+def _whole_bytes(costs: TaskCosts) -> int:
+    held = costs.total("param") + costs.total("grad") + costs.total("state")
+    return held + costs.batch_bytes + costs.backward_transient(0, len(costs.layers))
+
+
+def _streamed_bytes(task: Task) -> int:
+    """What the task needs with every layer a shard and every shard streamed."""
+    count = len(task.layers)
+    modes = (*(Mode(),) * (count - 1), Mode("kept"))
+    costs, cuts = TaskCosts(task, 1), tuple(range(count + 1))
+    return least_bytes(Choice(costs, cuts, modes, count - 1, ahead=0))
 
 
 def device(rng: random.Random, bytes_per_s: int) -> Device:
@@ -126,6 +139,12 @@ def fitted(choice: Choice, links: Links, device_bytes: int) -> Round | None:
     return made if room >= 0 and made.slab.bytes <= room else None
 
 
+def least_bytes(choice: Choice) -> int:
+    """No less memory would do: what is alive at once, beside the reserve."""
+    live = occupied([value for value in choice.values() if value.bytes], choice.steps)
+    return choice.reserve_bytes + max(live, default=0)
+
+
 def load_us(choice: Choice, links: Links) -> int:
     """How long the busiest stream is busy in a round."""
     busy: dict[str, int] = {}
@@ -134,14 +153,12 @@ def load_us(choice: Choice, links: Links) -> int:
     return max(busy.values())
 
 
-def shortest(
-    task: Task, links: Links, device_bytes: int, palette: Palette = WHOLE
-) -> Round | None:
+def shortest(task: Task, links: Links, device_bytes: int, palette: Palette = WHOLE) -> Round | None:
     """The round of the shortest period of all that fit; None when none does."""
     loads = [
         (load_us(choice, links), number, choice)
         for number, choice in enumerate(every_choice(task, links, palette))
-        if choice.reserve_bytes <= device_bytes
+        if least_bytes(choice) <= device_bytes
     ]
     best: Round | None = None
     for load, _, choice in sorted(loads, key=lambda item: item[:2]):
