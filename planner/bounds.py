@@ -42,9 +42,14 @@ class TaskBound:
         return max(self.load_us, self.phase_us)
 
 
-def lower_bounds(problem: Problem, effort: Effort, *, phased: bool) -> tuple[Bound, ...]:
-    """All named bounds on the makespan, in µs; `phased` when the plan is of the kind that the
-    phase bound is about, and no device trains two tasks at once."""
+def lower_bounds(
+    problem: Problem, effort: Effort, *, phased: bool, alone: bool = True
+) -> tuple[Bound, ...]:
+    """All named bounds on the makespan, in µs.
+
+    phased: the plan is of the kind that the phase bound is about. alone: no device trains two
+    tasks at once; then no two tasks' periods share one device's time.
+    """
     links = Links.of(problem.device)
     each = [(t, task_bound(t, links, problem.device_bytes, effort)) for t in problem.tasks]
     count = problem.devices
@@ -52,14 +57,15 @@ def lower_bounds(problem: Problem, effort: Effort, *, phased: bool) -> tuple[Bou
         Bound("compute", math.ceil(sum(t.steps * b.compute_us for t, b in each) / count)),
         Bound("link", math.ceil(sum(t.steps * b.link_us for t, b in each) / count)),
         Bound("load", max(t.steps * b.load_us for t, b in each)),
-        *([Bound("phase", _spread([t.steps * b.phase_us for t, b in each], count))] * phased),
+        *([Bound("phase", _phase(each, count if alone else 0))] * phased),
         Bound("critical-path", max(t.steps * b.compute_us for t, b in each)),
     )
 
 
-def _spread(each_us: Sequence[int], devices: int) -> int:
-    """The longest, and all of them spread evenly."""
-    return max(max(each_us), math.ceil(sum(each_us) / devices))
+def _phase(each: Sequence[tuple[Task, TaskBound]], devices: int) -> int:
+    """The longest task, and all of them spread evenly over the devices, unless these are 0."""
+    times = [task.steps * bound.phase_us for task, bound in each]
+    return max(max(times), math.ceil(sum(times) / devices) if devices else 0)
 
 
 def task_bound(task: Task, links: Links, device_bytes: int, effort: Effort) -> TaskBound:

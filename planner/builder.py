@@ -13,10 +13,12 @@ from planner.costs import Links, ShardCost
 from planner.errors import Infeasible
 from planner.hydra import HydraChoice
 from planner.modes import Mode
+from planner.pairs import Together, together
 from planner.placement import Work, place
 from planner.problem import Effort, Policy, Problem
 from planner.search import Search
 from plans import metrics, prove
+from plans.metrics import duration_us
 from plans.schema import (
     Bound,
     Device,
@@ -61,9 +63,25 @@ def build(
     floor = max(bound.us for bound in bounds)
     lay = _segments_gantry if policy == "gantry" else _segments_hydra
     segments = lay(problem, planned, floor, effort)
-    plan = assemble(problem, planned, segments, bounds, profile_sha256, policy, seed)
-    prove(plan)
-    return plan
+    programs = {p.program.name: p.program for p in planned}
+    pairs: list[Together] = []
+    if policy == "gantry" and phased:
+        pairs, segments = together(problem, programs, segments, effort)
+    if pairs:
+        planned = [_joined(p, pairs) for p in planned]
+        bounds = lower_bounds(problem, effort, phased=phased, alone=False)
+    draft = assemble(problem, planned, pairs, segments, bounds, profile_sha256, policy, seed)
+    prove(draft)
+    return draft
+
+
+def _joined(planned: Answer, pairs: Sequence[Together]) -> Answer:
+    """The answer for a task as its pair has it."""
+    for pair in pairs:
+        found = pair.found.get(planned.program.name)
+        if found:
+            return Answer(found.choice, found.program, found.candidates, found.complete)
+    return planned
 
 
 def _gantry(problem: Problem, effort: Effort) -> list[Answer]:
@@ -119,12 +137,6 @@ def _host(problem: Problem, planned: Sequence[Answer]) -> Host:
     return Host(budget_bytes=problem.host_bytes, bytes=need, buffers=buffers)
 
 
-def duration_us(program: Program, count: int) -> int:
-    """Predicted time of a segment of `count` rounds."""
-    rounds_us = (count - 1) * program.period_us + program.round_us
-    return program.enter_us + rounds_us + program.leave_us
-
-
 def _segments_gantry(
     problem: Problem, planned: Sequence[Answer], floor: int, effort: Effort
 ) -> list[Segment]:
@@ -161,6 +173,7 @@ def _segments_hydra(
 def assemble(
     problem: Problem,
     planned: Sequence[Answer],
+    pairs: Sequence[Together],
     segments: Sequence[Segment],
     bounds: tuple[Bound, ...],
     profile_sha256: str,
@@ -168,12 +181,17 @@ def assemble(
     seed: int,
 ) -> Plan:
     complete = all(p.complete for p in planned)
+    used = {segment.program for segment in segments}
+    rests = [pair.rest for pair in pairs if pair.rest]
+    replaced = {program.name for program in rests}
+    programs = [p.program for p in planned if p.program.name not in replaced]
+    programs += [*rests, *(pair.program for pair in pairs)]
     draft = Plan(
         inputs={"profile": profile_sha256},
         devices=tuple(_device_spec(problem, number) for number in range(problem.devices)),
         host=_host(problem, planned),
         tasks=tuple(_task(p) for p in planned),
-        programs=tuple(p.program for p in planned),
+        programs=tuple(program for program in programs if program.name in used),
         segments=tuple(segments),
         prediction=Prediction(0, 0, "", 0, bounds, (), ()),
         solver=Solver(
@@ -181,6 +199,7 @@ def assemble(
             seed=seed,
             status="complete" if complete else "time-limit",
             candidates=sum(p.candidates for p in planned),
+            joint=tuple(pair.joint for pair in pairs),
         ),
         estimated=problem.estimated,
     )

@@ -24,7 +24,7 @@ class Draft:
     """A round by positions, in its order of meaning.
 
     rank: what a stream prefers, the smallest first. movable: ops that may serve the next round.
-    The compute stream, `fixed`, keeps the order of meaning.
+    chains: ops that keep their order, round after round: what a task computes.
     """
 
     us: list[int]
@@ -32,7 +32,7 @@ class Draft:
     needs: list[list[Dependency]]
     rank: list[int]
     movable: frozenset[int]
-    fixed: str
+    chains: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,6 @@ def _listed(draft: Draft, when: Sequence[int], moved: frozenset[int]) -> Orders:
     queues: dict[str, list[int]] = {}
     for at in sorted(range(count), key=lambda at: (when[at], at)):
         queues.setdefault(draft.streams[at], []).append(at)
-    if draft.fixed in queues:
-        queues[draft.fixed].sort()
     return Orders(queues, [_shifted(draft, at, moved) for at in range(count)], moved)
 
 
@@ -160,9 +158,9 @@ def _play(draft: Draft) -> list[list[int]]:
 
 
 def _chained(draft: Draft) -> list[Sequence[Dependency]]:
-    """Needs, and for ops of the fixed stream the op before them."""
+    """Needs, and for ops of a chain the op before them."""
     chained: list[Sequence[Dependency]] = list(draft.needs)
-    line = [at for at, stream in enumerate(draft.streams) if stream == draft.fixed]
-    for index, at in enumerate(line):
-        chained[at] = [*draft.needs[at], (line[index - 1], int(index == 0))]
+    for chain in draft.chains:
+        for index, at in enumerate(chain):
+            chained[at] = [*draft.needs[at], (chain[index - 1], int(index == 0))]
     return chained

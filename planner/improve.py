@@ -15,7 +15,7 @@ from planner.rounds import Round
 Evaluate = Callable[[Choice], Round | None]  # None when the choice does not fit
 
 _REJECTIONS = 4  # choices that do not fit, for the price of one that does
-_LEAST = 40  # ops that the smallest choice counts for
+_LEAST = 100  # ops that the smallest choice counts for
 _ACTS: tuple[Activations, ...] = ("recompute", "saved", "offload")
 
 

@@ -10,7 +10,7 @@ Resident parameters and state are loaded by `enter`, updated on the device, and 
 `leave`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -81,7 +81,7 @@ class Round:
             needs=dependencies(entries, self.slab.before),
             rank=rank,
             movable=frozenset(movable),
-            fixed="0.compute",
+            chains=(tuple(at for at, e in enumerate(entries) if e.op.stream == "0.compute"),),
         )
 
     @cached_property
@@ -121,9 +121,8 @@ class Round:
         order = [at for stream in sorted(orders.queues) for at in orders.queues[stream]]
         phase = periodic(named(entries, orders.needs, order))
         task = self.choice.costs.task.name
-        early = [entries[at].op for at in sorted(orders.moved)]
-        enter = once([*_state_copies(self.choice, self.links, "P"), *_first(early, self)])
-        leave = once(list(_state_copies(self.choice, self.links, "S")))
+        enter = once(list(self.entering({entries[at].op.id for at in orders.moved})))
+        leave = once(list(self.leaving()))
         return Program(
             name=task,
             memory=(Memory(self.slab.bytes, self.choice.reserve_bytes),),
@@ -139,18 +138,30 @@ class Round:
         )
 
 
+    def entering(self, moved: Collection[str]) -> Iterator[Entry]:
+        """Loads what stays on the device, and for the first round what rounds load for the next
+        one."""
+        yield from _state_copies(self.choice, self.links, "P")
+        for item in self.entries:
+            if item.op.id in moved:
+                yield _first(item.op, self)
+
+    def leaving(self) -> Iterator[Entry]:
+        """Writes back what stays on the device."""
+        return _state_copies(self.choice, self.links, "S")
+
+
 def _period(found: tuple[Settled, Orders]) -> int:
     return found[0].period_us
 
 
-def _first(early: list[Op], made: Round) -> Iterator[Entry]:
-    """What the first round needs of the loads that rounds make for the next one."""
-    for op in early:
-        shard = int(op.id.split(".")[1][1:])
-        size = made.choice.shards[shard].param_bytes
-        name = op.id.replace(f".P{_PARAM}", f".P{_EARLY}")
-        host, device = op.reads["param"], op.writes["param"]
-        yield copy(_alone(made.links), "P", name, "param", size, host, device)
+def _first(op: Op, made: Round) -> Entry:
+    """The load of `op`, done before the first round."""
+    shard = int(op.id.split(".")[1][1:])
+    size = made.choice.shards[shard].param_bytes
+    name = op.id.replace(f".P{_PARAM}", f".P{_EARLY}")
+    host, device = op.reads["param"], op.writes["param"]
+    return copy(_alone(made.links), "P", name, "param", size, host, device)
 
 
 def _alone(links: Links) -> Links:

@@ -28,15 +28,15 @@ from profiles.units import show_bytes
 
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
 _PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
+_SHARDS = (2, 4, 8, 16, 24, 32, 64)  # that guides are solved for
 _GROUPS = 8  # of the load program
 _ITEMS = 64  # of the load program, at most
-_GUIDES = 4  # solutions of it that are made into plans
+_GUIDES = 6  # solutions of it that are made into plans
 _SHRINKS = 4  # times that a solution is asked for with less memory
 _STARTS = 5  # plans that are improved a little
-_FIRST = 6_000  # ops simulated for one of them
 _BETTER = 2  # plans that are improved further
 _FINALS = 3  # plans that are looked at microbatch by microbatch
-_FURTHER = 20_000  # for one of them
+_OPS = 60_000  # simulated in all while plans are improved, half of them for the better ones
 _STAYS = Mode("resident", "device")
 
 
@@ -63,11 +63,12 @@ class Found:
 
 @dataclass(eq=False)
 class Search:
-    """One task, one kind of device."""
+    """One task, one kind of device. ops: how many are simulated at most to improve plans."""
 
     task: Task
     links: Links
     device_bytes: int
+    ops: int = _OPS
     tried: int = 0
 
     @cached_property
@@ -92,20 +93,22 @@ class Search:
                     f"{self.task.name}: no plan within the time limit; raise --time-limit"
                 )
             raise self._too_small()
-        short = [improve(start, self.points, self._round, _FIRST) for start in starts[:_STARTS]]
+        short = [improve(start, self.points, self._round, self.ops // 2 // _STARTS) for start in starts[:_STARTS]]
         short.sort(key=score)
-        long = [improve(start, self.points, self._round, _FURTHER) for start in short[:_BETTER]]
+        long = [improve(start, self.points, self._round, self.ops // 2 // _BETTER) for start in short[:_BETTER]]
         ends = sorted([*long, *short], key=score)[:_FINALS]
         exact = [self._round(replace(made.choice, lumped=False)) for made in ends]
         final = min((made for made in exact if made), key=score)
         return Found(final.choice, final.program(), self.tried, effort.left > 0)
 
     def _rounds(self, effort: Effort) -> Iterator[Round]:
+        guides: list[Guide] = []
         for costs in sizes(self.task):
             yield from self._simple(costs)
-            guided = sorted(self._guided(costs, effort), key=lambda g: g.period_us)
-            for guide in guided[:_GUIDES]:
-                yield from self._realised(guide, effort)
+            guides += self._guided(costs, effort)
+        guides.sort(key=lambda guide: guide.period_us)
+        for guide in guides[:_GUIDES]:
+            yield from self._realised(guide, effort)
 
     def _simple(self, costs: TaskCosts) -> Iterator[Round]:
         """Everything streamed, and everything in one shard."""
@@ -123,14 +126,11 @@ class Search:
 
     def _guided(self, costs: TaskCosts, effort: Effort) -> Iterator["Guide"]:
         """Solutions of the load program for a ladder of sizes of a shard."""
-        items = self._items
-        for pieces in _PIECES:
-            per_shard = max(1.0, len(items) / pieces)
+        sizes_tried = {max(1.0, len(self._items) / shards) for shards in _SHARDS}
+        for per_shard in sorted(sizes_tried):
             guide = self._guide(costs, per_shard, 0, effort)
             if guide:
                 yield guide
-            if per_shard == 1:
-                break
 
     def _guide(
         self, costs: TaskCosts, per_shard: float, less: int, effort: Effort

@@ -28,6 +28,11 @@ def phase_starts(program: Program, segment: Segment, round_index: int) -> tuple[
     return segment.start_us, first + round_index * program.period_us, leave
 
 
+def duration_us(program: Program, rounds: int) -> int:
+    """Predicted time of a segment of so many rounds."""
+    return program.enter_us + (rounds - 1) * program.period_us + program.round_us + program.leave_us
+
+
 def plan_stream(stream: str, devices: Sequence[int]) -> str:
     """A program's stream name with the device number of the plan: `0.h2d` on (3,) is `3.h2d`."""
     if stream.startswith("host."):

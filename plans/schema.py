@@ -203,6 +203,14 @@ class Prediction(Struct, frozen=True):
     tasks: tuple[TaskPrediction, ...]
 
 
+class Joint(Struct, frozen=True):
+    """A program of two tasks: how long all their steps take in it, and one task after the other."""
+
+    program: str
+    joint_us: Count
+    alone_us: Count
+
+
 class Solver(Struct, frozen=True):
     """How the plan was found; nothing here changes between two builds of the same inputs."""
 
@@ -210,6 +218,7 @@ class Solver(Struct, frozen=True):
     seed: Count
     status: Literal["complete", "time-limit"]
     candidates: Count
+    joint: tuple[Joint, ...] = ()
 
 
 class Plan(Struct, frozen=True, kw_only=True):

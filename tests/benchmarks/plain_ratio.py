@@ -1,6 +1,6 @@
 """What a replay costs where nothing has to move: a step of an all-resident plan, and of a loop.
 
-    python tests/benchmarks/plain_ratio.py [gpt|mlp ...] [--rounds N] [--steps N]
+    python tests/benchmarks/plain_ratio.py [gpt|mlp ...] [--rounds N]
 
 Each model is profiled, planned with more memory than it needs, and trained by turns: as the plan
 says and by an ordinary PyTorch loop, with as many threads and microbatches. Printed are the median
@@ -132,7 +132,7 @@ def plain(task: Task, microbatches: int) -> list[float]:
 
 
 def compare(name: str, rounds: int) -> float:
-    """Print the median step of both, and their ratio."""
+    """Print the median step of both, and their ratio; what else the machine does shows in both."""
     plan = planned(name)
     tasks, _ = load(plan.tasks[0].workload.ref)
     ours: list[float] = []

@@ -7,7 +7,17 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from executor.rng import DrawError, Guard, OwnRandomness, RandomMode, TaskRng, advance, count_draws
+from executor.rng import (
+    DrawError,
+    Guard,
+    LentGenerator,
+    OwnRandomness,
+    RandomMode,
+    TaskRng,
+    advance,
+    count_draws,
+    no_draws,
+)
 
 
 def seeded(seed: int = 0) -> Tensor:
@@ -146,4 +156,27 @@ def test_data_has_its_own_randomness() -> None:
     with OwnRandomness():
         torch.rand(3, generator=Generator().manual_seed(1))
         with pytest.raises(DrawError, match="belongs to the model"):
+            torch.rand(3)
+
+
+def test_a_lent_generator_draws_what_a_mode_draws() -> None:
+    """Same numbers, same state afterwards, and the default generator as it was, errors or not."""
+    parked = torch.default_generator.get_state()
+    with RandomMode(seeded()) as mode:
+        wanted = F.dropout(torch.ones(100), 0.5), torch.rand(3)
+    with LentGenerator(seeded()) as lent:
+        found = F.dropout(torch.ones(100), 0.5), torch.rand(3)
+    assert all(map(torch.equal, wanted, found))
+    assert torch.equal(lent.state, mode.state)
+    with pytest.raises(KeyError), LentGenerator(seeded()):
+        raise KeyError(torch.rand(1))
+    assert torch.equal(torch.default_generator.get_state(), parked)
+    Guard().check()  # would wait for ever if the generator were still lent
+
+
+def test_no_draws_at_all() -> None:
+    """From its beginning on, any random op is an error; others are not."""
+    with no_draws():
+        torch.ones(3).add_(1)
+        with pytest.raises(DrawError, match="draws random numbers in its backward"):
             torch.rand(3)

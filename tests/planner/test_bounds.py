@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
-from support.choices import PLAIN, WHOLE, Small, shortest, small
+from support.choices import PLAIN, WHOLE, Palette, Small, shortest, small
 
 from planner import hydra
 from planner.bounds import lower_bounds, phase_us, task_bound
@@ -24,28 +23,26 @@ def effort() -> Effort:
     return Effort(time.monotonic() + EFFORT_SECONDS, 0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(st.integers(0, 10**6), st.integers(1, 4))
 def test_no_choice_beats_a_bound(seed: int, layers: int) -> None:
-    """The shortest round of all choices that fit, repeated, takes no less than any bound says."""
-    case = small(seed, layers)
-    best = shortest(
-        case.task, case.links, case.device_bytes, WHOLE if layers <= 2 else PLAIN
-    )
-    if best:
-        bounds = lower_bounds(case.problem, effort(), phased=True)
-        assert max(bounds, key=lambda b: b.us).us <= case.task.steps * best.period_us, bounds
+    """Of all choices that fit, repeated, none takes less than any bound says."""
+    _none_below(small(seed, layers), WHOLE if layers <= 2 else PLAIN)
 
 
-@settings(max_examples=6)
+@settings(max_examples=15)
 @given(st.integers(0, 10**6))
 def test_no_choice_of_three_layers_beats_a_bound(seed: int) -> None:
-    """With every mode, where shards have a neighbour on both sides."""
-    case = small(seed, 3)
-    best = shortest(case.task, case.links, case.device_bytes)
-    if best:
-        bounds = lower_bounds(case.problem, effort(), phased=True)
-        assert max(bounds, key=lambda b: b.us).us <= case.task.steps * best.period_us, bounds
+    """With every mode, where a shard may have a neighbour on both sides."""
+    _none_below(small(seed, 3), WHOLE)
+
+
+def _none_below(case: Small, palette: Palette) -> None:
+    bounds = lower_bounds(case.problem, effort(), phased=True)
+    best = max(bounds, key=lambda bound: bound.us)
+    below = -(-best.us // case.task.steps)
+    beaten = shortest(case.task, case.links, case.device_bytes, palette, below)
+    assert beaten is None, (best, beaten.period_us, beaten.choice.modes)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6))
@@ -63,24 +60,23 @@ def test_the_baseline_beats_no_bound(seed: int, layers: int) -> None:
         assert bound.phase_us <= period
 
 
-@given(st.integers(0, 10**6), st.integers(1, 8), st.integers(100, 300), st.integers(100, 300))
-def test_more_of_anything_lowers_every_bound(
-    seed: int, layers: int, memory: int, rate: int
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(100, 300))
+def test_more_memory_or_a_faster_link_lowers_the_bound(
+    seed: int, layers: int, percent: int
 ) -> None:
-    """More memory or a faster link, in percent of what there was, raises no bound, but by what the
-    solver's tolerance may."""
+    """More of either, in percent of what there was, never raises the optimum of the load program
+    over phases, by more than the solver's tolerance; 0 says that it has none."""
     case = small(seed, layers)
-    more = case.device_bytes * memory // 100
-    bases = task_bound(case.task, case.links, case.device_bytes, effort())
+    costs = TaskCosts(case.task, 1)
+    before = phase_us(costs, case.links, case.device_bytes, effort())
+    assert before
     for links, room in (
-        (case.links, more),
-        (faster(case.links, "h2d", rate), case.device_bytes),
-        (faster(case.links, "d2h", rate), case.device_bytes),
+        (case.links, case.device_bytes * percent // 100),
+        (faster(case.links, "h2d", percent), case.device_bytes),
+        (faster(case.links, "d2h", percent), case.device_bytes),
     ):
-        bound = task_bound(case.task, links, room, effort())
-        for name in ("compute_us", "link_us", "load_us", "phase_us"):
-            before, after = getattr(bases, name), getattr(bound, name)
-            assert after <= before + 2 + before // 100_000, name
+        assert 0 < phase_us(costs, links, room, effort()) <= before + 2 + before // 100_000
 
 
 def faster(links: Links, way: str, percent: int) -> Links:
@@ -92,12 +88,21 @@ def faster(links: Links, way: str, percent: int) -> Links:
     return replace(links, **rates)
 
 
-@pytest.mark.parametrize("layers", [1, 3])
-def test_with_room_for_all_the_bound_is_reached(layers: int) -> None:
-    """Where everything stays on the device, no bound leaves anything to gain but latencies."""
-    case = small(0, layers)
+def test_with_room_for_all_the_bound_is_reached() -> None:
+    """Where everything stays on the device, the bound leaves next to nothing to gain."""
+    case = small(0, 3)
     room = 100 * case.device_bytes
     best = shortest(case.task, case.links, room, PLAIN)
     assert best
     bound = task_bound(case.task, case.links, room, effort()).period_us
-    assert bound > best.period_us * 0.9
+    assert 0.95 * best.period_us < bound <= best.period_us
+
+
+@pytest.mark.xfail(strict=True, reason="a microbatch that does not fit has the bound 0, not none")
+def test_a_microbatch_that_does_not_fit_does_not_lower_the_bound() -> None:
+    """The bound over phases is the least of the sizes that a plan may have."""
+    case = small(2, 3)
+    each = [phase_us(costs, case.links, case.device_bytes, effort()) for costs in sizes(case.task)]
+    assert 0 in each  # the whole batch at once takes too much
+    bound = task_bound(case.task, case.links, case.device_bytes, effort())
+    assert bound.phase_us == min(us for us in each if us)

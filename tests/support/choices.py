@@ -132,6 +132,21 @@ def every_choice(task: Task, links: Links, palette: Palette = WHOLE) -> Iterator
                     yield Choice(costs, cuts, chosen, block, ahead)
 
 
+def some_choice(case: Small, rng: random.Random) -> Choice:
+    """One of all choices of the case, a good or a bad one; its loads may run far ahead."""
+    costs = rng.choice(sizes(case.task))
+    count, modes = len(costs.layers), WHOLE.modes(case.links)
+    cuts = (0, *sorted(rng.sample(range(1, count), rng.randint(0, count - 1))), count)
+    last = len(cuts) - 2
+    block = rng.randint(0, last) if costs.microbatches > 1 else last
+    chosen = tuple(
+        rng.choice([mode for mode in modes if possible(costs.shard(*piece), mode, place)])
+        for k, piece in enumerate(pairwise(cuts))
+        for place in (Place(not k, k == last, block <= k < last),)
+    )
+    return Choice(costs, cuts, chosen, block, rng.choice([0, 1, 1, 2]))
+
+
 def fitted(choice: Choice, links: Links, device_bytes: int) -> Round | None:
     """The choice laid out, or None when it takes more than there is."""
     room = device_bytes - choice.reserve_bytes
@@ -153,8 +168,10 @@ def load_us(choice: Choice, links: Links) -> int:
     return max(busy.values())
 
 
-def shortest(task: Task, links: Links, device_bytes: int, palette: Palette = WHOLE) -> Round | None:
-    """The round of the shortest period of all that fit; None when none does."""
+def shortest(
+    task: Task, links: Links, device_bytes: int, palette: Palette = WHOLE, below: int | None = None
+) -> Round | None:
+    """The round of the shortest period of all that fit; None when none is `below` so many µs."""
     loads = [
         (load_us(choice, links), number, choice)
         for number, choice in enumerate(every_choice(task, links, palette))
@@ -162,9 +179,9 @@ def shortest(task: Task, links: Links, device_bytes: int, palette: Palette = WHO
     ]
     best: Round | None = None
     for load, _, choice in sorted(loads, key=lambda item: item[:2]):
-        if best and load >= best.period_us:
+        if below is not None and load >= below:
             break
         made = fitted(choice, links, device_bytes)
-        if made and (not best or made.period_us < best.period_us):
-            best = made
+        if made and (below is None or made.period_us < below):
+            best, below = made, made.period_us
     return best
