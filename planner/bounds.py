@@ -74,12 +74,14 @@ def task_bound(task: Task, links: Links, device_bytes: int, effort: Effort) -> T
     compute = min(costs.microbatches * costs.total("backward") for costs in sizes)
     link = _load_us(sizes[0], links, device_bytes, 0, effort)
     load = _load_us(sizes[0], links, device_bytes, compute, effort)
-    phase = min(phase_us(costs, links, device_bytes, effort) for costs in sizes)
+    phases = [phase_us(costs, links, device_bytes, effort) for costs in sizes]
+    phase = min((us for us in phases if us is not None), default=0)
     return TaskBound(compute, link, max(compute, load), phase)
 
 
-def phase_us(costs: TaskCosts, links: Links, device_bytes: int, effort: Effort) -> int:
-    """The optimum of the load program over phases, at one microbatch size; 0 when it has none."""
+def phase_us(costs: TaskCosts, links: Links, device_bytes: int, effort: Effort) -> int | None:
+    """The optimum of the load program over phases, at one microbatch size; None when no plan can
+    have that size."""
     fixed = costs.microbatches * costs.batch_bytes + costs.total("buffer")
     terms = Terms(
         [costs.shard(layer, layer + 1) for layer in range(len(costs.layers))],
@@ -90,7 +92,7 @@ def phase_us(costs: TaskCosts, links: Links, device_bytes: int, effort: Effort) 
         links,
     )
     found = optimum(terms, _GROUPS, seconds=max(1.0, effort.left), seed=effort.seed)
-    return found.period_us if found else 0
+    return found.period_us if found else None
 
 
 def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort: Effort) -> int:

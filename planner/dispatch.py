@@ -87,7 +87,9 @@ def without(draft: Draft, orders: Orders, ops: Collection[int]) -> Orders:
     """The same orders with some of the moved ops back in the round that they serve, each before
     the first op that is wanted later."""
     moved = orders.moved - frozenset(ops)
-    queues = {stream: [at for at in queue if at not in ops] for stream, queue in orders.queues.items()}
+    queues = {
+        stream: [at for at in queue if at not in ops] for stream, queue in orders.queues.items()
+    }
     for at in sorted(ops, key=lambda at: draft.rank[at]):
         queue = queues[draft.streams[at]]
         later = (

@@ -5,37 +5,48 @@ What does not touch the cycle of ops that makes the period cannot shorten it, un
 it frees; so the shards on that cycle come first.
 """
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from planner.choice import Choice
 from planner.modes import HELD, Activations, Mode, Place, possible, settled
+from planner.problem import Effort
 from planner.rounds import Round
 
 Evaluate = Callable[[Choice], Round | None]  # None when the choice does not fit
 
 _REJECTIONS = 4  # choices that do not fit, for the price of one that does
-_LEAST = 100  # ops that the smallest choice counts for
+_LEAST = 60  # ops that the smallest choice counts for
 _ACTS: tuple[Activations, ...] = ("recompute", "saved", "offload")
 
 
-def improve(start: Round, points: Sequence[int], evaluate: Evaluate, ops: int) -> Round:
+def improve(
+    start: Round, points: Sequence[int], evaluate: Evaluate, ops: int, effort: Effort
+) -> Round:
     """The best found from `start` on, simulating so many ops at most.
 
-    points: where the chain of layers may be cut. Choices that do not fit cost a part of it.
+    points: where the chain of layers may be cut. Choices that do not fit cost a part of it. Where
+    no change helps, the search goes on from the best choice that it has not gone on from.
     """
     best, seen = start, {start.choice.key}
     moves = _moves(best, points)
-    while ops > 0:
+    others: list[tuple[tuple[int, int], int, Round]] = []
+    while ops > 0 and effort.left > 0:
         choice = next((m for m in moves if m.key not in seen), None)
         if choice is None:
-            return best
+            if not others:
+                return best
+            moves = _moves(heapq.heappop(others)[2], points)
+            continue
         seen.add(choice.key)
         made = evaluate(choice)
         ops -= max(_LEAST, len(best.entries)) // (1 if made else _REJECTIONS)
         if made and score(made) < score(best):
             best = made
             moves = _moves(best, points)
+        elif made:
+            heapq.heappush(others, (score(made), len(seen), made))
     return best
 
 
@@ -48,9 +59,12 @@ def _moves(made: Round, points: Sequence[int]) -> Iterator[Choice]:
     """All choices one change away, those that touch the critical cycle first."""
     choice = made.choice
     critical = made.critical()
+    packs = made.links.d2d is not None
+    yield replace(choice, ahead=1 - choice.ahead)
     for k in sorted(range(len(choice.modes)), key=lambda k: (k not in critical, k)):
         for other in _others(choice, k):
-            yield with_mode(choice, k, other)
+            if packs or other.activations != "offload":
+                yield with_mode(choice, k, other)
         for near in (k - 1, k + 1):
             if 0 <= near <= choice.last and choice.modes[near] != choice.modes[k]:
                 swapped = with_mode(choice, k, choice.modes[near])

@@ -152,9 +152,7 @@ def _parts(value: Value, offset: int) -> list[Buffer]:
     size = value.bytes // value.parts
     if value.parts == 1:
         return [Buffer(f"0/{value.name}", "0", offset, size)]
-    return [
-        Buffer(f"0/{value.name}.{m}", "0", offset + m * size, size) for m in range(value.parts)
-    ]
+    return [Buffer(f"0/{value.name}.{m}", "0", offset + m * size, size) for m in range(value.parts)]
 
 
 def _before(placed: Sequence[_Placed], steps: int) -> dict[str, list[str]]:

@@ -45,9 +45,7 @@ def cut(
     return tuple(cuts if last is None else [*cuts, len(costs.layers)])
 
 
-def even(
-    costs: TaskCosts, items: Sequence[tuple[int, int]], per_shard: float
-) -> tuple[int, ...]:
+def even(costs: TaskCosts, items: Sequence[tuple[int, int]], per_shard: float) -> tuple[int, ...]:
     """Cuts into shards of about `per_shard` average items each, from the top down: of parameters,
     of activations and of time. An item that is larger than that is a shard of its own.
     """

@@ -28,7 +28,7 @@ from typing import Any
 
 from planner.costs import Links, ShardCost
 from planner.modes import HELD, Held, holdings
-from planner.solver import lp_sum, minimise, solve
+from planner.solver import Status, lp_sum, minimise, solve
 
 _MB = 1 << 20
 _MS = 1000
@@ -170,7 +170,9 @@ class Phases:
         above: Any = 0
         for i in range(len(self.terms.items) - 1, -1, -1):
             item, links = self.terms.items[i], self.terms.links
-            above = self._name(above + self._up_us(i) + self._turn_us(i) + self._down_us(i), f"y{i}")
+            above = self._name(
+                above + self._up_us(i) + self._turn_us(i) + self._down_us(i), f"y{i}"
+            )
             way = links.spill_us(item.grad_bytes) + item.update_host_us
             way += links.prefetch_us(item.param_bytes)
             if item.grad_bytes:
@@ -205,13 +207,14 @@ class Phases:
         """State updated on the device comes in until B_g and leaves from then on, and parameters
         with it; in a plan not long before and after."""
         items = [(i, self.terms.items[i]) for i in self.members(g)]
-        states = lp_sum(
-            x.state_bytes / _MB * self.part(i, "", "device-streamed") for i, x in items
-        )
+        states = lp_sum(x.state_bytes / _MB * self.part(i, "", "device-streamed") for i, x in items)
         evicted = lp_sum(
             x.param_bytes
             / _MB
-            * (self.part(i, "kept", "device-streamed") + self.part(i, "streamed", "device-streamed"))
+            * (
+                self.part(i, "kept", "device-streamed")
+                + self.part(i, "streamed", "device-streamed")
+            )
             for i, x in items
         )
         reach = 3 if self.terms.plan else self.windows - 1
@@ -292,7 +295,10 @@ class Phases:
         kept = lp_sum(size * self.part(i, "kept") for i, size in mb)
         evicted = lp_sum(
             size
-            * (self.part(i, "kept", "device-streamed") + self.part(i, "streamed", "device-streamed"))
+            * (
+                self.part(i, "kept", "device-streamed")
+                + self.part(i, "streamed", "device-streamed")
+            )
             for i, size in mb
         )
         grads = lp_sum(x.grad_bytes / _MB * self.part(i, "", "host") for i, x in moving)
@@ -447,10 +453,13 @@ def grouped(items: Sequence[ShardCost], groups: int) -> list[int]:
 
 
 def optimum(terms: Terms, groups: int, *, seconds: float, seed: int) -> Optimum | None:
-    """Solve the program; None when it has no solution."""
+    """Solve the program; None when it has no solution. Without an answer in time nothing is known:
+    a period of 0, and no weights."""
     phases = Phases(terms, groups)
     outcome = solve(phases.model, seconds=seconds, seed=seed)
-    if not outcome.found or outcome.bound is None:
+    if outcome.status is Status.INFEASIBLE:
         return None
+    if not outcome.found or outcome.bound is None:
+        return Optimum(0, ())
     period = math.floor(max(0.0, outcome.bound) * _MS * (1 - 1e-6) - 1e-3)
     return Optimum(max(0, period), phases.weights())

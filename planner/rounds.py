@@ -137,7 +137,6 @@ class Round:
             leave=leave.ops,
         )
 
-
     def entering(self, moved: Collection[str]) -> Iterator[Entry]:
         """Loads what stays on the device, and for the first round what rounds load for the next
         one."""
@@ -225,7 +224,7 @@ class _Walk:
             yield from self._parameters(k, "B" if k == self.last else "F")
         if self.choice.lumped:
             yield self._lump(count - 1)
-        for m in (self.parts[-1:] if self.choice.lumped else self.parts):
+        for m in self.parts[-1:] if self.choice.lumped else self.parts:
             for k in block[:-1]:
                 yield self._forward(k, m, 1)
             for k in block[::-1]:

@@ -6,7 +6,7 @@ begins; the load program then picks a mode for every shard. Fewer, larger shards
 smaller ones leave room to keep more on the device. The simulator, not a formula, says which wins.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -22,6 +22,7 @@ from planner.phases import Terms, Weights, optimum
 from planner.problem import Effort
 from planner.rounding import blocks, rounded
 from planner.rounds import Round
+from plans.metrics import duration_us
 from plans.schema import Program
 from profiles.schema import Task
 from profiles.units import show_bytes
@@ -80,26 +81,34 @@ class Search:
 
         Infeasible names the smallest budget that would do; NoPlanFound when time is up first.
         """
-        starts: list[Round] = []
+        starts: dict[tuple[int, tuple[int, ...]], Round] = {}  # the best for each way to cut
         for made in self._rounds(effort):
             self.tried += 1
-            starts.append(made)
+            key = made.choice.costs.microbatch, made.choice.cuts
+            starts[key] = min(starts.get(key, made), made, key=score)
             if effort.left <= 0:
                 break
-        starts.sort(key=score)
         if not starts:
             if effort.left <= 0:
                 raise NoPlanFound(
                     f"{self.task.name}: no plan within the time limit; raise --time-limit"
                 )
             raise self._too_small()
-        short = [improve(start, self.points, self._round, self.ops // 2 // _STARTS) for start in starts[:_STARTS]]
-        short.sort(key=score)
-        long = [improve(start, self.points, self._round, self.ops // 2 // _BETTER) for start in short[:_BETTER]]
-        ends = sorted([*long, *short], key=score)[:_FINALS]
-        exact = [self._round(replace(made.choice, lumped=False)) for made in ends]
-        final = min((made for made in exact if made), key=score)
-        return Found(final.choice, final.program(), self.tried, effort.left > 0)
+        short = self._improved(list(starts.values()), _STARTS, effort)
+        ends = [*self._improved(short, _BETTER, effort), *short]
+        exact = [
+            self._round(replace(made.choice, lumped=False))
+            for made in sorted(ends, key=score)[:_FINALS]
+        ]
+        found = [(made.choice, made.program()) for made in exact if made]
+        choice, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
+        return Found(choice, program, self.tried, effort.left > 0)
+
+    def _improved(self, starts: Sequence[Round], count: int, effort: Effort) -> list[Round]:
+        """The best `count` of them improved, with half of the ops that there are for it."""
+        best = sorted(starts, key=score)[:count]
+        ops = self.ops // 2 // count
+        return [improve(start, self.points, self._round, ops, effort) for start in best]
 
     def _rounds(self, effort: Effort) -> Iterator[Round]:
         guides: list[Guide] = []
@@ -152,7 +161,11 @@ class Search:
             per_shard,
         )
         found = optimum(terms, _GROUPS, seconds=max(0.1, effort.left), seed=effort.seed)
-        return Guide(costs, per_shard, less, found.period_us, found.weights) if found else None
+        return (
+            Guide(costs, per_shard, less, found.period_us, found.weights)
+            if found and found.weights
+            else None
+        )
 
     def _realised(self, guide: "Guide", effort: Effort) -> Iterator[Round]:
         """Whole shards of a guide; where they take too much, the program is solved for less."""
@@ -234,7 +247,7 @@ class Search:
                 break
 
     def _too_small(self) -> Infeasible:
-        needs, costs, made = min(
+        needs, _, made = min(
             (
                 (choice.reserve_bytes + made.slab.bytes, choice.costs.microbatch, made)
                 for costs in sizes(self.task)
@@ -244,9 +257,7 @@ class Search:
             ),
             key=lambda found: found[:2],
         )
-        largest = max(
-            made.choice.shards, key=lambda s: s.param_bytes + s.backward_transient_bytes
-        )
+        largest = max(made.choice.shards, key=lambda s: s.param_bytes + s.backward_transient_bytes)
         name = self.task.layers[largest.first].name
         return Infeasible(
             f"{self.task.name}: needs {show_bytes(needs)} ({needs} "

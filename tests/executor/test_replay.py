@@ -1,6 +1,7 @@
 """Replaying a plan trains exactly what an ordinary loop trains, in any order the plan allows."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain as flatten
@@ -16,6 +17,7 @@ from torch import nn
 from torch.optim import SGD, Adagrad, RMSprop
 
 import plans
+from executor.errors import RunError
 from executor.replay import Options, run
 
 PARTS = {"resident": handmade.resident_part, "streamed": handmade.streamed_part}
@@ -116,3 +118,19 @@ def test_one_microbatch_with_unknown_draws() -> None:
     shards = tuple(structs.replace(shard, rng_draws=None) for shard in task.shards)
     plan = structs.replace(plan, tasks=(structs.replace(task, shards=shards),))
     assert_same(plan, tasks, run(plan, tasks))
+
+
+class Refused:
+    """A generator that nobody may have for himself."""
+
+    def __init__(self, state: torch.Tensor) -> None:
+        raise AssertionError("lent")
+
+
+def test_devices_draw_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default generator is lent as a whole only where a single device computes."""
+    monkeypatch.setattr("executor.ops.LentGenerator", Refused)
+    for name, expected in (("pipeline", nullcontext()), ("streamed", pytest.raises(RunError))):
+        tasks = tasks_for(handmade.PLANS[name]())
+        with expected:
+            run(fit(handmade.PLANS[name](), tasks), tasks)

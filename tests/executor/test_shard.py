@@ -170,14 +170,16 @@ class Counting(AdamW):
 
 
 @pytest.mark.parametrize(
-    ("factory", "most"),
+    ("factory", "piecewise", "most"),
     [
-        (partial(AdamW, fused=True), 2 * 64 * 64 * 4),  # the state of one weight
-        (partial(Counting, fused=True), 3 * 2 * 64 * 64 * 4),  # of all
-        (partial(Adagrad, fused=True), 3 * 64 * 64 * 4),  # of all, made beforehand
+        (partial(AdamW, fused=True), True, 2 * 64 * 64 * 4),  # the state of one weight
+        (partial(Counting, fused=True), False, 3 * 2 * 64 * 64 * 4),  # of all
+        (partial(Adagrad, fused=True), False, 3 * 64 * 64 * 4),  # of all, made beforehand
     ],
 )
-def test_new_state_passes_through_little_memory(factory: Factory, most: int) -> None:
+def test_new_state_passes_through_little_memory(
+    factory: Factory, piecewise: bool, most: int
+) -> None:
     """The first step of torch's own optimizers takes one parameter's state at a time."""
     layers = [nn.Linear(64, 64, bias=False) for _ in range(3)]
     shard = Shard(layers, factory, F.mse_loss)
@@ -188,6 +190,7 @@ def test_new_state_passes_through_little_memory(factory: Factory, most: int) -> 
         shard.update(params, grads, state)
     assert most <= meter.peak_bytes < most + 1024
     assert shard.optimizer is not None
+    assert shard.optimizer.piecewise == piecewise
     assert shard.optimizer.optimizer.param_groups[0].get("steps", 1) == 1
 
 
@@ -212,6 +215,27 @@ def test_gradients_end_where_they_are_bound() -> None:
             torch.equal(mine.grad, theirs.grad)  # type: ignore[arg-type]
             for mine, theirs in zip(layer.parameters(), twin.parameters(), strict=True)
         )
+
+
+class Fading(nn.Linear):
+    """Uses its bias the first time only."""
+
+    seen = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return super().forward(x) if self.seen == 1 else x @ self.weight
+
+
+def test_every_microbatch_reaches_every_parameter() -> None:
+    """A parameter that only the first microbatch uses is named by the second."""
+    shard = Shard([Fading(4, 4)], make_optimizer, F.mse_loss)
+    shard.write_params(aligned(shard.param_bytes))
+    shard.bind_grads(aligned(shard.grad_bytes))
+    x, y = torch.rand(2, 4), torch.rand(2, 4)
+    shard.backward(shard.graph(x, dx=False, targets=y))
+    with pytest.raises(WorkloadError, match="parameter bias of layer 0 of the shard got no grad"):
+        shard.backward(shard.graph(x, dx=False, targets=y), add=True)
 
 
 def test_sparse_gradients_become_dense() -> None:

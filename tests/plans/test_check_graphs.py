@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 from support.edits import change, drop, find, with_task
 from support.handmade import PLANS
+from support.mutate_tasks import keep_graph
 from support.parts import SAVED
 from support.retime import retimed
 
@@ -84,6 +85,20 @@ def test_a_graph_holds_addresses() -> None:
         f"a.s0.B{m}: reads param from a.elsewhere at byte 432, but the graph of a.s0.F{m} holds "
         "a.slot0 at byte 160"
         for m in range(2)
+    ]
+
+
+def test_a_graph_holds_its_input_too() -> None:
+    """A backward that finds its input elsewhere is refused, as one that finds its parameters."""
+    plan = dict(keep_graph(made("packed")))["a.s1, room 80"]()
+    assert violations(plan) == [
+        f"a.s1.B{m}: reads {what}"
+        for m in range(2)
+        for what in (
+            f"param from a.slot0 at byte 0, but the graph of a.s1.F{m} holds a.slot1 at byte 96",
+            f"x from a.x1.back{m} at byte {768 + 32 * m}, but the graph of a.s1.F{m} holds "
+            f"a.x1.{m} at byte {464 + 112 * m}",
+        )
     ]
 
 

@@ -1,6 +1,7 @@
-"""Runs that never happened: a plan's ops last what another profile, the truth, says."""
+"""A true profile, wrong ones made from it, and runs of their plans that go as the truth says."""
 
 import random
+from collections.abc import Callable
 
 from msgspec.structs import replace
 from support.retime import retimed
@@ -9,7 +10,58 @@ from plans import metrics
 from plans.capacity import value_bytes
 from plans.runlog import End, Header, OpRecord, RunLog
 from plans.schema import Op, Plan, Shard, parse_id
-from profiles.schema import Device, Layer, LayerCost, Profile
+from profiles import synthetic
+from profiles.schema import Device, Layer, LayerCost, Link, Profile, Rate, Time
+
+
+def _times(value: Time, factor: float) -> Time:
+    us = round(value.median_us * factor)
+    return Time(us, us, us, 1)
+
+
+def wronged(
+    true: Profile,
+    *,
+    compute: Callable[[int], float] = lambda layer: 1.0,
+    link: float = 1.0,
+    update: float = 1.0,
+) -> Profile:
+    """The profile with times of layers, rates of h2d and d2h, and updates multiplied."""
+
+    def layer(index: int, of: Layer) -> Layer:
+        by = compute(index)
+        costs = tuple(
+            replace(
+                cost,
+                forward=_times(cost.forward, by),
+                recompute_backward=_times(cost.recompute_backward, by),
+                backward=_times(cost.backward, by),
+            )
+            for cost in of.costs
+        )
+        device, host = _times(of.update_device, update), _times(of.update_host, update)
+        return replace(of, costs=costs, update_device=device, update_host=host)
+
+    def rate(of: Rate) -> Rate:
+        return Rate(round(of.bytes_per_s * link), of.latency_us)
+
+    device = true.machine.devices[0]
+    links = tuple(
+        Link(of.kind, rate(of.alone), rate(of.both)) if of.kind in ("h2d", "d2h") else of
+        for of in device.links
+    )
+    machine = replace(true.machine, devices=(replace(device, links=links),))
+    tasks = tuple(
+        replace(task, layers=tuple(layer(i, x) for i, x in enumerate(task.layers)))
+        for task in true.tasks
+    )
+    return replace(true, machine=machine, tasks=tasks)
+
+
+def truth(seed: int = 0, usable_bytes: int = 12 << 20) -> Profile:
+    """A chain of twelve layers of a MiB or so each, on a device that cannot hold them."""
+    task = synthetic.task("t", layers=12, seed=seed, steps=40, forward_us=2_000)
+    return synthetic.profile(task, usable_bytes=usable_bytes)
 
 
 def as_run(plan: Plan, believed: Profile, true: Profile) -> Plan:
