@@ -2,8 +2,8 @@
 
 Given ops in an order in which running them one by one would be right, every op must wait for
 the last writer of what it touches and, if it writes, for the readers since, of whatever shares its
-bytes too; across the end of the round, for those of the round before (`@-1`). Edges that stream order or other edges imply
-are left out.
+bytes too; across the end of the round, for those of the round before (`@-1`). Edges that stream
+order or other edges imply are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

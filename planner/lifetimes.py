@@ -194,6 +194,6 @@ def _without(low: int, high: int, other: _Placed) -> Iterator[tuple[int, int]]:
 def _pair(item: _Placed, other: _Placed, found: dict[str, list[str]]) -> None:
     for mine in _parts(item.value, item.offset):
         for theirs in _parts(other.value, other.offset):
-            if mine.offset < theirs.offset + theirs.bytes:
-                if theirs.offset < mine.offset + mine.bytes:
-                    found.setdefault(mine.name, []).append(theirs.name)
+            low = max(mine.offset, theirs.offset)
+            if low < min(mine.offset + mine.bytes, theirs.offset + theirs.bytes):
+                found.setdefault(mine.name, []).append(theirs.name)

@@ -2,7 +2,8 @@
 
 Items (layers, or some of them together) are put into groups, and a round into two windows per
 group, F_g going up and B_g coming down, and one for the turn between, in which a block of items at
-the top computes all but the last backward, one microbatch's graphs at a time. Times of windows are unknown; in each of them
+the top computes all but the last backward, one microbatch's graphs at a time. Times of windows
+are unknown; in each of them
 
     window >= compute in it        window >= bytes in / h2d rate, bytes out / d2h rate
     window >= host updates in it   memory at its end <= capacity
@@ -24,6 +25,7 @@ lower bound on the period. With room for copies in flight its solution is what p
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from planner.costs import Links, ShardCost
@@ -112,7 +114,7 @@ class Phases:
     def _last_shard(self) -> list[Any]:
         """How much of each item is in the block at the top (or in a large last shard)."""
         parts = [self._var(f"l{i}") for i in range(len(self.terms.items))]
-        for below, above in zip(parts, parts[1:], strict=False):
+        for below, above in pairwise(parts):
             self.model += below <= above
         self.model += parts[-1] <= 1
         return parts

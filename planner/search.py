@@ -9,7 +9,7 @@ smaller ones leave room to keep more on the device. The simulator, not a formula
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from planner.choice import SCALARS_BYTES, Choice
 from planner.costs import Caps, Links, TaskCosts, sizes
@@ -32,9 +32,10 @@ _PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transient
 _SHARDS = (2, 4, 8, 16, 24, 32, 64)  # that guides are solved for
 _GROUPS = 8  # of the load program
 _ITEMS = 64  # of the load program, at most
+_FEW = 7  # points to cut at, up to which every way to cut is tried
 _GUIDES = 6  # solutions of it that are made into plans
 _SHRINKS = 4  # times that a solution is asked for with less memory
-_STARTS = 5  # plans that are improved a little
+_STARTS = 8  # plans that are improved a little
 _BETTER = 2  # plans that are improved further
 _FINALS = 3  # plans that are looked at microbatch by microbatch
 _OPS = 60_000  # simulated in all while plans are improved, half of them for the better ones
@@ -121,7 +122,8 @@ class Search:
 
     def _simple(self, costs: TaskCosts) -> Iterator[Round]:
         """Everything streamed, and everything in one shard."""
-        for cuts in dict.fromkeys(self._cuts(costs)):
+        few = list(self._all_cuts()) if len(self.points) <= _FEW else []
+        for cuts in dict.fromkeys([*self._cuts(costs), *few]):
             for ahead in (1, 0):
                 made = self._round(replace(self._plain(costs, cuts), ahead=ahead))
                 if made:
@@ -192,9 +194,18 @@ class Search:
 
     def _rounded(self, guide: "Guide") -> Iterator[Choice]:
         costs, items, weights = guide.costs, self._items, guide.weights
-        cuts = even(costs, items, guide.per_shard)
-        for block in sorted(blocks(costs, cuts, items, weights)):
-            yield rounded(costs, cuts, items, weights, block)
+        every = [even(costs, items, guide.per_shard)]
+        if len(self.points) <= _FEW:
+            every += self._all_cuts()
+        for cuts in dict.fromkeys(every):
+            for block in sorted(blocks(costs, cuts, items, weights)):
+                yield rounded(costs, cuts, items, weights, block)
+
+    def _all_cuts(self) -> Iterator[tuple[int, ...]]:
+        first, *inner, last = self.points
+        for count in range(len(inner) + 1):
+            for some in combinations(inner, count):
+                yield first, *some, last
 
     @cached_property
     def _items(self) -> list[tuple[int, int]]:
