@@ -10,12 +10,14 @@ from planner import hydra
 from planner.bounds import lower_bounds
 from planner.choice import Choice, extent, pack
 from planner.costs import Links, ShardCost
+from planner.diagnosis import LARGE_GAP_PPM
 from planner.errors import Infeasible
 from planner.hydra import HydraChoice
 from planner.modes import Mode
 from planner.pairs import Together, together
 from planner.placement import Work, place
 from planner.problem import Effort, Policy, Problem
+from planner.remedies import remedies
 from planner.search import Search
 from plans import metrics, prove
 from plans.metrics import duration_us
@@ -70,9 +72,21 @@ def build(
     if pairs:
         planned = [_joined(p, pairs) for p in planned]
         bounds = lower_bounds(problem, effort, phased=phased, alone=False)
-    draft = assemble(problem, planned, pairs, segments, bounds, profile_sha256, policy, seed)
-    prove(draft)
-    return draft
+    plan = assemble(problem, planned, pairs, segments, bounds, profile_sha256, policy, seed)
+    prove(plan)
+    return _advised(problem, plan, planned, effort) if policy == "gantry" else plan
+
+
+def _advised(problem: Problem, plan: Plan, planned: Sequence[Answer], effort: Effort) -> Plan:
+    """With what would make the longest program faster, where the gap is large."""
+    if plan.prediction.gap_ppm < LARGE_GAP_PPM:
+        return plan
+    answer = max(planned, key=lambda p: duration_us(p.program, p.choice.costs.task.steps))
+    if not isinstance(answer.choice, Choice):
+        return plan
+    task = answer.choice.costs.task
+    found = tuple(remedies(problem, task, answer.choice, answer.program, effort))
+    return structs.replace(plan, solver=structs.replace(plan.solver, remedies=found))
 
 
 def _joined(planned: Answer, pairs: Sequence[Together]) -> Answer:

@@ -30,6 +30,7 @@ from profiles.units import show_bytes
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
 _PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
 _SHARDS = (2, 4, 8, 16, 24, 32, 64)  # that guides are solved for
+_ESTIMATED = (1.0, 2.0)  # layers in a shard, for an estimate
 _GROUPS = 8  # of the load program
 _ITEMS = 64  # of the load program, at most
 _FEW = 7  # points to cut at, up to which every way to cut is tried
@@ -84,11 +85,11 @@ class Search:
         """
         starts: dict[tuple[int, tuple[int, ...]], Round] = {}  # the best for each way to cut
         for made in self._rounds(effort):
+            if effort.left <= 0:
+                break
             self.tried += 1
             key = made.choice.costs.microbatch, made.choice.cuts
             starts[key] = min(starts.get(key, made), made, key=score)
-            if effort.left <= 0:
-                break
         if not starts:
             if effort.left <= 0:
                 raise NoPlanFound(
@@ -110,6 +111,11 @@ class Search:
         best = sorted(starts, key=score)[:count]
         ops = self.ops // 2 // count
         return [improve(start, self.points, self._round, ops, effort) for start in best]
+
+    def estimate_us(self, costs: TaskCosts, effort: Effort) -> int | None:
+        """What the load program thinks of rounds at this microbatch size; None: infeasible."""
+        guides = (self._guide(costs, per_shard, 0, effort) for per_shard in _ESTIMATED)
+        return min((guide.period_us for guide in guides if guide), default=None)
 
     def _rounds(self, effort: Effort) -> Iterator[Round]:
         guides: list[Guide] = []

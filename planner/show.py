@@ -3,10 +3,17 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from planner.diagnosis import diagnosis
 from plans.schema import Device, Op, Plan, Program, Shard, Task
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
+_UPDATES = {
+    "host": "updated on the host",
+    "device": "updated on the device",
+    "device-streamed": "updated on the device with streamed state",
+}
+_ACTS = {"recompute": "", "saved": ", graph saved", "offload": ", activations offloaded"}
 _MOST_OPS = 8  # of a stream in the listing of a round
 _MOST_RUNS = 12  # of alike shards in the listing of a task
 _MOST_SEGMENTS = 24
@@ -21,6 +28,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
         ["tasks", *(line for task in plan.tasks for line in _task(task))],
         ["segments", *_segments(plan)],
         ["bounds", *_indented(_bounds(plan))],
+        *(["what keeps it there", *lines] for lines in [diagnosis(plan)] if lines),
         *(_round(program) for program in plan.programs if rounds),
     )
     return "\n\n".join("\n".join(section) for section in sections)
@@ -79,7 +87,7 @@ def _task(task: Task) -> list[str]:
         layers = f"layer {low}" if low == high else f"layers {low}-{high}"
         place = "resident" if shard.resident else "streamed"
         lines.append(
-            f"    {names}: {layers}, {place}, updated on the {shard.update}, "
+            f"    {names}: {layers}, {place}, {_UPDATES[shard.update]}{_ACTS[shard.activations]}, "
             f"parameters {show_bytes(sum(one.param_bytes for _, one in run))}"
         )
     if len(runs) > _MOST_RUNS:
@@ -88,8 +96,9 @@ def _task(task: Task) -> list[str]:
     return lines
 
 
-def _alike(shard: Shard) -> tuple[bool, str, int]:
-    return shard.resident, shard.update, shard.end_layer - shard.first_layer
+def _alike(shard: Shard) -> tuple[bool, str, str, int]:
+    layers = shard.end_layer - shard.first_layer
+    return shard.resident, shard.update, shard.activations, layers
 
 
 def _segments(plan: Plan) -> list[str]:

@@ -63,7 +63,7 @@ def _mlp() -> nn.Sequential:
 
 def _vectors(step: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(step)
-    x = torch.randn(2, 128, 768, generator=generator)
+    x = torch.randn(2, 256, 768, generator=generator)
     return x[0], x[1]
 
 

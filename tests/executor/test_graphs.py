@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -13,9 +12,9 @@ from support.chains import WIDTH, block, tasks_for
 from support.fit import fit
 from support.measured import measured
 from support.same import assert_same
+from support.zoo import MODELS, every
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.checkpoint import checkpoint
 
 import plans
 from executor.device import aligned
@@ -62,149 +61,6 @@ def test_memory_to_the_byte(name: str) -> None:
 def first_of(plan: Plan, program: str) -> object:
     """The segment in which the program is metered."""
     return next(segment for segment in plan.segments if segment.program == program)
-
-
-class Twice(nn.Module):
-    """One layer used twice, and tied to another by its weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(WIDTH, WIDTH)
-        self.scale = nn.Parameter(torch.ones(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.inner(torch.tanh(self.inner(x)))
-        return x @ self.inner.weight * self.scale
-
-
-class InPlace(nn.Module):
-    """Activations that change their input, dropout too, and a saved output (sigmoid)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stack = nn.Sequential(
-            nn.Linear(WIDTH, WIDTH),
-            nn.ReLU(inplace=True),
-            nn.Linear(WIDTH, WIDTH),
-            nn.Sigmoid(),
-            nn.Dropout(0.3),
-            nn.SiLU(inplace=True),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.stack(x)
-        return y
-
-
-class Views(nn.Module):
-    """Keeps views, some of them of the input, of a buffer, and of parts of one storage."""
-
-    mask: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, 3 * WIDTH)
-        self.register_buffer("mask", torch.rand(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        a, b, c = self.linear(x).view(-1, 3, WIDTH).unbind(1)
-        even = x[:, ::2].repeat_interleave(2, dim=1)
-        return (a * b).exp().clamp(max=2) * even * self.mask[:WIDTH] + c.sin() * x.flip(1)
-
-
-class Hooked(nn.Module):
-    """Hooks that change the output of a forward and the gradient of a backward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-        self.linear.register_forward_hook(lambda _module, _inputs, y: y * 1.5)
-        self.linear.register_forward_pre_hook(lambda _module, inputs: (inputs[0] + 0.5,))
-        self.linear.register_full_backward_hook(
-            lambda _module, grads, _outputs: (grads[0] * 2 if grads[0] is not None else None,)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.linear(x).cos()
-        return y
-
-
-class Checkpointed(nn.Module):
-    """Runs its own inside again in its backward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = checkpoint(self.inside, x, use_reentrant=False)
-        return y
-
-
-class Held(torch.autograd.Function):
-    """Squares; keeps its input where autograd does not see it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.x = x
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return 2 * ctx.x * grads[0]
-
-
-class Holding(nn.Module):
-    """Begins with a function that holds its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.linear(Held.apply(x))  # type: ignore[no-untyped-call]
-        return y
-
-
-class Frozen(nn.Module):
-    """A block none of whose parameters learns, around one that does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fixed = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
-        self.norm = nn.LayerNorm(WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.norm(self.fixed(x))
-        return y
-
-
-def _all(make: Callable[[], nn.Module]) -> Callable[[int], nn.Sequential]:
-    return lambda layers: nn.Sequential(*(make() for _ in range(layers)))
-
-
-def _one_twice(layers: int) -> nn.Sequential:
-    """Every pair of layers is one module."""
-    return nn.Sequential(*(m for m in (block() for _ in range(layers // 2)) for _ in range(2)))
-
-
-def _activation_layers(layers: int) -> nn.Sequential:
-    """Layers that change what the layer before them gave."""
-    pairs = ((nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True)) for _ in range(layers // 2))
-    return nn.Sequential(*(layer for pair in pairs for layer in pair))
-
-
-MODELS = {
-    "twice": _all(Twice),
-    "in place": _all(InPlace),
-    "views": _all(Views),
-    "hooks": _all(Hooked),
-    "checkpoint": _all(Checkpointed),
-    "frozen": _all(Frozen),
-    "holding": _all(Holding),
-    "one module twice": _one_twice,
-    "in place between layers": _activation_layers,
-}
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # of a first layer, in both
@@ -254,7 +110,7 @@ def with_saved(plan: Plan, shard: int, saved: int) -> Plan:
 
 def test_more_to_pack_than_planned() -> None:
     """A graph that does not fit its buffer ends the run with both numbers."""
-    plan, tasks = setup("packed", _all(block))
+    plan, tasks = setup("packed", every(block))
     packed = plan.tasks[0].shards[1].saved_bytes
     text = rf"a\.s1\.F0 on .*: packs \d+ bytes or more .*, the plan has {packed - 256}"
     with pytest.raises(RunError, match=text):
@@ -263,7 +119,7 @@ def test_more_to_pack_than_planned() -> None:
 
 def test_live_graphs_count_against_the_reserve() -> None:
     """An op whose graphs, kept from earlier ops, exceed the reserve is told with all numbers."""
-    plan, tasks = setup("saved", _all(block))
+    plan, tasks = setup("saved", every(block))
     tight = measured(plan, tasks)
     (memory,) = tight.programs[0].memory
     small = structs.replace(memory, reserve_bytes=memory.reserve_bytes - 1)
@@ -334,5 +190,5 @@ class Offers(nn.Module):
 
 def test_hooks_of_ones_own() -> None:
     """Layers that pack what they keep themselves train the same where their graphs are kept."""
-    plan, tasks = setup("saved", _all(Offers))
+    plan, tasks = setup("saved", every(Offers))
     assert_same(plan, tasks, run(plan, tasks))

@@ -2,7 +2,6 @@
 
 import time
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from executor.cli import main
-from executor.device import aligned
 from executor.errors import WorkloadError
 from executor.layer_check import batch, check_chain
 from executor.layer_profiler import Case, layer_cost, timed, update_cost
@@ -22,7 +20,6 @@ from executor.layers import split
 from executor.link_profiler import busy, fit
 from executor.profiler import Options, microbatch_sizes, profile
 from executor.rng import DrawError
-from executor.shard import Shard
 from executor.workload import Task, build
 from profiles import Profile, load, loads, violations
 from profiles.codec import align, pretty
@@ -81,47 +78,6 @@ def test_linear_bytes_are_those_computed_by_hand(mlp: Profile) -> None:
         assert cost.forward_peak_bytes == boundary
         assert cost.saved_bytes == boundary  # its input lies in the slab
         assert cost.offload_bytes == align(boundary)  # the next layer's input
-
-
-CHAIN = (
-    nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Dropout(0.2)),
-    nn.LayerNorm(32),
-    nn.Sequential(nn.Linear(32, 32), nn.ReLU(inplace=True)),
-    nn.Flatten(),
-    nn.Tanh(),
-)
-
-
-def test_layers_together_pack_no_more_than_each_for_itself() -> None:
-    """However layers are joined to shards, their offload bytes have room for what is packed."""
-    task, xs = _task(*CHAIN), [batches(0)[0]]
-    each = []
-    for k, layer in enumerate(CHAIN):
-        cost, y = layer_cost(Case(task, layer, xs[-1], None, first=k == 0), load=1, samples=1)
-        each.append(cost.offload_bytes or 0)
-        xs.append(y)
-    assert each[3] == 0  # a view of its input
-    for first, end in combinations(range(len(CHAIN) + 1), 2):
-        shard = Shard(CHAIN[first:end], task.optimizer)
-        shard.write_params(aligned(shard.param_bytes))
-        room, out = aligned(sum(each[first:end])), aligned(1 << 12)
-        _, graph = shard.forward_graph(xs[first], out, dx=True, saved=room)
-        assert graph.packing is not None
-        assert graph.packing.bytes <= room.numel()
-
-
-class SparseLayer(nn.Module):
-    """Keeps a sparse matrix for its backward."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.sparse.mm(torch.eye(len(x)).to_sparse(), x)
-
-
-def test_what_cannot_be_packed_has_no_offload_bytes() -> None:
-    """A layer that keeps something sparse is measured, and not offered for offloading."""
-    task, layer = _task(SparseLayer()), SparseLayer()
-    cost, _ = layer_cost(Case(task, layer, torch.rand(4, 4), None, first=False), load=1, samples=1)
-    assert cost.offload_bytes is None
 
 
 def test_a_backward_that_draws_is_refused() -> None:

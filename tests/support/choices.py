@@ -79,7 +79,8 @@ def small(seed: int, layers: int) -> Small:
         host_slowness=rng.choice([1, 1, 4, 20]),
     )
     costs = TaskCosts(task, task.batches[-1].microbatch)
-    least, whole = sorted((_streamed_bytes(task), _whole_bytes(costs)))
+    least = _streamed_bytes(task)
+    whole = max(least, _whole_bytes(costs))
     # Around the rate at which copies take as long as what is computed beside them.
     balanced = costs.total("param") * 1_000_000 // costs.total("backward")
     return Small(
