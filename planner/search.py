@@ -33,6 +33,7 @@ _SHARDS = (2, 4, 8, 16, 24, 32, 64)  # that guides are solved for
 _ESTIMATED = (1.0, 2.0)  # layers in a shard, for an estimate
 _GROUPS = 8  # of the load program
 _ITEMS = 64  # of the load program, at most
+_LESS = (2, 4)  # parts of the memory that a guide may do without
 _FEW = 7  # points to cut at, up to which every way to cut is tried
 _GUIDES = 6  # solutions of it that are made into plans
 _SHRINKS = 4  # times that a solution is asked for with less memory
@@ -125,6 +126,12 @@ class Search:
         guides.sort(key=lambda guide: guide.period_us)
         for guide in guides[:_GUIDES]:
             yield from self._realised(guide, effort)
+        # What is good with less memory is a start as well; room that is left is filled later.
+        for guide in guides[:1]:
+            for part in _LESS:
+                less = self._guide(guide.costs, guide.per_shard, self.device_bytes // part, effort)
+                if less:
+                    yield from self._realised(less, effort)
 
     def _simple(self, costs: TaskCosts) -> Iterator[Round]:
         """Everything streamed, and everything in one shard."""
