@@ -137,8 +137,8 @@ class Search:
         """Everything streamed, and everything in one shard."""
         few = list(self._all_cuts()) if len(self.points) <= _FEW else []
         for cuts in dict.fromkeys([*self._cuts(costs), *few]):
-            for ahead in (1, 0):
-                made = self._round(replace(self._plain(costs, cuts), ahead=ahead))
+            for choice in self._plain(costs, cuts):
+                made = self._round(choice)
                 if made:
                     yield made
                     break
@@ -230,14 +230,15 @@ class Search:
             for i in range(0, len(pieces), each)
         ]
 
-    def _plain(self, costs: TaskCosts, cuts: tuple[int, ...]) -> Choice:
-        """Everything streamed."""
+    def _plain(self, costs: TaskCosts, cuts: tuple[int, ...]) -> Iterator[Choice]:
+        """Everything streamed: with room for overlap or without, boundaries kept or spilled."""
         last = len(cuts) - 2
-        modes = tuple(
-            settled(costs.shard(a, b), Mode(), Place(not k, k == last, False))
-            for k, (a, b) in enumerate(pairwise(cuts))
-        )
-        return Choice(costs, cuts, modes, last, 1, True)
+        for ahead, spilled in ((1, False), (1, True), (0, False), (0, True)):
+            modes = tuple(
+                settled(costs.shard(a, b), Mode(spilled=spilled), Place(not k, k == last, False))
+                for k, (a, b) in enumerate(pairwise(cuts))
+            )
+            yield Choice(costs, cuts, modes, last, ahead, True)
 
     def _round(self, choice: Choice) -> Round | None:
         """The choice laid out, or None when it does not fit."""
@@ -276,7 +277,7 @@ class Search:
                 (choice.reserve_bytes + made.slab.bytes, choice.costs.microbatch, made)
                 for costs in sizes(self.task)
                 for cuts in dict.fromkeys(self._cuts(costs))
-                for choice in (replace(self._plain(costs, cuts), ahead=0),)
+                for choice in self._plain(costs, cuts)
                 for made in (Round(choice, self.links, 0),)
             ),
             key=lambda found: found[:2],

@@ -1,5 +1,7 @@
 """Programs: predicted times against running the ops one by one, and what a round looks like."""
 
+from functools import cache
+
 import pytest
 from support.unrolled import unrolled
 
@@ -10,10 +12,12 @@ from plans.schema import Program
 from profiles import synthetic
 
 
+@cache
 def programs(policy: Policy, budget_mib: int) -> tuple[Program, ...]:
+    """Of two tasks that share a device, one with more microbatches."""
     tasks = [
-        synthetic.task("a", layers=10, steps=20),
-        synthetic.task("b", layers=7, steps=20, batch=8),
+        synthetic.task("a", layers=8, steps=20),
+        synthetic.task("b", layers=5, steps=20, batch=8),
     ]
     profile = synthetic.profile(*tasks, usable_bytes=budget_mib << 20)
     asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
