@@ -107,8 +107,12 @@ class Pair:
     @property
     def memory(self) -> Memory:
         """Slabs one after the other; graphs of both may be alive while either computes."""
-        slab = self.one.slab.bytes + self.other.slab.bytes
-        return Memory(slab, self.one.choice.reserve_bytes + self.other.choice.reserve_bytes)
+        both = (self.one, self.other)
+        return Memory(
+            sum(made.slab.bytes for made in both),
+            sum(made.choice.reserve_bytes for made in both),
+            sum(made.slab.live_bytes for made in both),
+        )
 
     def _buffers(self) -> Iterator[Buffer]:
         for made, base in ((self.one, 0), (self.other, self.one.slab.bytes)):

@@ -125,7 +125,7 @@ class Round:
         leave = once(list(self.leaving()))
         return Program(
             name=task,
-            memory=(Memory(self.slab.bytes, self.choice.reserve_bytes),),
+            memory=(Memory(self.slab.bytes, self.choice.reserve_bytes, self.slab.live_bytes),),
             tasks=(task,),
             enter_us=enter.span_us,
             period_us=phase.period_us,

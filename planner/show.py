@@ -29,6 +29,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
         ["segments", *_segments(plan)],
         ["bounds", *_indented(_bounds(plan))],
         *(["what keeps it there", *lines] for lines in [diagnosis(plan)] if lines),
+        ["memory of a program's device", *_indented(_memory(plan))],
         *(_round(program) for program in plan.programs if rounds),
     )
     return "\n\n".join("\n".join(section) for section in sections)
@@ -120,6 +121,18 @@ def _segments(plan: Plan) -> list[str]:
     if len(ordered) > _MOST_SEGMENTS:
         lines.append(f"  … and {len(ordered) - _MOST_SEGMENTS} more segments")
     return lines
+
+
+def _memory(plan: Plan) -> list[tuple[str, ...]]:
+    """What each program's slab holds at most at once, and what gaps between values cost."""
+    rows: list[tuple[str, ...]] = [("program", "slab", "alive", "waste", "reserve")]
+    for program in plan.programs[:_MOST_RUNS]:
+        for memory in program.memory:
+            live = memory.slab_bytes if memory.live_bytes is None else memory.live_bytes
+            waste = 1 - live / max(1, memory.slab_bytes)
+            sizes = (show_bytes(memory.slab_bytes), show_bytes(live), f"{waste:.1%}")
+            rows.append((program.name, *sizes, show_bytes(memory.reserve_bytes)))
+    return rows
 
 
 def _bounds(plan: Plan) -> list[tuple[str, ...]]:

@@ -129,10 +129,14 @@ class Host(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True):
-    """Of one device: the slab holds the buffers; ops take their transients from the reserve."""
+    """Of one device: the slab holds the buffers; ops take their transients from the reserve.
+
+    live_bytes: the most that is alive at once in the slab, as planned; the rest is lost to gaps.
+    """
 
     slab_bytes: Count
     reserve_bytes: Count
+    live_bytes: Count | None = None
 
 
 class Program(Struct, frozen=True):
