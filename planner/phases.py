@@ -43,6 +43,8 @@ class Terms:
     room_bytes: what the device offers, less what is there in any case.
     shards: items in a shard, when a plan is looked for and not a bound: room is then left for
     copies in flight and for boundaries, and graphs keep addresses.
+    offload: whether activations may be packed. A plan then has buffers for it, however few shards
+    do it.
     """
 
     items: Sequence[ShardCost]
@@ -52,6 +54,7 @@ class Terms:
     room_bytes: int
     links: Links
     shards: float = 0.0
+    offload: bool = True
 
     @property
     def plan(self) -> bool:
@@ -99,7 +102,7 @@ class Phases:
                 else {ways[0]: 1}
             )
             self.saved.append(self._var(f"v{i}"))
-            offload = item.offload_bytes and terms.links.d2d
+            offload = item.offload_bytes and terms.links.d2d and terms.offload
             self.packed.append(self._var(f"o{i}") if offload else 0)
             spills = terms.plan and item.in_bytes and i
             self.spilled.append(self._var(f"x{i}") if spills else 0)
@@ -181,9 +184,13 @@ class Phases:
                 self.model += lp_sum(self.us) >= above + way / _MS * self.part(i, "", "host")
 
     def _always(self) -> Any:
-        """MB that are there all round: resident parameters and state, and room for copies."""
+        """MB that are there all round: resident parameters and state, buffers for packing."""
         items = list(enumerate(self.terms.items))
-        return lp_sum(
+        staging = 0.0
+        if self.terms.plan and self.terms.offload:  # for two microbatches of two shards
+            largest = max(item.offload_bytes or 0 for item in self.terms.items) / _MB
+            staging = 2 * min(2, self.terms.microbatches) * largest * max(1.0, self.terms.shards)
+        return staging + lp_sum(
             item.param_bytes / _MB * self.part(i, "resident")
             + item.state_bytes / _MB * self.part(i, "", "device")
             for i, item in items
@@ -197,6 +204,8 @@ class Phases:
         i = members[-1] if up else members[0]
         item, copies = self.terms.items[i], max(1.0, 2 * self.terms.shards)
         held = copies * item.param_bytes / _MB * self.part(i, "streamed")
+        # A spilled boundary is there while it is made, used and copied.
+        held += 3 * self.terms.microbatches * item.in_bytes / _MB * self.spilled[i]
         if up:
             return held
         held += item.param_bytes / _MB * self.part(i, "kept")
@@ -275,10 +284,6 @@ class Phases:
                     self.slab[w] = self.slab[w] + total - gone + back
         self.model += gone == total
         self.model += back == total
-        if self.terms.plan:
-            for w, i in ((up, max(self.members(g))), (down, min(self.members(g)))):
-                size = (self.terms.items[i].offload_bytes or 0) / _MB * self.terms.shards
-                self.slab[w] = self.slab[w] + 2 * min(2, count) * size * self.packed[i]
 
     def _flows(self, g: int, h2d: list[Any], d2h: list[Any], host: list[Any]) -> None:
         """What a group's parameters, gradients and updates put into windows and memory."""

@@ -51,6 +51,7 @@ class Guide:
     costs: TaskCosts
     per_shard: float
     less: int
+    offload: bool
     period_us: int
     weights: tuple[Weights, ...]
 
@@ -151,13 +152,20 @@ class Search:
     def _guided(self, costs: TaskCosts, effort: Effort) -> Iterator["Guide"]:
         """Solutions of the load program for a ladder of sizes of a shard."""
         sizes_tried = {max(1.0, len(self._items) / shards) for shards in _SHARDS}
+        packs = self.links.d2d and any(cost.offload_bytes for cost in costs.costs)
         for per_shard in sorted(sizes_tried):
-            guide = self._guide(costs, per_shard, 0, effort)
-            if guide:
-                yield guide
+            for offload in (False, True) if packs else (False,):
+                guide = self._guide(costs, per_shard, 0, effort, offload)
+                if guide:
+                    yield guide
 
     def _guide(
-        self, costs: TaskCosts, per_shard: float, less: int, effort: Effort
+        self,
+        costs: TaskCosts,
+        per_shard: float,
+        less: int,
+        effort: Effort,
+        offload: bool = False,
     ) -> "Guide | None":
         """The program with `less` bytes than there are."""
         items = self._items
@@ -174,10 +182,11 @@ class Search:
             self.device_bytes - fixed - max(0, transient) - less,
             self.links,
             per_shard,
+            offload,
         )
         found = optimum(terms, _GROUPS, seconds=max(0.1, effort.left), seed=effort.seed)
         return (
-            Guide(costs, per_shard, less, found.period_us, found.weights)
+            Guide(costs, per_shard, less, offload, found.period_us, found.weights)
             if found and found.weights
             else None
         )
@@ -198,9 +207,10 @@ class Search:
                 return
             less = guide.less + min(overs)
             # A little more, since whole shards never fit exactly; or no more, where that is tight.
+            tighter = less + self.device_bytes // 64
             smaller = self._guide(
-                costs, guide.per_shard, less + self.device_bytes // 64, effort
-            ) or self._guide(costs, guide.per_shard, less, effort)
+                costs, guide.per_shard, tighter, effort, guide.offload
+            ) or self._guide(costs, guide.per_shard, less, effort, guide.offload)
             if smaller is None:
                 return
             guide = smaller

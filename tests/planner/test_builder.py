@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +24,7 @@ def problem(seed: int) -> Problem:
     tasks = [
         synthetic.task(
             f"t{i}",
-            layers=(layers := rng.randint(1, 9)),
+            layers=(layers := rng.randint(1, 7)),
             ties=rng.choice([(), ((layers - 2, layers - 1),)]) if layers > 1 else (),
             seed=rng.randint(0, 99),
             steps=rng.choice([1, 2, 9, 10**5]),
@@ -46,35 +47,39 @@ def problem(seed: int) -> Problem:
     return Problem.of(profile, devices=rng.randint(1, 3), device_bytes=None, host_bytes=None)
 
 
-def built(asked: Problem, policy: Policy = "gantry") -> Plan | None:
+@cache
+def built(seed: int, policy: Policy = "gantry") -> Plan | None:
+    """The plan of a random problem, if there is one."""
     try:
-        return build(asked, profile_sha256=HASH, policy=policy)
+        return build(problem(seed), profile_sha256=HASH, policy=policy)
     except Infeasible:
         return None
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from(["gantry", "hydra"]))
+SEEDS = st.integers(0, 19)  # few, because plans take their time; so tests share them
+
+
+@settings(max_examples=40)
+@given(SEEDS, st.sampled_from(["gantry", "hydra"]))
 def test_every_plan_is_proven_and_not_better_than_its_bounds(seed: int, policy: Policy) -> None:
     """Whatever the problem, `build` does not end in a plan that it cannot prove: a violation or a
     bound above the makespan would raise InvalidPlan."""
-    plan = built(problem(seed), policy)
+    plan = built(seed, policy)
     if plan:
         assert {task.name for task in plan.tasks} == {task.name for task in problem(seed).tasks}
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.integers(0, 10**6))
+@settings(max_examples=20)
+@given(SEEDS)
 def test_gantry_is_never_slower_than_the_baseline(seed: int) -> None:
     """On every problem that both can plan, the predicted makespan is at most hydra's."""
-    asked = problem(seed)
-    ours, theirs = built(asked), built(asked, "hydra")
+    ours, theirs = built(seed), built(seed, "hydra")
     if theirs:
         assert ours
         assert ours.prediction.makespan_us <= theirs.prediction.makespan_us
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 10**6))
 def test_the_smallest_budget_named_is_the_smallest(seed: int) -> None:
     """With the budget that the message names a plan exists; with one byte less none does."""
@@ -91,9 +96,9 @@ def test_the_smallest_budget_named_is_the_smallest(seed: int) -> None:
 
 def test_same_inputs_give_the_same_bytes() -> None:
     """Two builds of one problem are byte-identical apart from provenance."""
-    tasks = [synthetic.task(f"t{i}", layers=6 + i, seed=i) for i in range(3)]
+    tasks = [synthetic.task(f"t{i}", layers=3 + i, seed=i) for i in range(2)]
     profile = synthetic.profile(*tasks, usable_bytes=10 << 20)
-    asked = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
+    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
     plans = [build(asked, profile_sha256=HASH, seed=3) for _ in range(2)]
     bare = [pretty(structs.replace(plan, provenance={})) for plan in plans]
     assert bare[0] == bare[1]
@@ -129,11 +134,11 @@ def test_a_layer_of_unknown_randomness_keeps_the_batch_whole() -> None:
     assert build(asked, profile_sha256=HASH).tasks[0].microbatches == 1
 
 
-def test_a_solver_that_stops_at_its_node_limit_is_no_error() -> None:
-    """A residency program too large for its node limit still leaves a plan."""
+def test_a_limit_that_ends_the_search_leaves_a_plan() -> None:
+    """What was found by then, and the plan says so."""
     task = synthetic.task(
         "a",
-        layers=48,
+        layers=32,
         seed=1,
         steps=100_000,
         batch=8,
@@ -141,6 +146,6 @@ def test_a_solver_that_stops_at_its_node_limit_is_no_error() -> None:
         boundary_bytes=1 << 26,
         forward_us=200_000,
     )
-    profile = synthetic.profile(task, usable_bytes=80 << 30, bytes_per_s=25 * 10**9)
+    profile = synthetic.profile(task, usable_bytes=60 << 30, bytes_per_s=25 * 10**9)
     asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
-    assert build(asked, profile_sha256=HASH, seconds=8).tasks[0].name == "a"
+    assert build(asked, profile_sha256=HASH, seconds=1).solver.status == "time-limit"
