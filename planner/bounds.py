@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.costs import Links, TaskCosts
+from planner.costs import Links, TaskCosts, shape_of
 from planner.phases import Terms, optimum
 from planner.problem import Effort, Problem
 from planner.solver import minimise, solve
@@ -51,7 +51,9 @@ def lower_bounds(
     tasks at once; then no two tasks' periods share one device's time.
     """
     links = Links.of(problem.device)
-    each = [(t, task_bound(t, links, problem.device_bytes, effort)) for t in problem.tasks]
+    shapes = {shape_of(task): task for task in problem.tasks}
+    of = {s: task_bound(t, links, problem.device_bytes, effort) for s, t in shapes.items()}
+    each = [(task, of[shape_of(task)]) for task in problem.tasks]
     count = problem.devices
     return (
         Bound("compute", math.ceil(sum(t.steps * b.compute_us for t, b in each) / count)),

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from planner import hydra
 from planner.bounds import lower_bounds
 from planner.choice import Choice, extent, pack
-from planner.costs import Links, ShardCost
+from planner.costs import Links, ShardCost, TaskCosts, shape_of
 from planner.diagnosis import LARGE_GAP_PPM
 from planner.errors import Infeasible
 from planner.hydra import HydraChoice
@@ -18,6 +18,7 @@ from planner.pairs import Together, together
 from planner.placement import Work, place
 from planner.problem import Effort, Policy, Problem
 from planner.remedies import remedies
+from planner.rounds import Round
 from planner.search import Search
 from plans import metrics, prove
 from plans.metrics import duration_us
@@ -99,13 +100,28 @@ def _joined(planned: Answer, pairs: Sequence[Together]) -> Answer:
 
 
 def _gantry(problem: Problem, effort: Effort) -> list[Answer]:
+    """Tasks that differ in their names, steps and optimizers' settings only are searched once."""
     links = Links.of(problem.device)
+    known: dict[object, Answer] = {}
     answers = []
     for index, task in enumerate(problem.tasks):
         share = effort.left / (len(problem.tasks) - index)
         own = Effort(time.monotonic() + share, effort.seed)
-        answers.append(_best(task, links, problem.device_bytes, own))
+        key = shape_of(task)
+        twin = _twin(task, known[key], problem.device_bytes, links) if key in known else None
+        answers.append(twin or _best(task, links, problem.device_bytes, own))
+        known.setdefault(key, answers[-1])
     return answers
+
+
+def _twin(task: profile.Task, answer: Answer, device_bytes: int, links: Links) -> Answer | None:
+    """What was found for another task of the same shape, for this one."""
+    if not isinstance(answer.choice, Choice):
+        return None
+    costs = TaskCosts(task, answer.choice.costs.microbatch)
+    choice = replace(answer.choice, costs=costs)
+    made = Round(choice, links, device_bytes - choice.reserve_bytes)
+    return Answer(choice, made.program(), 0, answer.complete)
 
 
 def _best(task: profile.Task, links: Links, device_bytes: int, effort: Effort) -> Answer:

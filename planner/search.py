@@ -29,7 +29,7 @@ from profiles.units import show_bytes
 
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
 _PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
-_SHARDS = (2, 4, 8, 16, 24, 32, 64)  # that guides are solved for
+_SHARDS = (4, 8, 16, 32, 64)  # that guides are solved for
 _ESTIMATED = (1.0, 2.0)  # layers in a shard, for an estimate
 _GROUPS = 8  # of the load program
 _ITEMS = 64  # of the load program, at most
@@ -40,7 +40,7 @@ _SHRINKS = 4  # times that a solution is asked for with less memory
 _STARTS = 8  # plans that are improved a little
 _BETTER = 2  # plans that are improved further
 _FINALS = 3  # plans that are looked at microbatch by microbatch
-_OPS = 60_000  # simulated in all while plans are improved, half of them for the better ones
+_OPS = 30_000  # simulated in all while plans are improved, half of them for the better ones
 _STAYS = Mode("resident", "device")
 
 

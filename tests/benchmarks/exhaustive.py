@@ -95,6 +95,11 @@ def line(row: Row) -> str:
     )
 
 
+def describe_row(row: Row) -> str:
+    """A row with both choices."""
+    return f"{line(row)}\n    ours {row.found}\n    best {row.least}"
+
+
 def report(rows: Sequence[Row]) -> str:
     """How many, the worst ratio, and the worst cases with both choices."""
     feasible = sorted((row for row in rows if row.ratio), key=lambda row: -(row.ratio or 0))
@@ -104,9 +109,7 @@ def report(rows: Sequence[Row]) -> str:
         f"{len(rows)} cases, {len(feasible)} with a plan, {len(above)} more than 1 % above the "
         f"best, worst ratio {worst}"
     ]
-    for row in above[:_WORST]:
-        lines += [line(row), f"    ours {row.found}", f"    best {row.least}"]
-    return "\n".join(lines)
+    return "\n".join([*lines, *map(describe_row, above[:_WORST])])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

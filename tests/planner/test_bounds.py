@@ -2,19 +2,16 @@
 what there is."""
 
 import time
-from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.choices import PLAIN, WHOLE, Palette, Small, shortest, small
+from support.choices import PLAIN, WHOLE, Palette, Small, faster, shortest, small
 
 from planner import hydra
 from planner.bounds import lower_bounds, phase_us, task_bound
-from planner.costs import Links, TaskCosts, sizes
+from planner.costs import TaskCosts, sizes
 from planner.errors import Infeasible
 from planner.problem import Effort
-from profiles.schema import Rate
 
 EFFORT_SECONDS = 30.0
 
@@ -23,14 +20,14 @@ def effort() -> Effort:
     return Effort(time.monotonic() + EFFORT_SECONDS, 0)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 4))
 def test_no_choice_beats_a_bound(seed: int, layers: int) -> None:
     """Of all choices that fit, repeated, none takes less than any bound says."""
     _none_below(small(seed, layers), WHOLE if layers <= 2 else PLAIN)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.integers(0, 10**6))
 def test_no_choice_of_three_layers_beats_a_bound(seed: int) -> None:
     """With every mode, where a shard may have a neighbour on both sides."""
@@ -60,32 +57,25 @@ def test_the_baseline_beats_no_bound(seed: int, layers: int) -> None:
         assert bound.phase_us <= period
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(100, 300))
 def test_more_memory_or_a_faster_link_lowers_the_bound(
     seed: int, layers: int, percent: int
 ) -> None:
     """More of either, in percent of what there was, never raises the optimum of the load program
-    over phases, by more than the solver's tolerance; 0 says that it has none."""
+    over phases, by more than the solver's tolerance."""
     case = small(seed, layers)
     costs = TaskCosts(case.task, 1)
     before = phase_us(costs, case.links, case.device_bytes, effort())
-    assert before
+    assert before is not None
     for links, room in (
         (case.links, case.device_bytes * percent // 100),
         (faster(case.links, "h2d", percent), case.device_bytes),
         (faster(case.links, "d2h", percent), case.device_bytes),
     ):
-        assert 0 < phase_us(costs, links, room, effort()) <= before + 2 + before // 100_000
-
-
-def faster(links: Links, way: str, percent: int) -> Links:
-    """Links of which one is faster, alone and beside the other."""
-    rates = {
-        name: Rate(getattr(links, name).bytes_per_s * percent // 100, links.h2d.latency_us)
-        for name in (way, f"{way}_both")
-    }
-    return replace(links, **rates)
+        after = phase_us(costs, links, room, effort())
+        assert after is not None
+        assert after <= before + 2 + before // 100_000
 
 
 def test_with_room_for_all_the_bound_is_reached() -> None:
@@ -98,11 +88,10 @@ def test_with_room_for_all_the_bound_is_reached() -> None:
     assert 0.95 * best.period_us < bound <= best.period_us
 
 
-@pytest.mark.xfail(strict=True, reason="a microbatch that does not fit has the bound 0, not none")
 def test_a_microbatch_that_does_not_fit_does_not_lower_the_bound() -> None:
     """The bound over phases is the least of the sizes that a plan may have."""
     case = small(2, 3)
     each = [phase_us(costs, case.links, case.device_bytes, effort()) for costs in sizes(case.task)]
-    assert 0 in each  # the whole batch at once takes too much
+    assert None in each  # the whole batch at once takes too much
     bound = task_bound(case.task, case.links, case.device_bytes, effort())
-    assert bound.phase_us == min(us for us in each if us)
+    assert bound.phase_us == min(us for us in each if us) > 0

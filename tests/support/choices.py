@@ -5,8 +5,8 @@ simulated in ascending order of that, until no other can be shorter.
 """
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise, product
 
@@ -70,7 +70,7 @@ def small(seed: int, layers: int) -> Small:
         "a",
         layers=layers,
         seed=seed,
-        steps=rng.choice([1, 7, 100]),
+        steps=1_000,
         batch=rng.choice([1, 2, 3, 4]),
         param_bytes=rng.choice([1 << 16, 1 << 18, 1 << 20]),
         boundary_bytes=rng.choice([1 << 12, 1 << 16, 1 << 18]),
@@ -114,6 +114,19 @@ def device(rng: random.Random, bytes_per_s: int) -> Device:
         for kind, rate in (("h2d", bytes_per_s), ("d2h", bytes_per_s * rng.choice([1, 1, 2]) // 2))
     ]
     return structs.replace(made, links=(*links, *inside[: rng.choice([0, 1, 1])]))
+
+
+def faster(links: Links, way: str, percent: int) -> Links:
+    """The links with one direction at so many percent of its rate, alone and beside the other."""
+    names = way, f"{way}_both"
+    rates = {name: getattr(links, name) for name in names}
+    return replace(
+        links,
+        **{
+            name: Rate(rate.bytes_per_s * percent // 100, rate.latency_us)
+            for name, rate in rates.items()
+        },
+    )
 
 
 def every_choice(task: Task, links: Links, palette: Palette = WHOLE) -> Iterator[Choice]:
@@ -161,27 +174,55 @@ def least_bytes(choice: Choice) -> int:
     return choice.reserve_bytes + max(live, default=0)
 
 
-def load_us(choice: Choice, links: Links) -> int:
-    """How long the busiest stream is busy in a round."""
-    busy: dict[str, int] = {}
-    for item in Round(choice, links, 0).entries:
-        busy[item.op.stream] = busy.get(item.op.stream, 0) + item.us
-    return max(busy.values())
+class Loads:
+    """How long the busiest stream is busy in a round of a choice.
+
+    What a shard adds to each stream depends on its own mode only, so it is found once.
+    """
+
+    def __init__(self, links: Links) -> None:
+        self.links = links
+        self.known: dict[object, dict[str, int]] = {}
+
+    def us(self, choice: Choice) -> int:
+        keys = [
+            (choice.costs.microbatch, piece, mode, k == choice.last)
+            for k, (piece, mode) in enumerate(zip(pairwise(choice.cuts), choice.modes, strict=True))
+        ]
+        if any(key not in self.known for key in keys):
+            self._learn(choice, keys)
+        busy = dict.fromkeys(("0.compute", "0.h2d", "0.d2h", "host.0"), 0)
+        for key in (choice.costs.microbatch, *keys):
+            for stream, us in self.known[key].items():
+                busy[stream] += us
+        return max(busy.values())
+
+    def _learn(self, choice: Choice, keys: Sequence[object]) -> None:
+        """From the round's ops by shard; those of no shard load the batch."""
+        added: dict[object, dict[str, int]] = {}
+        for item in Round(choice, self.links, 0).entries:
+            name = item.op.id.split(".")[1]
+            key = choice.costs.microbatch if name == "batch" else keys[int(name[1:])]
+            busy = added.setdefault(key, {})
+            busy[item.op.stream] = busy.get(item.op.stream, 0) + item.us
+        self.known |= added
 
 
 def shortest(
     task: Task, links: Links, device_bytes: int, palette: Palette = WHOLE, below: int | None = None
 ) -> Round | None:
     """The round of the shortest period of all that fit; None when none is `below` so many µs."""
-    loads = [
-        (load_us(choice, links), number, choice)
+    loads = Loads(links)
+    choices = [
+        (loads.us(choice), number, choice)
         for number, choice in enumerate(every_choice(task, links, palette))
-        if least_bytes(choice) <= device_bytes
     ]
     best: Round | None = None
-    for load, _, choice in sorted(loads, key=lambda item: item[:2]):
+    for load, _, choice in sorted(choices, key=lambda item: item[:2]):
         if below is not None and load >= below:
             break
+        if least_bytes(choice) > device_bytes:
+            continue
         made = fitted(choice, links, device_bytes)
         if made and (below is None or made.period_us < below):
             best, below = made, made.period_us

@@ -1,0 +1,83 @@
+"""The search: more of anything is never worse, the same is the same, and only what is known."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.choices import Small, faster, fitted, small
+
+from planner import Infeasible, build
+from planner.costs import Links
+from planner.problem import Effort
+from planner.search import Found, Search
+from profiles.codec import pretty
+
+PLENTY_S = 60.0
+
+
+def found(case: Small, links: Links, device_bytes: int, seconds: float = PLENTY_S) -> Found | None:
+    """What the search finds in time, if there is anything."""
+    try:
+        return Search(case.task, links, device_bytes).best(Effort(time.monotonic() + seconds, 0))
+    except Infeasible:
+        return None
+
+
+def period_us(case: Small, links: Links, device_bytes: int) -> float:
+    best = found(case, links, device_bytes)
+    return best.program.period_us if best else float("inf")
+
+
+@settings(max_examples=6)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.sampled_from([105, 150, 300]))
+def test_more_memory_or_a_faster_link_is_never_slower(seed: int, layers: int, percent: int) -> None:
+    """More of either, in percent of what there was, and the period is no longer."""
+    case = small(seed, layers)
+    before = period_us(case, case.links, case.device_bytes)
+    assert period_us(case, case.links, case.device_bytes * percent // 100) <= before
+    for way in ("h2d", "d2h"):
+        assert period_us(case, faster(case.links, way, percent), case.device_bytes) <= before
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_more_time_is_never_slower(seed: int) -> None:
+    """A search that a limit ends has the best of what it has seen, which a longer one sees too."""
+    case = small(seed, 4)
+    short = found(case, case.links, case.device_bytes, seconds=0.3)
+    long = found(case, case.links, case.device_bytes)
+    assert short
+    assert long
+    assert long.program.period_us <= short.program.period_us
+
+
+@settings(max_examples=4)
+@given(st.integers(0, 10**6), st.integers(1, 3))
+def test_the_same_problem_has_the_same_plan(seed: int, layers: int) -> None:
+    """Byte for byte."""
+    case = small(seed, layers)
+    plans = [build(case.problem, profile_sha256="0" * 64, seed=seed) for _ in range(2)]
+    assert pretty(plans[0]) == pretty(plans[1])
+
+
+@settings(max_examples=8)
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_what_is_found_fits(seed: int, layers: int) -> None:
+    """The choice laid out again is within the device's memory and has the program's period."""
+    case = small(seed, layers)
+    best = found(case, case.links, case.device_bytes)
+    if best:
+        made = fitted(best.choice, case.links, case.device_bytes)
+        assert made
+        assert made.period_us == best.program.period_us
+
+
+@pytest.mark.parametrize("seed", [5, 33, 43])  # with a rate, packing is what they do
+def test_nothing_is_packed_at_an_unknown_rate(seed: int) -> None:
+    """Where copies inside the device were not measured, no activations are offloaded."""
+    case = small(seed, 3)
+    links = replace(case.links, d2d=None)
+    best = found(case, links, case.device_bytes)
+    assert best
+    assert all(mode.activations != "offload" for mode in best.choice.modes)
