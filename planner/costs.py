@@ -51,11 +51,6 @@ class ShardCost:
     graph_transient_bytes: int
     update_transient_bytes: int
 
-    @property
-    def resident_bytes(self) -> int:
-        """What the shard keeps on its device when it is resident."""
-        return self.param_bytes + self.state_bytes
-
     def bytes_of(self, role: str) -> int:
         """Bytes of "param", "grad" or "state"."""
         return {"param": self.param_bytes, "grad": self.grad_bytes, "state": self.state_bytes}[role]

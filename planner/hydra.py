@@ -19,8 +19,8 @@ from planner.costs import Links, ShardCost, TaskCosts, sizes
 from planner.errors import Infeasible
 from planner.graph import cut_points, layer_graph
 from planner.hazards import link
-from planner.rounds import copy, entry, update
 from planner.timeline import Entry, periodic
+from planner.walk import copy, entry, update
 from plans.schema import Buffer, Memory, Program
 from profiles.schema import Task
 from profiles.units import show_bytes

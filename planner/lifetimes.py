@@ -32,11 +32,6 @@ class Slab:
     live_bytes: int
     before: dict[str, list[str]]  # for a buffer, those whose bytes it takes over
 
-    @property
-    def waste_bytes(self) -> int:
-        """What the gaps between values cost."""
-        return self.bytes - self.live_bytes
-
 
 def lay_out(choice: Choice, room: int) -> Slab:
     """The choice's values in a slab of `room` bytes, or in the smallest found when that is more.

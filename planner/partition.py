@@ -10,18 +10,13 @@ from planner.costs import Caps, TaskCosts
 
 
 def cut(
-    costs: TaskCosts, points: Sequence[int], caps: Caps, shard_us: int, last: int | None = None
+    costs: TaskCosts, points: Sequence[int], caps: Caps, shard_us: int
 ) -> tuple[int, ...] | None:
     """The cheapest cuts 0 = c0 < c1 < ... = layers, all in `points`; None when a piece between
-    two neighbouring points alone exceeds the caps. With `last`, the last shard begins there,
-    whatever it takes.
+    two neighbouring points alone exceeds the caps.
 
     Among equal costs the cut with larger shards at the end wins (it was found first).
     """
-    if last == 0:
-        return (0, points[-1])
-    if last is not None:
-        points = [*(point for point in points if point < last), last]
     best: list[tuple[int, int]] = [(0, 0)] * len(points)  # price up to the end, next point
     end = len(points) - 1
     forward = [costs.microbatches * costs.total("forward", 0, point) for point in points]
@@ -42,7 +37,7 @@ def cut(
     while position < end:
         position = best[position][1]
         cuts.append(points[position])
-    return tuple(cuts if last is None else [*cuts, len(costs.layers)])
+    return tuple(cuts)
 
 
 def even(costs: TaskCosts, items: Sequence[tuple[int, int]], per_shard: float) -> tuple[int, ...]:

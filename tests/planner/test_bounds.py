@@ -2,9 +2,11 @@
 what there is."""
 
 import time
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from support.choices import PLAIN, WHOLE, Palette, Small, faster, shortest, small
 
 from planner import hydra
@@ -12,6 +14,7 @@ from planner.bounds import lower_bounds, phase_us, task_bound
 from planner.costs import TaskCosts, sizes
 from planner.errors import Infeasible
 from planner.problem import Effort
+from profiles.schema import Link, Rate
 
 EFFORT_SECONDS = 30.0
 
@@ -20,11 +23,22 @@ def effort() -> Effort:
     return Effort(time.monotonic() + EFFORT_SECONDS, 0)
 
 
-@settings(max_examples=60)
-@given(st.integers(0, 10**6), st.integers(1, 4))
-def test_no_choice_beats_a_bound(seed: int, layers: int) -> None:
-    """Of all choices that fit, repeated, none takes less than any bound says."""
-    _none_below(small(seed, layers), WHOLE if layers <= 2 else PLAIN)
+@settings(max_examples=80)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([("h2d", 30), ("d2h", 10)]))
+def test_no_choice_beats_a_bound(seed: int, layers: int, slow: tuple[str, int]) -> None:
+    """Of all choices that fit, repeated, none takes less than any bound says, where either
+    direction of the link may be the one that is short."""
+    case = small(seed, layers)
+    links = [link if link.kind != slow[0] else slower(link, slow[1]) for link in case.device.links]
+    device = structs.replace(case.device, links=tuple(links))
+    _none_below(replace(case, device=device), WHOLE if layers <= 2 else PLAIN)
+
+
+def slower(link: Link, percent: int) -> Link:
+    def less(rate: Rate) -> Rate:
+        return Rate(max(1, rate.bytes_per_s * percent // 100), rate.latency_us)
+
+    return structs.replace(link, alone=less(link.alone), both=less(link.both))
 
 
 @settings(max_examples=8)
