@@ -146,7 +146,7 @@ def tiny() -> Plan:
         Op("a.s0.S0", "0.d2h", 140, 170, ("a.s0.B0",)),
         Op("a.s0.U0", "host.0", 170, 200, ("a.s0.S0",)),
     )
-    body = Program("a", 1, ("a",), 0, 200, 200, 0, (), (), ops, ())
+    body = Program("a", (Memory(MIB, MIB),), ("a",), 0, 200, 200, 0, (), (), ops, ())
     return assemble((one,), (body,), (Segment("a", (0,), 1, 0, 200),))
 
 
