@@ -52,6 +52,8 @@ class _Steady:
             self.queues.setdefault(op.stream, []).append(op)
         self.place = {op.id: i for queue in self.queues.values() for i, op in enumerate(queue)}
 
+        self.busiest = _resource(max(self.queues.values(), key=_load)[0])
+
     def queue(self, stream: str) -> list[Op]:
         return sorted(self.queues[stream], key=lambda op: op.start_us)
 
@@ -72,7 +74,8 @@ class _Steady:
                 self.waits(at, lap), key=lambda item: item[0].end_us + item[1] * period
             )
             end, start = before.end_us + turn * period, before.start_us + turn * period
-            if end < upper:  # nothing ran: it starts late only to keep pace with other rounds
+            if end < upper:  # it starts late only to keep pace with the busiest stream
+                yield self.busiest, upper - max(since, end)
                 upper = max(since, end)
                 continue
             yield _resource(before), upper - max(since, start)
@@ -80,6 +83,10 @@ class _Steady:
                 at, lap = before, turn
                 continue
             upper, at, lap = max(since, start), before, turn
+
+
+def _load(queue: list[Op]) -> int:
+    return sum(op.end_us - op.start_us for op in queue)
 
 
 def _resource(op: Op) -> str:
