@@ -33,6 +33,7 @@ _SHARDS = (4, 8, 16, 32, 64)  # that guides are solved for
 _ESTIMATED = (1.0, 2.0)  # layers in a shard, for an estimate
 _GROUPS = 8  # of the load program
 _ITEMS = 64  # of the load program, at most
+_SMALL = 4  # times the effort for so few
 _LESS = (2, 4)  # parts of the memory that a guide may do without
 _FEW = 7  # points to cut at, up to which every way to cut is tried
 _GUIDES = 6  # solutions of it that are made into plans
@@ -111,7 +112,8 @@ class Search:
     def _improved(self, starts: Sequence[Round], count: int, effort: Effort) -> list[Round]:
         """The best `count` of them improved, with half of the ops that there are for it."""
         best = sorted(starts, key=score)[:count]
-        ops = self.ops // 2 // count
+        # Few layers are soon searched through.
+        ops = self.ops // 2 // count * (_SMALL if len(self.points) <= _FEW else 1)
         return [improve(start, self.points, self._round, ops, effort) for start in best]
 
     def estimate_us(self, costs: TaskCosts, effort: Effort) -> int | None:
