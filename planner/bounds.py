@@ -14,15 +14,19 @@ critical-path  steps x the compute time of the longest task, which runs one step
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from planner.costs import Links, TaskCosts, shape_of
-from planner.phases import Terms, optimum
+from planner.graph import cut_points, layer_graph
+from planner.narrow import narrowed
 from planner.problem import Effort, Problem
 from planner.solver import minimise, solve
+from planner.terms import Terms
 from plans.schema import Bound
 from profiles.schema import Layer, Task
 
 _GROUPS = 12  # of the load program over phases
+_DIVISIONS = 6  # of the plans that it is about
 
 
 @dataclass(frozen=True)
@@ -76,25 +80,32 @@ def task_bound(task: Task, links: Links, device_bytes: int, effort: Effort) -> T
     compute = min(costs.microbatches * costs.total("backward") for costs in sizes)
     link = _load_us(sizes[0], links, device_bytes, 0, effort)
     load = _load_us(sizes[0], links, device_bytes, compute, effort)
-    phases = [phase_us(costs, links, device_bytes, effort) for costs in sizes]
-    phase = min((us for us in phases if us is not None), default=0)
-    return TaskBound(compute, link, max(compute, load), phase)
+    phase = phase_us(sizes, links, device_bytes, effort)
+    return TaskBound(compute, link, max(compute, load), phase or 0)
 
 
-def phase_us(costs: TaskCosts, links: Links, device_bytes: int, effort: Effort) -> int | None:
-    """The optimum of the load program over phases, at one microbatch size; None when no plan can
-    have that size."""
-    fixed = costs.microbatches * costs.batch_bytes + costs.total("buffer")
-    terms = Terms(
-        [costs.shard(layer, layer + 1) for layer in range(len(costs.layers))],
-        costs.microbatches,
-        links.best_h2d,
-        links.best_d2h,
-        device_bytes - fixed,
-        links,
-    )
-    found = optimum(terms, _GROUPS, seconds=max(1.0, effort.left), seed=effort.seed)
-    return found.period_us if found else None
+def phase_us(
+    sizes: Sequence[TaskCosts],
+    links: Links,
+    device_bytes: int,
+    effort: Effort,
+    divisions: int = _DIVISIONS,
+) -> int | None:
+    """The optimum of the load program over phases, at the best of these microbatch sizes; None
+    when no plan can have any of them. With more divisions of the plans it says more."""
+    points = cut_points(layer_graph(sizes[0].task))
+    roots = [
+        Terms(
+            costs,
+            list(pairwise(points)),
+            links.best_h2d,
+            links.best_d2h,
+            device_bytes - costs.microbatches * costs.batch_bytes - costs.total("buffer"),
+            links,
+        )
+        for costs in sizes
+    ]
+    return narrowed(roots, _GROUPS, len(roots) + divisions, effort)
 
 
 def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort: Effort) -> int:

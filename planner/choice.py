@@ -21,6 +21,7 @@ from itertools import pairwise
 
 from planner.costs import ShardCost, TaskCosts
 from planner.modes import Mode
+from planner.values import Into, Out, Value
 from plans.schema import Buffer
 from profiles.codec import align
 
@@ -46,30 +47,13 @@ def extent(buffers: Sequence[Buffer]) -> int:
     return max((buffer.offset + buffer.bytes for buffer in buffers), default=0)
 
 
-@dataclass(frozen=True)
-class Value:
-    """Bytes that live on the device from step `first` to step `last`, both included.
-
-    Steps below 0 lie in the round before, from `steps` on in the next one. A load may begin
-    between `earliest` and the step before it is needed; `first` is then chosen by `lifetimes`.
-    parts: the value is so many equal buffers, one per microbatch. bytes: of all of them, aligned.
-    """
-
-    name: str
-    bytes: int
-    first: int
-    last: int
-    load: bool = False
-    earliest: int = 0
-    parts: int = 1
-
-
 @dataclass(frozen=True, eq=False)
 class Choice:
     """Where to cut and what to do with each shard.
 
     block: the first shard of those that take microbatches one by one.
-    ahead: steps that every load may run ahead of its use at least; 0 overlaps nothing.
+    depth: buffers through which a shard's packed microbatches leave, and come back.
+    urgent: what leaves does so in the order in which it is needed again, not in which it is made.
     lumped: all microbatches of a shard as few ops, which have about the same times and are found
     sooner.
     """
@@ -78,26 +62,34 @@ class Choice:
     cuts: tuple[int, ...]
     modes: tuple[Mode, ...]
     block: int
-    ahead: int = 1
+    depth: int = 2
+    urgent: bool = False
     lumped: bool = False
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for equal choices of one task."""
-        return self.costs.microbatch, self.cuts, self.modes, self.block, self.ahead
+        how = self.block, self.depth, self.urgent
+        return self.costs.microbatch, self.cuts, self.modes, *how
 
     @cached_property
     def parts(self) -> int:
         """Ops and buffers that the microbatches of a step make.
 
-        Packed activations go through few buffers, which one op for all would hide.
+        Packed activations go through few buffers, which larger ops than half of them would hide.
         """
         count = self.costs.microbatches
         if not self.lumped:
             return count
         if any(mode.activations == "offload" for mode in self.modes):
-            return next(n for n in (4, 3, 2, 1) if count % n == 0)
+            most = max(1, min(count, 2 * count // self.depth))
+            return next(n for n in range(most, 0, -1) if count % n == 0)
         return 1
+
+    @property
+    def ring(self) -> int:
+        """Buffers of a part each that packed microbatches take turns in."""
+        return min(self.parts, max(1, self.depth * self.parts // self.costs.microbatches))
 
     @cached_property
     def shards(self) -> tuple[ShardCost, ...]:
@@ -143,18 +135,28 @@ class Choice:
         return cost.graph_backward_us if graph else cost.backward_us
 
     @property
-    def ring(self) -> int:
-        """Buffers through which a shard's packed microbatches leave, and come back."""
-        return min(2, self.costs.microbatches)
-
-    @property
     def turn_us(self) -> int:
         """One microbatch through the block."""
         block = range(self.block, self.last + 1)
         return sum((k < self.last) * self.forward_us(k) + self.backward_us(k) for k in block)
 
+    @cached_property
+    def step_us(self) -> tuple[int, ...]:
+        """What every step computes."""
+        count, steps = self.costs.microbatches, [0] * self.steps
+        for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
+            inside = self.turn and k >= self.block
+            if k < self.last:
+                steps[self.forward_step(k)] += self.forward_us(k) * (1 if inside else count)
+            steps[self.backward_step(k)] += self.backward_us(k) * (1 if inside else count)
+            if mode.update != "host":
+                steps[self.backward_step(k)] += shard.update_device_us
+        if self.turn:
+            steps[self.block] += (count - 1) * self.turn_us
+        return tuple(steps)
+
     def values(self) -> Iterator[Value]:
-        """Everything in the slab. Loads begin `ahead` steps before their use."""
+        """Everything in the slab, with the least life."""
         count = self.costs.microbatches
         yield self._always("batch", count * self.costs.batch_bytes, self.parts)
         for k in range(len(self.shards)):
@@ -163,38 +165,51 @@ class Choice:
             if k:
                 yield from self._boundary(k)
             if self.modes[k].activations == "offload":
-                size = self.ring * (self.shards[k].offload_bytes or 0)
-                up, back = self.forward_step(k), self.backward_step(k)
-                parts = min(self.ring, self.parts)
-                yield Value(f"a{k}", size, up, up + self.ahead, parts=parts)
-                yield self._load(f"a{k}b", size, back, back, up + 1, parts)
+                yield from self._packed(k)
+
+    def _packed(self, k: int) -> Iterator[Value]:
+        """Activations of shard k on their way out and in, through a few buffers."""
+        each, count = self.shards[k].offload_bytes or 0, self.costs.microbatches
+        size, out = self.ring * (count // self.parts) * each, count * each
+        up, back = self.forward_step(k), self.backward_step(k)
+        yield Value(f"a{k}", size, up, up, self.ring, out=Out(up, back, out, steady=True))
+        into = Into(back, out, up + 1, f"a{k}", True)
+        yield self._load(f"a{k}b", size, back, into, self.ring)
 
     def _held(self, k: int) -> Iterator[Value]:
         """Parameters and optimizer state of shard k."""
         shard, mode, back = self.shards[k], self.modes[k], self.backward_step(k)
         spills = mode.update == "device-streamed" and shard.grad_bytes
-        linger = self.ahead if spills else 0
+        param, state = shard.param_bytes, shard.state_bytes
+        next_round = self.first_step(k) + self.steps
+        out = Out(back, next_round, param) if spills else None
+        free = back + 1 - self.steps  # the step after it went away in the round before
+        again = mode.params == "streamed" and k != self.last
+        after = f"s{k}.{'again' if again else 'param'}" if spills else f"s{k}.grad"
         if mode.params == "resident":
-            yield self._always(f"s{k}.param", shard.param_bytes)
+            yield self._always(f"s{k}.param", param)
         elif mode.params == "kept" or k == self.last:
-            earliest = back + 1 + linger - self.steps
-            need = self.first_step(k)
-            yield self._load(f"s{k}.param", shard.param_bytes, need, back + linger, earliest)
+            into = Into(self.first_step(k), param, free, after)
+            yield self._load(f"s{k}.param", param, back, into, out=out)
         else:
-            up, earliest = self.forward_step(k), back + 1 + linger - self.steps
-            yield self._load(f"s{k}.param", shard.param_bytes, up, up, earliest)
-            yield self._load(f"s{k}.again", shard.param_bytes, back, back + linger, up + 1)
+            up = self.forward_step(k)
+            yield self._load(f"s{k}.param", param, up, Into(up, param, free, after))
+            yield self._load(f"s{k}.again", param, back, Into(back, param, up + 1), out=out)
         if mode.update == "device":
-            yield self._always(f"s{k}.state", shard.state_bytes)
+            yield self._always(f"s{k}.state", state)
         elif mode.update == "device-streamed":
-            earliest = back + 1 + linger - self.steps
-            yield self._load(f"s{k}.state", shard.state_bytes, back, back + linger, earliest)
+            out = Out(back, back + self.steps, state) if spills else None
+            yield self._load(
+                f"s{k}.state", state, back, Into(back, state, free, f"s{k}.state"), out=out
+            )
 
     def _gradient(self, k: int) -> Iterator[Value]:
         back = self.backward_step(k)
         first = self.first_step(k) if self.turn and k >= self.block else back
-        linger = self.ahead if self.modes[k].update == "host" else 0
-        yield Value(f"s{k}.grad", self.shards[k].grad_bytes, first, back + linger)
+        shard, spills = self.shards[k], self.modes[k].update == "host"
+        again = self.first_step(k) + self.steps
+        out = Out(back, again, shard.grad_bytes, shard.update_host_us) if spills else None
+        yield Value(f"s{k}.grad", shard.grad_bytes, first, back, out=out)
 
     def _boundary(self, k: int) -> Iterator[Value]:
         """x of shard k, and later its gradient in the same bytes."""
@@ -205,19 +220,20 @@ class Choice:
         size *= self.costs.microbatches
         made = self.forward_step(k - 1)
         if self.modes[k].spilled:
-            yield Value(f"x{k}", size, made, made + 1 + self.ahead, parts=self.parts)
-            yield self._load(f"x{k}b", size, back, back + 1, made + 2, self.parts)
+            out = Out(made, back, size, steady=True)
+            yield Value(f"x{k}", size, made, made + 1, self.parts, out=out)
+            into = Into(back, size, made + 2, f"x{k}", True)
+            yield self._load(f"x{k}b", size, back + 1, into, self.parts)
         else:
             yield Value(f"x{k}", size, made, back + 1, parts=self.parts)
 
     def _always(self, name: str, size: int, parts: int = 1) -> Value:
-        return Value(name, size, 0, self.steps - 1, parts=parts)
+        return Value(name, size, 0, self.steps - 1, parts)
 
     def _load(
-        self, name: str, size: int, need: int, last: int, earliest: int, parts: int = 1
+        self, name: str, size: int, last: int, into: Into, parts: int = 1, out: Out | None = None
     ) -> Value:
-        first = max(min(earliest, need), need - self.ahead)
-        return Value(name, size, first, last, True, earliest, parts)
+        return Value(name, size, into.need, last, parts, into, out)
 
     @cached_property
     def reserve_bytes(self) -> int:

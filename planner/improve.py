@@ -2,7 +2,7 @@
 simulator, until nothing helps or the evaluations are used up.
 
 What does not touch the cycle of ops that makes the period cannot shorten it, unless by the memory
-it frees; so the shards on that cycle come first.
+it frees; so the shards on that cycle come first, and of those the ones that compute waits for.
 """
 
 import heapq
@@ -56,12 +56,16 @@ def score(made: Round) -> tuple[int, int]:
 
 
 def _moves(made: Round, points: Sequence[int]) -> Iterator[Choice]:
-    """All choices one change away, those that touch the critical cycle first."""
+    """All choices one change away, those of shards that compute waits for first."""
     choice = made.choice
-    critical = made.critical()
+    blame = made.blame()
     packs = made.links.d2d is not None
-    yield replace(choice, ahead=1 - choice.ahead)
-    for k in sorted(range(len(choice.modes)), key=lambda k: (k not in critical, k)):
+    yield replace(choice, urgent=not choice.urgent)
+    if any(mode.activations == "offload" for mode in choice.modes):
+        for depth in (2 * choice.depth, choice.depth // 2):
+            if 2 <= depth <= choice.costs.microbatches:
+                yield replace(choice, depth=depth)
+    for k in sorted(range(len(choice.modes)), key=lambda k: (-blame.get(k, 0), k)):
         for other in _others(choice, k):
             if packs or other.activations != "offload":
                 yield with_mode(choice, k, other)
@@ -105,9 +109,14 @@ def _recut(choice: Choice, k: int, points: Sequence[int]) -> Iterator[Choice]:
 
 
 def _others(choice: Choice, k: int) -> Iterator[Mode]:
-    """Modes for shard k that differ in one way from its own."""
+    """Modes for shard k that differ in one way from its own, or in what goes together."""
     shard, place, mode = choice.shards[k], place_of(choice, k), choice.modes[k]
     changed = [replace(mode, params=params, update=update) for params, update in HELD]
+    if mode.params == "streamed":  # a graph needs the parameters that it was made with
+        kept = replace(mode, params="kept", activations="saved", spilled=False)
+        changed += [kept, replace(kept, params="resident", update="device")]
+    elif mode.activations == "saved":
+        changed += [Mode(), Mode(activations="offload")]
     changed += [replace(mode, activations=act) for act in _ACTS]
     changed.append(replace(mode, spilled=not mode.spilled))
     for other in dict.fromkeys(changed):

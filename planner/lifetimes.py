@@ -1,11 +1,14 @@
-"""How far ahead every load may run, and where in the slab every value lies.
+"""How far ahead every load runs, how long what leaves may stay, and where in the slab every value
+lies.
 
-Loads take the memory that is left, in the order of their need: each begins as early as those
-before it began and as the ledger allows. What is needed soonest gets the room first, so nothing
-is evicted for something needed later. Then values get offsets, larger ones first, each in the
-lowest gap that is free throughout its life.
+Every value has its least life, which is stretched while there is room: by a step first, for all
+that move; then loads since the link must begin to bring them, and what leaves until the link has
+taken it (`clock`); then loads as early as may be, those needed sooner before others. Values get
+offsets, larger ones first, each in the lowest gap that is free throughout its life. Where gaps
+make that too large, values are placed with their least lives, which are then stretched where
+their bytes, or other ones, are free.
 
-    bytes ^      +--------+                 a ledger over the steps of a round; lives wrap around
+    bytes ^      +--------+                 lives wrap around the end of the round
           |  +---+  again +---+-----+
           |  | s1.param   | s0.grad |
           |  +------------+---------+
@@ -13,14 +16,17 @@ lowest gap that is free throughout its life.
 """
 
 from bisect import insort
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
-from planner.choice import Choice, Value
+from planner.choice import Choice
+from planner.clock import Clock
+from planner.costs import Links
+from planner.values import Value
 from plans.schema import Buffer
 
-_TRIES = 3  # with less memory for loads ahead, after gaps between values made the slab too large
+_TRIES = 2  # with less memory, after gaps between values made the slab too large
 
 
 @dataclass(frozen=True)
@@ -33,114 +39,193 @@ class Slab:
     before: dict[str, list[str]]  # for a buffer, those whose bytes it takes over
 
 
-def lay_out(choice: Choice, room: int) -> Slab:
+def lay_out(choice: Choice, links: Links, room: int) -> Slab:
     """The choice's values in a slab of `room` bytes, or in the smallest found when that is more.
 
-    With room to spare loads run further ahead than `choice.ahead`.
+    With room to spare loads run ahead, and what leaves stays until it is gone.
     """
-    values = [value for value in choice.values() if value.bytes]
-    steps = choice.steps
-    if choice.ahead and max(occupied(values, steps)) < room:
-        limit = room
-        for _ in range(_TRIES):
-            placed = _place(_extend(values, steps, limit), steps)
-            over = _end(placed) - room
-            if over <= 0:
-                return _slab(placed, steps)
-            limit -= over
-    return _slab(_place(values, steps), steps)
+    values, steps = [value for value in choice.values() if value.bytes], choice.steps
+    least = _Layout([_Life.of(value) for value in values], steps, room)
+    if least.end >= room:
+        return _slab(least.placed, steps)
+    clock, limit = Clock(choice, links, values), room
+    for _ in range(_TRIES):
+        ledger = _Ledger([_Life.of(value) for value in values], steps, limit)
+        _stretch(ledger, clock)
+        layout = _Layout(ledger.lives.values(), steps, room)
+        if layout.end <= room:
+            return _slab(layout.placed, steps)
+        limit -= layout.end - room
+    _stretch(least, clock)
+    return _slab(least.placed, steps)
 
 
-def _mask(value: Value, steps: int) -> int:
-    """The value's steps as bits, wrapped around."""
-    if value.last - value.first + 1 >= steps:
+def _mask(first: int, last: int, steps: int) -> int:
+    """Steps from first to last as bits, wrapped around."""
+    if last - first + 1 >= steps:
         return (1 << steps) - 1
-    bits = ((1 << (value.last - value.first + 1)) - 1) << (value.first % steps)
+    bits = ((1 << (last - first + 1)) - 1) << (first % steps)
     return (bits | bits >> steps) & ((1 << steps) - 1)
 
 
-def occupied(values: Sequence[Value], steps: int) -> list[int]:
-    """Bytes alive at every step."""
-    change = [0] * (steps + 1)
-    base = 0
-    for value in values:
-        if value.last - value.first + 1 >= steps:
-            base += value.bytes
-            continue
-        first, end = value.first % steps, value.last % steps + 1
-        change[first] += value.bytes
-        change[end] -= value.bytes
-        if end <= first:
-            base += value.bytes
-    live, out = base, []
-    for step in range(steps):
-        live += change[step]
-        out.append(live)
-    return out
+@dataclass(slots=True, eq=False)
+class _Life:
+    """A value alive from `first` to `last`; mask: these steps as bits, while it is at its
+    offset."""
 
-
-def _extend(values: Sequence[Value], steps: int, limit: int) -> list[Value]:
-    """The values, their loads begun as early as `limit` bytes at every step allow."""
-    ledger = occupied(values, steps)
-    loads = sorted((v for v in values if v.load), key=lambda v: (v.first, v.last, v.name))
-    made: dict[str, Value] = {}
-    before = loads[-1].first - steps if loads else 0
-    for load in loads:
-        first = load.first
-        earliest = max(load.earliest, before, load.last + 1 - steps)
-        while first > earliest and ledger[(first - 1) % steps] + load.bytes <= limit:
-            first -= 1
-            ledger[first % steps] += load.bytes
-        made[load.name] = replace(load, first=first)
-        before = first
-    return [made.get(value.name, value) for value in values]
-
-
-class _Placed(NamedTuple):
-    """A value at its offset; mask: its steps as bits."""
-
-    offset: int
-    end: int
-    mask: int
     value: Value
+    first: int
+    last: int
+    offset: int = 0
+    end: int = 0
+    mask: int = 0
+
+    @classmethod
+    def of(cls, value: Value) -> "_Life":
+        return cls(value, value.first, value.last)
+
+    def within(self, first: int, last: int, steps: int) -> tuple[int, int]:
+        """So long a life, as far as it may be: none is shortened, none takes a whole round."""
+        first, last = min(first, self.first), max(last, self.last)
+        if self.value.into:
+            first = max(first, min(self.first, self.value.into.earliest))
+        first = max(first, min(self.first, self.last + 2 - steps))
+        return first, min(last, max(self.last, first + steps - 2))
 
 
-def _place(values: Sequence[Value], steps: int) -> list[_Placed]:
-    """Offsets for the values: those that live all round at the bottom, the rest by size."""
-    full = (1 << steps) - 1
-    masked = [(_mask(value, steps), value) for value in values]
-    always = [_Placed(0, v.bytes, mask, v) for mask, v in masked if mask == full]
-    rest = [(mask, v) for mask, v in masked if mask != full]
-    rest.sort(key=lambda item: (-item[1].bytes, item[1].first, item[1].name))
-    bottom, low = 0, []
-    for item in always:
-        low.append(item._replace(offset=bottom, end=bottom + item.end))
-        bottom += item.end
-    placed: list[_Placed] = []  # ascending by offset
-    for mask, value in rest:
-        offset = bottom
-        for there in placed:
+def _stretch(room: "_Ledger | _Layout", clock: Clock) -> None:
+    """Longer lives for what moves."""
+    leave = [room.lives[name] for name in clock.leaving]
+    come = [room.lives[name] for name in clock.coming]
+    for life in leave:
+        room.live(life, life.first, life.last + 1)
+    for life in come:
+        room.live(life, life.first - 1, life.last)
+    gone, since = clock.lives()
+    for life in come:
+        room.live(life, since[life.value.name], life.last)
+    for life in leave:
+        room.live(life, life.first, gone[life.value.name])
+    for life in come:
+        room.live(life, life.last - room.steps, life.last)
+
+
+class _Ledger:
+    """Bytes at every step, wherever they are."""
+
+    def __init__(self, lives: Iterable[_Life], steps: int, limit: int) -> None:
+        self.lives = {life.value.name: life for life in lives}
+        self.steps, self.limit = steps, limit
+        spans = ((life.value.bytes, life.first, life.last) for life in self.lives.values())
+        self.alive = bytes_alive(spans, steps)
+
+    def live(self, life: _Life, first: int, last: int) -> None:
+        """Alive from `first` to `last`, or as long as the limit allows."""
+        first, last = life.within(first, last, self.steps)
+        size, most = life.value.bytes, self.limit - life.value.bytes
+        while life.first > first and self.alive[(life.first - 1) % self.steps] <= most:
+            life.first -= 1
+            self.alive[life.first % self.steps] += size
+        while life.last < last and self.alive[(life.last + 1) % self.steps] <= most:
+            life.last += 1
+            self.alive[life.last % self.steps] += size
+
+
+class _Layout:
+    """The slab while values are put into it; ascending by offset."""
+
+    def __init__(self, lives: Iterable[_Life], steps: int, room: int) -> None:
+        self.lives = {life.value.name: life for life in lives}
+        self.steps, self.room = steps, room
+        self.placed: list[_Life] = []
+        full = (1 << steps) - 1
+        for life in self.lives.values():
+            life.mask = _mask(life.first, life.last, steps)
+        # Those that live all round at the bottom, the rest by size.
+        for life in sorted(
+            self.lives.values(),
+            key=lambda life: (life.mask != full, -life.value.bytes, life.first, life.value.name),
+        ):
+            self._put(life, self._gap(life.mask, life.value.bytes))
+
+    @property
+    def end(self) -> int:
+        return max((life.end for life in self.placed), default=0)
+
+    def _put(self, life: _Life, offset: int) -> None:
+        life.offset, life.end = offset, offset + life.value.bytes
+        insort(self.placed, life, key=_offset)
+
+    def _gap(self, mask: int, size: int) -> int:
+        """The lowest offset that is free at all these steps."""
+        offset = 0
+        for there in self.placed:
             if there.mask & mask:
-                if there.offset - offset >= value.bytes:
+                if there.offset - offset >= size:
                     break
                 if there.end > offset:
                     offset = there.end
-        insort(placed, _Placed(offset, offset + value.bytes, mask, value), key=_offset)
-    return low + placed
+        return offset
+
+    def live(self, life: _Life, first: int, last: int) -> None:
+        """Alive from `first` to `last` if that can be, here or elsewhere; or as long as can be
+        here."""
+        first, last = life.within(first, last, self.steps)
+        if first == life.first and last == life.last:
+            return
+        blocked, low, high = 0, life.offset, life.end
+        for other in self.placed:
+            if other.offset >= high:
+                break
+            if other.end > low and other is not life:
+                blocked |= other.mask
+        wanted = _mask(first, last, self.steps)
+        if wanted & blocked and not self._moved(life, wanted):
+            first, last = self._free(life, blocked, first, last)
+        life.first, life.last = first, last
+        life.mask = _mask(first, last, self.steps)
+
+    def _moved(self, life: _Life, mask: int) -> bool:
+        """Whether other bytes are free at all these steps; the value is there then."""
+        self.placed.remove(life)
+        offset = self._gap(mask, life.value.bytes)
+        found = offset + life.value.bytes <= self.room
+        self._put(life, offset if found else life.offset)
+        return found
+
+    def _free(self, life: _Life, blocked: int, first: int, last: int) -> tuple[int, int]:
+        """The longest life around the present one, within these steps, that nothing blocks."""
+        begin, end = life.first, life.last
+        while begin > first and not blocked >> ((begin - 1) % self.steps) & 1:
+            begin -= 1
+        while end < last and not blocked >> ((end + 1) % self.steps) & 1:
+            end += 1
+        return begin, end
 
 
-def _offset(placed: _Placed) -> int:
-    return placed.offset
+def _offset(life: _Life) -> int:
+    return life.offset
 
 
-def _end(placed: Sequence[_Placed]) -> int:
-    return max((item.end for item in placed), default=0)
+def bytes_alive(lives: Iterable[tuple[int, int, int]], steps: int) -> list[int]:
+    """Bytes alive at every step, of so many from a first to a last step each."""
+    change = [0] * (steps + 1)
+    base = 0
+    for size, first, last in lives:
+        begin, end, whole = first % steps, last % steps + 1, last - first + 1 >= steps
+        if whole or end <= begin:
+            base += size
+        if not whole:
+            change[begin] += size
+            change[end] -= size
+    return [base + alive for alive in accumulate(change[:steps])]
 
 
-def _slab(placed: Sequence[_Placed], steps: int) -> Slab:
-    buffers = [buffer for item in placed for buffer in _parts(item.value, item.offset)]
-    live = max(occupied([item.value for item in placed], steps), default=0)
-    return Slab(tuple(buffers), _end(placed), live, _before(placed, steps))
+def _slab(placed: Sequence[_Life], steps: int) -> Slab:
+    buffers = [buffer for life in placed for buffer in _parts(life.value, life.offset)]
+    end = max((life.end for life in placed), default=0)
+    alive = bytes_alive(((life.value.bytes, life.first, life.last) for life in placed), steps)
+    return Slab(tuple(buffers), end, max(alive, default=0), _before(placed, steps))
 
 
 def _parts(value: Value, offset: int) -> list[Buffer]:
@@ -150,7 +235,7 @@ def _parts(value: Value, offset: int) -> list[Buffer]:
     return [Buffer(f"0/{value.name}.{m}", "0", offset + m * size, size) for m in range(value.parts)]
 
 
-def _before(placed: Sequence[_Placed], steps: int) -> dict[str, list[str]]:
+def _before(placed: Sequence[_Life], steps: int) -> dict[str, list[str]]:
     """For every buffer those whose bytes it takes over: the last there before it.
 
     Who had the bytes still earlier was waited for by those.
@@ -166,7 +251,7 @@ def _before(placed: Sequence[_Placed], steps: int) -> dict[str, list[str]]:
                 break
             if other.end > item.offset and other is not item:
                 others.append(other)
-        others.sort(key=lambda other: (item.value.first - other.value.last - 1) % steps)
+        others.sort(key=lambda other: (item.first - other.last - 1) % steps)
         left = [(item.offset, item.end)]
         for other in others:
             if not left:
@@ -178,7 +263,7 @@ def _before(placed: Sequence[_Placed], steps: int) -> dict[str, list[str]]:
     return found
 
 
-def _without(low: int, high: int, other: _Placed) -> Iterator[tuple[int, int]]:
+def _without(low: int, high: int, other: _Life) -> Iterator[tuple[int, int]]:
     """What is left of a range."""
     if low < min(high, other.offset):
         yield low, min(high, other.offset)
@@ -186,7 +271,7 @@ def _without(low: int, high: int, other: _Placed) -> Iterator[tuple[int, int]]:
         yield max(low, other.end), high
 
 
-def _pair(item: _Placed, other: _Placed, found: dict[str, list[str]]) -> None:
+def _pair(item: _Life, other: _Life, found: dict[str, list[str]]) -> None:
     for mine in _parts(item.value, item.offset):
         for theirs in _parts(other.value, other.offset):
             low = max(mine.offset, theirs.offset)

@@ -17,58 +17,22 @@ after B_g, its updates follow them, its parameters follow the updates:
            |---- parameters in -----------| F_g .. kept, or in again .. B_g
 
 With parts of layers allowed, no room for anything beside what is listed and the best rates, this
-is a relaxation of every plan that takes all microbatches of a shard in turn: its optimum is a
-lower bound on the period. With room for copies in flight its solution is what plans are made of:
-`rounding` turns parts into whole shards.
+is a relaxation of every plan that takes all microbatches of a shard in turn, or those of the block
+one by one: its optimum is a lower bound on the period. With room for copies in flight its solution
+is what plans are made of: `rounding` turns parts into whole shards. Either says more the less it
+leaves open: `narrow` divides the plans by where the block begins and by what a shard may need.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-from planner.costs import Links, ShardCost
 from planner.flows import MB, MS, aside, flows, states
-from planner.modes import HELD, Held, holdings
-from planner.solver import Status, lp_sum, minimise, solve
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What the program is about. Rates in bytes per second, the copies' own latency left out.
-
-    room_bytes: what the device offers, less what is there in any case.
-    shards: items in a shard, when a plan is looked for and not a bound: room is then left for
-    copies in flight and for boundaries, and graphs keep addresses.
-    offload: whether activations may be packed. A plan then has buffers for it, however few shards
-    do it.
-    """
-
-    items: Sequence[ShardCost]
-    microbatches: int
-    h2d: int
-    d2h: int
-    room_bytes: int
-    links: Links
-    shards: float = 0.0
-    offload: bool = True
-
-    @property
-    def plan(self) -> bool:
-        return self.shards > 0
-
-
-@dataclass(frozen=True)
-class Weights:
-    """How much of an item is held in each way, keeps its graph, packs it, spills its boundary, is
-    in the block at the top."""
-
-    held: dict[Held, float]
-    saved: float
-    packed: float
-    spilled: float
-    last: float
+from planner.ledgers import boundaries, graphs, limits
+from planner.modes import HELD, Held, Mode, holdings
+from planner.solver import Row, Status, minimise, solve, total
+from planner.terms import Part, Terms, Weights, grouped
 
 
 @dataclass(frozen=True)
@@ -80,53 +44,98 @@ class Optimum:
 
 
 class Phases:
-    """The program while it is put together and solved; PuLP's models are mutable."""
+    """The program while it is put together and solved; PuLP's models are mutable.
 
-    def __init__(self, terms: Terms, groups: int) -> None:
-        self.terms = terms
+    Rows are lists of (coefficient, variable); what is known is a number instead of a variable.
+    """
+
+    def __init__(self, terms: Terms, groups: int, part: Part) -> None:
+        self.terms, self.part = terms, part
         self.model = minimise("phases")
-        self.group = grouped(terms.items, groups)
+        self.shapes = terms.shapes
+        self.group = grouped(self.shapes, groups)
         self.groups = self.group[-1] + 1
         self.windows = 2 * self.groups + 1
-        self.held: list[dict[Held, Any]] = []
-        self.saved: list[Any] = []
-        self.packed: list[Any] = []
-        self.spilled: list[Any] = []
-        for i, item in enumerate(terms.items):
-            ways = holdings(item)
-            self.held.append(
-                {h: self.var(f"h{i}_{HELD.index(h)}") for h in ways}
-                if len(ways) > 1
-                else {ways[0]: 1}
-            )
-            self.saved.append(self.var(f"v{i}"))
-            offload = item.offload_bytes and terms.links.d2d and terms.offload
-            self.packed.append(self.var(f"o{i}") if offload else 0)
-            spills = terms.plan and item.in_bytes and i
-            self.spilled.append(self.var(f"x{i}") if spills else 0)
-        self.last = self._last_shard()
         self.us = [self.var(f"t{w}") for w in range(self.windows)]
+        self.slab: list[Row] = [[] for _ in self.us]
+        self.reserve: list[Row] = [[] for _ in self.us]
+        self.cut: list[Any] = []
+        self.kept: list[Any] = []
+        self.spilled: list[Any] = []
+        self.inside: list[Any] = []
+        self._choices()
         self._rules()
 
     def var(self, name: str) -> Any:
         """A variable from 0 on."""
         return self.model.add_variable(name, 0)
 
-    def _last_shard(self) -> list[Any]:
-        """How much of each item is in the block at the top (or in a large last shard)."""
-        parts = [self.var(f"l{i}") for i in range(len(self.terms.items))]
-        for below, above in pairwise(parts):
-            self.model += below <= above
-        self.model += parts[-1] <= 1
-        return parts
+    def most(self, row: Row, bound: float) -> None:
+        """The row is at most so much."""
+        if all(isinstance(x, int | float) for _, x in row):
+            holds = sum(by * x for by, x in row) <= bound + 1e-9
+            row, bound = ([], bound) if holds else ([(1.0, self.us[0])], -1)
+        if row:
+            self.model += total(row) <= bound
 
-    def part(self, i: int, params: str = "", update: str = "") -> Any:
+    def name(self, row: Row, name: str) -> Any:
+        """A variable equal to a row, so that rows stay short."""
+        variable = self.var(name)
+        self.model += total([*row, (-1, variable)]) == 0
+        return variable
+
+    def _choices(self) -> None:
+        """What is decided per item."""
+        terms, part = self.terms, self.part
+        several = terms.microbatches > 1
+        self.moves = [len(holdings(item)) > 1 for item in self.shapes]
+        self.fixed = part.fixed or (None,) * len(self.shapes)
+        self.held: list[dict[Held, Any]] = []
+        self.saved: list[Any] = []
+        self.packed: list[Any] = []
+        self.once: list[Any] = []
+        self.again: list[Any] = []  # in the block and recomputed
+        for i, item in enumerate(self.shapes):
+            mode = self.fixed[i]
+            if mode:
+                self._fixed(i, mode)
+                continue
+            ways = holdings(item)
+            named = {h: self.var(f"h{i}_{HELD.index(h)}") for h in ways} if len(ways) > 1 else {}
+            self.held.append(named or {ways[0]: 1})
+            below, inside = i < part.high, i >= part.low
+            offload = below and item.offload_bytes and terms.links.d2d and terms.offload
+            self.saved.append(self.var(f"v{i}") if below else 0)
+            self.packed.append(self.var(f"o{i}") if offload else 0)
+            self.again.append(self.var(f"n{i}") if inside and several else 0)
+            known = 0 if not inside else 1 if not below and not several else None
+            self.once.append(self.var(f"l{i}") if known is None else known)
+
+    def _fixed(self, i: int, mode: Mode) -> None:
+        """What is decided of an item whose mode is known."""
+        inside, last = i >= self.part.low, i == len(self.shapes) - 1
+        once = inside and (last or mode.activations == "saved")
+        self.held.append({mode.held: 1})
+        self.saved.append(int(not inside and mode.activations == "saved"))
+        self.packed.append(int(mode.activations == "offload"))
+        self.again.append(int(inside and not once))
+        self.once.append(int(once))
+
+    def held_as(self, i: int, params: str = "", update: str = "", by: float = 1) -> Row:
         """How much of item i is held in these ways."""
-        return lp_sum(
-            x
+        return [
+            (by, x)
             for (p, u), x in self.held[i].items()
             if (not params or p == params) and (not update or u == update)
-        )
+        ]
+
+    def block(self, i: int, by: float = 1) -> Row:
+        """How much of item i is in the block."""
+        return [(by, self.once[i]), (by, self.again[i])]
+
+    def graph(self, i: int, by: float = 1) -> Row:
+        """How much of item i, below the block, is not recomputed."""
+        return [(by, self.saved[i]), (by, self.packed[i])]
 
     def forward(self, group: int) -> int:
         return group
@@ -137,155 +146,97 @@ class Phases:
     def members(self, group: int) -> Iterator[int]:
         return (i for i, g in enumerate(self.group) if g == group)
 
+    def window(self, w: int) -> list[int]:
+        """The items that compute in a window; none in the turn."""
+        if w == self.groups:
+            return []
+        return list(self.members(w if w < self.groups else self.windows - 1 - w))
+
     def _rules(self) -> None:
-        for i in range(len(self.terms.items)):
-            if len(self.held[i]) > 1:
-                self.model += self.part(i) == 1
-            self.model += self.saved[i] + self.packed[i] + self.last[i] <= 1
-            if not isinstance(self.spilled[i], int):
-                self.model += self.saved[i] + self.spilled[i] + self.last[i] <= 1
-            if len(self.held[i]) > 1:
-                graph = self.saved[i] if self.terms.plan else 0
-                self.model += self.part(i, "streamed") + self.last[i] + graph <= 1
-        self.slab: list[Any] = [self._always()] * self.windows
-        self.reserve: list[Any] = [0] * self.windows
-        h2d: list[Any] = [0] * self.windows
-        d2h: list[Any] = [0] * self.windows
-        host: list[Any] = [0] * self.windows
+        for i in range(len(self.shapes)):
+            if self.moves[i] and not self.fixed[i]:
+                self.model += total([*self.held_as(i), (-1, 1)]) == 0
+                self.most([*self.held_as(i, "streamed"), *self.block(i), (1, self.saved[i])], 1)
+            self.most([*self.block(i), *self.graph(i)], 1)
+            if i >= self.part.high:
+                self.most(self.block(i, -1), -1)
+        for i in range(max(1, self.part.low), min(self.part.high + 1, len(self.shapes))):
+            self.most([*self.block(i - 1), *self.block(i, -1)], 0)
+        h2d, d2h, host = ([list[Any]() for _ in self.us] for _ in range(3))
+        boundaries(self)
         for g in range(self.groups):
             flows(self, g, h2d, d2h, host)
             states(self, g, h2d, d2h)
             aside(self, g, h2d, d2h)
-            self._graphs(g)
+            graphs(self, g)
         if self.terms.plan:
             self._ways_round()
-        for w in range(self.windows):
-            self.model += self.us[w] >= self._compute(w)
-            self.model += self.us[w] * (self.terms.h2d * MS / 1e6 / MB) >= h2d[w]
-            self.model += self.us[w] * (self.terms.d2h * MS / 1e6 / MB) >= d2h[w]
-            if not isinstance(host[w], int):
-                self.model += self.us[w] >= host[w]
-        self._limits()
-        self.model += lp_sum(self.us)
+        rates = [(h2d, self.terms.h2d), (d2h, self.terms.d2h)]
+        for w, us in enumerate(self.us):
+            self.most([*self._compute(w), (-1, us)], 0)
+            for link, rate in rates:
+                self.most([*link[w], (-rate * MS / 1e6 / MB, us)], 0)
+            if host[w]:
+                self.most([*host[w], (-1, us)], 0)
+        limits(self)
+        self.model += total((1, us) for us in self.us)
 
     def _ways_round(self) -> None:
         """From F of shard k up and down to its B, through the host, to its F in the next round."""
-        above: Any = 0
-        for i in range(len(self.terms.items) - 1, -1, -1):
-            item, links = self.terms.items[i], self.terms.links
-            above = self.name(above + self._up_us(i) + self._turn_us(i) + self._down_us(i), f"y{i}")
+        above, links = 0, self.terms.links
+        for i in range(len(self.shapes) - 1, -1, -1):
+            item = self.shapes[i]
+            here = [*self._up_us(i), *self._turn_us(i), *self._down_us(i)]
+            above = self.name([(1, above), *here], f"y{i}")
             way = links.spill_us(item.grad_bytes) + item.update_host_us
             way += links.prefetch_us(item.param_bytes)
             if item.grad_bytes:
-                self.model += lp_sum(self.us) >= above + way / MS * self.part(i, "", "host")
+                whole: Row = [(-1, us) for us in self.us]
+                self.most([(1, above), *self.held_as(i, "", "host", way / MS), *whole], 0)
 
-    def _always(self) -> Any:
-        """MB that are there all round: resident parameters and state, buffers for packing."""
-        items = list(enumerate(self.terms.items))
-        staging = 0.0
-        if self.terms.plan and self.terms.offload:  # for two microbatches of two shards
-            largest = max(item.offload_bytes or 0 for item in self.terms.items) / MB
-            staging = 2 * min(2, self.terms.microbatches) * largest * max(1.0, self.terms.shards)
-        return staging + lp_sum(
-            item.param_bytes / MB * self.part(i, "resident")
-            + item.state_bytes / MB * self.part(i, "", "device")
-            for i, item in items
-        )
-
-    def _at_work(self, w: int) -> Any:
-        """MB of the item at work when the window ends: its gradient, and its parameters unless
-        they are counted anyway. A plan has copies in flight beside them."""
-        up = w < self.groups
-        members = list(self.members(w if up else self.windows - 1 - w))
-        i = members[-1] if up else members[0]
-        item, copies = self.terms.items[i], max(1.0, 2 * self.terms.shards)
-        held = copies * item.param_bytes / MB * self.part(i, "streamed")
-        # A spilled boundary is there while it is made, used and copied.
-        held += 3 * self.terms.microbatches * item.in_bytes / MB * self.spilled[i]
-        if up:
-            return held
-        held += item.param_bytes / MB * self.part(i, "kept")
-        if not self.terms.plan:
-            return held + item.grad_bytes / MB
-        held += copies * item.state_bytes / MB * self.part(i, "", "device-streamed")
-        return held + copies * item.grad_bytes / MB * (1 - self.last[i])
-
-    def name(self, value: Any, name: str) -> Any:
-        """A variable equal to an expression, so that rows stay short."""
-        variable = self.var(name)
-        self.model += variable == value
-        return variable
-
-    def _graphs(self, g: int) -> None:
-        """Graphs and boundaries live from a group's forward to its backward."""
-        graphs, boundaries = [], []
-        for i in self.members(g):
-            item = self.terms.items[i]
-            graphs.append(self.terms.microbatches * item.saved_bytes / MB * self.saved[i])
-            if self.terms.plan:
-                boundary = self.terms.microbatches * item.in_bytes / MB / self.terms.shards
-                boundaries.append(boundary * (1 - self.last[i] - self.spilled[i]))
-        alive, held = lp_sum(graphs), lp_sum(boundaries)
-        for w in range(self.forward(g), self.backward(g)):
-            self.reserve[w] = self.reserve[w] + alive
-            self.slab[w] = self.slab[w] + held
-
-    def _limits(self) -> None:
-        """Slab and reserve are parts of the device's memory that do not change during a round."""
-        slab, reserve = self.var("slab"), self.var("reserve")
-        self.model += slab + reserve <= self.terms.room_bytes / MB
-        below: Any = 0
-        for i, item in enumerate(self.terms.items):
-            # When an item's backward begins, the graphs of all items below it are alive.
-            least = min(item.backward_transient_bytes, item.graph_transient_bytes)
-            self.model += below + least / MB <= reserve
-            graphs = self.terms.microbatches * self.saved[i] + self.last[i]
-            below = self.name(below + item.saved_bytes / MB * graphs, f"b{i}")
-        for w in range(self.windows):
-            held = self._turn() if w == self.groups else self._at_work(w)
-            self.model += self.reserve[w] <= reserve
-            self.model += self.slab[w] + held <= slab
-
-    def _turn(self) -> Any:
-        """MB of the block's gradients, all at once."""
-        return lp_sum(
-            item.grad_bytes / MB * self.last[i] for i, item in enumerate(self.terms.items)
-        )
-
-    def _compute(self, w: int) -> Any:
+    def _compute(self, w: int) -> Row:
         """ms of compute in a window."""
         if w == self.groups:
-            return lp_sum(self._turn_us(i) for i in range(len(self.terms.items)))
-        up = w < self.groups
-        members = self.members(w if up else self.windows - 1 - w)
-        return lp_sum(self._up_us(i) if up else self._down_us(i) for i in members)
+            return [pair for i in range(len(self.shapes)) for pair in self._turn_us(i)]
+        of = self._up_us if w < self.groups else self._down_us
+        return [pair for i in self.window(w) for pair in of(i)]
 
-    def _up_us(self, i: int) -> Any:
+    def _up_us(self, i: int) -> Row:
         """ms of forward of an item, if it is not in the block."""
-        item, count = self.terms.items[i], self.terms.microbatches / MS
-        graph = self.saved[i] + self.packed[i]
-        return (
-            count * item.forward_us * (1 - self.last[i] - graph)
-            + count * item.graph_forward_us * graph
-            + count * self.terms.links.pack_us(item.offload_bytes or 0) * self.packed[i]
-        )
+        item, count = self.shapes[i], self.terms.microbatches / MS
+        if i >= self.part.high:
+            return []
+        packing = count * self.terms.links.pack_us(item.offload_bytes or 0)
+        return [
+            (count * item.forward_us, 1),
+            *self.block(i, -count * item.forward_us),
+            *self.graph(i, count * (item.graph_forward_us - item.forward_us)),
+            (packing, self.packed[i]),
+        ]
 
-    def _turn_us(self, i: int) -> Any:
+    def _turn_us(self, i: int) -> Row:
         """ms of what the block computes before its last backward."""
-        item, count = self.terms.items[i], self.terms.microbatches
-        whole = count * item.backward_us - item.graph_backward_us
-        return whole / MS * self.last[i]
+        item, count = self.shapes[i], self.terms.microbatches
+        again = count * item.forward_us + (count - 1) * item.backward_us
+        return [
+            ((count * item.backward_us - item.graph_backward_us) / MS, self.once[i]),
+            (again / MS, self.again[i]),
+        ]
 
-    def _down_us(self, i: int) -> Any:
+    def _down_us(self, i: int) -> Row:
         """ms of an item's backward, in the block the last one, and of an update on the device."""
-        item, count = self.terms.items[i], self.terms.microbatches / MS
-        graph = self.saved[i] + self.packed[i]
-        us = count * item.backward_us * (1 - graph - self.last[i])
-        us += count * item.graph_backward_us * graph + item.graph_backward_us / MS * self.last[i]
+        item, count = self.shapes[i], self.terms.microbatches / MS
+        row: Row = [
+            (count * item.backward_us, 1),
+            *self.block(i, -count * item.backward_us),
+            *self.graph(i, count * (item.graph_backward_us - item.backward_us)),
+            (item.graph_backward_us / MS, self.once[i]),
+            (item.backward_us / MS, self.again[i]),
+        ]
         if item.grad_bytes:
-            on_device = self.part(i, "", "device") + self.part(i, "", "device-streamed")
-            us += item.update_device_us / MS * on_device
-        return us
+            us = item.update_device_us / MS
+            row += self.held_as(i, "", "device", us) + self.held_as(i, "", "device-streamed", us)
+        return row
 
     def weights(self) -> tuple[Weights, ...]:
         """What the solution says of every item."""
@@ -295,9 +246,10 @@ class Phases:
                 _value(self.saved[i]),
                 _value(self.packed[i]),
                 _value(self.spilled[i]),
-                _value(self.last[i]),
+                _value(self.once[i]) + _value(self.again[i]),
+                _value(self.once[i]),
             )
-            for i in range(len(self.terms.items))
+            for i in range(len(self.shapes))
         )
 
 
@@ -305,21 +257,10 @@ def _value(x: Any) -> float:
     return float(x if isinstance(x, int | float) else (x.value() or 0.0))
 
 
-def grouped(items: Sequence[ShardCost], groups: int) -> list[int]:
-    """The group of every item: about equal shares of time, in order."""
-    weights = [item.forward_us + item.backward_us + item.param_bytes / 1e4 for item in items]
-    total, done, out = sum(weights), 0.0, []
-    for weight in weights:
-        out.append(min(groups - 1, int(groups * (done + weight / 2) / max(total, 1e-9))))
-        done += weight
-    names = sorted(set(out))
-    return [names.index(g) for g in out]
-
-
-def optimum(terms: Terms, groups: int, *, seconds: float, seed: int) -> Optimum | None:
+def optimum(terms: Terms, groups: int, part: Part, *, seconds: float, seed: int) -> Optimum | None:
     """Solve the program; None when it has no solution. Without an answer in time nothing is known:
     a period of 0, and no weights."""
-    phases = Phases(terms, groups)
+    phases = Phases(terms, groups, part)
     outcome = solve(phases.model, seconds=seconds, seed=seed)
     if outcome.status is Status.INFEASIBLE:
         return None

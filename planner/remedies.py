@@ -4,10 +4,10 @@ microbatch. How much faster is its estimate, relative to its estimate for the pl
 from collections.abc import Iterator
 from dataclasses import replace
 
+from planner.bounds import phase_us
 from planner.choice import Choice
 from planner.costs import Links, TaskCosts
 from planner.problem import Effort, Problem
-from planner.search import Search
 from plans.schema import Program, Remedy
 from profiles.schema import Rate, Task
 
@@ -52,7 +52,7 @@ def remedies(
 
 
 def _estimate(costs: TaskCosts, links: Links, device_bytes: int, effort: Effort) -> int | None:
-    return Search(costs.task, links, device_bytes).estimate_us(costs, effort)
+    return phase_us([costs], links, device_bytes, effort, divisions=0)
 
 
 def _faster(links: Links) -> Links:

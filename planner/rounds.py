@@ -36,7 +36,7 @@ class Round:
 
     @cached_property
     def slab(self) -> Slab:
-        return lay_out(self.choice, self.room)
+        return lay_out(self.choice, self.links, self.room)
 
     @cached_property
     def entries(self) -> list[Entry]:
@@ -45,7 +45,8 @@ class Round:
 
     @cached_property
     def draft(self) -> Draft:
-        """The round by positions. Updates are wanted in the order of the next forward."""
+        """The round by positions. Updates are wanted in the order of the next forward, copies out
+        as the choice says."""
         entries = self.entries
         position = {item.op.id: at for at, item in enumerate(entries)}
         task = self.choice.costs.task.name
@@ -58,6 +59,10 @@ class Round:
                 rank[update] = k
             if load is not None:
                 movable.add(load)
+        if self.choice.urgent:
+            for at, item in enumerate(entries):
+                if item.op.stream.endswith("d2h"):
+                    rank[at] = self._again(item.op.id)
         return Draft(
             us=[item.us for item in entries],
             streams=[item.op.stream for item in entries],
@@ -67,10 +72,21 @@ class Round:
             chains=(tuple(at for at, e in enumerate(entries) if e.op.stream == "0.compute"),),
         )
 
+    def _again(self, name: str) -> int:
+        """The step for which a copy out is needed again."""
+        _, item, op = name.split(".")
+        k, choice = int(item[1:]), self.choice
+        if item[0] != "s":
+            return choice.backward_step(k)
+        if op == f"S{STATE_OUT}":
+            return choice.backward_step(k) + choice.steps
+        return choice.first_step(k) + choice.steps
+
     @cached_property
     def best(self) -> tuple[Settled, Orders]:
         """The shortest steady state of a few orders, and that order."""
-        tried = [*dispatched(self.draft), in_order(self.draft)]
+        first, second = dispatched(self.draft)
+        tried = [first, *([second] if second.queues != first.queues else []), in_order(self.draft)]
         found = [item for item in map(self._settled, tried) if item]
         best = min(found, key=_period)
         for _ in range(_REPAIRS):
@@ -92,10 +108,24 @@ class Round:
     def period_us(self) -> int:
         return self.best[0].period_us
 
-    def critical(self) -> set[int]:
-        """Shards with an op on the cycle that makes the period what it is."""
-        names = (self.entries[at].op.id.split(".")[1] for at in self.best[0].cycle)
-        return {int(name[1:]) for name in names if name != "batch"}
+    def blame(self) -> dict[int, int]:
+        """For every shard µs that compute waits for one of its copies or updates, or that its own
+        ops wait; for those with an op on the cycle that makes the period one more."""
+        state, orders = self.best
+        names = [item.op.id.split(".")[1] for item in self.entries]
+        found = {int(names[at][1:]): 1 for at in state.cycle if names[at] != "batch"}
+        us, starts, period = self.draft.us, state.starts, state.period_us
+        queue = orders.queues["0.compute"]
+        before = starts[queue[-1]] + us[queue[-1]] - period
+        for at in queue:
+            wait, before = starts[at] - before, starts[at] + us[at]
+            if wait > 0 and orders.needs[at]:
+                cause = max(
+                    (starts[dep] + us[dep] - back * period, dep) for dep, back in orders.needs[at]
+                )[1]
+                for name in {names[at], names[cause]} - {"batch"}:
+                    found[int(name[1:])] = found.get(int(name[1:]), 0) + wait
+        return found
 
     def program(self) -> Program:
         """The timed program that trains the task this way."""

@@ -6,22 +6,24 @@ begins; the load program then picks a mode for every shard. Fewer, larger shards
 smaller ones leave room to keep more on the device. The simulator, not a formula, says which wins.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
 
+from planner import partition
 from planner.choice import SCALARS_BYTES, Choice
 from planner.costs import Caps, Links, TaskCosts, sizes
 from planner.errors import Infeasible, NoPlanFound
 from planner.graph import cut_points, layer_graph
 from planner.improve import improve, score
 from planner.modes import Mode, Place, settled
-from planner.partition import cut, even
-from planner.phases import Terms, Weights, optimum
+from planner.narrow import Solution, again, guides
+from planner.partition import cut
 from planner.problem import Effort
-from planner.rounding import blocks, rounded
+from planner.rounding import rounded
 from planner.rounds import Round
+from planner.terms import Terms
 from plans.metrics import duration_us
 from plans.schema import Program
 from profiles.schema import Task
@@ -30,31 +32,20 @@ from profiles.units import show_bytes
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
 _PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
 _SHARDS = (4, 8, 16, 32, 64)  # that guides are solved for
-_ESTIMATED = (1.0, 2.0)  # layers in a shard, for an estimate
 _GROUPS = 8  # of the load program
 _ITEMS = 64  # of the load program, at most
-_SMALL = 4  # times the effort for so few
 _LESS = (2, 4)  # parts of the memory that a guide may do without
 _FEW = 7  # points to cut at, up to which every way to cut is tried
-_GUIDES = 6  # solutions of it that are made into plans
+_GUIDES = 4  # solutions of it that are made into plans, with room for copies and without
+_EACH = 2  # of them for the same sizes of shards
+_DIVISIONS = 8  # programs more than sizes, to find where the block begins
 _SHRINKS = 4  # times that a solution is asked for with less memory
-_STARTS = 8  # plans that are improved a little
-_BETTER = 2  # plans that are improved further
+_STARTS = 4  # plans that are improved a little
+_BETTER = 1  # plans that are improved further
 _FINALS = 3  # plans that are looked at microbatch by microbatch
-_OPS = 30_000  # simulated in all while plans are improved, half of them for the better ones
+_OPS = 45_000  # simulated at most for starts, and as many to improve them, half for the better ones
+_WORTH = 32  # parts of a round that plain training may lose to updates before others are looked at
 _STAYS = Mode("resident", "device")
-
-
-@dataclass(frozen=True)
-class Guide:
-    """A solution of the load program: for so many items per shard and so much less memory."""
-
-    costs: TaskCosts
-    per_shard: float
-    less: int
-    offload: bool
-    period_us: int
-    weights: tuple[Weights, ...]
 
 
 @dataclass(frozen=True)
@@ -69,7 +60,7 @@ class Found:
 
 @dataclass(eq=False)
 class Search:
-    """One task, one kind of device. ops: how many are simulated at most to improve plans."""
+    """One task, one kind of device. ops: how many are simulated at most, `_OPS`."""
 
     task: Task
     links: Links
@@ -86,119 +77,124 @@ class Search:
 
         Infeasible names the smallest budget that would do; NoPlanFound when time is up first.
         """
-        starts: dict[tuple[int, tuple[int, ...]], Round] = {}  # the best for each way to cut
+        if effort.left <= 0:
+            raise self._late()
+        ends = self._plain_training()
+        if not ends:
+            short = self._improved(list(self._starts(effort)), _STARTS, effort)
+            ends = [*self._improved(short, _BETTER, effort), *short]
+        exact = (self._round(replace(m.choice, lumped=False)) for m in sorted(ends, key=score))
+        found = [(made.choice, made.program()) for made in islice(filter(None, exact), _FINALS)]
+        choice, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
+        return Found(choice, program, self.tried, effort.left > 0)
+
+    def _starts(self, effort: Effort) -> Iterable[Round]:
+        """The best plan for each way to cut."""
+        starts: dict[tuple[int, tuple[int, ...]], Round] = {}
+        ops = self.ops
         for made in self._rounds(effort):
-            if effort.left <= 0:
+            if effort.left <= 0 or ops <= 0:
                 break
             self.tried += 1
+            ops -= len(made.entries)
             key = made.choice.costs.microbatch, made.choice.cuts
             starts[key] = min(starts.get(key, made), made, key=score)
         if not starts:
-            if effort.left <= 0:
-                raise NoPlanFound(
-                    f"{self.task.name}: no plan within the time limit; raise --time-limit"
-                )
-            raise self._too_small()
-        short = self._improved(list(starts.values()), _STARTS, effort)
-        ends = [*self._improved(short, _BETTER, effort), *short]
-        exact = [
-            self._round(replace(made.choice, lumped=False))
-            for made in sorted(ends, key=score)[:_FINALS]
-        ]
-        found = [(made.choice, made.program()) for made in exact if made]
-        choice, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
-        return Found(choice, program, self.tried, effort.left > 0)
+            raise self._late() if effort.left <= 0 else self._too_small()
+        return starts.values()
+
+    def _plain_training(self) -> list[Round]:
+        """Where everything fits and computes nearly all the time, nothing needs to move."""
+        plain = [self._whole(costs) for costs in sizes(self.task)]
+        found = [made for made in plain if made]
+        least = min(c.microbatches * c.total("backward") for c in sizes(self.task))
+        if len(found) == len(plain) and min(map(score, found))[0] - least <= least // _WORTH:
+            return found
+        return []
+
+    def _late(self) -> NoPlanFound:
+        return NoPlanFound(f"{self.task.name}: no plan within the time limit; raise --time-limit")
 
     def _improved(self, starts: Sequence[Round], count: int, effort: Effort) -> list[Round]:
         """The best `count` of them improved, with half of the ops that there are for it."""
         best = sorted(starts, key=score)[:count]
-        # Few layers are soon searched through.
-        ops = self.ops // 2 // count * (_SMALL if len(self.points) <= _FEW else 1)
+        ops = self.ops // 2 // count
         return [improve(start, self.points, self._round, ops, effort) for start in best]
 
-    def estimate_us(self, costs: TaskCosts, effort: Effort) -> int | None:
-        """What the load program thinks of rounds at this microbatch size; None: infeasible."""
-        guides = (self._guide(costs, per_shard, 0, effort) for per_shard in _ESTIMATED)
-        return min((guide.period_us for guide in guides if guide), default=None)
-
     def _rounds(self, effort: Effort) -> Iterator[Round]:
-        guides: list[Guide] = []
+        roots: list[Terms] = []
+        fits = False
         for costs in sizes(self.task):
-            yield from self._simple(costs)
-            guides += self._guided(costs, effort)
-        guides.sort(key=lambda guide: guide.period_us)
-        for guide in guides[:_GUIDES]:
+            for made in self._simple(costs):
+                fits = True
+                yield made
+            roots += self._roots(costs)
+        if not fits:  # the smallest budget that is named has to be the smallest that is planned
+            return
+        found = guides(roots, _GROUPS, len(roots) + _DIVISIONS, _EACH, effort)
+        for number, guide in enumerate(islice(found, _GUIDES)):
             yield from self._realised(guide, effort)
-        # What is good with less memory is a start as well; room that is left is filled later.
-        for guide in guides[:1]:
-            for part in _LESS:
-                less = self._guide(guide.costs, guide.per_shard, self.device_bytes // part, effort)
-                if less:
-                    yield from self._realised(less, effort)
+            # What has room for copies is a start as well, and what is good with less memory; room
+            # that is left is filled later.
+            others = [replace(guide.terms, tight=False)]
+            for part in _LESS if not number else ():
+                room = guide.terms.room_bytes - self.device_bytes // part
+                others.append(replace(guide.terms, room_bytes=room))
+            for terms in others:
+                other = again(guide, terms, _GROUPS, effort)
+                if other:
+                    yield from self._realised(other, effort)
 
     def _simple(self, costs: TaskCosts) -> Iterator[Round]:
-        """Everything streamed, and everything in one shard."""
+        """Everything streamed, and everything in one shard that stays."""
         few = list(self._all_cuts()) if len(self.points) <= _FEW else []
         for cuts in dict.fromkeys([*self._cuts(costs), *few]):
             for choice in self._plain(costs, cuts):
                 made = self._round(choice)
                 if made:
                     yield made
-                    break
-        whole = (0, len(costs.layers))
-        stay = (settled(costs.shard(*whole), _STAYS, Place(True, True, False)),)
-        made = self._round(Choice(costs, whole, stay, 0, 1, True))
-        if made:
-            yield made
+        whole = self._whole(costs)
+        if whole:
+            yield whole
 
-    def _guided(self, costs: TaskCosts, effort: Effort) -> Iterator["Guide"]:
-        """Solutions of the load program for a ladder of sizes of a shard."""
-        sizes_tried = {max(1.0, len(self._items) / shards) for shards in _SHARDS}
+    def _whole(self, costs: TaskCosts) -> Round | None:
+        """Plain training: one shard that stays."""
+        cuts = (0, len(costs.layers))
+        stays = settled(costs.shard(*cuts), _STAYS, Place(True, True, False))
+        return self._round(Choice(costs, cuts, (stays,), 0, lumped=True))
+
+    def _roots(self, costs: TaskCosts) -> Iterator[Terms]:
+        """The load program for a ladder of sizes of a shard; for few layers, for all shards."""
+        if len(self.points) <= _FEW:
+            every = self._all_cuts()
+        else:
+            ladder = sorted({max(1.0, len(self._items) / shards) for shards in _SHARDS})
+            every = (partition.even(costs, self._items, per_shard) for per_shard in ladder)
         packs = self.links.d2d and any(cost.offload_bytes for cost in costs.costs)
-        for per_shard in sorted(sizes_tried):
+        for cuts in dict.fromkeys(every):
             for offload in (False, True) if packs else (False,):
-                guide = self._guide(costs, per_shard, 0, effort, offload)
-                if guide:
-                    yield guide
+                yield self._terms(costs, cuts, offload)
 
-    def _guide(
-        self,
-        costs: TaskCosts,
-        per_shard: float,
-        less: int,
-        effort: Effort,
-        offload: bool = False,
-    ) -> "Guide | None":
-        """The program with `less` bytes than there are."""
-        items = self._items
-        cuts = even(costs, items, per_shard)
-        transient = max(costs.backward_transient(*shard) for shard in pairwise(cuts))
-        # What a shard takes beyond its largest layer.
-        transient -= max(costs.backward_transient(*item) for item in items)
+    def _terms(self, costs: TaskCosts, cuts: Sequence[int], offload: bool) -> Terms:
         fixed = costs.microbatches * costs.batch_bytes + costs.total("buffer") + SCALARS_BYTES
-        terms = Terms(
-            [costs.shard(*item) for item in items],
-            costs.microbatches,
+        return Terms(
+            costs,
+            list(pairwise(cuts)),
             self.links.h2d_both.bytes_per_s,
             self.links.d2h_both.bytes_per_s,
-            self.device_bytes - fixed - max(0, transient) - less,
+            self.device_bytes - fixed,
             self.links,
-            per_shard,
-            offload,
-        )
-        found = optimum(terms, _GROUPS, seconds=max(0.1, effort.left), seed=effort.seed)
-        return (
-            Guide(costs, per_shard, less, offload, found.period_us, found.weights)
-            if found and found.weights
-            else None
+            plan=True,
+            offload=offload,
+            tight=True,
         )
 
-    def _realised(self, guide: "Guide", effort: Effort) -> Iterator[Round]:
+    def _realised(self, guide: Solution, effort: Effort) -> Iterator[Round]:
         """Whole shards of a guide; where they take too much, the program is solved for less."""
-        costs = guide.costs
         for _ in range(_SHRINKS):
             overs = []
-            for choice in self._rounded(guide):
+            for even in (False, True):
+                choice = rounded(guide, _GROUPS, even, effort)
                 made = Round(choice, self.links, self.device_bytes - choice.reserve_bytes)
                 over = made.slab.bytes + choice.reserve_bytes - self.device_bytes
                 if over <= 0:
@@ -207,24 +203,14 @@ class Search:
                     overs.append(over)
             if not overs:
                 return
-            less = guide.less + min(overs)
+            room = guide.terms.room_bytes - min(overs)
             # A little more, since whole shards never fit exactly; or no more, where that is tight.
-            tighter = less + self.device_bytes // 64
-            smaller = self._guide(
-                costs, guide.per_shard, tighter, effort, guide.offload
-            ) or self._guide(costs, guide.per_shard, less, effort, guide.offload)
+            fits = replace(guide.terms, room_bytes=room)
+            tighter = replace(fits, room_bytes=room - self.device_bytes // 64)
+            smaller = again(guide, tighter, _GROUPS, effort) or again(guide, fits, _GROUPS, effort)
             if smaller is None:
                 return
             guide = smaller
-
-    def _rounded(self, guide: "Guide") -> Iterator[Choice]:
-        costs, items, weights = guide.costs, self._items, guide.weights
-        every = [even(costs, items, guide.per_shard)]
-        if len(self.points) <= _FEW:
-            every += self._all_cuts()
-        for cuts in dict.fromkeys(every):
-            for block in sorted(blocks(costs, cuts, items, weights)):
-                yield rounded(costs, cuts, items, weights, block)
 
     def _all_cuts(self) -> Iterator[tuple[int, ...]]:
         first, *inner, last = self.points
@@ -243,14 +229,14 @@ class Search:
         ]
 
     def _plain(self, costs: TaskCosts, cuts: tuple[int, ...]) -> Iterator[Choice]:
-        """Everything streamed: with room for overlap or without, boundaries kept or spilled."""
+        """Everything streamed, boundaries kept or spilled."""
         last = len(cuts) - 2
-        for ahead, spilled in ((1, False), (1, True), (0, False), (0, True)):
+        for spilled in (False, True):
             modes = tuple(
                 settled(costs.shard(a, b), Mode(spilled=spilled), Place(not k, k == last, False))
                 for k, (a, b) in enumerate(pairwise(cuts))
             )
-            yield Choice(costs, cuts, modes, last, ahead, True)
+            yield Choice(costs, cuts, modes, last, lumped=True)
 
     def _round(self, choice: Choice) -> Round | None:
         """The choice laid out, or None when it does not fit."""

@@ -37,9 +37,19 @@ def minimise(name: str) -> Any:
     return pulp.LpProblem(name, pulp.LpMinimize)
 
 
-def lp_sum(terms: Iterable[Any]) -> Any:
-    """The sum of expressions, in time linear in their length."""
-    return pulp.lpSum(terms)
+Row = list[tuple[float, Any]]  # coefficients and variables, or numbers in their place
+_expression = getattr(pulp.LpAffineExpression, "from_list", pulp.LpAffineExpression)  # 4.x, 3.3
+
+
+def total(row: Iterable[tuple[float, Any]]) -> Any:
+    """The sum of a row as an expression; much faster than adding up its terms."""
+    constant, sums = 0.0, dict[Any, float]()
+    for by, variable in row:
+        if isinstance(variable, int | float):
+            constant += by * variable
+        else:
+            sums[variable] = sums.get(variable, 0.0) + by
+    return _expression(list(sums.items())) + constant
 
 
 def solve(

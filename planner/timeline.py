@@ -88,11 +88,12 @@ def _linked(
 
 @dataclass(frozen=True)
 class Settled:
-    """A round in its steady state: its period, and the ops of a cycle that nothing but changing
-    one of them can shorten."""
+    """A round in its steady state: its period, the ops of a cycle that nothing but changing one of
+    them can shorten, and when every op starts."""
 
     period_us: int
     cycle: tuple[int, ...]
+    starts: tuple[int, ...]
 
 
 def settled(
@@ -102,7 +103,7 @@ def settled(
     those it waits for, as (position, rounds back). ValueError when they wait in a circle."""
     graph = _linked(us, queues, needs)
     period, starts = _settle(graph)
-    return Settled(period, _cycle(graph, period, starts))
+    return Settled(period, _cycle(graph, period, starts), tuple(starts))
 
 
 def _cycle(graph: _Graph, period: int, starts: list[int]) -> tuple[int, ...]:

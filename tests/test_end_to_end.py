@@ -48,9 +48,15 @@ def oracle(name: str, microbatches: int) -> Plain:
     return train(task, microbatches)
 
 
+PLANNED: dict[tuple[int, int, Policy], Plan] = {}  # of the one profile
+
+
 def planned(measured: Profile, devices: int, budget: int, policy: Policy = "gantry") -> Plan:
-    asked = Problem.of(measured, devices=devices, device_bytes=budget, host_bytes=None)
-    return build(asked, profile_sha256=profiles.sha256(b""), policy=policy)
+    key = devices, budget, policy
+    if key not in PLANNED:
+        asked = Problem.of(measured, devices=devices, device_bytes=budget, host_bytes=None)
+        PLANNED[key] = build(asked, profile_sha256=profiles.sha256(b""), policy=policy)
+    return PLANNED[key]
 
 
 def smallest(measured: Profile) -> int:
@@ -58,7 +64,7 @@ def smallest(measured: Profile) -> int:
     budget = 1
     while True:
         try:
-            planned(measured, 1, budget)
+            planned(measured, 2, budget)
         except Infeasible as error:
             budget = int(str(error).rsplit(" ", 1)[1])
         else:

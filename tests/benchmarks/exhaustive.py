@@ -83,7 +83,7 @@ def describe(choice: Choice) -> str:
         for (first, end), mode in zip(pairwise(choice.cuts), choice.modes, strict=True)
     )
     count = choice.costs.microbatches
-    return f"microbatches {count} block {choice.block} ahead {choice.ahead} {shards}"
+    return f"microbatches {count} block {choice.block} depth {choice.depth} {shards}"
 
 
 def line(row: Row) -> str:

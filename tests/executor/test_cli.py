@@ -158,11 +158,21 @@ def asleep(folder: Path, *options: str) -> subprocess.Popen[str]:
     return process
 
 
+def said(process: subprocess.Popen[str]) -> str:
+    """What a process wrote that ends before its layer wakes up."""
+    try:
+        return process.communicate(timeout=30)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+
+
 @pytest.mark.usefixtures("plan")
 def test_a_stuck_layer_does_not_hold_the_process(tmp_path: Path) -> None:
     """The process ends with code 1 although a thread of it still sleeps."""
     process = asleep(tmp_path, "--stall-seconds", "2")
-    _, err = process.communicate(timeout=10)
+    err = said(process)
     assert process.returncode == 1
     assert "a.s0.F0 runs on 0.compute" in err
     assert err.count("\n") == 1
@@ -173,7 +183,7 @@ def test_an_interrupt_ends_the_process(tmp_path: Path) -> None:
     """Ctrl-C ends the process with code 1 and the log says where it was."""
     process = asleep(tmp_path)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=10)
+    err = said(process)
     assert process.returncode == 1
     assert err.startswith("error: interrupted in a.s0.F0 runs on 0.compute")
     end = runlog.load("runs/plan.jsonl").end

@@ -80,14 +80,14 @@ def test_more_memory_or_a_faster_link_lowers_the_bound(
     over phases, by more than the solver's tolerance."""
     case = small(seed, layers)
     costs = TaskCosts(case.task, 1)
-    before = phase_us(costs, case.links, case.device_bytes, effort())
+    before = phase_us([costs], case.links, case.device_bytes, effort())
     assert before is not None
     for links, room in (
         (case.links, case.device_bytes * percent // 100),
         (faster(case.links, "h2d", percent), case.device_bytes),
         (faster(case.links, "d2h", percent), case.device_bytes),
     ):
-        after = phase_us(costs, links, room, effort())
+        after = phase_us([costs], links, room, effort())
         assert after is not None
         assert after <= before + 2 + before // 100_000
 
@@ -105,7 +105,9 @@ def test_with_room_for_all_the_bound_is_reached() -> None:
 def test_a_microbatch_that_does_not_fit_does_not_lower_the_bound() -> None:
     """The bound over phases is the least of the sizes that a plan may have."""
     case = small(2, 3)
-    each = [phase_us(costs, case.links, case.device_bytes, effort()) for costs in sizes(case.task)]
+    each = [
+        phase_us([costs], case.links, case.device_bytes, effort()) for costs in sizes(case.task)
+    ]
     assert None in each  # the whole batch at once takes too much
     bound = task_bound(case.task, case.links, case.device_bytes, effort())
     assert bound.phase_us == min(us for us in each if us) > 0

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from planner.choice import Choice
 from planner.costs import Links, TaskCosts, sizes
-from planner.lifetimes import occupied
+from planner.lifetimes import bytes_alive
 from planner.modes import HELD, Activations, Held, Mode, Place, possible
 from planner.problem import Problem
 from planner.rounds import Round
@@ -24,12 +24,11 @@ from profiles.schema import Device, Link, Rate, Task
 
 @dataclass(frozen=True)
 class Palette:
-    """Which modes, and how far ahead, are tried."""
+    """Which modes are tried."""
 
     held: tuple[Held, ...] = HELD
     activations: tuple[Activations, ...] = ("recompute", "saved", "offload")
     spilled: tuple[bool, ...] = (False, True)
-    ahead: tuple[int, ...] = (0, 1)
 
     def modes(self, links: Links) -> tuple[Mode, ...]:
         """All modes; nothing is packed at a rate that is not known."""
@@ -42,7 +41,6 @@ PLAIN = Palette(
     (("streamed", "host"), ("kept", "host"), ("resident", "device")),
     ("recompute", "saved"),
     (False,),
-    (0, 1),
 )
 
 
@@ -100,7 +98,7 @@ def _streamed_bytes(task: Task) -> int:
     count = len(task.layers)
     modes = (*(Mode(),) * (count - 1), Mode("kept"))
     costs, cuts = TaskCosts(task, 1), tuple(range(count + 1))
-    return least_bytes(Choice(costs, cuts, modes, count - 1, ahead=0))
+    return least_bytes(Choice(costs, cuts, modes, count - 1))
 
 
 def device(rng: random.Random, bytes_per_s: int) -> Device:
@@ -142,12 +140,12 @@ def every_choice(task: Task, links: Links, palette: Palette = WHOLE) -> Iterator
                     for k, piece in enumerate(pairwise(cuts))
                     for place in (Place(not k, k == last, block <= k < last),)
                 ]
-                for chosen, ahead in product(product(*ways), palette.ahead):
-                    yield Choice(costs, cuts, chosen, block, ahead)
+                for chosen in product(*ways):
+                    yield Choice(costs, cuts, chosen, block)
 
 
 def some_choice(case: Small, rng: random.Random) -> Choice:
-    """One of all choices of the case, a good or a bad one; its loads may run far ahead."""
+    """One of all choices of the case, a good or a bad one; microbatches packed may queue."""
     costs = rng.choice(sizes(case.task))
     count, modes = len(costs.layers), WHOLE.modes(case.links)
     cuts = (0, *sorted(rng.sample(range(1, count), rng.randint(0, count - 1))), count)
@@ -158,7 +156,8 @@ def some_choice(case: Small, rng: random.Random) -> Choice:
         for k, piece in enumerate(pairwise(cuts))
         for place in (Place(not k, k == last, block <= k < last),)
     )
-    return Choice(costs, cuts, chosen, block, rng.choice([0, 1, 1, 2]))
+    depth = min(costs.microbatches, rng.choice([2, 2, 4]))
+    return Choice(costs, cuts, chosen, block, depth)
 
 
 def fitted(choice: Choice, links: Links, device_bytes: int) -> Round | None:
@@ -170,8 +169,8 @@ def fitted(choice: Choice, links: Links, device_bytes: int) -> Round | None:
 
 def least_bytes(choice: Choice) -> int:
     """No less memory would do: what is alive at once, beside the reserve."""
-    live = occupied([value for value in choice.values() if value.bytes], choice.steps)
-    return choice.reserve_bytes + max(live, default=0)
+    lives = ((value.bytes, value.first, value.last) for value in choice.values())
+    return choice.reserve_bytes + max(bytes_alive(lives, choice.steps))
 
 
 class Loads:

@@ -1,0 +1,74 @@
+"""What the load program (`phases`) is asked, and what it says of every item."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from planner.costs import Links, ShardCost, TaskCosts
+from planner.modes import Held, Mode
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the program is about. Rates in bytes per second, the copies' own latency left out.
+
+    items: ranges of layers, from first to end; the shards, when a plan is looked for and not a
+    bound: room is then left for copies in flight. room_bytes: what the device offers, less what is
+    there in any case. offload: whether activations may be packed. A plan then has buffers for it,
+    however few shards do it. tight: there is no room for whole copies in flight.
+    """
+
+    costs: TaskCosts
+    items: Sequence[tuple[int, int]]
+    h2d: int
+    d2h: int
+    room_bytes: int
+    links: Links
+    plan: bool = False
+    offload: bool = True
+    tight: bool = False
+
+    @property
+    def microbatches(self) -> int:
+        return self.costs.microbatches
+
+    @cached_property
+    def shapes(self) -> list[ShardCost]:
+        """What every item costs as a shard of its own."""
+        return [self.costs.shard(*item) for item in self.items]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Plans whose block begins at an item from `low` to `high`, and whose largest shard that
+    recomputes needs from `least` to `most` bytes of transients; fixed: the modes of some items."""
+
+    low: int
+    high: int
+    least: int
+    most: int
+    fixed: tuple[Mode | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much of an item is held in each way, keeps its graph, packs it, spills its boundary, is
+    in the block at the top; `once`: and is computed once there, its graph kept."""
+
+    held: dict[Held, float]
+    saved: float
+    packed: float
+    spilled: float
+    block: float
+    once: float
+
+
+def grouped(items: Sequence[ShardCost], groups: int) -> list[int]:
+    """The group of every item: about equal shares of time, in order."""
+    weights = [item.forward_us + item.backward_us + item.param_bytes / 1e4 for item in items]
+    whole, done, out = sum(weights), 0.0, []
+    for weight in weights:
+        out.append(min(groups - 1, int(groups * (done + weight / 2) / max(whole, 1e-9))))
+        done += weight
+    names = sorted(set(out))
+    return [names.index(g) for g in out]

@@ -1,0 +1,51 @@
+"""What lives on the device in a round, and what moves: counted in steps (`choice`)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Into:
+    """A copy of so many bytes to the device, for step `need`, not before step `earliest`.
+
+    after: the value that must be out before. steady: microbatch by microbatch, while the step
+    goes on.
+    """
+
+    need: int
+    bytes: int
+    earliest: int
+    after: str = ""
+    steady: bool = False
+
+
+@dataclass(frozen=True)
+class Out:
+    """A copy of so many bytes to the host, after step `made` or, when steady, during it.
+
+    again: the step that they are needed for again. update_us: what the host then takes for an
+    update.
+    """
+
+    made: int
+    again: int
+    bytes: int
+    update_us: int = 0
+    steady: bool = False
+
+
+@dataclass(frozen=True)
+class Value:
+    """Bytes that live on the device from step `first` to step `last`, both included.
+
+    Steps below 0 lie in the round before, from `steps` on in the next one. What comes in may begin
+    to live earlier than at `first`, what goes out end later than at `last`: `lifetimes` decides.
+    parts: the value is so many equal buffers, one per microbatch. bytes: of all of them, aligned.
+    """
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+    parts: int = 1
+    into: Into | None = None
+    out: Out | None = None
