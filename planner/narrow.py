@@ -76,12 +76,11 @@ def guides(
         _, _, index, best = heapq.heappop(open_)
         if given[index] >= each:
             continue
-        low, high = best.part.low, best.part.high
-        if left < 2 or high == low:
+        if left < 2 or best.part.high == best.part.low:
             given[index] += 1
             yield best
             continue
-        for part in _divided(best, low, high):
+        for part in _divided(best.part):
             one = _solved(best.terms, part, groups, effort)
             left -= 1
             if one and one.optimum.weights:
@@ -102,19 +101,20 @@ def _solved(terms: Terms, part: Part, groups: int, effort: Effort) -> Solution |
 def _halves(found: Solution) -> list[Part]:
     """The part divided where it is the wider; none where it is narrow already."""
     part, items = found.part, found.terms.items
-    smallest = max(found.terms.costs.backward_transient(*item) for item in items)
+    # At least a byte, for layers without any transients.
+    smallest = max(1, *(found.terms.costs.backward_transient(*item) for item in items))
     blocks = (part.high - part.low) / len(items)
     low, high = max(part.least, smallest), max(part.most, smallest)
     shards = math.log(high / low) / math.log(max(2.0, whole(found.terms).most / smallest))
     if blocks >= shards and part.high > part.low:
-        return _divided(found, part.low, part.high)
+        return _divided(part)
     if (part.least == 0 and part.most > smallest) or high > _NARROW * low:
-        middle = math.isqrt(low * high) if part.least else max(smallest, math.isqrt(low * high))
+        middle = math.isqrt(low * high)
         return [replace(part, most=middle), replace(part, least=middle)]
-    return _divided(found, part.low, part.high) if part.high > part.low else []
+    return _divided(part) if part.high > part.low else []
 
 
-def _divided(found: Solution, low: int, high: int) -> list[Part]:
-    """Two parts of the blocks, divided where the solution's own block begins on average."""
-    middle = (low + high) // 2
-    return [replace(found.part, high=middle), replace(found.part, low=middle + 1)]
+def _divided(part: Part) -> list[Part]:
+    """Two parts, by where the block begins."""
+    middle = (part.low + part.high) // 2
+    return [replace(part, high=middle), replace(part, low=middle + 1)]

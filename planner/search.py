@@ -1,9 +1,9 @@
 """The best way to train one task on one device: candidates from the load program, judged by the
 simulator.
 
-A candidate is a microbatch size, caps on a shard (which give the cuts) and where the last shard
-begins; the load program then picks a mode for every shard. Fewer, larger shards recompute less;
-smaller ones leave room to keep more on the device. The simulator, not a formula, says which wins.
+A candidate is a microbatch size and cuts from a ladder; the load program picks a mode for every
+shard and where the block begins. Fewer, larger shards recompute less; smaller ones leave room to
+keep more on the device. The simulator, not a formula, says which wins.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -111,3 +111,22 @@ def test_a_microbatch_that_does_not_fit_does_not_lower_the_bound() -> None:
     assert None in each  # the whole batch at once takes too much
     bound = task_bound(case.task, case.links, case.device_bytes, effort())
     assert bound.phase_us == min(us for us in each if us) > 0
+
+
+def test_layers_without_transients_have_a_bound() -> None:
+    """There is then no largest shard by which to divide the plans."""
+    case = small(0, 3)
+    layers = tuple(
+        structs.replace(
+            layer,
+            costs=tuple(
+                structs.replace(
+                    cost, forward_peak_bytes=0, backward_peak_bytes=0, saved_bytes=0, out_bytes=0
+                )
+                for cost in layer.costs
+            ),
+        )
+        for layer in case.task.layers
+    )
+    task = structs.replace(case.task, layers=layers)
+    assert task_bound(task, case.links, case.device_bytes, effort()).phase_us > 0
