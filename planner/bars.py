@@ -19,7 +19,7 @@ Color = tuple[float, float, float]
 Edges = npt.NDArray[np.float64]
 
 TALL = 1.0  # of a compute row
-HATCHES = {"U": "/////", "R": "xxxxx"}
+HATCHES = {"U": "/////", "R": "xxxxx", "N": "....."}
 _HEIGHTS = {"compute": TALL, "host": 0.5}
 _COPIES = 0.4
 _ORDER = ("compute", "h2d", "d2h", "p2p", "host")

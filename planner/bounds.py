@@ -1,11 +1,13 @@
 """Named lower bounds on the makespan of any plan the executor could run.
 
-compute        one forward and one backward of every layer, spread evenly over the devices
+compute        one forward and one backward of every layer, and the norms of its gradients where
+               updates wait for them, spread evenly over the devices
 link           bytes that cannot stay on a device must cross its link every round, spread evenly
 load           steps x the best period of one task alone: compute, links, host and memory at
                once, with single layers as shards and free residency (a linear program)
 phase          steps x the best period of one task alone, of rounds that take all microbatches
-               of a shard in turn, or those of a block at the top one by one: what a layer needs
+               of a shard in turn, or those of a block at the top one by one, and whose gradients,
+               where updates wait for norms, wait where they are updated: what a layer needs
                between its update and its forward, and between forward and backward, must cross
                the link or hold memory meanwhile (`phases`); all tasks' spread over the devices
 critical-path  steps x the compute time of the longest task, which runs one step at a time
@@ -77,7 +79,7 @@ def _phase(each: Sequence[tuple[Task, TaskBound]], devices: int) -> int:
 def task_bound(task: Task, links: Links, device_bytes: int, effort: Effort) -> TaskBound:
     """Bounds on one step of one task."""
     sizes = [TaskCosts(task, cost.microbatch) for cost in task.batches]
-    compute = min(costs.microbatches * costs.total("backward") for costs in sizes)
+    compute = min(costs.least_us for costs in sizes)
     link = _load_us(sizes[0], links, device_bytes, 0, effort)
     load = _load_us(sizes[0], links, device_bytes, compute, effort)
     phase = phase_us(sizes, links, device_bytes, effort)
@@ -100,7 +102,7 @@ def phase_us(
             list(pairwise(points)),
             links.best_h2d,
             links.best_d2h,
-            device_bytes - costs.microbatches * costs.batch_bytes - costs.total("buffer"),
+            device_bytes - costs.fixed_bytes,
             links,
         )
         for costs in sizes

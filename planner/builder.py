@@ -109,7 +109,7 @@ def _gantry(problem: Problem, effort: Effort) -> list[Answer]:
         own = Effort(time.monotonic() + share, effort.seed)
         key = shape_of(task)
         twin = _twin(task, known[key], problem.device_bytes, links) if key in known else None
-        answers.append(twin or _best(task, links, problem.device_bytes, own))
+        answers.append(twin or _best(problem, task, links, own))
         known.setdefault(key, answers[-1])
     return answers
 
@@ -124,18 +124,20 @@ def _twin(task: profile.Task, answer: Answer, device_bytes: int, links: Links) -
     return Answer(choice, made.program(), 0, answer.complete)
 
 
-def _best(task: profile.Task, links: Links, device_bytes: int, effort: Effort) -> Answer:
+def _best(problem: Problem, task: profile.Task, links: Links, effort: Effort) -> Answer:
     """The shorter of what the search finds and of the baseline, which sweeps once per microbatch
     and so needs less memory for boundaries; Infeasible when neither fits."""
     failures: list[Infeasible] = []
     answers: list[Answer] = []
     try:
-        found = Search(task, links, device_bytes).best(effort)
+        found = Search(task, links, problem.device_bytes, taken_bytes=problem.taken_bytes).best(
+            effort
+        )
         answers.append(Answer(found.choice, found.program, found.candidates, found.complete))
     except Infeasible as error:
         failures.append(error)
     try:
-        answers.append(_baseline(task, links, device_bytes))
+        answers.append(_baseline(problem, task, links))
     except Infeasible as error:
         failures.append(error)
     if not answers:
@@ -145,11 +147,11 @@ def _best(task: profile.Task, links: Links, device_bytes: int, effort: Effort) -
 
 def _hydra(problem: Problem, effort: Effort) -> list[Answer]:
     links = Links.of(problem.device)
-    return [_baseline(task, links, problem.device_bytes) for task in problem.tasks]
+    return [_baseline(problem, task, links) for task in problem.tasks]
 
 
-def _baseline(task: profile.Task, links: Links, device_bytes: int) -> Answer:
-    choice = hydra.choose(task, device_bytes)
+def _baseline(problem: Problem, task: profile.Task, links: Links) -> Answer:
+    choice = hydra.choose(task, problem.device_bytes, problem.taken_bytes)
     return Answer(choice, hydra.program(choice, links), 1, True)
 
 
@@ -231,6 +233,7 @@ def assemble(
             candidates=sum(p.candidates for p in planned),
             joint=tuple(pair.joint for pair in pairs),
         ),
+        numerics=problem.numerics,
         estimated=problem.estimated,
     )
     return structs.replace(draft, prediction=predict(draft, bounds))
@@ -261,6 +264,8 @@ def _task(planned: Answer) -> Task:
         microbatches=costs.microbatches,
         batch_bytes=costs.batch_bytes,
         ties=costs.task.ties,
+        precision=costs.task.precision,
+        norm_bytes=costs.task.norm_bytes,
         shards=tuple(
             Shard(
                 first_layer=cost.first,

@@ -12,6 +12,9 @@ alive at a time and every shard's update follows its own last backward. One more
 stands for all but the last microbatch:
 
            F0 F1 | turn: (F2 F3 B4 B3 B2) x (M-1) | F2 F3 B4 B3 B2 | B1 B0
+
+Where updates wait for the norms of all gradients, those on the device make up further steps after
+B0: one for all whose state stays, and one for each whose state streams.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -106,14 +109,34 @@ class Choice:
         return self.block < self.last and self.costs.microbatches > 1
 
     @property
-    def steps(self) -> int:
+    def sweeps(self) -> int:
+        """Steps from the first forward to the last backward."""
         return 2 * self.last + 1 + self.turn
+
+    @cached_property
+    def steps(self) -> int:
+        return max([self.sweeps, *(step + 1 for step in self._late.values())])
+
+    @cached_property
+    def _late(self) -> dict[int, int]:
+        """The steps of updates on the device that wait for norms, by shard."""
+        if not self.costs.noted:
+            return {}
+        trained = [k for k, shard in enumerate(self.shards) if shard.grad_bytes]
+        stay = [k for k in trained if self.modes[k].update == "device"]
+        stream = [k for k in trained if self.modes[k].update == "device-streamed"]
+        first = self.sweeps + bool(stay)
+        return dict.fromkeys(stay, self.sweeps) | {k: first + i for i, k in enumerate(stream)}
 
     def forward_step(self, shard: int) -> int:
         return shard + (self.turn and shard >= self.block)
 
     def backward_step(self, shard: int) -> int:
         return 2 * self.last - shard + self.turn
+
+    def update_step(self, shard: int) -> int:
+        """When the shard is updated, if that is on the device; else the step of its backward."""
+        return self._late.get(shard, self.backward_step(shard))
 
     def first_step(self, shard: int) -> int:
         """When the shard computes for the first time."""
@@ -149,8 +172,9 @@ class Choice:
             if k < self.last:
                 steps[self.forward_step(k)] += self.forward_us(k) * (1 if inside else count)
             steps[self.backward_step(k)] += self.backward_us(k) * (1 if inside else count)
+            steps[self.backward_step(k)] += shard.norm_us
             if mode.update != "host":
-                steps[self.backward_step(k)] += shard.update_device_us
+                steps[self.update_step(k)] += shard.update_device_us
         if self.turn:
             steps[self.block] += (count - 1) * self.turn_us
         return tuple(steps)
@@ -159,6 +183,7 @@ class Choice:
         """Everything in the slab, with the least life."""
         count = self.costs.microbatches
         yield self._always("batch", count * self.costs.batch_bytes, self.parts)
+        yield self._always("norm", align(self.costs.task.norm_bytes))
         for k in range(len(self.shards)):
             yield from self._held(k)
             yield from self._gradient(k)
@@ -179,37 +204,41 @@ class Choice:
     def _held(self, k: int) -> Iterator[Value]:
         """Parameters and optimizer state of shard k."""
         shard, mode, back = self.shards[k], self.modes[k], self.backward_step(k)
+        update = self.update_step(k)
         spills = mode.update == "device-streamed" and shard.grad_bytes
         param, state = shard.param_bytes, shard.state_bytes
         next_round = self.first_step(k) + self.steps
-        out = Out(back, next_round, param) if spills else None
-        free = back + 1 - self.steps  # the step after it went away in the round before
+        out = Out(update, next_round, param) if spills else None
+        last = update if spills else back
+        free = update + 1 - self.steps  # the step after it went away in the round before
+        if self.costs.noted and mode.update == "host" and shard.grad_bytes:
+            free = self.sweeps - self.steps  # or after all norms, before which none is updated
         again = mode.params == "streamed" and k != self.last
         after = f"s{k}.{'again' if again else 'param'}" if spills else f"s{k}.grad"
         if mode.params == "resident":
             yield self._always(f"s{k}.param", param)
         elif mode.params == "kept" or k == self.last:
             into = Into(self.first_step(k), param, free, after)
-            yield self._load(f"s{k}.param", param, back, into, out=out)
+            yield self._load(f"s{k}.param", param, last, into, out=out)
         else:
             up = self.forward_step(k)
             yield self._load(f"s{k}.param", param, up, Into(up, param, free, after))
-            yield self._load(f"s{k}.again", param, back, Into(back, param, up + 1), out=out)
+            yield self._load(f"s{k}.again", param, last, Into(back, param, up + 1), out=out)
         if mode.update == "device":
             yield self._always(f"s{k}.state", state)
         elif mode.update == "device-streamed":
-            out = Out(back, back + self.steps, state) if spills else None
+            out = Out(update, update + self.steps, state) if spills else None
             yield self._load(
-                f"s{k}.state", state, back, Into(back, state, free, f"s{k}.state"), out=out
+                f"s{k}.state", state, update, Into(update, state, free, f"s{k}.state"), out=out
             )
 
     def _gradient(self, k: int) -> Iterator[Value]:
         back = self.backward_step(k)
         first = self.first_step(k) if self.turn and k >= self.block else back
-        shard, spills = self.shards[k], self.modes[k].update == "host"
+        shard, spills, last = self.shards[k], self.modes[k].update == "host", self.update_step(k)
         again = self.first_step(k) + self.steps
         out = Out(back, again, shard.grad_bytes, shard.update_host_us) if spills else None
-        yield Value(f"s{k}.grad", shard.grad_bytes, first, back, out=out)
+        yield Value(f"s{k}.grad", shard.grad_bytes, first, last, out=out)
 
     def _boundary(self, k: int) -> Iterator[Value]:
         """x of shard k, and later its gradient in the same bytes."""
@@ -245,25 +274,28 @@ class Choice:
         live = most = 0
         for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
             update = shard.update_transient_bytes if mode.update != "host" else 0
+            # Updates that wait for norms find no graph alive.
+            beside = 0 if self.costs.noted else live
+            most = max(most, beside + update, live + shard.norm_transient_bytes)
             if mode.activations == "saved":
                 graphs = self.count(k) * shard.saved_bytes
                 # The last microbatch's forward has all others' graphs beside it.
                 forward = graphs - shard.saved_bytes + shard.backward_transient_bytes
                 most = max(most, live + forward, live + graphs + shard.graph_transient_bytes)
-                most = max(most, live + update)
                 live += graphs
             elif mode.activations == "offload":
-                most = max(most, live + shard.graph_transient_bytes, live + update)
+                most = max(most, live + shard.graph_transient_bytes)
             else:
                 forward = shard.forward_transient_bytes if k < self.last else 0
                 most = max(most, live + forward, live + shard.backward_transient_bytes)
-                most = max(most, live + update)
         return most + self.costs.total("buffer") + SCALARS_BYTES
 
     def host_buffers(self) -> Iterator[tuple[str, int]]:
         """Names and sizes of the task's host store buffers."""
-        name, count = self.costs.task.name, self.costs.microbatches
+        name, count, noted = self.costs.task.name, self.costs.microbatches, 0
         for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
+            if mode.update == "host" and shard.grad_bytes:
+                noted = self.costs.task.norm_bytes
             yield f"{name}.s{k}.param", shard.param_bytes
             yield f"{name}.s{k}.state", shard.state_bytes
             if mode.update == "host":
@@ -273,3 +305,4 @@ class Choice:
                     yield f"{name}.x{k}.{m}", shard.in_bytes
                 if mode.activations == "offload":
                     yield f"{name}.a{k}.{m}", shard.offload_bytes or 0
+        yield f"{name}.norm", noted

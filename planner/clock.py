@@ -51,10 +51,11 @@ class Clock:
         """For what leaves, when its copy ends, and when the host has updated what it is for.
 
         The link takes what was made first or, where that is wanted, what is needed again first;
-        updates follow in the same order.
+        updates follow in the same order or, where they wait for norms, in that of the next forward.
         """
         now = done = -math.inf
         made = []
+        late = []
         for lap in (-1, 0):  # what the round before left behind is still on its way
             for name, out in self.leaving.items():
                 begin = self.end(out.made + lap * self.choice.steps)
@@ -73,9 +74,18 @@ class Clock:
             _, name, lap = heapq.heappop(waiting)
             out = self.leaving[name]
             now += self.links.spill_us(out.bytes)
+            if out.update_us and self.choice.costs.noted:
+                late.append((out.again + lap * self.choice.steps, lap, name, now, out.update_us))
+                continue
             done = max(now, done) + out.update_us if out.update_us else done
             if not lap:
                 yield name, now, done if out.update_us else now
+        for _, lap, name, end, us in sorted(late):
+            norms = self.end(self.choice.sweeps - 1 + lap * self.choice.steps)
+            norms += self.links.spill_us(self.choice.costs.task.norm_bytes)
+            done = max(done, end, norms) + us
+            if not lap:
+                yield name, end, done
 
     def lives(self) -> tuple[dict[str, int], dict[str, int]]:
         """For what leaves, the step in which its copy ends; for what comes, the one in which its

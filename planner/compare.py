@@ -14,8 +14,8 @@ from profiles.console import columns
 from profiles.errors import FormatError
 from profiles.units import show_bytes, show_us
 
-KINDS = "FBURPSX"
-COMPUTE = "FBUR"
+KINDS = "FBNURPSX"
+COMPUTE = "FBNUR"
 _NAMED = 10  # so many missing ops are named, the others counted
 
 

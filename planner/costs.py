@@ -10,6 +10,7 @@ transients        forward: the largest layer peak plus the input it is given ins
                   backward alone, and either half when packed: the largest layer peak plus the
                   boundary inside the shard that it was given, or whose gradient it is given
                   update: what it takes, and one layer's state, which the first one makes anew
+                  norms of gradients: the most that any layer's take
 copy of n bytes   latency + n / rate
 """
 
@@ -44,12 +45,14 @@ class ShardCost:
     graph_backward_us: int
     update_device_us: int
     update_host_us: int
+    norm_us: int
     saved_bytes: int
     offload_bytes: int | None
     forward_transient_bytes: int
     backward_transient_bytes: int
     graph_transient_bytes: int
     update_transient_bytes: int
+    norm_transient_bytes: int
 
     def bytes_of(self, role: str) -> int:
         """Bytes of "param", "grad" or "state"."""
@@ -80,6 +83,11 @@ class TaskCosts:
         return self.task.batch // self.microbatch
 
     @property
+    def noted(self) -> bool:
+        """Whether updates wait for the norms of all gradients."""
+        return self.task.norm_bytes > 0
+
+    @property
     def layers(self) -> tuple[Layer, ...]:
         return self.task.layers
 
@@ -92,8 +100,19 @@ class TaskCosts:
         )
 
     @cached_property
+    def least_us(self) -> int:
+        """What a step computes in any case: a backward of every layer and microbatch, norms."""
+        return self.microbatches * self.total("backward") + self.total("norm")
+
+    @cached_property
     def batch_bytes(self) -> int:
         return next(b.batch_bytes for b in self.task.batches if b.microbatch == self.microbatch)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What is on the device in any case: the batch, the layers' own buffers, norms."""
+        batches = self.microbatches * self.batch_bytes
+        return batches + self.total("buffer") + align(self.task.norm_bytes)
 
     @cached_property
     def plannable(self) -> bool:
@@ -112,6 +131,7 @@ class TaskCosts:
             "state": [layer.state_bytes for layer in layers],
             "update_device": [layer.update_device.median_us for layer in layers],
             "update_host": [layer.update_host.median_us for layer in layers],
+            "norm": [layer.norm.median_us if layer.norm else 0 for layer in layers],
             "forward": [cost.forward.median_us for cost in costs],
             "backward": [cost.recompute_backward.median_us for cost in costs],
             "graph_backward": [
@@ -217,6 +237,7 @@ class TaskCosts:
             graph_backward_us=alone,
             update_device_us=self.total("update_device", first, end),
             update_host_us=self.total("update_host", first, end),
+            norm_us=self.total("norm", first, end),
             saved_bytes=align(self.total("saved", first, end)),
             offload_bytes=self.total("offload", first, end) if packed else None,
             forward_transient_bytes=self.forward_transient(first, end),
@@ -224,12 +245,13 @@ class TaskCosts:
             graph_transient_bytes=self.graph_transient(first, end),
             update_transient_bytes=max(x.state_bytes for x in self.layers[first:end])
             + self.total("update_peak", first, end),
+            norm_transient_bytes=max(x.norm_peak_bytes for x in self.layers[first:end]),
         )
 
 
 def shape_of(task: Task) -> object:
     """Equal for tasks that cost the same, whatever they are called and however long they train."""
-    return task.batch, task.batches, task.ties, task.layers
+    return task.batch, task.batches, task.ties, task.norm_bytes, task.layers
 
 
 def sizes(task: Task) -> list[TaskCosts]:

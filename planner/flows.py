@@ -27,7 +27,8 @@ def flows(
     loads = {w: phases.var(f"i{g}_{w}") for w in later}
     again = {w: phases.var(f"j{g}_{w}") for w in mid}
     spills = {w: phases.var(f"s{g}_{w}") for w in later}
-    updates = {w: phases.var(f"u{g}_{w}") for w in later}
+    early = range(down, phases.ends + 1) if phases.noted else ()  # no update has begun yet
+    updates = {w: phases.var(f"u{g}_{w}") for w in later if w not in early}
 
     def held(params: str, update: str = "") -> Row:
         """MB of parameters held in these ways."""
@@ -60,15 +61,16 @@ def flows(
         (x.param_bytes / MB / (x.update_host_us / MS) for x in trained if slow), default=0
     )
     per_out = max((x.param_bytes / x.grad_bytes for x in trained), default=0)
-    free: Row = [(-1, evicted), (-1, frozen)]
     out, done, into = 0, 0, 0  # gradients out, updates done, parameters in so far
     for w in later:
         h2d[w].append((1, loads[w]))
         d2h[w].append((1, spills[w]))
-        host[w].append((1, updates[w]))
+        free: Row = [*([] if w in early else [(-1, evicted)]), (-1, frozen)]
+        if w in updates:
+            host[w].append((1, updates[w]))
         if trained and w != up:
             out = phases.name([(1, out), (1, spills[w])], f"c{g}_{w}_0")
-            done = phases.name([(1, done), (1, updates[w])], f"c{g}_{w}_1")
+            done = phases.name([(1, done), (1, updates.get(w, 0))], f"c{g}_{w}_1")
             into = phases.name([(1, into), (1, loads[w])], f"c{g}_{w}_2")
             phases.most([(1, done), (-per_grad, out)], 0)
             if slow:
@@ -89,8 +91,8 @@ def _adds_up(phases: "Phases", parts: dict[int, Any], whole: Row) -> None:
 
 
 def states(phases: "Phases", g: int, h2d: Sequence[Row], d2h: Sequence[Row]) -> None:
-    """State updated on the device comes in until B_g and leaves from then on, and parameters
-    with it; in a plan not long before and after."""
+    """State updated on the device comes in until its update and leaves from then on, and
+    parameters with it; in a plan not long before and after."""
     items = [(i, phases.shapes[i]) for i in phases.members(g)]
     streams = "device-streamed"
     states: Row = [p for i, x in items for p in phases.held_as(i, "", streams, x.state_bytes / MB)]
@@ -104,7 +106,7 @@ def states(phases: "Phases", g: int, h2d: Sequence[Row], d2h: Sequence[Row]) -> 
         return
     whole = phases.name([*states, *leaving], f"zw{g}")
     reach = _FAR if phases.terms.plan else phases.windows - 1
-    down, count = phases.backward(g), phases.windows
+    down, count = phases.updated(g), phases.windows
     before = [(down - n) % count for n in range(reach, -1, -1)]
     after = [(down + n) % count for n in range(reach + 1)]
     into, out = spread(phases, before, h2d, f"zi{g}"), spread(phases, after, d2h, f"zo{g}")

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _WIDTH = 13.0  # inches
 _TALLEST = 80.0
 _LEGEND_TASKS = 12
-_KINDS = {"F": "forward", "B": "backward", "U": "update", "R": "reduce", "P": "copy"}
+_NAMES = ("forward", "backward", "norm", "update", "reduce", "copy")
+_KINDS = dict(zip("FBNURP", _NAMES, strict=True))
 _FORMATS = (".png", ".svg", ".pdf")
 
 

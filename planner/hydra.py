@@ -5,6 +5,9 @@ shard, changed or not; the optimizer on the device right after backward; one swe
 microbatch; and tasks taken longest remaining time first, minibatch by minibatch, by whichever
 device falls free (`longest_remaining`).
 
+Where updates wait for the norms of all gradients, these go to the host after the last backward of
+their shard, and one more sweep updates shard after shard.
+
 More generous than the original: copies have streams of their own, the boundaries stay on the
 device, memory is exact, and any optimizer works.
 """
@@ -20,7 +23,7 @@ from planner.errors import Infeasible
 from planner.graph import cut_points, layer_graph
 from planner.hazards import link
 from planner.timeline import Entry, periodic
-from planner.walk import copy, entry, update
+from planner.walk import copy, entry, note, update
 from plans.schema import Buffer, Memory, Program
 from profiles.schema import Task
 from profiles.units import show_bytes
@@ -53,6 +56,7 @@ class HydraChoice:
             for slot in range(slots):
                 yield f"{slot}.{role}", max(s.bytes_of(role) for s in self.shards)
         yield "batch", self.costs.batch_bytes
+        yield "norm", self.costs.task.norm_bytes
         for index in range(1, len(self.shards)):
             yield f"x{index}", self.shards[index].in_bytes
 
@@ -65,6 +69,7 @@ class HydraChoice:
         needs = [shard.backward_transient_bytes for shard in self.shards]
         needs += [shard.forward_transient_bytes for shard in self.shards[:-1]]
         needs += [shard.update_transient_bytes for shard in self.shards]
+        needs += [shard.norm_transient_bytes for shard in self.shards]
         return max(needs) + self.costs.total("buffer") + SCALARS_BYTES
 
     @property
@@ -74,14 +79,15 @@ class HydraChoice:
     def host_buffers(self) -> Iterator[tuple[str, int]]:
         for index, shard in enumerate(self.shards):
             sizes = {"param": shard.param_bytes, "state": shard.state_bytes}
-            if self.costs.microbatches > 1:
+            if self.costs.microbatches > 1 or self.costs.noted:
                 sizes["grad"] = shard.grad_bytes
             for what, size in sizes.items():
                 yield f"{self.costs.task.name}.s{index}.{what}", size
 
 
-def choose(task: Task, device_bytes: int) -> HydraChoice:
-    """The largest microbatch that fits, cut greedily into maximal shards; else Infeasible."""
+def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraChoice:
+    """The largest microbatch that fits, cut greedily into maximal shards; else Infeasible, with
+    what the device has beside `device_bytes` added to both numbers."""
     points = cut_points(layer_graph(task))
     tried: list[HydraChoice] = []
     for costs in sizes(task):
@@ -93,10 +99,11 @@ def choose(task: Task, device_bytes: int) -> HydraChoice:
             if choice.device_bytes <= device_bytes:
                 return choice
             tried.append(choice)
-    needs = min(choice.device_bytes for choice in tried)
+    needs = min(choice.device_bytes for choice in tried) + taken_bytes
+    offered = device_bytes + taken_bytes
     raise Infeasible(
         f"{task.name}: policy hydra needs {show_bytes(needs)} ({needs} bytes) on its device but "
-        f"the device offers {show_bytes(device_bytes)} ({device_bytes} bytes); smallest "
+        f"the device offers {show_bytes(offered)} ({offered} bytes); smallest "
         f"--device-memory that would do: {needs}",
         needs,
     )
@@ -143,6 +150,8 @@ class _Sweeps:
         self.task, self.shards = choice.costs.task.name, choice.shards
         self.last, self.count = len(choice.shards) - 1, choice.costs.microbatches
         self.batch_bytes = choice.costs.batch_bytes
+        self.noted = choice.costs.noted
+        self.trained = [k for k, shard in enumerate(self.shards) if shard.grad_bytes]
         self.slots = {"param": 2, "state": choice.state_slots, "grad": choice.state_slots}
         self.serials: dict[tuple[int, str], int] = {}
 
@@ -157,6 +166,12 @@ class _Sweeps:
             for shard in range(self.last, -1, -1):
                 yield from self._backward(shard, m, slot)
                 slot = 1 - slot
+        for shard in self.trained if self.noted else ():
+            for role in ("param", "state", "grad"):
+                yield from self._copy("P", shard, role, slot)
+            yield from self._update(shard, slot)
+            yield from self._copy("S", shard, "param", slot)
+            slot = 1 - slot
 
     def _copy(self, kind: str, shard: int, role: str, slot: int) -> Iterator[Entry]:
         """The next copy of this kind; none of what has no bytes."""
@@ -189,7 +204,8 @@ class _Sweeps:
 
     def _backward(self, shard: int, m: int, slot: int) -> Iterator[Entry]:
         cost, reads = self.shards[shard], self._reads(shard, slot)
-        updates = m == self.count - 1 and cost.grad_bytes > 0
+        final = m == self.count - 1 and cost.grad_bytes > 0
+        updates = final and not self.noted
         yield from self._copy("P", shard, "param", slot)
         if updates:
             yield from self._copy("P", shard, "state", slot)
@@ -206,14 +222,21 @@ class _Sweeps:
             writes=grad | ({"dx": f"0/x{shard}"} if shard else {}),
             transient_bytes=cost.backward_transient_bytes,
         )
+        if final and self.noted:
+            name, first = f"{self.task}.s{shard}.N0", shard == self.trained[-1]
+            yield note(cost, name, self._at("grad", slot), first)
         if updates:
-            name = f"{self.task}.s{shard}.U0"
-            held = {role: self._at(role, slot) for role in ("param", "state")}
-            yield update(cost, name, "0.compute", held, self._at("grad", slot))
-            yield from self._copy("S", shard, "state", slot)
-        elif m < self.count - 1:
+            yield from self._update(shard, slot)
+        else:
             yield from self._copy("S", shard, "grad", slot)
         yield from self._copy("S", shard, "param", slot)
+
+    def _update(self, shard: int, slot: int) -> Iterator[Entry]:
+        name, norm = f"{self.task}.s{shard}.U0", "0/norm" if self.noted else ""
+        held = {role: self._at(role, slot) for role in ("param", "state")}
+        grad = self._at("grad", slot)
+        yield update(self.shards[shard], name, "0.compute", held, grad, norm)
+        yield from self._copy("S", shard, "state", slot)
 
 
 @dataclass(frozen=True)

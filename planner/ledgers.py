@@ -90,6 +90,23 @@ def graphs(phases: "Phases", g: int) -> None:
             phases.slab[w].append((1, grads))
 
 
+def waiting(phases: "Phases", g: int) -> None:
+    """Gradients wait on the device for updates there, and in a plan the parameters beside them
+    unless they are there anyway."""
+    waits = range(phases.backward(g) + 1, phases.updated(g))
+    if not waits:
+        return
+    row: Row = []
+    for i in phases.members(g):
+        item = phases.shapes[i]
+        row += phases.on_device(i, item.grad_bytes / MB)
+        for params in ("kept", "streamed") if phases.terms.plan else ():
+            row += phases.held_as(i, params, "device-streamed", item.param_bytes / MB)
+    held = phases.name(row, f"wg{g}")
+    for w in waits:
+        phases.slab[w].append((1, held))
+
+
 def limits(phases: "Phases") -> None:
     """What slab and reserve hold at least."""
     slab, reserve = phases.var("slab"), phases.var("reserve")
@@ -147,8 +164,10 @@ def _always(phases: "Phases") -> Row:
 
 def _at_work(phases: "Phases", w: int) -> Row:
     """MB of the item at work when the window ends: its gradient, and its parameters unless
-    they are counted anyway."""
+    they are counted anyway; of none after the last backward."""
     terms, up = phases.terms, w < phases.groups
+    if w > phases.ends:
+        return []
     i = phases.window(w)[-1 if up else 0]
     item = phases.shapes[i]
     row = phases.held_as(i, "streamed", "", item.param_bytes / MB)
@@ -160,7 +179,8 @@ def _at_work(phases: "Phases", w: int) -> Row:
     size = item.grad_bytes / MB
     if not terms.plan:
         return [*row, (size, 1)]
-    row += phases.held_as(i, "", "device-streamed", item.state_bytes / MB)
+    if not phases.noted:
+        row += phases.held_as(i, "", "device-streamed", item.state_bytes / MB)
     return [*row, (size, 1), *phases.block(i, -size)]
 
 

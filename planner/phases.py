@@ -16,6 +16,10 @@ after B_g, its updates follow them, its parameters follow the updates:
            |---- updates on the host ----|
            |---- parameters in -----------| F_g .. kept, or in again .. B_g
 
+Where updates wait for the norms of all gradients, one more window follows B_0: updates on the
+device are there, those on the host there or in the windows F, and until then the gradients of what
+is updated on the device stay.
+
 With parts of layers allowed, no room for anything beside what is listed and the best rates, this
 is a relaxation of every plan that takes all microbatches of a shard in turn, or those of the block
 one by one: its optimum is a lower bound on the period. With room for copies in flight its solution
@@ -29,7 +33,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.flows import MB, MS, aside, flows, states
-from planner.ledgers import boundaries, graphs, limits
+from planner.ledgers import boundaries, graphs, limits, waiting
 from planner.modes import HELD, Held, Mode, holdings
 from planner.solver import Row, Status, minimise, solve, total
 from planner.terms import Part, Terms, Weights, grouped
@@ -55,7 +59,9 @@ class Phases:
         self.shapes = terms.shapes
         self.group = grouped(self.shapes, groups)
         self.groups = self.group[-1] + 1
-        self.windows = 2 * self.groups + 1
+        self.noted = terms.costs.noted
+        self.windows = 2 * self.groups + 1 + self.noted
+        self.ends = 2 * self.groups  # the window of the last backward
         self.us = [self.var(f"t{w}") for w in range(self.windows)]
         self.slab: list[Row] = [[] for _ in self.us]
         self.reserve: list[Row] = [[] for _ in self.us]
@@ -129,6 +135,10 @@ class Phases:
             if (not params or p == params) and (not update or u == update)
         ]
 
+    def on_device(self, i: int, by: float) -> Row:
+        """How much of item i is updated on the device."""
+        return self.held_as(i, "", "device", by) + self.held_as(i, "", "device-streamed", by)
+
     def block(self, i: int, by: float = 1) -> Row:
         """How much of item i is in the block."""
         return [(by, self.once[i]), (by, self.again[i])]
@@ -141,16 +151,20 @@ class Phases:
         return group
 
     def backward(self, group: int) -> int:
-        return self.windows - 1 - group
+        return self.ends - group
+
+    def updated(self, group: int) -> int:
+        """The window of the group's updates on the device."""
+        return self.ends + 1 if self.noted else self.backward(group)
 
     def members(self, group: int) -> Iterator[int]:
         return (i for i, g in enumerate(self.group) if g == group)
 
     def window(self, w: int) -> list[int]:
-        """The items that compute in a window; none in the turn."""
-        if w == self.groups:
+        """The items whose forward or backward is in a window; none in the turn and at the end."""
+        if w == self.groups or w > self.ends:
             return []
-        return list(self.members(w if w < self.groups else self.windows - 1 - w))
+        return list(self.members(w if w < self.groups else self.ends - w))
 
     def _rules(self) -> None:
         for i in range(len(self.shapes)):
@@ -169,6 +183,7 @@ class Phases:
             states(self, g, h2d, d2h)
             aside(self, g, h2d, d2h)
             graphs(self, g)
+            waiting(self, g)
         if self.terms.plan:
             self._ways_round()
         rates = [(h2d, self.terms.h2d), (d2h, self.terms.d2h)]
@@ -198,6 +213,8 @@ class Phases:
         """ms of compute in a window."""
         if w == self.groups:
             return [pair for i in range(len(self.shapes)) for pair in self._turn_us(i)]
+        if w > self.ends:
+            return [pair for i in range(len(self.shapes)) for pair in self._update_us(i)]
         of = self._up_us if w < self.groups else self._down_us
         return [pair for i in self.window(w) for pair in of(i)]
 
@@ -224,7 +241,8 @@ class Phases:
         ]
 
     def _down_us(self, i: int) -> Row:
-        """ms of an item's backward, in the block the last one, and of an update on the device."""
+        """ms of an item's backward, in the block the last one, of noting the norms of its
+        gradients, and of an update on the device that does not wait for others."""
         item, count = self.shapes[i], self.terms.microbatches / MS
         row: Row = [
             (count * item.backward_us, 1),
@@ -232,11 +250,15 @@ class Phases:
             *self.graph(i, count * (item.graph_backward_us - item.backward_us)),
             (item.graph_backward_us / MS, self.once[i]),
             (item.backward_us / MS, self.again[i]),
+            (item.norm_us / MS, 1),
         ]
-        if item.grad_bytes:
-            us = item.update_device_us / MS
-            row += self.held_as(i, "", "device", us) + self.held_as(i, "", "device-streamed", us)
-        return row
+        return row if self.noted else row + self._update_us(i)
+
+    def _update_us(self, i: int) -> Row:
+        """ms of an item's update on the device."""
+        item = self.shapes[i]
+        us = item.update_device_us / MS
+        return self.on_device(i, us) if item.grad_bytes else []
 
     def weights(self) -> tuple[Weights, ...]:
         """What the solution says of every item."""

@@ -37,7 +37,8 @@ def remedies(
         more = size * quarters // 4
         estimate = _estimate(choice.costs, links, more, effort)
         if estimate and pays(estimate):
-            yield Remedy(program.name, "device-memory", more, period_us(estimate))
+            needed = more + problem.taken_bytes
+            yield Remedy(program.name, "device-memory", needed, period_us(estimate))
             break
     faster = _faster(links)
     estimate = _estimate(choice.costs, faster, size, effort)

@@ -6,6 +6,13 @@
     d2h                        S  S  S          gradients and whatever else leaves
     host                          U  U  U       updates; the next round's P waits (@-1)
 
+Where updates wait for the norms of all gradients, every shard's last B is followed by its N, and
+the last N by all updates:
+
+    compute   .. B1 N1 B0 N0 | U U (on the device)
+    d2h          S  S     S norms
+    host                          U  U  U       in the order of the next forward
+
 Resident parameters and state are loaded by `enter`, updated on the device, and written back by
 `leave`.
 """
@@ -59,9 +66,12 @@ class Round:
                 rank[update] = k
             if load is not None:
                 movable.add(load)
+        norms = position.get(f"{task}.norm.S0")
+        if norms is not None:
+            rank[norms] = 0  # few bytes that all updates on the host wait for
         if self.choice.urgent:
             for at, item in enumerate(entries):
-                if item.op.stream.endswith("d2h"):
+                if item.op.stream.endswith("d2h") and at != norms:
                     rank[at] = self._again(item.op.id)
         return Draft(
             us=[item.us for item in entries],
@@ -113,7 +123,8 @@ class Round:
         ops wait; for those with an op on the cycle that makes the period one more."""
         state, orders = self.best
         names = [item.op.id.split(".")[1] for item in self.entries]
-        found = {int(names[at][1:]): 1 for at in state.cycle if names[at] != "batch"}
+        shared = {"batch", "norm"}  # of no shard
+        found = {int(names[at][1:]): 1 for at in state.cycle if names[at] not in shared}
         us, starts, period = self.draft.us, state.starts, state.period_us
         queue = orders.queues["0.compute"]
         before = starts[queue[-1]] + us[queue[-1]] - period
@@ -123,7 +134,7 @@ class Round:
                 cause = max(
                     (starts[dep] + us[dep] - back * period, dep) for dep, back in orders.needs[at]
                 )[1]
-                for name in {names[at], names[cause]} - {"batch"}:
+                for name in {names[at], names[cause]} - shared:
                     found[int(name[1:])] = found.get(int(name[1:]), 0) + wait
         return found
 

@@ -60,12 +60,14 @@ class Found:
 
 @dataclass(eq=False)
 class Search:
-    """One task, one kind of device. ops: how many are simulated at most, `_OPS`."""
+    """One task, one kind of device. ops: how many are simulated at most, `_OPS`. taken_bytes: what
+    the device has beside `device_bytes`, for budgets in messages."""
 
     task: Task
     links: Links
     device_bytes: int
     ops: int = _OPS
+    taken_bytes: int = 0
     tried: int = 0
 
     @cached_property
@@ -107,7 +109,7 @@ class Search:
         """Where everything fits and computes nearly all the time, nothing needs to move."""
         plain = [self._whole(costs) for costs in sizes(self.task)]
         found = [made for made in plain if made]
-        least = min(c.microbatches * c.total("backward") for c in sizes(self.task))
+        least = min(costs.least_us for costs in sizes(self.task))
         if len(found) == len(plain) and min(map(score, found))[0] - least <= least // _WORTH:
             return found
         return []
@@ -176,13 +178,12 @@ class Search:
                 yield self._terms(costs, cuts, offload)
 
     def _terms(self, costs: TaskCosts, cuts: Sequence[int], offload: bool) -> Terms:
-        fixed = costs.microbatches * costs.batch_bytes + costs.total("buffer") + SCALARS_BYTES
         return Terms(
             costs,
             list(pairwise(cuts)),
             self.links.h2d_both.bytes_per_s,
             self.links.d2h_both.bytes_per_s,
-            self.device_bytes - fixed,
+            self.device_bytes - costs.fixed_bytes - SCALARS_BYTES,
             self.links,
             plan=True,
             offload=offload,
@@ -280,12 +281,13 @@ class Search:
             ),
             key=lambda found: found[:2],
         )
+        needs, offered = needs + self.taken_bytes, self.device_bytes + self.taken_bytes
         largest = max(made.choice.shards, key=lambda s: s.param_bytes + s.backward_transient_bytes)
         name = self.task.layers[largest.first].name
         return Infeasible(
             f"{self.task.name}: needs {show_bytes(needs)} ({needs} "
-            f"bytes) on its device but the device offers {show_bytes(self.device_bytes)} "
-            f"({self.device_bytes} bytes); the largest shard begins at layer {largest.first} "
+            f"bytes) on its device but the device offers {show_bytes(offered)} "
+            f"({offered} bytes); the largest shard begins at layer {largest.first} "
             f"({name}) with {show_bytes(largest.param_bytes)} of parameters and "
             f"{show_bytes(largest.backward_transient_bytes)} of transients; smallest "
             f"--device-memory that would do: {needs}",

@@ -78,7 +78,7 @@ def _task(task: Task) -> list[str]:
     """A task, and its shards with neighbours that differ only in their layers taken together."""
     lines = [
         f"  {task.name}: steps {task.steps}, batch {task.batch} = "
-        f"{task.microbatches} x {task.microbatch}, {task.workload.ref}"
+        f"{task.microbatches} x {task.microbatch}, {task.workload.ref}{_numbers(task)}"
     ]
     runs = [list(run) for _, run in groupby(enumerate(task.shards), key=lambda s: _alike(s[1]))]
     for run in runs[:_MOST_RUNS]:
@@ -95,6 +95,12 @@ def _task(task: Task) -> list[str]:
         left = sum(len(run) for run in runs[_MOST_RUNS:])
         lines.append(f"    … and {left} more shards")
     return lines
+
+
+def _numbers(task: Task) -> str:
+    """What is not plain about how a task computes."""
+    precision = f", {task.precision}" if task.precision != "fp32" else ""
+    return precision + (", updates wait for all norms" if task.norm_bytes else "")
 
 
 def _alike(shard: Shard) -> tuple[bool, str, str, int]:

@@ -114,12 +114,14 @@ def sweep(
 
 def in_memory_bytes(profile: Profile) -> int:
     """Of a device that keeps all there is of its task: parameters, gradients, state, and of every
-    microbatch the batch and the graph, at the size that takes most; the most of any task."""
-    return max(
+    microbatch the batch and the graph, at the size that takes most; the most of any task, beside
+    all tasks' module buffers."""
+    buffers = sum(layer.buffer_bytes for task in profile.tasks for layer in task.layers)
+    return buffers + max(
         costs.total("param")
         + costs.total("grad")
         + costs.total("state")
-        + costs.total("buffer")
+        + costs.task.norm_bytes
         + costs.microbatches * (costs.batch_bytes + costs.total("saved"))
         + costs.backward_transient(0, len(costs.layers))
         for task in profile.tasks

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from planner.choice import Choice
 from planner.costs import Links, ShardCost
+from planner.modes import Update
 from planner.timeline import Entry
 from plans.schema import Op
 
@@ -35,6 +36,8 @@ class Walk:
         self.shards, self.modes, self.last = choice.shards, choice.modes, choice.last
         self.parts = range(choice.parts)
         self.each = choice.costs.microbatches // choice.parts  # microbatches in an op
+        self.noted = choice.costs.noted
+        self.top = max((k for k, s in enumerate(choice.shards) if s.grad_bytes), default=0)
         self.bottom = choice.block if choice.turn else self.last  # shards below go shard-major
 
     def entries(self) -> Iterator[Entry]:
@@ -56,7 +59,9 @@ class Walk:
                 yield from self._part("P", "x", k, m)
                 yield from self._part("P", "a", k, m)
                 yield self._backward(k, m, self.each)
-            yield from self._update(k)
+            yield from self._end(k)
+        if self.noted:
+            yield from self._updates()
 
     def _block(self) -> Iterator[Entry]:
         """Microbatches one by one through the shards at the top, the updates behind the last."""
@@ -70,11 +75,11 @@ class Walk:
                 yield self._forward(k, m, 1)
             for k in block[::-1]:
                 final = m == self.parts[-1]
-                if final and self.modes[k].update == "device-streamed":
-                    yield from self._copy("P", k, STATE, "state", "state")
+                if final:
+                    yield from self._state(k)
                 yield self._backward(k, m, 1)
                 if final:
-                    yield from self._update(k)
+                    yield from self._end(k)
 
     def _lump(self, count: int) -> Entry:
         """So many microbatches through the block as one op, for looking at times only."""
@@ -103,15 +108,18 @@ class Walk:
 
     def _parameters(self, k: int, sweep: str) -> Iterator[Entry]:
         mode = self.modes[k]
-        # A block's state comes before its own last backward.
-        block = self.choice.turn and k >= self.bottom
-        state = sweep == "B" and mode.update == "device-streamed" and not block
         if mode.params == "streamed" and k < self.last:
             serial, value = (PARAM, "param") if sweep == "F" else (AGAIN, "again")
             yield from self._copy("P", k, serial, "param", value)
         elif mode.params != "resident" and sweep == ("B" if k == self.last else "F"):
             yield from self._copy("P", k, PARAM, "param", "param")
-        if state:
+        # A block's state comes before its own last backward.
+        if sweep == "B" and not (self.choice.turn and k >= self.bottom):
+            yield from self._state(k)
+
+    def _state(self, k: int) -> Iterator[Entry]:
+        """The state that an update behind the shard's last backward needs on the device."""
+        if self.modes[k].update == "device-streamed" and not self.noted:
             yield from self._copy("P", k, STATE, "state", "state")
 
     def _copy(self, kind: str, k: int, serial: int, role: str, value: str) -> Iterator[Entry]:
@@ -188,18 +196,42 @@ class Walk:
             transient_bytes=cost.graph_transient_bytes if graph else cost.backward_transient_bytes,
         )
 
+    def _end(self, k: int) -> Iterator[Entry]:
+        """What follows a shard's last backward."""
+        if not self.shards[k].grad_bytes:
+            return
+        if self.noted:
+            yield note(self.shards[k], self._name(k, "N", 0), f"0/s{k}.grad", k == self.top)
+        if self.modes[k].update == "host":
+            yield from self._copy("S", k, GRAD, "grad", "grad")
+        if not self.noted:
+            yield from self._update(k)
+
+    def _updates(self) -> Iterator[Entry]:
+        """What follows the norms of all gradients: updates on the host, on the device, on the
+        device with streamed state, each in the order of the next forward."""
+        kinds: tuple[Update, ...] = ("host", "device", "device-streamed")
+        trained = [k for k, shard in enumerate(self.shards) if shard.grad_bytes]
+        for kind in kinds:
+            members = [k for k in trained if self.modes[k].update == kind]
+            if kind == "host" and members:
+                size, host = self.choice.costs.task.norm_bytes, f"{self.task}.norm"
+                name = f"{self.task}.norm.S0"
+                yield copy(self.links, "S", name, "norm", size, host, "0/norm")
+            for k in members:
+                if kind == "device-streamed":
+                    yield from self._copy("P", k, STATE, "state", "state")
+                yield from self._update(k)
+
     def _update(self, k: int) -> Iterator[Entry]:
         cost, mode, name = self.shards[k], self.modes[k], self._name(k, "U", 0)
-        if not cost.grad_bytes:
-            return
+        norms = (f"{self.task}.norm", "0/norm") if self.noted else ("", "")
         if mode.update == "host":
-            stored = f"{self.task}.s{k}.grad"
-            yield from self._copy("S", k, GRAD, "grad", "grad")
             held = {role: f"{self.task}.s{k}.{role}" for role in ("param", "state")}
-            yield update(cost, name, "host.0", held, stored)
+            yield update(cost, name, "host.0", held, f"{self.task}.s{k}.grad", norms[0])
             return
         held = self._param(k, "B") | {"state": f"0/s{k}.state"}
-        yield update(cost, name, "0.compute", held, f"0/s{k}.grad")
+        yield update(cost, name, "0.compute", held, f"0/s{k}.grad", norms[1])
         if mode.update == "device-streamed":
             value = held["param"].partition(".")[2]
             if mode.params != "resident":
@@ -207,15 +239,30 @@ class Walk:
             yield from self._copy("S", k, STATE_OUT, "state", "state")
 
 
-def update(cost: ShardCost, name: str, stream: str, at: dict[str, str], grad: str) -> Entry:
-    """The optimizer step of a shard whose parameters and state are in the buffers `at`."""
+def note(cost: ShardCost, name: str, grad: str, first: bool) -> Entry:
+    """The norms of a shard's gradients, noted in the task's buffer; the first begins it anew."""
+    return entry(
+        cost.norm_us,
+        name,
+        "0.compute",
+        reads={"grad": grad} | ({} if first else {"norm": "0/norm"}),
+        writes={"norm": "0/norm"},
+        transient_bytes=cost.norm_transient_bytes,
+    )
+
+
+def update(
+    cost: ShardCost, name: str, stream: str, at: dict[str, str], grad: str, norm: str = ""
+) -> Entry:
+    """The optimizer step of a shard whose parameters and state are in the buffers `at`, and the
+    norms, if it waits for any, in `norm`."""
     held = {role: buffer for role, buffer in at.items() if cost.bytes_of(role)}
     host = stream.startswith("host")
     return entry(
         cost.update_host_us if host else cost.update_device_us,
         name,
         stream,
-        reads={**held, "grad": grad},
+        reads={**held, "grad": grad, **({"norm": norm} if norm else {})},
         writes=held,
         transient_bytes=0 if host else cost.update_transient_bytes,
     )

@@ -28,6 +28,7 @@ def value_bytes(name: OpName, role: str, task: Task) -> int:
         "grad": shard.grad_bytes,
         "other": shard.grad_bytes,
         "saved": shard.saved_bytes,
+        "norm": task.norm_bytes,
     }
     return sizes.get(role, shard.in_bytes)
 

@@ -6,9 +6,16 @@ from plans.schema import Op, OpName, Task
 
 Roles = tuple[frozenset[str], frozenset[str]]
 
-COPIED = {"s": ("param", "state", "grad"), "x": ("x",), "dx": ("dx",), "a": ("saved",)}
+COPIED = {
+    "s": ("param", "state", "grad"),
+    "x": ("x",),
+    "dx": ("dx",),
+    "a": ("saved",),
+    "norm": ("norm",),
+}
 _OWN = frozenset({"param", "state", "grad"})
-_IN_PLACE = frozenset("FBUR")  # kinds for which a role in reads and writes is one buffer
+_NORM = frozenset({"norm"})
+_IN_PLACE = frozenset("FBURN")  # kinds for which a role in reads and writes is one buffer
 
 
 def allowed_roles(name: OpName, task: Task) -> list[Roles]:
@@ -24,7 +31,10 @@ def allowed_roles(name: OpName, task: Task) -> list[Roles]:
         writes = frozenset({"grad"} if first else {"grad", "dx"})
         return [(reads, writes), (reads | {"grad"}, writes)]
     if name.kind == "U":
-        return [(_OWN, frozenset({"param", "state"}))]
+        noted = _NORM if task.norm_bytes else frozenset[str]()
+        return [(_OWN | noted, frozenset({"param", "state"}))]
+    if name.kind == "N":
+        return [(frozenset({"grad"}), _NORM), (_NORM | {"grad"}, _NORM)]
     if name.kind == "R":
         return [(frozenset({"grad", "other"}), frozenset({"grad"}))]
     if name.item == "batch":

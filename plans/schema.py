@@ -10,14 +10,25 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from profiles.schema import Count, Emulation, Name, Positive, Sha256, Struct, Threads, Workload
+from profiles.schema import (
+    Count,
+    Emulation,
+    Name,
+    Numerics,
+    Positive,
+    Precision,
+    Sha256,
+    Struct,
+    Threads,
+    Workload,
+)
 
 VERSION = 1
 
-Kind = Literal["F", "B", "U", "P", "S", "X", "R"]
-Role = Literal["param", "state", "grad", "batch", "x", "y", "dx", "dy", "other", "saved"]
+Kind = Literal["F", "B", "U", "P", "S", "X", "R", "N"]
+Role = Literal["param", "state", "grad", "batch", "x", "y", "dx", "dy", "other", "saved", "norm"]
 OpId = Annotated[
-    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.(s\d+|batch|x\d+|dx\d+|a\d+)\.[FBUPSXR]\d+$")
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.(s\d+|batch|norm|x\d+|dx\d+|a\d+)\.[FBUPSXRN]\d+$")
 ]
 Stream = Annotated[str, msgspec.Meta(pattern=r"^(\d+\.(compute|h2d|d2h|p2p)|host\.\d+)$")]
 Space = Annotated[str, msgspec.Meta(pattern=r"^(host|\d+)$")]
@@ -107,6 +118,8 @@ class Task(Struct, frozen=True, kw_only=True):
     microbatches: Positive
     batch_bytes: Positive  # of one microbatch
     ties: tuple[tuple[Count, ...], ...] = ()  # groups of layers that share a parameter
+    precision: Precision = "fp32"
+    norm_bytes: Count = 0  # of all gradients' norms; 0: updates do not wait for them
     shards: Annotated[tuple[Shard, ...], msgspec.Meta(min_length=1)]
 
 
@@ -246,5 +259,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     segments: Annotated[tuple[Segment, ...], msgspec.Meta(min_length=1)]
     prediction: Prediction
     solver: Solver
+    numerics: Numerics = Numerics()
     estimated: bool = False  # times from formulas, not from measurements
     provenance: dict[str, str] = {}

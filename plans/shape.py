@@ -10,7 +10,10 @@ from typing import NamedTuple
 from plans.roles import wrong_roles
 from plans.schema import Buffer, Op, OpName, Plan, Program, Role, Segment, Task, parse_id
 
-_STREAMS = {"F": "compute", "B": "compute", "R": "compute", "P": "h2d", "S": "d2h", "X": "p2p"}
+_STREAMS = {
+    **dict.fromkeys("FBRN", "compute"),
+    **{"P": "h2d", "S": "d2h", "X": "p2p"},
+}
 
 
 class View(NamedTuple):
@@ -59,7 +62,7 @@ def site(stream: str) -> tuple[str, int]:
 def op_name(op_id: str) -> OpName:
     """The parts of an id; ValueError for one with leading zeros or other spellings of a number."""
     name = parse_id(op_id)
-    item = "batch" if name.item == "batch" else f"{name.item}{name.number}"
+    item = name.item if name.item in ("batch", "norm") else f"{name.item}{name.number}"
     if op_id != f"{name.task}.{item}.{name.kind}{name.index}":
         raise ValueError(f"{op_id!r} is not an op name")
     return name
@@ -176,13 +179,15 @@ def _op(op: Op, phase: str, view: View) -> Iterator[str]:
 
 
 def _item(op: Op, name: OpName, task: Task, phase: str) -> Iterator[str]:
-    shards, indexed = len(task.shards), name.item != "s" or name.kind in "FB"
+    shards, indexed = len(task.shards), name.item not in ("s", "norm") or name.kind in "FB"
     first = 1 if name.item in ("x", "dx") else 0
     if name.item == "a":
         yield from _packed(op, name, task)
     elif not first <= name.number < shards:
         yield f"{op.id}: there is no {name.item}{name.number}, the task has {shards} shard(s)"
-    if name.kind in "FBUR" and name.item != "s":
+    if name.item == "norm" and not task.norm_bytes:
+        yield f"{op.id}: there are no norms, task {name.task!r} has 0 norm bytes"
+    if name.kind in "FBURN" and name.item != "s":
         yield f"{op.id}: {name.kind} acts on a shard, not on {name.item!r}"
     if name.item == "batch" and name.kind == "S":
         yield f"{op.id}: a batch is not spilled, it comes from the task's data"
@@ -192,9 +197,11 @@ def _item(op: Op, name: OpName, task: Task, phase: str) -> Iterator[str]:
         yield f"{op.id}: there is no microbatch {name.index}, the task has {task.microbatches}"
     if name.kind == "U" and name.number < shards and not task.shards[name.number].grad_bytes:
         yield f"{op.id}: updates a shard of 0 gradient bytes, whose parameters never change"
+    if name.kind == "N":
+        yield from _noted(op, name, task)
     if name.kind == "U" and name.index:
         yield f"{op.id}: U has index 0, not {name.index}: one update a step"
-    if phase != "round" and (name.kind in "FBUR" or (name.item, name.kind) == ("batch", "P")):
+    if phase != "round" and (name.kind in "FBURN" or (name.item, name.kind) == ("batch", "P")):
         yield f"{op.id}: belongs in round, not in {phase}: a step happens within its round"
 
 
@@ -205,6 +212,16 @@ def _packed(op: Op, name: OpName, task: Task) -> Iterator[str]:
         yield f"{op.id}: there is no a{name.number}, of {count} shard(s) the last packs nothing"
     elif (mode := task.shards[name.number].activations) != "offload":
         yield f"{op.id}: nothing is packed, the activations of s{name.number} are {mode!r}"
+
+
+def _noted(op: Op, name: OpName, task: Task) -> Iterator[str]:
+    """Norms are noted where updates wait for them, of gradients, once a step."""
+    if not task.norm_bytes:
+        yield f"{op.id}: notes norms, but task {name.task!r} has 0 norm bytes: no update waits"
+    elif name.number < len(task.shards) and not task.shards[name.number].grad_bytes:
+        yield f"{op.id}: notes the norms of a shard of 0 gradient bytes"
+    if name.index:
+        yield f"{op.id}: N has index 0, not {name.index}: one note a step"
 
 
 def _stream_kind(name: OpName, task: Task) -> str:
@@ -237,7 +254,7 @@ def _elsewhere(op: Op, verb: str, role: str, buffer: Buffer, wanted: str) -> str
 
 
 def _complete(view: View) -> Iterator[str]:
-    """Each F, B and U of every shard is in the round: ids are unique, so counting is enough."""
+    """Each F, B, N and U of every shard is in the round: ids are unique, so counting is enough."""
     present: dict[tuple[str, int, str], set[int]] = {}
     for op in view.program.round:
         try:
@@ -247,9 +264,10 @@ def _complete(view: View) -> Iterator[str]:
         present.setdefault((name.task, name.number, name.kind), set()).add(name.index)
     for task in view.tasks.values():
         for number in range(len(task.shards)):
-            for kind in "BU" if number == len(task.shards) - 1 else "FBU":
-                trains = task.shards[number].grad_bytes > 0
-                wanted = int(trains) if kind == "U" else task.microbatches
+            trains = int(task.shards[number].grad_bytes > 0)
+            for kind in "BNU" if number == len(task.shards) - 1 else "FBNU":
+                once = {"U": trains, "N": trains * (task.norm_bytes > 0)}
+                wanted = once.get(kind, task.microbatches)
                 got = present.get((task.name, number, kind), set())
                 missing = next(i for i in range(len(got) + 1) if i not in got)
                 if missing < wanted:

@@ -15,7 +15,10 @@ from plans.shape import View, stored
 
 
 class Value(NamedTuple):
-    """What a buffer holds. `step` is a version for param and state: the updates it has seen."""
+    """What a buffer holds. `step` is a version for param and state: the updates it has seen.
+
+    Of kind norm, `shard` is 0 and `microbatches` are the shards whose gradients' norms it has.
+    """
 
     kind: str
     task: str
@@ -26,6 +29,8 @@ class Value(NamedTuple):
     def __str__(self) -> str:
         if self.kind in ("param", "state"):
             return f"{self.task}.s{self.shard} {self.kind} version {self.step}"
+        if self.kind == "norm":
+            return f"{self.task}.norm of step {self.step}, shard {_numbers(self.microbatches)}"
         items = {"grad": f"s{self.shard} grad", "batch": "batch", "saved": f"a{self.shard}"}
         item = items.get(self.kind, f"{self.kind}{self.shard}")
         return f"{self.task}.{item} of step {self.step}, microbatch {_numbers(self.microbatches)}"
@@ -112,6 +117,8 @@ class _Run:
             made = self._copy(op, name, step, label)
         elif name.kind in "FBU":
             made = self._train(op, name, step, label)
+        elif name.kind == "N":
+            made = {"norm": self._note(op, name, step, label)}
         else:
             made = {"grad": self._merge(op, name, step, label)}
         for role, buffer in op.writes.items():
@@ -142,10 +149,10 @@ class _Run:
             return {role: UNKNOWN}
         what = (role, name.task, name.number)
         same = held if isinstance(held, Value) and held[:3] == what else None
-        if same and (name.item == "s" or same.microbatches == (name.index,)):
+        if same and (name.item in ("s", "norm") or same.microbatches == (name.index,)):
             return {role: same}
-        item = "batch" if name.item == "batch" else f"{name.item}{name.number}"
-        suffix = f" {role}" if name.item == "s" else f" of microbatch {name.index}"
+        item = name.item if name.item in ("batch", "norm") else f"{name.item}{name.number}"
+        suffix = {"s": f" {role}", "norm": ""}.get(name.item, f" of microbatch {name.index}")
         self._tell(op, role, label, f"{name.task}.{item}{suffix}", held)
         return {role: UNKNOWN}
 
@@ -154,7 +161,9 @@ class _Run:
         micro = (name.index,)
         grad = Value("grad", name.task, shard, step, micro)
         for role, buffer in op.reads.items():
-            if role != "grad":
+            if role == "norm":
+                self._all_norms(op, task, step, label)
+            elif role != "grad":
                 held, due = self._memory.read(buffer), self._due(name, role, step)
                 if held not in (due, UNKNOWN):
                     self._tell(op, role, label, str(due), held)
@@ -184,7 +193,7 @@ class _Run:
         return UNKNOWN
 
     def _all_gradients(self, op: Op, task: Task, mine: Value, label: str) -> None:
-        """U finds every microbatch once. They are distinct and below the count by construction."""
+        """U and N find every microbatch once. They are distinct and known by construction."""
         held = self._memory.read(op.reads["grad"])
         if held is UNKNOWN:
             return
@@ -194,6 +203,30 @@ class _Run:
         wanted = f"{task.name}.s{mine.shard} grad of step {mine.step} with microbatches 0"
         last = f"..{task.microbatches - 1}" if task.microbatches > 1 else ""
         self._tell(op, "grad", label, f"{wanted}{last}", held)
+
+    def _note(self, op: Op, name: OpName, step: int, label: str) -> Value:
+        """N adds its shard to the norms of the same step, of which it is not one yet."""
+        task = self._tasks[name.task]
+        self._all_gradients(op, task, Value("grad", name.task, name.number, step), label)
+        mine = Value("norm", name.task, 0, step, (name.number,))
+        if "norm" not in op.reads:
+            return mine
+        held = self._memory.read(op.reads["norm"])
+        if held is UNKNOWN:
+            return UNKNOWN
+        same = held if isinstance(held, Value) and held[:4] == mine[:4] else None
+        if same and name.number not in same.microbatches:
+            return mine._replace(microbatches=tuple(sorted((*same.microbatches, name.number))))
+        wanted = f"{name.task}.norm of step {step} without shard {name.number}"
+        self._tell(op, "norm", label, wanted, held)
+        return UNKNOWN
+
+    def _all_norms(self, op: Op, task: Task, step: int, label: str) -> None:
+        """U finds the norms of all shards' gradients."""
+        trained = tuple(k for k, shard in enumerate(task.shards) if shard.grad_bytes)
+        due, held = Value("norm", task.name, 0, step, trained), self._memory.read(op.reads["norm"])
+        if held not in (due, UNKNOWN):
+            self._tell(op, "norm", label, str(due), held)
 
     def _merge(self, op: Op, name: OpName, step: int, label: str) -> Value:
         """R adds two gradients of one step that share no microbatch."""

@@ -43,7 +43,9 @@ def _task(task: Task) -> Iterator[str]:
             last = len(task.layers) - 1
             yield f"{task.name}: tie {list(group)} is not an ascending list of layers 0..{last}"
     for index, layer in enumerate(task.layers):
-        yield from _layer(f"{task.name}.layers[{index}] {layer.name}", layer, sizes)
+        where = f"{task.name}.layers[{index}] {layer.name}"
+        yield from _layer(where, layer, sizes)
+        yield from _norm(where, layer, task.norm_bytes)
     for index, (left, right) in enumerate(zip(task.layers, task.layers[1:], strict=False)):
         for a, b in zip(left.costs, right.costs, strict=False):
             if not b.in_bytes:
@@ -60,12 +62,26 @@ def _layer(where: str, layer: Layer, sizes: list[int]) -> Iterator[str]:
     if measured != sizes:
         yield f"{where}: measured at microbatches {measured}, the task at {sizes}"
     times = [("update_device", layer.update_device), ("update_host", layer.update_host)]
+    times += [("norm", layer.norm)] if layer.norm else []
     for cost in layer.costs:
         at = f"at {cost.microbatch}"
         times += [(f"forward {at}", cost.forward), (f"backward {at}", cost.backward)]
         times.append((f"recompute_backward {at}", cost.recompute_backward))
     for name, time in times:
         yield from _time(f"{where}: {name}", time)
+
+
+def _norm(where: str, layer: Layer, norm_bytes: int) -> Iterator[str]:
+    """Norms of gradients are timed exactly where updates wait for them."""
+    if layer.norm and not norm_bytes:
+        yield f"{where}: has a norm time, but the task's norm_bytes are 0: no update waits for it"
+    if not layer.norm and norm_bytes and layer.grad_bytes:
+        yield (
+            f"{where}: has {layer.grad_bytes} gradient bytes but no norm time, and the task's "
+            f"norm_bytes are {norm_bytes}"
+        )
+    if not norm_bytes and layer.norm_peak_bytes:
+        yield f"{where}: norm_peak_bytes are {layer.norm_peak_bytes} without a norm, expected 0"
 
 
 def _time(where: str, time: Time) -> Iterator[str]:

@@ -15,6 +15,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Threads = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+$")]
+Precision = Literal["fp32", "bf16-autocast", "fp16-autocast", "bf16"]
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 
 VERSION = 1
@@ -72,12 +73,23 @@ class Host(Struct, frozen=True):
     cores: Positive
 
 
+class Numerics(Struct, frozen=True):
+    """Switches of the whole process that change the bits of results.
+
+    tf32: matrix products of fp32 may round their operands. deterministic: only kernels that give
+    the same bits in every run."""
+
+    tf32: bool = False
+    deterministic: bool = False
+
+
 class Machine(Struct, frozen=True):
     """Where the times come from. `load` devices computed at once while one was measured."""
 
     devices: Annotated[tuple[Device, ...], msgspec.Meta(min_length=1)]
     host: Host
     load: Positive
+    numerics: Numerics = Numerics()
 
 
 class Workload(Struct, frozen=True):
@@ -113,10 +125,11 @@ class LayerCost(Struct, frozen=True):
     offload_bytes: Count | None = None
 
 
-class Layer(Struct, frozen=True):
+class Layer(Struct, frozen=True, kw_only=True):
     """A layer's state and its costs; tied parameters count in the first layer that holds them.
 
     update_peak_bytes: most alive at once in an update, beside the state that the first one makes.
+    norm: how long the norms of its gradients take, None where updates do not wait for them.
     """
 
     name: str
@@ -127,6 +140,8 @@ class Layer(Struct, frozen=True):
     update_peak_bytes: Count
     update_device: Time
     update_host: Time
+    norm: Time | None = None
+    norm_peak_bytes: Count = 0
     costs: Annotated[tuple[LayerCost, ...], msgspec.Meta(min_length=1)]
 
 
@@ -145,6 +160,8 @@ class Task(Struct, frozen=True, kw_only=True):
     optimizer: str
     batches: Annotated[tuple[BatchCost, ...], msgspec.Meta(min_length=1)]
     ties: tuple[tuple[Count, ...], ...] = ()  # groups of layer indices that share a parameter
+    precision: Precision = "fp32"
+    norm_bytes: Count = 0  # of all gradients' norms; 0: updates do not wait for them
     layers: Annotated[tuple[Layer, ...], msgspec.Meta(min_length=1)]
 
 

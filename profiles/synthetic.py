@@ -74,11 +74,13 @@ def task(
     states: int = 2,
     host_slowness: int = 1,
     ties: tuple[tuple[int, ...], ...] = (),
+    norms: bool = False,
 ) -> Task:
     """A chain of `layers` layers around the given sizes (per layer, whole batch).
 
     states: tensors of optimizer state per parameter, 2 as in AdamW. host_slowness: how much longer
-    an update takes on the host than on the device.
+    an update takes on the host than on the device. norms: updates wait for the norms of all
+    gradients.
     """
     rng = random.Random(f"{name}/{seed}")
     sizes = [2**k for k in range(batch.bit_length()) if batch % 2**k == 0]
@@ -103,6 +105,8 @@ def task(
             update_peak_bytes=0,
             update_device=update,
             update_host=time_us(host_slowness * update.median_us),
+            norm=time_us(max(1, params // 4000)) if norms else None,
+            norm_peak_bytes=align(1) if norms else 0,
             costs=costs,
         )
 
@@ -114,6 +118,7 @@ def task(
         optimizer="AdamW",
         batches=tuple(BatchCost(m, align(m * 64)) for m in sizes),
         ties=ties,
+        norm_bytes=layers * align(1) if norms else 0,
         layers=tuple(layer(index) for index in range(layers)),
     )
 

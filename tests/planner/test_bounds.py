@@ -48,6 +48,13 @@ def test_no_choice_of_three_layers_beats_a_bound(seed: int) -> None:
     _none_below(small(seed, 3), WHOLE)
 
 
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_no_choice_that_waits_for_norms_beats_a_bound(seed: int, layers: int) -> None:
+    """Where all updates come after the last backward."""
+    _none_below(small(seed, layers, norms=True), WHOLE if layers <= 2 else PLAIN)
+
+
 def _none_below(case: Small, palette: Palette) -> None:
     bounds = lower_bounds(case.problem, effort(), phased=True)
     best = max(bounds, key=lambda bound: bound.us)

@@ -19,7 +19,8 @@ HASH = "0" * 64
 
 
 def problem(seed: int) -> Problem:
-    """A few random chains on one to three devices of random size and link."""
+    """A few random chains on one to three devices of random size and link; of every second task
+    updates wait for norms."""
     rng = random.Random(seed)
     tasks = [
         synthetic.task(
@@ -35,6 +36,7 @@ def problem(seed: int) -> Problem:
             draws=rng.choice([1, 1, None]),
             states=rng.choice([0, 1, 2]),
             host_slowness=rng.choice([1, 1, 100]),
+            norms=(seed + i) % 2 == 1,
         )
         for i in range(rng.randint(1, 3))
     ]

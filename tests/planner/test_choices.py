@@ -14,10 +14,10 @@ from plans.metrics import duration_us
 from plans.schema import Bound, Plan, Segment
 
 
-def made(seed: int) -> tuple[Small, Round]:
+def made(seed: int, *, norms: bool = False) -> tuple[Small, Round]:
     """Some choice for some task, laid out in the least room or in more."""
     rng = random.Random(seed)
-    case = small(seed, rng.randint(1, 8))
+    case = small(seed, rng.randint(1, 8), norms=norms)
     choice = some_choice(case, rng)
     least = Round(choice, case.links, 0).slab.bytes
     return case, Round(choice, case.links, least + rng.choice([0, rng.randint(0, least)]))
@@ -39,35 +39,35 @@ def plan_of(case: Small, of: Round) -> Plan:
     )
 
 
-@settings(max_examples=200)
-@given(st.integers(0, 10**6))
-def test_every_program_is_sound(seed: int) -> None:
-    """Whatever the cuts, modes, block, microbatches and room: no race, no overflow, right versions,
-    honest times."""
-    assert violations(plan_of(*made(seed))) == []
+@settings(max_examples=300)
+@given(st.integers(0, 10**6), st.booleans())
+def test_every_program_is_sound(seed: int, norms: bool) -> None:
+    """Whatever the cuts, modes, block, microbatches and room, whether or not updates wait for
+    norms: no race, no overflow, right versions, honest times."""
+    assert violations(plan_of(*made(seed, norms=norms))) == []
 
 
-@given(st.integers(0, 10**6))
-def test_the_period_that_was_judged_is_the_program_s(seed: int) -> None:
+@given(st.integers(0, 10**6), st.booleans())
+def test_the_period_that_was_judged_is_the_program_s(seed: int, norms: bool) -> None:
     """Leaving out edges that others imply changes no time."""
-    _, of = made(seed)
+    _, of = made(seed, norms=norms)
     assert of.program().period_us == of.period_us
 
 
-@given(st.integers(0, 10**6))
-def test_no_stream_is_busy_for_longer_than_the_period(seed: int) -> None:
+@given(st.integers(0, 10**6), st.booleans())
+def test_no_stream_is_busy_for_longer_than_the_period(seed: int, norms: bool) -> None:
     """And what shards add to a stream, each by itself, is what its ops take."""
-    case, of = made(seed)
+    case, of = made(seed, norms=norms)
     busy: dict[str, int] = {}
     for item in of.entries:
         busy[item.op.stream] = busy.get(item.op.stream, 0) + item.us
     assert Loads(case.links).us(of.choice) == max(busy.values()) <= of.period_us
 
 
-@given(st.integers(0, 10**6))
-def test_the_slab_takes_no_more_than_there_is(seed: int) -> None:
+@given(st.integers(0, 10**6), st.booleans())
+def test_the_slab_takes_no_more_than_there_is(seed: int, norms: bool) -> None:
     """Room beyond the least is used for loads ahead, and never exceeded."""
-    _, of = made(seed)
+    _, of = made(seed, norms=norms)
     assert of.slab.live_bytes <= of.slab.bytes <= of.room
 
 

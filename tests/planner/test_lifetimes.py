@@ -19,6 +19,7 @@ class Costs:
     """As many microbatches."""
 
     microbatches: int
+    noted: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from profiles import synthetic
 LIMIT = 120
 
 
-def planned(policy: Policy, microbatch_kib: int) -> Plan:
+def planned(policy: Policy, budget_kib: int, norms: bool) -> Plan:
     """Two small chains on two devices, streamed for the most part, in two microbatches."""
     tasks = [
         synthetic.task(
@@ -26,20 +26,24 @@ def planned(policy: Policy, microbatch_kib: int) -> Plan:
             batch=4,
             param_bytes=4096,
             boundary_bytes=2048,
+            norms=norms,
         )
         for i in range(2)
     ]
-    profile = synthetic.profile(*tasks, usable_bytes=microbatch_kib << 10)
+    profile = synthetic.profile(*tasks, usable_bytes=budget_kib << 10)
     asked = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
     return build(asked, profile_sha256="0" * 64, policy=policy)
 
 
-@pytest.mark.parametrize(("policy", "budget_kib"), [("gantry", 45), ("gantry", 64), ("hydra", 64)])
+@pytest.mark.parametrize(
+    ("policy", "budget_kib", "norms"),
+    [("gantry", 45, False), ("gantry", 64, False), ("hydra", 64, False), ("gantry", 45, True)],
+)
 def test_every_harmful_mutant_of_a_built_plan_is_refused(
-    policy: Policy, budget_kib: int, record_property: Callable[[str, object], None]
+    policy: Policy, budget_kib: int, norms: bool, record_property: Callable[[str, object], None]
 ) -> None:
     """The oracle, which shares no code with the checker, says which mutants do harm."""
-    plan = planned(policy, budget_kib)
+    plan = planned(policy, budget_kib, norms)
     assert harm(plan, orders=3) is None
     harmful, missed = 0, []
     for mutant in mutants(plan, seed=4, limit=LIMIT):

@@ -1,5 +1,9 @@
 """Two tasks in one segment."""
 
+from functools import partial
+
+import pytest
+
 from planner.builder import Answer, assemble
 from planner.choice import Choice
 from planner.costs import Links, TaskCosts
@@ -25,11 +29,13 @@ def streamed(task: Task, links: Links) -> Round:
     return Round(choice, links, 0)
 
 
-def test_two_tasks_in_one_round_are_sound_and_faster() -> None:
-    """One task that computes beside one that streams: the checker proves their common program, and
-    a round of it is shorter than one of each."""
-    one = synthetic.task("a", layers=5, batch=1, steps=9, forward_us=4_000, param_bytes=1 << 18)
-    other = synthetic.task("b", layers=5, batch=1, steps=9, forward_us=200, param_bytes=4 << 20)
+@pytest.mark.parametrize("norms", [(False, False), (True, False), (True, True)])
+def test_two_tasks_in_one_round_are_sound_and_faster(norms: tuple[bool, bool]) -> None:
+    """One task that computes beside one that streams, their updates waiting for norms or not: the
+    checker proves their common program, and a round of it is shorter than one of each."""
+    chain = partial(synthetic.task, layers=5, batch=1, steps=9)
+    one = chain("a", forward_us=4_000, param_bytes=1 << 18, norms=norms[0])
+    other = chain("b", forward_us=200, param_bytes=4 << 20, norms=norms[1])
     made = synthetic.profile(one, other, usable_bytes=1 << 28, bytes_per_s=2_000_000_000)
     asked = Problem.of(made, devices=1, device_bytes=None, host_bytes=None)
     rounds = [streamed(task, Links.of(asked.device)) for task in (one, other)]

@@ -1,7 +1,7 @@
 """The checker on nonsense: whatever the schema admits, it answers in lines and never crashes."""
 
 import random
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -13,7 +13,7 @@ from support.mutations import MUTATORS
 
 import plans
 from plans.check import violations
-from plans.schema import Buffer, Memory, Op, Plan, Program, Segment
+from plans.schema import Buffer, Memory, Op, Plan, Program, Role, Segment
 from profiles.codec import pretty
 
 RELAXED = settings(
@@ -33,17 +33,17 @@ streams = st.sampled_from(
     + ["host.0", "host.1", "host.99", "00.compute", "\u0663.h2d", "0.compute\n"]
 )
 items = st.sampled_from(
-    ["s0", "s1", "s9", "s00", "batch", "x0", "x1", "dx1", "a0", "a1", f"s{BIG}"]
+    ["s0", "s1", "s9", "s00", "batch", "norm", "x0", "x1", "dx1", "a0", "a1", f"s{BIG}"]
 )
 op_ids = st.builds(
     lambda task, item, kind, index: f"{task}.{item}.{kind}{index}",
     st.sampled_from(["a", "b", "c"]),
     items,
-    st.sampled_from("FBUPSXR"),
+    st.sampled_from("FBUPSXRN"),
     st.sampled_from([0, 1, 2, BIG]),
 )
 roles = st.dictionaries(
-    st.sampled_from(["param", "state", "grad", "batch", "x", "y", "dx", "dy", "other", "saved"]),
+    st.sampled_from(sorted(get_args(Role))),
     buffer_names,
     max_size=4,
 )

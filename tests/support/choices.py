@@ -61,8 +61,9 @@ class Small:
         return Problem((self.task,), self.device, 1, self.device_bytes, 1 << 40)
 
 
-def small(seed: int, layers: int) -> Small:
-    """A heterogeneous chain and a device that can just train it or nearly holds it, all random."""
+def small(seed: int, layers: int, *, norms: bool = False) -> Small:
+    """A heterogeneous chain and a device that can just train it or nearly holds it, all random;
+    its updates may wait for norms."""
     rng = random.Random(f"{seed}/{layers}")
     task = synthetic.task(
         "a",
@@ -75,6 +76,7 @@ def small(seed: int, layers: int) -> Small:
         forward_us=rng.choice([200, 1_000, 5_000]),
         states=rng.choice([0, 2, 2, 6]),
         host_slowness=rng.choice([1, 1, 4, 20]),
+        norms=norms,
     )
     costs = TaskCosts(task, task.batches[-1].microbatch)
     least = _streamed_bytes(task)
@@ -176,7 +178,8 @@ def least_bytes(choice: Choice) -> int:
 class Loads:
     """How long the busiest stream is busy in a round of a choice.
 
-    What a shard adds to each stream depends on its own mode only, so it is found once.
+    What a shard adds to each stream depends on its own mode only, so it is found once. Norms are
+    copied where any shard is updated on the host.
     """
 
     def __init__(self, links: Links) -> None:
@@ -194,6 +197,9 @@ class Loads:
         for key in (choice.costs.microbatch, *keys):
             for stream, us in self.known[key].items():
                 busy[stream] += us
+        pairs = zip(choice.shards, choice.modes, strict=True)
+        if choice.costs.noted and any(s.grad_bytes and m.update == "host" for s, m in pairs):
+            busy["0.d2h"] += self.links.spill_us(choice.costs.task.norm_bytes)
         return max(busy.values())
 
     def _learn(self, choice: Choice, keys: Sequence[object]) -> None:
@@ -201,6 +207,8 @@ class Loads:
         added: dict[object, dict[str, int]] = {}
         for item in Round(choice, self.links, 0).entries:
             name = item.op.id.split(".")[1]
+            if name == "norm":
+                continue
             key = choice.costs.microbatch if name == "batch" else keys[int(name[1:])]
             busy = added.setdefault(key, {})
             busy[item.op.stream] = busy.get(item.op.stream, 0) + item.us

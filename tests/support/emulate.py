@@ -53,6 +53,11 @@ def update(task: Task, s: int, *read: bytes) -> tuple[bytes, bytes]:
     return digest(shard.param_bytes, "p", read), digest(shard.state_bytes, "s", read)
 
 
+def note(task: Task, s: int, grad: bytes) -> bytes:
+    """What a shard adds to the norms, at whatever place."""
+    return digest(task.norm_bytes, "norm", task.name, s, grad)
+
+
 def _batch(task: Task, step: int, m: int) -> bytes:
     return digest(task.batch_bytes, "batch", task.name, step, m)
 
@@ -86,10 +91,14 @@ def reference(task: Task) -> tuple[Seen, dict[str, bytes]]:
                     seen[name, step, "saved"] = packed(task, s, held[s][0], x[s])
                 grad, up = backward(task, s, held[s][0], x[s], up)
                 grads[s] = _add(grads[s], grad) if s in grads else grad
+        norm = bytes(task.norm_bytes)
+        for s, grad in grads.items():
+            norm = _add(norm, note(task, s, grad))
         for s, grad in grads.items():
             read = dict(zip(("param", "state", "grad"), (*held[s], grad), strict=True))
+            read |= {"norm": norm} if norm else {}
             seen |= {(f"{task.name}.s{s}.U0", step, role): data for role, data in read.items()}
-            held[s] = update(task, s, *held[s], grad)
+            held[s] = update(task, s, *read.values())
     final = {}
     for s, values in held.items():
         for role, value in zip(("param", "state"), values, strict=True):
@@ -161,13 +170,17 @@ class Machine:
             grad, dx = backward(task, name.number, read["param"], source, up)
             made = {"grad": _add(read["grad"], grad) if "grad" in read else grad, "dx": dx}
         elif name.kind == "U":
-            param, state = update(task, name.number, *(read[r] for r in ("param", "state", "grad")))
+            roles = ("param", "state", "grad", *(["norm"] if task.norm_bytes else []))
+            param, state = update(task, name.number, *(read[role] for role in roles))
             made = {"param": param, "state": state}
+        elif name.kind == "N":
+            own = note(task, name.number, read["grad"])
+            made = {"norm": _add(read["norm"], own) if "norm" in read else own}
         else:
             made = {"grad": _add(read["grad"], read["other"])}
         for role, buffer in op.writes.items():
             self.write(buffer, made[role])
-        need(name.kind not in "BUFR" or set(made) - {"dx"} <= set(op.writes), "result is lost")
+        need(name.kind not in "BUFRN" or set(made) - {"dx"} <= set(op.writes), "result is lost")
         return read
 
     def _graph(self, op: Op, name: OpName, task: Task, step: int) -> Graph | None:
@@ -220,4 +233,5 @@ def _sizes(task: Task, name: OpName) -> dict[str, int]:
         "x": shard.in_bytes,
         "dx": shard.in_bytes,
         "dy": after,
+        "norm": task.norm_bytes,
     }

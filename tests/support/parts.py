@@ -11,7 +11,7 @@ from plans.schema import Op, Shard, Task
 from profiles.schema import Workload
 
 IN, BATCH, GRAD, STATE, SAVED = 32, 48, 64, 96, 40
-_US = {"F": 40, "B": 90, "U": 30, "P": 25, "S": 20, "X": 15, "R": 10}
+_US = {"F": 40, "B": 90, "U": 30, "P": 25, "S": 20, "X": 15, "R": 10, "N": 5}
 TRANSIENT = 100
 
 Update = Literal["host", "device"]
