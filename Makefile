@@ -22,8 +22,8 @@ demo: $(VENV)/.ready  ## the whole path on two emulated devices, on real text
 	$(PY) -m planner compare plans/demo.json runs/demo.jsonl --gantt runs/demo.png --trace runs/demo-trace.json
 	@echo "plan plans/demo.json   run log runs/demo.jsonl   Gantt picture runs/demo.png"
 
-test: $(VENV)/.ready  ## every test
-	$(PY) -m pytest -q
+test: $(VENV)/.ready  ## every test, a file at a time on each core
+	$(PY) -m pytest -q -n auto --dist loadfile
 
 lint: $(VENV)/.ready  ## ruff and mypy
 	$(PY) -m ruff check .

@@ -1,11 +1,13 @@
 """Batches, made ahead of time: a thread per task calls the user's `data` and cuts microbatches."""
 
 import threading
+from collections import deque
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
-from executor.device import aligned, use_threads
+from executor.device import Mark, until, use_threads
 from executor.errors import RunError, one_line
 from executor.flat import Spec, spec_of, view
 from executor.rng import OwnRandomness
@@ -14,17 +16,25 @@ from plans.schema import Task as PlanTask
 from profiles.codec import align
 
 AHEAD = 2  # steps prepared beyond the newest one asked for
+ROOM = AHEAD + 2  # steps there is staging memory for: the newest, and one on its way to the device
 
 
 class Batches:
     """The microbatches of one task, step after step, each one flat: inputs, then targets.
 
-    `specs` says how a flat's inputs and targets lie in it; known once a flat was taken.
+    `staging` is host memory of staging_bytes(plan), where a microbatch stays until its copy to the
+    device is done. `specs` says how a flat's inputs and targets lie in it; known once a flat was
+    taken.
     `prepare(step)` is called in the loading thread before the data of each step.
     """
 
     def __init__(
-        self, plan: PlanTask, task: Task, threads: int, prepare: Callable[[int], None]
+        self,
+        plan: PlanTask,
+        task: Task,
+        threads: int,
+        staging: Tensor,
+        prepare: Callable[[int], None],
     ) -> None:
         self.specs: tuple[Spec, Spec] | None = None
         self._plan = plan
@@ -33,6 +43,8 @@ class Batches:
         self._prepare = prepare
         self._changed = threading.Condition()
         self._ready: dict[int, dict[int, Tensor]] = {}
+        places = torch.split(staging, plan.batch_bytes)
+        self._free: deque[tuple[Tensor, Mark | None]] = deque((flat, None) for flat in places)
         self._newest = -1
         self._failure: str | None = None
         self._stopped = False
@@ -62,6 +74,27 @@ class Batches:
             if not self._ready[step]:
                 del self._ready[step]
             return flat
+
+    def sent(self, flat: Tensor, end: Mark) -> None:
+        """A microbatch that was taken is copied when `end` is reached; its memory is free then."""
+        with self._changed:
+            self._free.append((flat, end))
+            self._changed.notify_all()
+
+    def _place(self) -> Tensor:
+        """Memory for a microbatch; waits until there is some. RunError when stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free or self._stopped)
+            if self._stopped:
+                raise RunError("stopped")
+            flat, copied = self._free.popleft()
+        if copied is not None:
+            until(copied, self._check)
+        return flat
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise RunError("stopped")
 
     def _load(self) -> None:
         use_threads(self._threads)
@@ -119,10 +152,15 @@ class Batches:
                 f"a microbatch has {size} bytes, the plan {self._plan.batch_bytes}; "
                 "profile and build again"
             )
-        flat = aligned(size)
+        flat = self._place()
         view(flat, specs[0]).copy_(x)
         view(flat, specs[1], align(specs[0].bytes)).copy_(y)
         return flat
+
+
+def staging_bytes(plan: PlanTask) -> int:
+    """Bytes of host memory in which a task's microbatches are prepared."""
+    return ROOM * plan.microbatches * plan.batch_bytes
 
 
 def inputs_of(batches: Batches, flat: Tensor) -> Tensor:

@@ -12,11 +12,12 @@ from pathlib import Path
 import plans
 import profiles
 from executor import checkpoint, replay, workload
-from executor.errors import MismatchError
+from executor.errors import MismatchError, UsageError
+from executor.tracing import Trace
 from plans.schema import Plan
 from profiles import console
 from profiles.codec import check_target, read_bytes
-from profiles.schema import Emulation
+from profiles.schema import Emulation, Numerics
 from profiles.units import show_bytes, show_us
 
 
@@ -35,16 +36,29 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("workload", help="file.py:function or package.module:function")
-    parser.add_argument("--device", choices=["cpu"], default="cpu", help="cpu: emulated devices")
     parser.add_argument(
-        "--device-memory", type=console.size, required=True, metavar="SIZE", help="24MiB"
+        "--device", choices=["cpu", "cuda"], default="cpu", help="cpu: emulated devices"
+    )
+    parser.add_argument(
+        "--device-memory",
+        type=console.size,
+        metavar="SIZE",
+        help="24MiB; of a CUDA device, what its process may take, by default all that is free",
     )
     for link in ("--h2d", "--d2h"):
         parser.add_argument(
-            link, type=console.rate, default="1GB/s", metavar="RATE", help="default 1GB/s"
+            link, type=console.rate, metavar="RATE", help="of emulated devices, default 1GB/s"
         )
-    parser.add_argument("--latency-us", type=int, default=20, metavar="N", help="of a copy")
-    parser.add_argument("--devices", type=int, default=2, metavar="N", help="default 2")
+    parser.add_argument(
+        "--latency-us", type=int, metavar="N", help="of a copy of emulated devices, default 20"
+    )
+    parser.add_argument(
+        "--devices", type=int, metavar="N", help="default 2 emulated ones, or one CUDA device"
+    )
+    parser.add_argument("--tf32", action="store_true", help="let fp32 products round to TF32")
+    parser.add_argument(
+        "--deterministic", action="store_true", help="only kernels that repeat their bits"
+    )
     parser.add_argument("--samples", type=int, default=9, metavar="N", help="of each time")
     parser.add_argument(
         "--host-memory", type=console.size, metavar="SIZE", help="default: what is free"
@@ -57,18 +71,40 @@ def _profile(arguments: argparse.Namespace) -> int:
     from executor import profiler  # slow to load, and `run` does without
 
     check_target(arguments.output, _source(arguments.workload))
+    emulation = _emulation(arguments)
     options = profiler.Options(
         device_bytes=arguments.device_memory,
-        emulation=Emulation(arguments.h2d, arguments.d2h, arguments.latency_us),
-        devices=arguments.devices,
+        emulation=emulation,
+        devices=_or(arguments.devices, 2 if emulation else 1),
         samples=arguments.samples,
         host_bytes=arguments.host_memory,
+        numerics=Numerics(arguments.tf32, arguments.deterministic),
     )
     measured = profiler.profile(arguments.workload, options)
     profiles.save(arguments.output, measured)
     print(profiler.table(measured))
     print(f"profile: {arguments.output}")
     return 0
+
+
+def _emulation(arguments: argparse.Namespace) -> Emulation | None:
+    """The links of emulated devices; None for CUDA devices, which have links of their own."""
+    h2d, d2h, latency = arguments.h2d, arguments.d2h, arguments.latency_us
+    if arguments.device == "cpu":
+        if arguments.device_memory is None:
+            raise UsageError("--device cpu emulates devices; say their size, --device-memory 24MiB")
+        return Emulation(_or(h2d, 10**9), _or(d2h, 10**9), _or(latency, 20))
+    asked = {"--h2d": h2d, "--d2h": d2h, "--latency-us": latency}
+    for flag in (flag for flag, value in asked.items() if value is not None):
+        raise UsageError(
+            f"{flag} is for emulated devices; the links of a CUDA device are measured, "
+            "and `planner build` takes other rates to plan for"
+        )
+    return None
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -85,6 +121,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--serial-copies", action="store_true", help="let no two ops of a device overlap"
+    )
+    parser.add_argument(
+        "--torch-profile",
+        type=Path,
+        metavar="DIR",
+        help="write a trace of torch's profiler there, of the first seconds",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(command=_run)
@@ -104,17 +146,22 @@ def _run(arguments: argparse.Namespace) -> int:
     tasks = load_tasks(plan)
     if arguments.save:
         checkpoint.make_folder(arguments.save)
+    folder, name = arguments.torch_profile, arguments.plan.stem
+    trace = Trace(folder, name) if folder else None
     options = replay.Options(
         log=log,
         serial_copies=arguments.serial_copies,
         stall_seconds=arguments.stall_seconds,
         plan_sha256=plans.sha256(data),
+        trace=trace,
     )
     result = replay.run(plan, tasks, options)
     saved = []
     for task in plan.tasks if arguments.save else ():
         saved.append(checkpoint.save(arguments.save, result.store.tasks[task.name], task.steps))
     print(_json(plan, result, log, saved) if arguments.json else _table(plan, result, log, saved))
+    if trace and not arguments.json:
+        print(f"torch profile: {trace.target}")
     return 0
 
 
@@ -155,6 +202,7 @@ def _json(plan: Plan, result: replay.Result, log: Path, saved: list[Path]) -> st
         "emulated": _emulated(plan),
         "peak_bytes": result.peak_bytes,
         "host_bytes": result.host_bytes,
+        "late_allocations": result.late_allocations,
         "log": str(log),
         "saved": [str(path) for path in saved],
     }

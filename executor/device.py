@@ -1,20 +1,116 @@
-"""One face for the devices that a plan runs on: a slab, copies in and out, threads.
+"""One face for the devices that a plan runs on: a slab, queues, marks, random numbers, a meter.
 
-A CPU device is emulated when its plan says so: its copies are paced to the link's rate, so that
-spilling costs what it would cost on such a link.
+    stream's thread   wait ──▶ launch ──▶ mark ──▶ wait ──▶ launch ──▶ mark        (host order)
+    device's queue        ···op···········▶ reached ····op·············▶ reached   (device order)
+
+A thread launches ops into its queue and goes on; a mark says how far the queue has come. On a CPU
+device whatever is launched is done when the call returns, so marks are reached as they are made.
 """
 
+import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from executor.errors import RunError
-from plans.schema import Buffer, Device
+from executor.rng import Source
+from plans.schema import Buffer
+from plans.schema import Device as Spec
 from profiles.codec import ALIGNMENT
-from profiles.schema import Emulation
 
-_COARSE_S = 60e-6  # a sleep may last this much longer than asked for
+T = TypeVar("T")
+
+QueueKind = Literal["compute", "h2d", "d2h", "p2p", "host"]
+
+_POLL_S = 20e-6  # between two looks at a mark that is not reached
+
+
+class Mark(Protocol):
+    """A point in the order of a queue."""
+
+    def ready(self) -> bool:
+        """Whether everything launched before it is done; raises what the device reports."""
+
+    def seconds(self) -> float:
+        """When it was reached, as time.perf_counter() counts; only once it is ready."""
+
+
+class Queue(Protocol):
+    """An in-order queue of a device; one thread launches into it."""
+
+    def enter(self) -> None:
+        """Let the calling thread launch here from now on."""
+
+    def mark(self) -> Mark:
+        """The point after everything launched so far."""
+
+    def wait(self, mark: Mark, check: Callable[[], None]) -> None:
+        """Let what is launched later begin after `mark`; `check` may raise to end the wait."""
+
+
+class Meter(Protocol):
+    """What ops take beside the slab, measured op by op in the order of the compute stream."""
+
+    taken_bytes: int  # most in use at once in the last op, with the graphs that were alive
+    graph_bytes: int  # of them, those of graphs that were alive before it
+
+    def op(self, makes: object | None, ends: object | None) -> AbstractContextManager[object]:
+        """Measure one op. `makes` is the key of the graph that it leaves, `ends` that of one it
+        uses up."""
+
+
+class Device(Protocol):
+    """A slab with queues, copies in and out, and the device's random numbers."""
+
+    spec: Spec
+    slab: Tensor  # uint8
+    where: torch.device
+    source: Source
+
+    def view(self, buffer: Buffer) -> Tensor:
+        """The buffer's bytes, a uint8 tensor."""
+
+    def empty(self, count: int) -> Tensor:
+        """`count` uninitialised bytes on the device that begin at a multiple of ALIGNMENT."""
+
+    def queue(self, kind: QueueKind) -> Queue:
+        """The device's queue of this kind; "host" is that of updates in host memory."""
+
+    def copy_in(self, target: Tensor, source: Tensor) -> None:
+        """Launch host to device; both uint8 of equal length, `target` in the slab."""
+
+    def copy_out(self, target: Tensor, source: Tensor) -> None:
+        """Launch device to host, or to another device; both uint8 of equal length."""
+
+    def later(self, value: Tensor) -> Callable[[], float]:
+        """Launch the reading of a scalar; call the result once a later mark is ready."""
+
+    def meter(self) -> Meter:
+        """A new meter; bytes in use now count as nothing."""
+
+    def limit(self, beside: int) -> None:
+        """Let the process take no more of the device than its budget and so many bytes beside it,
+        what the libraries keep for themselves not counted."""
+
+    def allocations(self) -> int:
+        """How often torch asked the device for memory so far; after warm-up it should not."""
+
+    def close(self) -> None:
+        """Give back what outlives the object otherwise."""
+
+
+class HostMemory(Protocol):
+    """Where host buffers come from: memory that the devices can copy from and to by themselves."""
+
+    def take(self, count: int) -> Tensor:
+        """`count` uninitialised bytes that begin at a multiple of ALIGNMENT."""
+
+    def close(self) -> None:
+        """No more copies will be made."""
 
 
 def aligned(count: int) -> Tensor:
@@ -36,38 +132,28 @@ def use_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-class CpuDevice:
-    """A device whose memory is host memory. Buffers of a plan are views of its one slab, which is
-    as large as the largest of the programs that run there."""
-
-    def __init__(self, spec: Device, slab_bytes: int) -> None:
-        self.spec = spec
-        self.slab = aligned(slab_bytes)
-
-    def view(self, buffer: Buffer) -> Tensor:
-        """The buffer's bytes, a uint8 tensor."""
-        return self.slab[buffer.offset : buffer.offset + buffer.bytes]
-
-    def copy_in(self, target: Tensor, source: Tensor) -> None:
-        """Host to device; both uint8 of equal length, `target` in the slab."""
-        rate = self.spec.emulation.h2d_bytes_per_s if self.spec.emulation else 0
-        paced_copy(target, source, rate, self.spec.emulation)
-
-    def copy_out(self, target: Tensor, source: Tensor) -> None:
-        """Device to host, or to another device; both uint8 of equal length."""
-        rate = self.spec.emulation.d2h_bytes_per_s if self.spec.emulation else 0
-        paced_copy(target, source, rate, self.spec.emulation)
+def until(mark: Mark, check: Callable[[], None] = lambda: None) -> None:
+    """Return when the mark is reached; `check` may raise to end the wait."""
+    while not mark.ready():
+        check()
+        time.sleep(_POLL_S)
 
 
-def paced_copy(target: Tensor, source: Tensor, rate: int, emulation: Emulation | None) -> None:
-    """Copy, and return no sooner than the emulated link would: latency + bytes / rate."""
-    start = time.perf_counter()
-    target.copy_(source)
-    if emulation:
-        wait_until(start + emulation.latency_us / 1e6 + source.numel() / rate)
+def apart(queue: Queue, work: Callable[[], T]) -> T:
+    """What `work` gives in a thread of its own that launches into `queue`."""
+    done: list[T] = []
+    failed: list[BaseException] = []
 
+    def enter() -> None:
+        try:
+            queue.enter()
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
 
-def wait_until(deadline: float) -> None:
-    """Return at `deadline`, a time.perf_counter() value, as precisely as a busy wait would."""
-    while (left := deadline - time.perf_counter()) > 0:
-        time.sleep(left - _COARSE_S if left > _COARSE_S else 0)
+    thread = threading.Thread(target=enter, daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]

@@ -6,7 +6,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from executor.bench import Case, checked_output, on_device
+from executor.device import Device
 from executor.errors import WorkloadError, one_line
+from executor.precision import computing
 from executor.rng import DrawError, OwnRandomness
 from executor.workload import Task
 from profiles.errors import GantryError
@@ -17,6 +20,8 @@ def blamed(where: str) -> Iterator[None]:
     """Turn whatever the user's code raises into a WorkloadError that begins with `where`."""
     try:
         yield
+    except torch.OutOfMemoryError:  # not the layer's fault; a smaller microbatch may do
+        raise
     except (GantryError, DrawError) as error:
         raise WorkloadError(f"{where}: {error}") from error
     except Exception as error:
@@ -43,17 +48,19 @@ def batch(task: Task) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-def check_chain(task: Task, layers: Sequence[nn.Module], inputs: Tensor, targets: Tensor) -> None:
+def check_chain(
+    task: Task, layers: Sequence[nn.Module], inputs: Tensor, targets: Tensor, device: Device
+) -> None:
     """Run one batch through all layers and the loss; WorkloadError names the first bad one."""
-    x = inputs
+    x, last = inputs.to(device.where), len(layers) - 1
     for index, layer in enumerate(layers):
-        place = layer_place(task, index, layer)
-        with blamed(place):
-            x = _checked_output(layer, x)
-            if index < len(layers) - 1 and not x.is_floating_point():
+        with blamed(layer_place(task, index, layer)):
+            shard = on_device(Case(task, layer, x, None, first=index == 0), device)
+            x = checked_output(shard, device, x)
+            if index < last and not x.is_floating_point():
                 raise WorkloadError(f"gives {x.dtype}; boundaries between layers must be floating")
-    with blamed(f"task {task.name}: loss"):
-        loss = task.loss(x.requires_grad_(x.is_floating_point()), targets)
+    with blamed(f"task {task.name}: loss"), computing(task.precision, device.where):
+        loss = task.loss(x.requires_grad_(x.is_floating_point()), targets.to(device.where))
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise WorkloadError(
@@ -61,45 +68,3 @@ def check_chain(task: Task, layers: Sequence[nn.Module], inputs: Tensor, targets
             )
         if not loss.requires_grad:
             raise WorkloadError("has no gradient with respect to the outputs; nothing could learn")
-
-
-def _checked_output(layer: nn.Module, x: Tensor) -> Tensor:
-    """The layer's output, after a recomputation that changed nothing."""
-    state = torch.default_generator.get_state()
-    first = output(layer, x.clone())
-    buffers = {name: value.clone() for name, value in layer.named_buffers()}
-    torch.default_generator.set_state(state)
-    again = x.clone()
-    second = output(layer, again)
-    if not _same(again, x):
-        raise WorkloadError("changes its input in place; use inplace=False")
-    for name, value in layer.named_buffers():
-        if name not in buffers or not _same(value, buffers[name]):
-            raise WorkloadError(
-                f"changes its buffer {name} in a forward, and recomputing would change it twice; "
-                "use a layer without running statistics, such as LayerNorm or GroupNorm"
-            )
-    if not _same(first, second):
-        raise WorkloadError(
-            "gives another output when it is recomputed with the same random state; "
-            "let it draw from torch's default generator only"
-        )
-    return first
-
-
-def output(layer: nn.Module, x: Tensor) -> Tensor:
-    """What the layer makes of `x`, without a graph; WorkloadError unless it is one tensor."""
-    with torch.no_grad():
-        y = layer(x)
-    if not isinstance(y, Tensor):
-        raise WorkloadError(
-            f"returned {type(y).__name__}; between layers there is exactly one tensor"
-        )
-    return y
-
-
-def _same(left: Tensor, right: Tensor) -> bool:
-    """Equal values, nan being equal to nan."""
-    if left.shape != right.shape or not left.is_floating_point():
-        return torch.equal(left, right)
-    return torch.allclose(left, right, rtol=0, atol=0, equal_nan=True)

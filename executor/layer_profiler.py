@@ -3,46 +3,41 @@
 Times and bytes come from separate runs, because the memory meter slows a layer down.
 """
 
-import copy
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from executor.device import aligned
-from executor.flat import spec_of, view
-from executor.layer_check import output
-from executor.link_profiler import busy
-from executor.meter import MemoryMeter
-from executor.packing import PackError
-from executor.rng import LentGenerator, RandomMode, count_draws, no_draws
+from executor.bench import Bench, Case, loaded
+from executor.contention import copying
+from executor.cpu import CpuDevice
+from executor.device import Device, Meter, Queue, aligned, apart, until
+from executor.meter import CpuMeter
+from executor.precision import needs_norms
 from executor.shard import Shard
-from executor.workload import Task
 from profiles.codec import align
 from profiles.schema import LayerCost, Time
 
 ENOUGH_NS = 100_000_000  # a measurement of FEWEST samples or more ends after so long
 FEWEST = 3
-CACHE_BYTES = 32 << 20  # as large as the caches that cores share
+CROWD_BYTES = 64 << 20  # as large as the caches that cores share
 STATE_ROOM = 16  # no optimizer keeps more bytes of state per byte of gradient
 
 NO_TIME = Time(0, 0, 0, 1)
 
 
 @dataclass(frozen=True)
-class Case:
-    """One layer at one microbatch size. `targets` is given for the last layer only."""
+class Lab:
+    """Where and how is measured: ops of the calling thread go to `queue` of `device`, while `load`
+    devices compute; `samples` of each time, fewer where one is long."""
 
-    task: Task
-    layer: nn.Module
-    x: Tensor
-    targets: Tensor | None
-    first: bool
+    device: Device
+    queue: Queue
+    load: int
+    samples: int
 
 
 class Memory(NamedTuple):
@@ -67,86 +62,21 @@ class UpdateCost(NamedTuple):
     time: Time
 
 
-class Bench:
-    """A case set up on a device: a one-layer shard bound to views of one slab.
+class NormCost(NamedTuple):
+    """The norms of some parameters' gradients."""
 
-    Invariant: every method leaves the boundary x as it was, so that all can be repeated.
-    """
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        loss = case.task.loss if case.targets is not None else None
-        self.shard = Shard([case.layer], case.task.optimizer, loss)
-        y = output(case.layer, case.x)
-        sizes = [align(case.x.nbytes), align(y.nbytes)]
-        slab = aligned(self.shard.param_bytes + self.shard.grad_bytes + 2 * sum(sizes))
-        places = [self.shard.param_bytes, self.shard.grad_bytes, *sizes, *sizes]
-        params, grads, x, self.out, dx, dy = torch.split(slab, places)
-        self.shard.write_params(params)
-        self.shard.bind_grads(grads)
-        self.x = view(x, spec_of(case.x)).copy_(case.x)
-        self.dx = None if case.first else dx
-        # Any dy of this shape costs the same; the output itself is at hand.
-        self.dy = None if case.targets is not None else view(dy, spec_of(y)).copy_(y)
-        self.state = torch.default_generator.get_state()
-        self.draws: bool | None = None  # until counted
-        self.alone = False
-
-    def output(self) -> Tensor:
-        """The layer's output as a tensor beside the slab."""
-        return output(self.case.layer, self.x)
-
-    def forward(self) -> None:
-        with self._random() or nullcontext():
-            self.shard.forward(self.x, self.out)
-
-    def _random(self) -> RandomMode | LentGenerator | None:
-        """What a run would use."""
-        if self.draws is False:
-            return None
-        return LentGenerator(self.state) if self.alone and self.draws else RandomMode(self.state)
-
-    def recompute_backward(self, recomputed: Callable[[], None] = lambda: None) -> Tensor:
-        """Calls `recomputed` halfway; returns the generator's state at that point."""
-        shard, mode = self.shard, self._random()
-        with mode or nullcontext():
-            graph = shard.graph(self.x, dx=self.dx is not None, targets=self.case.targets)
-        recomputed()
-        with no_draws() if self.draws is None else nullcontext():
-            shard.backward(graph, dy=self.dy, dx=self.dx)
-        return mode.state if mode else self.state
-
-    def graph(self) -> Tensor:
-        """A forward that keeps its graph: the output, or the loss of the last layer."""
-        leaf = self.x.data
-        if self.dx is not None:
-            leaf.requires_grad_()
-        y: Tensor = self.case.layer(leaf)
-        return y if self.case.targets is None else self.case.task.loss(y, self.case.targets)
-
-    def packed_bytes(self) -> int | None:
-        """Bytes of what such a graph keeps beside parameters and x, and of the output.
-
-        In a shard the output is the next layer's input, which that one does not count. None for
-        a layer that cannot be packed.
-        """
-        packing = self.shard.packing(self.x, None)
-        try:
-            with packing.hooks():
-                packing.pack(self.graph().detach())
-        except PackError:
-            return None
-        return packing.bytes
+    peak_bytes: int
+    time: Time
 
 
-def layer_cost(case: Case, load: int, samples: int) -> tuple[LayerCost, Tensor]:
-    """The case's bytes and times while `load` devices compute, and the layer's output."""
-    bench = Bench(case)
+def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> tuple[LayerCost, Tensor]:
+    """The case's bytes and times, and the layer's output; `shard` as in Bench."""
+    bench = Bench(case, lab.device, shard)
     memory = _memory(bench)
-    bench.draws, bench.alone = memory.draws != 0, load == 1
-    with loaded(bench, load):
-        (forward,) = timed(lambda: _elapsed(bench.forward), samples)
-        both, backward = timed(lambda: _halves(bench), samples)
+    bench.draws, bench.alone = memory.draws != 0, lab.load == 1
+    with loaded(bench, lab.load):
+        (forward,) = timed(lambda: elapsed(bench.forward, lab.queue), lab)
+        both, backward = timed(lambda: _halves(bench, lab.queue), lab)
     y = bench.output()
     return LayerCost(
         microbatch=len(case.x),
@@ -164,102 +94,178 @@ def layer_cost(case: Case, load: int, samples: int) -> tuple[LayerCost, Tensor]:
 
 
 def _memory(bench: Bench) -> Memory:
-    """Run each half once under the meter, and count what the forward draws."""
-    with MemoryMeter() as forward:
-        bench.forward()
-    torch.default_generator.set_state(bench.state)
+    """Run each half once under a meter, and count what the forward draws."""
+    source = bench.device.source
     packed = bench.packed_bytes()
-    torch.default_generator.set_state(bench.state)
-    with MemoryMeter() as graph:
+    source.set(bench.state)
+    bench.recompute_backward()  # what libraries take once is not the op's
+    source.set(bench.state)
+    meter = bench.device.meter()
+    with meter.op(None, None):
+        bench.forward()
+    forward_peak = meter.taken_bytes
+    source.set(bench.state)
+    with meter.op("graph", None):
         kept = bench.graph()
-    saved = graph.live_bytes
+    with meter.op(None, None):
+        pass
+    saved = meter.graph_bytes
     del kept
-    end = torch.default_generator.get_state()
-    with MemoryMeter() as backward:
+    end = source.get()
+    source.set(bench.state)
+    with meter.op(None, "graph"):
         again = bench.recompute_backward()
-    draws = count_draws(bench.state, end) if torch.equal(again, end) else None
-    return Memory(saved, packed, forward.peak_bytes, backward.peak_bytes, draws)
+    draws = source.count(bench.state, end) if torch.equal(again, end) else None
+    return Memory(saved, packed, forward_peak, meter.taken_bytes, draws)
 
 
-def update_cost(
-    case: Case, parameters: Sequence[nn.Parameter], load: int, samples: int
-) -> UpdateCost:
-    """An optimizer step of `parameters`, those of the case's layer that count in it.
+class Updates:
+    """Optimizer steps, or norms, on copies of some parameters, with real gradients.
 
-    The parameters themselves stay as they are: the step runs on copies, with real gradients.
+    `where`: on the device, or on the host for updates there.
     """
-    if not any(p.requires_grad for p in parameters):
-        return UpdateCost(0, 0, NO_TIME)
-    bench = Bench(case)
+
+    def __init__(
+        self, case: Case, grads: Sequence[Tensor], parameters: Sequence[nn.Parameter], where: Device
+    ) -> None:
+        twins = [nn.Parameter(p.detach().clone(), p.requires_grad) for p in parameters]
+        task = case.task
+        home = Shard([nn.ParameterList(twins)], task.optimizer, precision=task.precision)
+        masters, params = aligned(home.master_bytes), aligned(home.param_bytes)
+        home.write_params(params, masters)
+        self.shard = home
+        self.params = where.empty(home.param_bytes).copy_(params)
+        self.grads = where.empty(home.grad_bytes)
+        self.state = where.empty(STATE_ROOM * home.grad_bytes)
+        self.state[: home.master_bytes].copy_(masters)
+        home.bind_params(self.params)
+        home.bind_grads(self.grads)
+        for twin, grad in zip(home.trainable, grads, strict=True):
+            assert twin.grad is not None
+            twin.grad.copy_(grad)
+
+    def update(self) -> None:
+        """One step."""
+        self.shard.update(self.params, self.grads, self.state)
+
+    def norms(self) -> None:
+        """What N does, but for writing it down."""
+        self.shard.norms(self.grads)
+
+    def peak_bytes(self, meter: Meter) -> int:
+        """The most that a first or a later step takes beside its state."""
+        with meter.op(None, None):
+            self.update()
+        first = meter.taken_bytes
+        with meter.op(None, None):
+            self.update()
+        optimizer = self.shard.optimizer
+        made = self.shard.adopted_bytes if optimizer is not None and optimizer.piecewise else 0
+        return max(first - made, meter.taken_bytes)
+
+
+def gradients(case: Case, parameters: Sequence[nn.Parameter], bench: Bench) -> list[Tensor]:
+    """Real gradients of those of the layer's `parameters` that have any, where it computes."""
     bench.recompute_backward()
-    twins = [nn.Parameter(p.detach().clone(), p.requires_grad) for p in parameters]
-    shard = Shard([nn.ParameterList(twins)], case.task.optimizer)
-    params, grads = aligned(shard.param_bytes), aligned(shard.grad_bytes)
-    state = aligned(STATE_ROOM * shard.grad_bytes)
-    shard.write_params(params)
-    shard.bind_grads(grads)
-    for twin, parameter in zip(twins, parameters, strict=True):
-        if twin.grad is not None and parameter.grad is not None:
-            twin.grad.copy_(parameter.grad)
-
-    def update() -> None:
-        shard.update(params, grads, state)
-
-    with MemoryMeter() as first:
-        update()
-    with MemoryMeter() as later:
-        update()
-    piecewise = shard.optimizer is not None and shard.optimizer.piecewise
-    made = shard.state_bytes if piecewise else 0
-    peak = max(first.peak_bytes - made, later.peak_bytes)
-    with loaded(bench, load):
-        (duration,) = timed(lambda: _elapsed(update), samples)
-    return UpdateCost(shard.state_bytes, peak, duration)
+    own = dict(zip(map(id, _unique(case.layer)), bench.shard.parameters, strict=True))
+    found = [own[id(p)].grad for p in parameters if p.requires_grad]
+    return [torch.empty(0) if grad is None else grad.clone() for grad in found]
 
 
-@contextmanager
-def loaded(bench: Bench, load: int) -> Iterator[None]:
-    """Let `load - 1` threads do the same kind of work on copies, as other devices would."""
-    with ExitStack() as stack:
-        for _ in range(load - 1):
-            twin = Bench(replace(bench.case, layer=copy.deepcopy(bench.case.layer)))
-            twin.draws = bench.draws
-
-            def work(twin: Bench = twin) -> None:
-                twin.forward()
-                twin.recompute_backward()
-
-            stack.enter_context(busy(work))
-        yield
+def _unique(layer: nn.Module) -> list[nn.Parameter]:
+    return list({id(p): p for p in layer.parameters()}.values())
 
 
-def timed(sample: Callable[[], tuple[int, ...]], most: int) -> tuple[Time, ...]:
+def update_costs(
+    case: Case, parameters: Sequence[nn.Parameter], lab: Lab
+) -> tuple[UpdateCost, UpdateCost, NormCost | None]:
+    """An optimizer step of `parameters`, those of the case's layer that count in it, on the device
+    and on the host, and the norms of their gradients if updates wait for those.
+
+    The parameters themselves stay as they are: steps run on copies, with real gradients. Emulated
+    devices run the same code on the same cores as their host.
+    """
+    noted = needs_norms(case.task.precision, case.task.clip)
+    if not any(p.requires_grad for p in parameters):
+        nothing = UpdateCost(0, 0, NO_TIME)
+        return nothing, nothing, NormCost(0, NO_TIME) if noted else None
+    bench = Bench(case, lab.device)
+    bench.recompute_backward()
+    grads = gradients(case, parameters, bench)
+    updates = Updates(case, grads, parameters, lab.device)
+    norm = _norm_cost(updates, bench, lab) if noted else None
+    device = _update_cost(updates, bench, lab)
+    if lab.device.spec.kind == "cpu":
+        return device, device, norm
+    del updates
+    return device, _host_update_cost(case, grads, parameters, lab), norm
+
+
+def _update_cost(updates: Updates, bench: Bench, lab: Lab) -> UpdateCost:
+    peak = updates.peak_bytes(lab.device.meter())
+    with loaded(bench, lab.load):
+        (duration,) = timed(lambda: elapsed(updates.update, lab.queue), lab)
+    return UpdateCost(updates.shard.state_bytes, peak, duration)
+
+
+def _norm_cost(updates: Updates, bench: Bench, lab: Lab) -> NormCost:
+    meter = lab.device.meter()
+    with meter.op(None, None):
+        updates.norms()
+    with loaded(bench, lab.load):
+        (duration,) = timed(lambda: elapsed(updates.norms, lab.queue), lab)
+    return NormCost(meter.taken_bytes, duration)
+
+
+def _host_update_cost(
+    case: Case, grads: Sequence[Tensor], parameters: Sequence[nn.Parameter], lab: Lab
+) -> UpdateCost:
+    """In a thread like that of a run's updates, while copies go both ways as they do then."""
+    host = CpuDevice(lab.device.spec, 0)
+    updates = Updates(case, [grad.cpu() for grad in grads], parameters, host)
+    queue = lab.device.queue("host")
+    there = Lab(host, queue, 1, lab.samples)
+
+    def measured() -> UpdateCost:
+        peak = updates.peak_bytes(CpuMeter())
+        with copying(lab.device):
+            (duration,) = timed(lambda: elapsed(updates.update, queue), there)
+        return UpdateCost(updates.shard.state_bytes, peak, duration)
+
+    return apart(queue, measured)
+
+
+def timed(sample: Callable[[], tuple[int, ...]], lab: Lab) -> tuple[Time, ...]:
     """The spread of each duration (ns) that `sample` gives, after one call to warm up.
 
-    It is called `most` times, and less often where its first duration is long. In a run other
-    shards were in the caches since this one was last there, so they are filled with something
-    else before every sample.
+    It is called `lab.samples` times, and less often where its first duration is long. In a run
+    other shards were in the caches since this one was last there, so they are filled with
+    something else before every sample.
     """
     sample()
-    crowd = torch.zeros(CACHE_BYTES, dtype=torch.uint8)
+    crowd = torch.zeros(CROWD_BYTES, dtype=torch.uint8, device=lab.device.where)
     rows: list[tuple[int, ...]] = []
-    while len(rows) < most and (len(rows) < FEWEST or sum(r[0] for r in rows) < ENOUGH_NS):
+    while len(rows) < lab.samples and (len(rows) < FEWEST or sum(r[0] for r in rows) < ENOUGH_NS):
         crowd.add_(1)
         rows.append(sample())
     spread = np.percentile(np.array(rows) / 1000, [10, 50, 90], axis=0).round()
     return tuple(Time(int(mid), int(low), int(top), len(rows)) for low, mid, top in spread.T)
 
 
-def _elapsed(work: Callable[[], object]) -> tuple[int]:
-    start = time.perf_counter_ns()
+def elapsed(work: Callable[[], object], queue: Queue) -> tuple[int]:
+    """How long (ns) the queue is at it."""
+    start = queue.mark()
     work()
-    return (time.perf_counter_ns() - start,)
+    end = queue.mark()
+    until(end)
+    return (round((end.seconds() - start.seconds()) * 1e9),)
 
 
-def _halves(bench: Bench) -> tuple[int, int]:
+def _halves(bench: Bench, queue: Queue) -> tuple[int, int]:
     """How long recomputation and backward last, and backward alone."""
-    marks: list[int] = []
-    start = time.perf_counter_ns()
-    bench.recompute_backward(lambda: marks.append(time.perf_counter_ns()))
-    end = time.perf_counter_ns()
-    return end - start, end - marks[0]
+    marks = [queue.mark()]
+    bench.recompute_backward(lambda: marks.append(queue.mark()))
+    end = queue.mark()
+    until(end)
+    start, middle, last = (mark.seconds() for mark in (*marks, end))
+    return round((last - start) * 1e9), round((last - middle) * 1e9)

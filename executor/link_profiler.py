@@ -7,48 +7,63 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
 
 import torch
+from torch import Tensor
 
-from executor.device import CpuDevice, use_threads
+from executor.device import Device, HostMemory, Queue, QueueKind, apart, until, use_threads
 from profiles.schema import Link, Rate
 
 LARGEST = 8 << 20
 SLAB_BYTES = 2 * LARGEST  # room for one copy in each direction
 
-Copy = Callable[[int], None]  # copies so many bytes
+Copy = Callable[[int], None]  # copies so many bytes, and returns when they are there
 
 
-def links(device: CpuDevice, bytes_per_s: int, samples: int) -> tuple[Link, ...]:
-    """h2d, d2h and d2d of `device`, whose slab holds SLAB_BYTES.
+class _Line:
+    """One direction of a device, its copies launched in a thread like that of a run."""
 
-    `bytes_per_s` is the expected rate of the slower link: none of its copies lasts long over 20 ms.
+    def __init__(self, device: Device, kind: QueueKind, launch: Copy) -> None:
+        self.queue = device.queue(kind)
+        self._launch = launch
+
+    def copy(self, count: int) -> None:
+        self._launch(count)
+        until(self.queue.mark())
+
+
+def links(
+    device: Device, memory: HostMemory, bytes_per_s: int | None, samples: int
+) -> tuple[Link, ...]:
+    """h2d, d2h and d2d of `device`, whose slab holds SLAB_BYTES, with host memory of `memory`.
+
+    `bytes_per_s` is the expected rate of the slower link, where one is known: none of its copies
+    lasts long over 20 ms.
     """
-    large = min(LARGEST, max(4096, bytes_per_s // 50))
-    host_in, host_out = torch.zeros(2, LARGEST, dtype=torch.uint8)
+    large = LARGEST if bytes_per_s is None else min(LARGEST, max(4096, bytes_per_s // 50))
+    host_in, host_out = memory.take(LARGEST).zero_(), memory.take(LARGEST).zero_()
     slab_in, slab_out = device.slab[:LARGEST], device.slab[LARGEST : 2 * LARGEST]
-
-    def h2d(count: int) -> None:
-        device.copy_in(slab_in[:count], host_in[:count])
-
-    def d2h(count: int) -> None:
-        device.copy_out(host_out[:count], slab_out[:count])
-
-    def d2d(count: int) -> None:
-        slab_in[:count].copy_(slab_out[:count])
-
-    inside = _rate(d2d, LARGEST, samples)
-    alone = [_rate(copy, large, samples) for copy in (h2d, d2h)]
-    with busy(lambda: d2h(large)):
-        both = [_rate(h2d, large, samples)]
-    with busy(lambda: h2d(large)):
-        both.append(_rate(d2h, large, samples))
+    h2d = _Line(device, "h2d", lambda n: device.copy_in(slab_in[:n], host_in[:n]))
+    d2h = _Line(device, "d2h", lambda n: device.copy_out(host_out[:n], slab_out[:n]))
+    d2d = _Line(device, "compute", lambda n: _inside(slab_in[:n], slab_out[:n]))
+    inside = apart(d2d.queue, lambda: _rate(d2d.copy, LARGEST, samples))
+    rates = {}
+    for kind, mine, other in (("h2d", h2d, d2h), ("d2h", d2h, h2d)):
+        measure = partial(_rate, mine.copy, large, samples)
+        alone = apart(mine.queue, measure)
+        with busy(partial(other.copy, large), other.queue):
+            rates[kind] = alone, apart(mine.queue, measure)
     return (
-        Link("h2d", alone[0], both[0]),
-        Link("d2h", alone[1], both[1]),
+        Link("h2d", *rates["h2d"]),
+        Link("d2h", *rates["d2h"]),
         Link("d2d", inside, inside),
     )
+
+
+def _inside(target: Tensor, source: Tensor) -> None:
+    target.copy_(source)
 
 
 def _rate(copy: Copy, large: int, samples: int) -> Rate:
@@ -77,16 +92,20 @@ def _median_us(copy: Copy, count: int, samples: int) -> float:
 
 
 @contextmanager
-def busy(work: Callable[[], None]) -> Iterator[None]:
+def busy(work: Callable[[], None], queue: Queue | None = None) -> Iterator[None]:
     """`work` again and again in a thread of its own, for as long as the context lasts.
 
-    Its ops use as many threads as those of the caller, which is not so by itself.
+    It launches into `queue`; without one its ops use as many threads as those of the caller,
+    which is not so by itself.
     """
     done = threading.Event()
     threads = torch.get_num_threads()
 
     def loop() -> None:
-        use_threads(threads)
+        if queue is None:
+            use_threads(threads)
+        else:
+            queue.enter()
         while not done.is_set():
             work()
 

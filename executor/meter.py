@@ -1,6 +1,8 @@
 """What an op allocates: the peak of all tensor storages born while it runs."""
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeGuard
 
 import torch
@@ -54,6 +56,29 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _leave(self, key: int) -> None:
         self.live_bytes -= self._alive.pop(key)[1]
+
+
+class CpuMeter:
+    """The transients of ops that one thread runs, one after another, and the graphs they leave.
+
+    taken_bytes: the most alive at once in the last op, graph_bytes of them in other live graphs.
+    """
+
+    def __init__(self) -> None:
+        self.taken_bytes = 0
+        self.graph_bytes = 0
+        self._graphs: dict[object, MemoryMeter] = {}
+
+    @contextmanager
+    def op(self, makes: object | None, ends: object | None) -> Iterator[None]:
+        """Measure one op; a graph goes on with the meter that saw it made."""
+        meter = self._graphs.pop(ends, None) or MemoryMeter()
+        self.graph_bytes = sum(graph.live_bytes for graph in self._graphs.values())
+        with meter.restart():
+            yield
+        if makes is not None:
+            self._graphs[makes] = meter
+        self.taken_bytes = self.graph_bytes + meter.peak_bytes
 
 
 def _storage(value: object) -> int | None:

@@ -4,88 +4,26 @@ Nothing here waits or decides. An op gets its buffers as uint8 tensors of the va
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from executor.batches import Batches, inputs_of, targets_of
-from executor.device import CpuDevice
+from executor.batches import inputs_of, targets_of
+from executor.device import Mark
 from executor.errors import RunError
-from executor.flat import Spec, view
-from executor.meter import MemoryMeter
-from executor.rng import Guard, LentGenerator, RandomMode, TaskRng, no_draws
+from executor.flat import view
+from executor.live import LiveTask, Place
+from executor.rng import LentGenerator, RandomMode, no_draws
 from executor.shard import Graph, Shard
-from executor.store import HostTask
 from plans.capacity import value_bytes
 from plans.schema import Memory, Op, OpName, Role, parse_id
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
-
-class LiveTask:
-    """A task while it runs: its shards in the store and on devices, its batches and numbers."""
-
-    def __init__(self, host: HostTask, threads: int, on_step: Callable[[str, int, float], None]):
-        plan = host.plan
-        self.host = host
-        self.plan = plan
-        self.rng = TaskRng(host.rng_state, [s.rng_draws for s in plan.shards], plan.microbatches)
-        self.batches = Batches(plan, host.task, threads, self.rng.prepare)
-        self.boundaries: dict[tuple[str, int], Spec] = {}  # ("x" or "dx", shard)
-        self.graphs: dict[tuple[int, int], Graph] = {}  # (shard, microbatch) between F and B
-        self._replicas: dict[tuple[int, int], Shard] = {}
-        self._losses: dict[int, dict[int, float]] = {}
-        self._on_step = on_step
-
-    def replica(self, shard: int, device: int) -> Shard:
-        """The shell that computes this shard on this device."""
-        if (shard, device) not in self._replicas:
-            self._replicas[shard, device] = self.host.shards[shard].replica()
-        return self._replicas[shard, device]
-
-    def boundary(self, role: str, shard: int, spec: Spec) -> None:
-        """Remember how the boundary before `shard` lies in its buffer; it must never change."""
-        known = self.boundaries.setdefault((role, shard), spec)
-        if known != spec:
-            raise RunError(
-                f"the boundary before shard {shard} was {list(known.shape)} and is now "
-                f"{list(spec.shape)}; a timetable needs equal shapes"
-            )
-
-    def loss(self, step: int, microbatch: int, value: float) -> None:
-        """Note a microbatch's part of the loss; the step is reported when all are there."""
-        parts = self._losses.setdefault(step, {})
-        parts[microbatch] = value
-        if len(parts) == self.plan.microbatches:
-            del self._losses[step]
-            self._on_step(self.plan.name, step, sum(parts[m] for m in sorted(parts)))
-
-
-class Place:
-    """Where an op runs: a device, its number in the plan, and the bytes seen in use there.
-
-    peak_bytes: most of slab and transients together; slab_bytes: end of the last byte touched.
-    `alone`: no other device computes in this run.
-    """
-
-    def __init__(self, number: int, device: CpuDevice, guard: Guard, alone: bool) -> None:
-        self.number = number
-        self.device = device
-        self.guard = guard
-        self.alone = alone
-        self.peak_bytes = 0
-        self.slab_bytes = 0
-        self.graphs: dict[tuple[str, int, int], MemoryMeter] = {}  # those alive and measured
-
-    def took(self, count: int) -> None:
-        """So many bytes of the device were in use at once."""
-        self.peak_bytes = max(self.peak_bytes, count)
-
-    def touched(self, end: int) -> None:
-        """The slab was used up to this byte."""
-        self.slab_bytes = max(self.slab_bytes, end)
+Told = Callable[[Mark], None]  # called with the mark behind the op that asked for it
 
 
 @dataclass(frozen=True)
@@ -102,30 +40,25 @@ class Work:
     reads: Mapping[str, Tensor]
     writes: Mapping[str, Tensor]
 
-    def run(self, round_index: int) -> None:
-        """Do the op for this round."""
+    def run(self, round_index: int) -> Told:
+        """Launch the op for this round; what to call with the mark behind it."""
         handler = _HANDLERS[self.name.kind]
         if not self.is_metered(round_index):
-            handler(self, self.first_step + round_index)
-            return
-        name = self.name
-        key = self.task.plan.name, name.number, name.index
-        kept = self.place.graphs.pop(key, None) if name.kind == "B" else None
-        meter = kept or MemoryMeter()
-        others = sum(graph.live_bytes for graph in self.place.graphs.values())
-        with meter.restart():
-            handler(self, self.first_step)
-        if name.kind == "F" and self.activations != "recompute":
-            self.place.graphs[key] = meter
-        taken = others + meter.peak_bytes
-        self.place.took(self.memory.slab_bytes + taken)
-        if taken > self.memory.reserve_bytes:
-            live = f", {others} of them in other live graphs," if others else ""
+            return handler(self, self.first_step + round_index) or _untold
+        kind, key = self.name.kind, (self.task.plan.name, self.name.number, self.name.index)
+        makes = key if kind == "F" and self.activations != "recompute" else None
+        meter = self.place.meter
+        with meter.op(makes, key if kind == "B" else None):
+            told = handler(self, self.first_step)
+        self.place.took(self.memory.slab_bytes + meter.taken_bytes)
+        if meter.taken_bytes > self.memory.reserve_bytes:
+            live = f", {meter.graph_bytes} of them in live graphs," if meter.graph_bytes else ""
             raise RunError(
-                f"took {taken} bytes beside its buffers{live} but its program reserves "
+                f"took {meter.taken_bytes} bytes beside its buffers{live} but its program reserves "
                 f"{self.memory.reserve_bytes} on device {self.place.number}; "
                 "profile again or lower the microbatch"
             )
+        return told or _untold
 
     def is_metered(self, round_index: int) -> bool:
         """Whether this op's transients are measured in this round."""
@@ -139,6 +72,10 @@ class Work:
     def source(self, role: str) -> Tensor:
         """The bytes that play `role`; none when the value is empty."""
         return self.reads.get(role, _NOTHING)
+
+
+def _untold(end: Mark) -> None:
+    """Most ops have nobody to tell."""
 
 
 def resolve(
@@ -157,7 +94,7 @@ def resolve(
         return {r: flats[b][: value_bytes(name, r, task.plan)] for r, b in roles.items()}
 
     if name.kind in "FB":
-        task.replica(name.number, place.number)
+        task.replica(name.number, place)
     place.took(memory.slab_bytes)
     return Work(op, name, task, place, first_step, memory, metered, cut(op.reads), cut(op.writes))
 
@@ -170,14 +107,14 @@ def _random(work: Work, step: int) -> Iterator[None]:
     generator as well, except where ops are metered anyway: there an unannounced draw is found in
     the very op that made it.
     """
-    task, name = work.task, work.name
+    task, name, source = work.task, work.name, work.place.device.source
     state = task.rng.state(step, name.index, name.number)
-    metered = work.is_metered(step - work.first_step)
-    if task.plan.shards[name.number].rng_draws == 0 and not metered:
+    watched = source.shared and work.is_metered(step - work.first_step)
+    if task.plan.shards[name.number].rng_draws == 0 and not watched:
         yield
     else:
-        alone = work.place.alone and not metered
-        with LentGenerator(state) if alone else RandomMode(state) as mode:
+        alone = work.place.alone and not watched
+        with LentGenerator(state, source) if alone else RandomMode(state) as mode:
             yield
         state = mode.state
     task.rng.finish(step, name.index, name.number, state)
@@ -186,10 +123,11 @@ def _random(work: Work, step: int) -> Iterator[None]:
 @contextmanager
 def _no_random(work: Work, step: int) -> Iterator[None]:
     """A backward must not draw: found as it does where ops are metered anyway, else afterwards."""
-    if work.is_metered(step - work.first_step):
-        with no_draws():
-            yield
-    else:
+    metered = work.is_metered(step - work.first_step)
+    watch: AbstractContextManager[object] = nullcontext()
+    if work.place.device.source.shared and metered:
+        watch = no_draws()
+    with watch:
         yield
     work.place.guard.check()
 
@@ -202,7 +140,7 @@ def _input(work: Work) -> Tensor:
 
 def _forward(work: Work, step: int) -> None:
     task, number = work.task, work.name.number
-    shard = task.replica(number, work.place.number)
+    shard = task.replica(number, work.place)
     shard.bind_params(work.source("param"))
     x, out = _input(work), work.writes["y"]
     with _random(work, step):
@@ -216,9 +154,9 @@ def _forward(work: Work, step: int) -> None:
     task.boundary("x", number + 1, spec)
 
 
-def _backward(work: Work, step: int) -> None:
+def _backward(work: Work, step: int) -> Told | None:
     task, number = work.task, work.name.number
-    shard = task.replica(number, work.place.number)
+    shard = task.replica(number, work.place)
     shard.bind_params(work.source("param"))
     shard.bind_grads(work.writes.get("grad", _NOTHING))
     graph, dy = _graph(work, shard, step), None
@@ -228,8 +166,9 @@ def _backward(work: Work, step: int) -> None:
         done = shard.backward(graph, dy=dy, dx=work.writes.get("dx"), add="grad" in work.reads)
     if done.dx is not None:
         task.boundary("dx", number, done.dx)
-    if done.loss is not None:
-        task.loss(step, work.name.index, done.loss)
+    if done.loss is None:
+        return None
+    return partial(task.loss, step, work.name.index, work.place.device.later(done.loss))
 
 
 def _graph(work: Work, shard: Shard, step: int) -> Graph:
@@ -243,21 +182,30 @@ def _graph(work: Work, shard: Shard, step: int) -> Graph:
     last = number == len(task.plan.shards) - 1
     targets = targets_of(task.batches, work.source("batch")) if last else None
     with _random(work, step):
-        return shard.graph(x, dx="dx" in work.writes, targets=targets)
+        scale = task.scale.to(work.place.device.where).scale if task.scale and last else None
+        return shard.graph(x, dx="dx" in work.writes, targets=targets, scale=scale)
 
 
 def _update(work: Work, step: int) -> None:
     shard = work.task.host.shards[work.name.number]
-    shard.update(work.source("param"), work.source("grad"), work.reads.get("state"))
+    scaling = work.task.scaling(work.reads.get("norm"))
+    shard.update(work.source("param"), work.source("grad"), work.reads.get("state"), scaling)
 
 
-def _prefetch(work: Work, step: int) -> None:
+def _norm(work: Work, step: int) -> None:
+    """On the device, where the gradients are."""
+    shard = work.task.host.shards[work.name.number]
+    work.task.note(work.name.number, shard.norms(work.source("grad")), work.writes["norm"])
+
+
+def _prefetch(work: Work, step: int) -> Told | None:
     (role,) = work.writes
-    if role == "batch":
-        batch = work.task.batches.take(step, work.name.index)
-        work.place.device.copy_in(work.writes[role], batch)
-    else:
+    if role != "batch":
         work.place.device.copy_in(work.writes[role], work.reads[role])
+        return None
+    batch = work.task.batches.take(step, work.name.index)
+    work.place.device.copy_in(work.writes[role], batch)
+    return partial(work.task.batches.sent, batch)
 
 
 def _spill(work: Work, step: int) -> None:
@@ -271,11 +219,12 @@ def _reduce(work: Work, step: int) -> None:
         shard.add_grads(work.writes["grad"], work.source("other"))
 
 
-_HANDLERS: dict[str, Callable[[Work, int], None]] = {
+_HANDLERS: dict[str, Callable[[Work, int], Told | None]] = {
     "F": _forward,
     "B": _backward,
     "U": _update,
     "R": _reduce,
+    "N": _norm,
     "P": _prefetch,
     "S": _spill,
     "X": _spill,

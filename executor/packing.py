@@ -95,7 +95,8 @@ class Packing:
                 f"packs {offset + size} bytes or more for its backward, the plan has "
                 f"{self._saved.numel()}; profile and build again"
             )
-        values = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,), (1,))
+        values = torch.empty(0, dtype=torch.uint8, device=storage.device)
+        values.set_(storage, 0, (size,), (1,))
         self._saved[offset : offset + size].copy_(values)
 
     def move(self, param: Tensor, x: Tensor, saved: Tensor) -> None:
@@ -108,7 +109,7 @@ class Packing:
             return note
         flat = self._flats[note.flat]
         begin = int(flat.storage_offset()) * flat.itemsize + note.offset
-        return torch.empty(0, dtype=note.dtype).set_(
+        return torch.empty(0, dtype=note.dtype, device=flat.device).set_(
             flat.untyped_storage(), begin // note.dtype.itemsize, note.shape, note.stride
         )
 

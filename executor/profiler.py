@@ -1,6 +1,6 @@
 """The profiler: what every layer of a workload costs on a device, measured once.
 
-The device is emulated: it has the memory and the link rates it is told to have, and computes
+A CPU device is emulated: it has the memory and the link rates it is told to have, and computes
 on one core. Layers and copies run through the code that a run uses.
 """
 
@@ -13,41 +13,52 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from executor import link_profiler
-from executor.device import CpuDevice, use_threads
-from executor.errors import UsageError
-from executor.flat import flat_bytes, spec_of
+from executor.bench import Case, on_device
+from executor.contention import contention, warm_up
+from executor.cuda_machine import describe, update_threads, usable
+from executor.device import Device, HostMemory, use_threads
+from executor.errors import UsageError, WorkloadError
 from executor.layer_check import batch, blamed, check_chain, layer_place
-from executor.layer_profiler import Case, layer_cost, update_cost
+from executor.layer_profiler import Lab, layer_cost, update_costs
 from executor.layers import split, ties
+from executor.machine import apply, host_memory, open_devices
+from executor.precision import needs_norms, norm_bytes
+from executor.shard import Shard
+from executor.store import free_host_bytes
 from executor.workload import Task, build, load
 from plans.schema import Device as DeviceSpec
 from profiles import console, schema
 from profiles.codec import align
-from profiles.units import show_bytes, show_us
+from profiles.units import LARGEST, show_bytes, show_us
 
 HOST_SHARE = 0.8  # of the memory that is available now
 THREADS = 1  # of each emulated device
 SLOWEST = 100_000  # bytes per second of a link; over a slower one even a small copy lasts long
+
+PLAIN = schema.Numerics()
 
 Tick = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Options:
-    """The machine to emulate: `devices` of device_bytes each, with links as in `emulation`.
+    """The machine: `devices` of device_bytes each, emulated with links as in `emulation`.
 
+    emulation None: CUDA devices, with as much memory as is free where device_bytes is None.
     samples: of each time, fewer where one is long. host_bytes None: what the machine has free.
     """
 
-    device_bytes: int
-    emulation: schema.Emulation
+    device_bytes: int | None
+    emulation: schema.Emulation | None
     devices: int = 2
     samples: int = 9
     host_bytes: int | None = None
+    numerics: schema.Numerics = PLAIN
 
 
 def profile(ref: str, options: Options) -> schema.Profile:
@@ -55,15 +66,45 @@ def profile(ref: str, options: Options) -> schema.Profile:
     _check(options)
     tasks, digest = load(ref)
     workload = schema.Workload(ref, digest)
+    apply(options.numerics)
     threads = torch.get_num_threads()
-    use_threads(THREADS)
+    (device,), memory = open_devices([_spec(options)], [link_profiler.SLAB_BYTES]), _memory(options)
     try:
-        machine = _machine(options)
+        lab = _lab(device, options)
+        usable = _usable(device, options)
+        links = _links(device, memory, options)
         with tqdm(total=0, unit="layer", disable=None, file=sys.stderr) as bar:
-            measured = tuple(_task(task, workload, options, bar) for task in tasks)
+            measured = tuple(_task(task, workload, lab, bar) for task in tasks)
     finally:
+        device.close()
+        memory.close()
         use_threads(threads)
-    return schema.Profile(machine=machine, tasks=measured, provenance=_provenance(options))
+    return schema.Profile(
+        machine=_machine(device.spec, usable, links, options),
+        tasks=measured,
+        provenance=_provenance(device, lab),
+    )
+
+
+def _spec(options: Options) -> DeviceSpec:
+    """The device that measures, for now with room for the copies of the link profiler only."""
+    slab = link_profiler.SLAB_BYTES
+    if options.emulation:
+        return DeviceSpec("cpu", "cpu", slab, THREADS, options.emulation)
+    most = options.device_bytes or LARGEST
+    return DeviceSpec("cuda:0", "cuda", most, update_threads(_cores(), options.devices))
+
+
+def _memory(options: Options) -> HostMemory:
+    return host_memory([_spec(options)])
+
+
+def _lab(device: Device, options: Options) -> Lab:
+    """Emulated devices share the cores that they compute with, others share nothing."""
+    queue = device.queue("compute")
+    queue.enter()
+    warm_up(device)
+    return Lab(device, queue, options.devices if options.emulation else 1, options.samples)
 
 
 def table(measured: schema.Profile) -> str:
@@ -90,45 +131,63 @@ def microbatch_sizes(batch_size: int) -> list[int]:
 
 def _check(options: Options) -> None:
     """UsageError for a machine that cannot be."""
+    limits = [("--devices", options.devices, 1, 64), ("--samples", options.samples, 1, 1000)]
     link = options.emulation
-    limits = (
-        ("--devices", options.devices, 1, 64),
-        ("--samples", options.samples, 1, 1000),
-        ("--latency-us", link.latency_us, 0, 100_000),
-    )
+    if link:
+        limits.append(("--latency-us", link.latency_us, 0, 100_000))
     for flag, value, least, most in limits:
         if value < least:
             raise UsageError(f"{flag} is {value}; {least} is the least")
         if value > most:
             raise UsageError(f"{flag} is {value}; {most} is the most")
-    for flag, rate in (("--h2d", link.h2d_bytes_per_s), ("--d2h", link.d2h_bytes_per_s)):
+    rates = (("--h2d", link.h2d_bytes_per_s), ("--d2h", link.d2h_bytes_per_s)) if link else ()
+    for flag, rate in rates:
         if rate < SLOWEST:
             raise UsageError(f"{flag} is {rate} bytes per second; {SLOWEST} is the least")
 
 
-def _task(
-    task: Task, workload: schema.Workload, options: Options, bar: "tqdm[None]"
-) -> schema.Task:
+def _task(task: Task, workload: schema.Workload, lab: Lab, bar: "tqdm[None]") -> schema.Task:
     model, _ = build(task)
     with blamed(f"task {task.name}"):
         layers = split(model)
     inputs, targets = batch(task)
-    check_chain(task, layers, inputs, targets)
     sizes = microbatch_sizes(len(inputs))
+    _check_layers(task, layers, inputs, targets, lab.device)
     bar.total += len(layers) * len(sizes)
     bar.set_description(task.name)
+    trainable = {id(p) for p in model.parameters() if p.requires_grad}
+    optimizer = _optimizer_name(task, list(model.parameters()))
+    measured = tuple(_layers(task, layers, inputs, targets, lab, bar.update))
+    fit = {cost.microbatch for cost in measured[0].costs}
     return schema.Task(
         name=task.name,
         workload=workload,
         steps=task.steps,
         batch=len(inputs),
-        optimizer=_optimizer_name(task, list(model.parameters())),
+        optimizer=optimizer,
         batches=tuple(
-            schema.BatchCost(n, align(inputs[:n].nbytes) + align(targets[:n].nbytes)) for n in sizes
+            schema.BatchCost(n, align(inputs[:n].nbytes) + align(targets[:n].nbytes))
+            for n in sizes
+            if n in fit
         ),
         ties=ties(layers),
-        layers=tuple(_layers(task, layers, inputs, targets, options, bar.update)),
+        precision=task.precision,
+        norm_bytes=norm_bytes(len(trainable)) if needs_norms(task.precision, task.clip) else 0,
+        layers=measured,
     )
+
+
+def _check_layers(
+    task: Task, layers: list[nn.Module], inputs: Tensor, targets: Tensor, device: Device
+) -> None:
+    """Run as much of the batch as the device holds through all layers, to refuse bad ones."""
+    for size in reversed(microbatch_sizes(len(inputs))):
+        try:
+            check_chain(task, layers, inputs[:size], targets[:size], device)
+        except torch.OutOfMemoryError:
+            continue
+        return
+    raise WorkloadError(f"task {task.name}: not even one sample fits the device")
 
 
 def _layers(
@@ -136,7 +195,7 @@ def _layers(
     layers: list[nn.Module],
     inputs: Tensor,
     targets: Tensor,
-    options: Options,
+    lab: Lab,
     tick: Tick,
 ) -> list[schema.Layer]:
     """All layers in turn, each on the boundaries that the one before it gave."""
@@ -152,32 +211,42 @@ def _layers(
         owned = [p for p in layer.parameters() if id(p) not in seen]
         seen |= {id(p) for p in owned}
         with blamed(layer_place(task, index, layer)):
+            shard = on_device(cases[0], lab.device)
             costs = []
             for case in cases:
-                cost, xs[len(case.x)] = layer_cost(case, options.devices, options.samples)
+                try:
+                    cost, y = layer_cost(case, lab, shard)
+                except torch.OutOfMemoryError:
+                    xs = {size: x for size, x in xs.items() if size < len(case.x)}
+                    break
+                xs[len(case.x)] = y
                 costs.append(cost)
                 tick()
-            measured.append(_layer(cases[-1], owned, tuple(costs), options))
-    return measured
+            if not costs:
+                raise WorkloadError("does not fit the device with the smallest microbatch")
+            del shard
+            measured.append(_layer(cases[len(costs) - 1], owned, tuple(costs), lab))
+    fit = set(xs)  # in all layers
+    return [replace(m, costs=tuple(c for c in m.costs if c.microbatch in fit)) for m in measured]
 
 
 def _layer(
-    case: Case,
-    owned: list[nn.Parameter],
-    costs: tuple[schema.LayerCost, ...],
-    options: Options,
+    case: Case, owned: list[nn.Parameter], costs: tuple[schema.LayerCost, ...], lab: Lab
 ) -> schema.Layer:
     """A layer's record; `case` is the whole batch, `owned` the parameters that count in it."""
-    update = update_cost(case, owned, options.devices, options.samples)
+    update, host, norm = update_costs(case, owned, lab)
+    held = Shard([nn.ParameterList(owned)], case.task.optimizer, precision=case.task.precision)
     return schema.Layer(
         name=type(case.layer).__name__,
-        param_bytes=flat_bytes(spec_of(p) for p in owned),
-        grad_bytes=flat_bytes(spec_of(p) for p in owned if p.requires_grad),
+        param_bytes=held.param_bytes,
+        grad_bytes=held.grad_bytes,
         state_bytes=update.state_bytes,
         buffer_bytes=sum(align(b.nbytes) for b in case.layer.buffers()),
-        update_peak_bytes=update.peak_bytes,
+        update_peak_bytes=max(update.peak_bytes, host.peak_bytes),
         update_device=update.time,
-        update_host=update.time,  # the same code on the same cores
+        update_host=host.time,  # on emulated devices the same code on the same cores
+        norm=norm.time if norm and held.grad_bytes else None,
+        norm_peak_bytes=norm.peak_bytes if norm else 0,
         costs=costs,
     )
 
@@ -189,51 +258,60 @@ def _optimizer_name(task: Task, parameters: list[nn.Parameter]) -> str:
         return type(task.optimizer(parameters)).__name__
 
 
-def _machine(options: Options) -> schema.Machine:
+def _usable(device: Device, options: Options) -> int:
+    """What plans may use of the device; before anything was measured there."""
+    if options.emulation and options.device_bytes:
+        return options.device_bytes
+    return usable(device.where, options.device_bytes)
+
+
+def _links(device: Device, memory: HostMemory, options: Options) -> tuple[schema.Link, ...]:
     emulation = options.emulation
-    slowest = min(emulation.h2d_bytes_per_s, emulation.d2h_bytes_per_s)
-    spec = DeviceSpec(
-        name="cpu",
-        kind="cpu",
-        budget_bytes=link_profiler.SLAB_BYTES,
-        threads=THREADS,
-        emulation=emulation,
-    )
-    links = link_profiler.links(CpuDevice(spec, link_profiler.SLAB_BYTES), slowest, options.samples)
+    slowest = min(emulation.h2d_bytes_per_s, emulation.d2h_bytes_per_s) if emulation else None
+    return link_profiler.links(device, memory, slowest, options.samples)
+
+
+def _machine(
+    spec: DeviceSpec, usable_bytes: int, links: tuple[schema.Link, ...], options: Options
+) -> schema.Machine:
     devices = tuple(
         schema.Device(
-            name=f"cpu{number}",
-            kind="cpu",
-            usable_bytes=options.device_bytes,
-            threads=THREADS,
+            name=f"{spec.kind}{number}",
+            kind=spec.kind,
+            usable_bytes=usable_bytes,
+            threads=spec.threads,
             links=links,
-            emulation=emulation,
+            emulation=spec.emulation,
         )
         for number in range(options.devices)
     )
-    host = schema.Host(options.host_bytes or _free_bytes(), os.cpu_count() or 1)
-    return schema.Machine(devices, host, load=options.devices)
+    host = schema.Host(options.host_bytes or _free_bytes(), _cores())
+    load = options.devices if options.emulation else 1
+    return schema.Machine(devices, host, load=load, numerics=options.numerics)
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
 
 
 def _free_bytes() -> int:
     """A share of the memory that is available; of all memory where that is not known."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        kib = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-        return int(kib * 1024 * HOST_SHARE)
-    except (OSError, StopIteration, ValueError):
-        pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        return int(pages * page * HOST_SHARE)
+    free = free_host_bytes()
+    if free is None:
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(free * HOST_SHARE)
 
 
-def _provenance(options: Options) -> dict[str, str]:
-    return {
+def _provenance(device: Device, lab: Lab) -> dict[str, str]:
+    noted = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "cpu": _cpu_model(),
-        "timing": f"emulated devices, {options.devices} computing at once",
     }
+    if device.spec.kind == "cuda":
+        return noted | describe(device.where) | {"compute beside copies": contention(device)}
+    return noted | {"timing": f"emulated devices, {lab.load} computing at once"}
 
 
 def _cpu_model() -> str:

@@ -7,18 +7,28 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import torch
 from tqdm import tqdm
 
-from executor.errors import RunError, UsageError
+from executor.device import Mark
+from executor.errors import RunError, UsageError, one_line
 from plans.runlog import End, Header, Line, OpRecord, StepRecord, encode
 from plans.schema import Plan
 
 T = TypeVar("T")
 
 _SILENCE_S = 10.0  # between log lines where there is no bar
+
+
+class _Launched(NamedTuple):
+    segment: int
+    id: str
+    round: int
+    start: Mark
+    end: Mark
+    metered: bool
 
 
 class Recorder:
@@ -32,7 +42,8 @@ class Recorder:
         self.losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.ended_us: dict[str, int] = {}  # when a task's latest step was complete
         self.finished: float = time.perf_counter()  # when the latest op ended
-        self._ops: deque[OpRecord] = deque()
+        self._ops: deque[_Launched] = deque()
+        self._open: list[_Launched] = []  # launched, and not ended when it was last looked at
         self._steps: deque[StepRecord] = deque()
         self._origin = time.perf_counter()
         self._out = out
@@ -53,10 +64,11 @@ class Recorder:
         """µs since the run began."""
         return int((time.perf_counter() - self._origin) * 1e6)
 
-    def op(self, segment: int, op_id: str, round_index: int, start: int, metered: bool) -> None:
-        """Note an op that ends now."""
-        self._ops.append(OpRecord(segment, op_id, round_index, start, self.now(), metered))
-        self.finished = time.perf_counter()
+    def op(
+        self, segment: int, op_id: str, round_index: int, start: Mark, end: Mark, metered: bool
+    ) -> None:
+        """Note an op that was launched between two marks."""
+        self._ops.append(_Launched(segment, op_id, round_index, start, end, metered))
 
     def step(self, task: str, step: int, loss: float) -> None:
         """Note a step's loss."""
@@ -67,7 +79,7 @@ class Recorder:
 
     def drain(self) -> None:
         """Write what has come in, and say how far the run is."""
-        ops, steps = _empty(self._ops), _empty(self._steps)
+        ops, steps = self._ended(), _empty(self._steps)
         self._write([*ops, *steps])
         self._done += len(steps)
         if self._bar is not None:
@@ -101,6 +113,23 @@ class Recorder:
                 raise RunError(f"{self._out}: {reason}") from None
         return end.actual_us
 
+    def _ended(self) -> list[OpRecord]:
+        """The ops whose marks were reached since the last call; the others are kept."""
+        self._open += _empty(self._ops)
+        ended = [op for op in self._open if _is_ended(op)]
+        known = set(map(id, ended))
+        self._open = [op for op in self._open if id(op) not in known]
+        records = []
+        for op in ended:
+            at = op.end.seconds()
+            start, end = self._us(op.start.seconds()), self._us(at)
+            records.append(OpRecord(op.segment, op.id, op.round, start, end, op.metered))
+            self.finished = max(self.finished, at)
+        return records
+
+    def _us(self, seconds: float) -> int:
+        return max(0, int((seconds - self._origin) * 1e6))
+
     def _write(self, lines: list[Line]) -> None:
         if self._part is None or not lines:
             return
@@ -119,6 +148,14 @@ class Recorder:
         eta = f", {left:.0f} s left" if left is not None else ""
         losses = f", {_losses(steps)}" if steps else ""
         return f"{self._done}/{self._total} steps, {elapsed:.0f} s{eta}{losses}"
+
+
+def _is_ended(op: _Launched) -> bool:
+    """Devices report what went wrong in an op when they are asked about one behind it."""
+    try:
+        return op.end.ready()
+    except RuntimeError as error:
+        raise RunError(f"{op.id} in round {op.round}, or one before: {one_line(error)}") from None
 
 
 def _empty(queue: deque[T]) -> list[T]:

@@ -14,15 +14,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from executor.device import CpuDevice
-from executor.errors import RunError, UsageError, one_line
+from executor import onepass
+from executor.device import Device, HostMemory
+from executor.errors import RunError, one_line
+from executor.live import LiveTask, Place
+from executor.machine import apply, default_source, host_memory, open_devices
 from executor.meter import MemoryMeter
-from executor.ops import LiveTask, Place
 from executor.recorder import Recorder
 from executor.rng import Guard
 from executor.segment import SegmentRun, Setup
 from executor.store import HostStore
 from executor.streams import Halt
+from executor.tracing import Trace
 from executor.workload import Task
 from plans.schema import Plan, Program
 from profiles.codec import pretty, sha256
@@ -38,7 +41,7 @@ class Options:
 
     jitter: (seed, most µs) of a random delay before every op, to try other interleavings.
     stall_seconds: longest time without any op ending; None follows from the plan.
-    plan_sha256: of the plan's file, for the log.
+    plan_sha256: of the plan's file, for the log. trace: of torch's profiler.
     """
 
     log: Path | None = None
@@ -46,13 +49,15 @@ class Options:
     jitter: tuple[int, int] | None = None
     stall_seconds: float | None = None
     plan_sha256: str | None = None
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True)
 class Result:
     """losses per task and step, and when each task's last loss was known; the trained models and
     optimizer states are in `store`. Per device: peak_bytes, slab and transients with live graphs;
-    slab_bytes, the end of the last byte of the slab that an op touched."""
+    slab_bytes, the end of the last byte of the slab that an op touched; late_allocations, how often
+    torch asked the device for memory after the first rounds of a segment, which should be never."""
 
     losses: dict[str, list[float]]
     ended_us: dict[str, int]
@@ -61,6 +66,7 @@ class Result:
     peak_bytes: tuple[int, ...]
     slab_bytes: tuple[int, ...]
     host_bytes: int
+    late_allocations: tuple[int, ...]
 
     def model(self, task: str) -> nn.Module:
         """The trained model, its parameters views of the host store."""
@@ -76,25 +82,44 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options = Options()) -> Resu
 
     A log, if asked for, is complete whatever happens, unless the process is killed.
     """
-    for device in plan.devices:
-        if device.kind != "cpu":
-            raise UsageError(f"device {device.name} is a {device.kind} device; only cpu can run")
-    store = HostStore(plan, tasks)
-    devices = [
-        CpuDevice(device, slab) for device, slab in zip(plan.devices, _slabs(plan), strict=True)
-    ]
-    _warm_up()
+    apply(plan.numerics)
+    devices = open_devices(plan.devices, _slabs(plan))
+    memory = host_memory(plan.devices)
+    try:
+        return _run(plan, tasks, options, devices, memory)
+    finally:
+        for device in devices:
+            device.close()
+        memory.close()
+
+
+def _run(
+    plan: Plan,
+    tasks: Sequence[Task],
+    options: Options,
+    devices: Sequence[Device],
+    memory: HostMemory,
+) -> Result:
+    store = HostStore(plan, tasks, memory, default_source(plan.devices[0].kind))
+    for device in devices:  # replicas have the module buffers beside the plan's budget
+        device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
+    _warm_up(plan)
     digest = options.plan_sha256 or sha256(pretty(plan))
     recorder = Recorder(plan, digest, options.log)
     replay = _Replay(plan, store, devices, recorder, options)
+    if options.trace:
+        options.trace.begin()
     error = replay.execute()
+    if options.trace:
+        options.trace.end()
     peaks, slabs = replay.peak_bytes(), replay.slab_bytes()
     actual_us = recorder.close(error, peaks, store.bytes)
     if error:
         raise RunError(error)
     store.settle()
     losses = {task: [by[step] for step in sorted(by)] for task, by in recorder.losses.items()}
-    return Result(losses, recorder.ended_us, store, actual_us, peaks, slabs, store.bytes)
+    late = replay.late_allocations()
+    return Result(losses, recorder.ended_us, store, actual_us, peaks, slabs, store.bytes, late)
 
 
 def _slabs(plan: Plan) -> list[int]:
@@ -107,8 +132,10 @@ def _slabs(plan: Plan) -> list[int]:
     return slabs
 
 
-def _warm_up() -> None:
-    """Let torch import now what the first dispatch mode makes it import: a second's worth."""
+def _warm_up(plan: Plan) -> None:
+    """Take now what would be taken in the first ops: a second's worth of imports, a compiler."""
+    if any(task.precision == "bf16" for task in plan.tasks):
+        onepass.available()
     with MemoryMeter():
         torch.zeros(1)
 
@@ -120,7 +147,7 @@ class _Replay:
         self,
         plan: Plan,
         store: HostStore,
-        devices: Sequence[CpuDevice],
+        devices: Sequence[Device],
         recorder: Recorder,
         options: Options,
     ) -> None:
@@ -128,11 +155,12 @@ class _Replay:
         self._recorder = recorder
         self._programs = {program.name: program for program in plan.programs}
         self._halt = Halt()
-        guard = Guard()
-        alone = len(devices) == 1
-        self._places = [Place(i, device, guard, alone) for i, device in enumerate(devices)]
-        threads = max(device.threads for device in plan.devices)
-        tasks = {n: LiveTask(t, threads, recorder.step) for n, t in store.tasks.items()}
+        self._places = [
+            Place(i, device, Guard(device.source), len(devices) == 1 or not device.source.shared)
+            for i, device in enumerate(devices)
+        ]
+        threads, source = max(device.threads for device in plan.devices), devices[0].source
+        tasks = {n: LiveTask(t, threads, source, recorder.step) for n, t in store.tasks.items()}
         self._setup = Setup(
             self._places,
             tasks,
@@ -140,6 +168,7 @@ class _Replay:
             recorder,
             self._halt,
             options.jitter,
+            options.trace,
             [threading.Lock() for _ in plan.devices] if options.serial_copies else None,
         )
         self._active: dict[int, SegmentRun] = {}
@@ -165,6 +194,10 @@ class _Replay:
     def peak_bytes(self) -> tuple[int, ...]:
         """Per device, the most that a program's slab and its measured transients took together."""
         return tuple(place.peak_bytes for place in self._places)
+
+    def late_allocations(self) -> tuple[int, ...]:
+        """Per device, how often torch asked it for memory after warm-up."""
+        return tuple(place.late_allocations for place in self._places)
 
     def slab_bytes(self) -> tuple[int, ...]:
         """Per device, the end of the last byte that an op touched."""
@@ -193,7 +226,11 @@ class _Replay:
                 self._active[index] = segment
                 segment.start()
             self._halt.wait_for_news(_TICK_S)
+            for task in self._setup.tasks.values():
+                task.collect()
             self._recorder.drain()
+            if self._setup.trace:
+                self._setup.trace.tick()
             self._watch()
             if self._halt.failure:
                 return

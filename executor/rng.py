@@ -8,7 +8,7 @@ of a later microbatch is found by fast-forwarding over the draws of those before
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Generator, Tensor
@@ -27,6 +27,45 @@ _BLOCK = 624
 
 class DrawError(RunError):
     """A layer draws random numbers in a way that cannot be reproduced."""
+
+
+class Source(Protocol):
+    """A default generator that layers draw from. `shared`: by all devices of the process."""
+
+    shared: bool
+
+    def get(self) -> Tensor:
+        """Its state, a uint8 tensor."""
+
+    def set(self, state: Tensor) -> None:
+        """Go on from `state`."""
+
+    def advanced(self, state: Tensor, draws: int) -> Tensor:
+        """The state so many draws after `state`."""
+
+    def count(self, before: Tensor, after: Tensor) -> int | None:
+        """Draws between two states; None when they were no plain draws."""
+
+
+class CpuSource:
+    """The default CPU generator, one per process."""
+
+    shared = True
+
+    def get(self) -> Tensor:
+        return torch.default_generator.get_state()
+
+    def set(self, state: Tensor) -> None:
+        torch.default_generator.set_state(state)
+
+    def advanced(self, state: Tensor, draws: int) -> Tensor:
+        generator = Generator()
+        generator.set_state(state)
+        advance(generator, draws)
+        return generator.get_state()
+
+    def count(self, before: Tensor, after: Tensor) -> int | None:
+        return count_draws(before, after)
 
 
 def advance(generator: Generator, draws: int) -> None:
@@ -68,11 +107,18 @@ class TaskRng:
     of the plain loop, so each begins where the one before it ended and `draws` is not needed.
     """
 
-    def __init__(self, initial: Tensor, draws: Sequence[int | None], microbatches: int) -> None:
+    def __init__(
+        self,
+        initial: Tensor,
+        draws: Sequence[int | None],
+        microbatches: int,
+        source: Source | None = None,
+    ) -> None:
         if microbatches > 1 and None in draws:
             raise ValueError("a shard with an unknown number of draws allows one microbatch only")
         self._draws = [count or 0 for count in draws]
         self._microbatches = microbatches
+        self._source = source or CpuSource()
         self._states: dict[tuple[int, int, int], Tensor] = {(0, 0, 0): initial}
         self._lock = threading.Lock()
 
@@ -85,14 +131,11 @@ class TaskRng:
             state = self._states.get((step, 0, 0))
             if state is None or self._microbatches == 1 or (step + 1, 0, 0) in self._states:
                 return
-        generator = Generator()
-        generator.set_state(state)
         found = {}
         for microbatch in range(self._microbatches):
             for shard, draws in enumerate(self._draws):
                 if draws:
-                    advance(generator, draws)
-                    state = generator.get_state()
+                    state = self._source.advanced(state, draws)
                 found[self._next(step, microbatch, shard)] = state
         with self._lock:
             self._states.update(found)
@@ -167,25 +210,28 @@ class RandomMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class LentGenerator:
-    """While active, torch's default generator itself, at `state`, which moves on with it.
+    """While active, the default generator of `source` itself, at `state`, which moves on with it.
 
     Costs nothing per op, unlike `RandomMode`, but only one thread at a time can have it.
     """
 
-    def __init__(self, state: Tensor) -> None:
+    def __init__(self, state: Tensor, source: Source | None = None) -> None:
         self.state = state
+        self._source = source or CpuSource()
         self._parked = state
 
     def __enter__(self) -> "LentGenerator":
-        _GENERATOR.acquire()
-        self._parked = torch.default_generator.get_state()
-        torch.default_generator.set_state(self.state)
+        if self._source.shared:
+            _GENERATOR.acquire()
+        self._parked = self._source.get()
+        self._source.set(self.state)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.state = torch.default_generator.get_state()
-        torch.default_generator.set_state(self._parked)
-        _GENERATOR.release()
+        self.state = self._source.get()
+        self._source.set(self._parked)
+        if self._source.shared:
+            _GENERATOR.release()
 
 
 def no_draws() -> RandomMode:
@@ -221,15 +267,16 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Guard:
-    """Notices draws from the default generator that no RandomMode accounts for."""
+    """Notices draws from a default generator that nothing lent accounts for."""
 
-    def __init__(self) -> None:
-        self._parked = torch.default_generator.get_state()
+    def __init__(self, source: Source | None = None) -> None:
+        self._source = source or CpuSource()
+        self._parked = self._source.get()
 
     def check(self) -> None:
         """DrawError when somebody drew since the guard was made or last complained."""
         with _GENERATOR:
-            untouched = torch.equal(torch.default_generator.get_state(), self._parked)
+            untouched = torch.equal(self._source.get(), self._parked)
         if not untouched:
             raise DrawError(
                 "it, or something beside it, drew random numbers or set a seed although the plan "

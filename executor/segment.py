@@ -3,23 +3,29 @@
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from torch import Tensor
+from torch.profiler import record_function
 
-from executor.device import use_threads
+from executor.device import Mark, QueueKind, until
 from executor.errors import one_line
-from executor.ops import LiveTask, Place, Work, resolve
+from executor.live import LiveTask, Place
+from executor.ops import Work, resolve
 from executor.recorder import Recorder
 from executor.streams import Halt, Stopped, Stream, Ticket
+from executor.tracing import Trace
 from plans.metrics import plan_stream
 from plans.schema import Op, Program, Segment
 from profiles.errors import GantryError
 
 _PHASES = ("enter", "round", "leave")
+WARM = 2  # rounds after which nothing should be new to the allocator
+_AHEAD = 2  # rounds that a stream may launch before its device has done them
 
 
 class Job(NamedTuple):
@@ -40,6 +46,7 @@ class Setup:
     recorder: Recorder
     halt: Halt
     jitter: tuple[int, int] | None
+    trace: Trace | None
     locks: Sequence[threading.Lock] | None
 
 
@@ -63,7 +70,7 @@ class SegmentRun:
         self._rounds = {"enter": 1, "round": segment.rounds, "leave": 1}
         phases = {"enter": program.enter, "round": program.round, "leave": program.leave}
         names = sorted({op.stream for ops in phases.values() for op in ops})
-        self._streams = {n: Stream(plan_stream(n, segment.devices), setup.halt) for n in names}
+        self._streams = {n: self._stream(n, 4 * len(program.round) + 1) for n in names}
         self._spaces = {b.name: int(b.space) for b in program.buffers}
         setup.halt.watch(list(self._streams.values()))
         works = self._resolve(program, phases, first_steps)
@@ -94,6 +101,13 @@ class SegmentRun:
         """Wait for the threads until `deadline` (of time.monotonic)."""
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _stream(self, name: str, keep: int) -> Stream:
+        """A stream with its queue; marks of the rounds that may be under way are kept."""
+        place = self._setup.places[self._segment.devices[_device(name)]]
+        kind = cast("QueueKind", "host" if name.startswith("host") else name.partition(".")[2])
+        at = plan_stream(name, self._segment.devices)
+        return Stream(at, self._setup.halt, place.device.queue(kind), keep)
 
     def states(self) -> list[str]:
         """What each stream that is not done is doing."""
@@ -172,13 +186,13 @@ class SegmentRun:
     def _play(self, name: str) -> None:
         """A stream's thread: its jobs of each phase, then wait for all streams' phase to end."""
         stream, setup = self._streams[name], self._setup
-        place = setup.places[self._segment.devices[_device(name)]]
         try:
-            use_threads(1 if name.endswith(("h2d", "d2h", "p2p")) else place.device.spec.threads)
+            stream.queue.enter()
             for phase in _PHASES:
                 self._replay(stream, self._jobs[name][phase], self._rounds[phase])
                 for other, peer in self._streams.items():
-                    peer.wait(self._ends[other][phase])
+                    self._wait(stream, peer, self._ends[other][phase])
+            until(stream.queue.mark(), setup.halt.check)
         except Stopped:
             pass
         except BaseException as error:
@@ -193,24 +207,55 @@ class SegmentRun:
             setup.halt.tell()
 
     def _replay(self, stream: Stream, jobs: Sequence[Job], rounds: int) -> None:
-        """The steady state: wait for the tickets, do the op, count it."""
-        setup = self._setup
+        """The steady state: wait for the tickets, launch the op, mark its end, count it."""
+        setup, queue = self._setup, stream.queue
         delay = _delays(setup.jitter, stream.name)
+        ends: deque[Mark] = deque()
+        place = _computes(jobs)
         for round_index in range(rounds):
+            if place and round_index == WARM:
+                place.warmed_up()
             for work, tickets, exclusive in jobs:
                 setup.halt.check()
                 for other, base, stride, op in tickets:
                     stream.now = ("waits for ", work.op.id, round_index, op)
-                    other.wait(base + stride * round_index)
+                    self._wait(stream, other, base + stride * round_index)
                 delay()
                 with exclusive():
                     stream.now = ("runs", work.op.id, round_index, "")
-                    start = setup.recorder.now()
-                    work.run(round_index)
-                    setup.recorder.op(
-                        self._index, work.op.id, round_index, start, work.is_metered(round_index)
-                    )
-                stream.tick()
+                    start = queue.mark()
+                    with self._named(work.op.id):
+                        told = work.run(round_index)
+                    end = queue.mark()
+                    if exclusive is not nullcontext:
+                        until(end, setup.halt.check)
+                metered = work.is_metered(round_index)
+                setup.recorder.op(self._index, work.op.id, round_index, start, end, metered)
+                told(end)
+                stream.tick(end)
+            if jobs:
+                ends.append(end)
+            if len(ends) > _AHEAD:
+                stream.now = ("waits for ", jobs[-1].work.op.id, round_index, "its device")
+                until(ends.popleft(), setup.halt.check)
+        if place:
+            place.left()
+
+    def _named(self, op: str) -> AbstractContextManager[object]:
+        trace = self._setup.trace
+        return record_function(op) if trace and trace.active else nullcontext()
+
+    def _wait(self, stream: Stream, other: Stream, count: int) -> None:
+        """Let `stream` go on after op number `count` of `other`."""
+        mark = other.wait(count)
+        if mark is not None and other is not stream:
+            stream.queue.wait(mark, self._setup.halt.check)
+
+
+def _computes(jobs: Sequence[Job]) -> Place | None:
+    """The place whose compute stream these jobs are."""
+    work = jobs[0].work if jobs else None
+    return work.place if work and work.op.stream.endswith("compute") else None
 
 
 def _device(stream: str) -> int:

@@ -5,7 +5,7 @@ nothing a shard computes outlives the op except what it wrote there, and a graph
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,8 +17,12 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from executor.errors import WorkloadError, one_line
 from executor.flat import Spec, Views, spec_of, view
 from executor.gradients import Home, foreign_hooks, homes
-from executor.optimizer import Factory, ShardOptimizer
+from executor.optimizer import Factory, Scaling, ShardOptimizer
 from executor.packing import PackError, Packing
+from executor.precision import computing, norms_of
+from profiles.schema import Precision
+
+_CPU = torch.device("cpu")
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -26,7 +30,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 class Done(NamedTuple):
     """What a backward made: the loss (last shard), and how dx lies in its buffer."""
 
-    loss: float | None
+    loss: Tensor | None
     dx: Spec | None
 
 
@@ -41,12 +45,13 @@ class Graph:
 
     leaf: Tensor
     end: GradientEdge | Tensor | None
-    loss: float | None
+    loss: Tensor | None
     packing: Packing | None
 
 
 class Shard:
-    """Contiguous layers run as one. `loss` is given for the task's last shard only.
+    """Contiguous layers run as one. `loss` is given for the task's last shard only; `first`: the
+    input is the data, which becomes bf16 where the parameters are.
 
     Bind parameters before a forward, parameters and gradients before a backward. One thread at
     a time may use a shard; `replica` makes another one for another device.
@@ -58,15 +63,22 @@ class Shard:
         optimizer: Factory,
         loss: Loss | None = None,
         microbatches: int = 1,
+        precision: Precision = "fp32",
+        *,
+        first: bool = False,
     ) -> None:
         self._layers = list(layers)
         self._factory = optimizer
         self._loss = loss
         self._microbatches = microbatches
+        self._precision = precision
+        self._first = first
         self.parameters = _unique(layers)
         self.trainable = [p for p in self.parameters if p.requires_grad]
-        self._params = Views([spec_of(p) for p in self.parameters])
-        self._grads = Views([spec_of(p) for p in self.trainable])
+        low = self._precision == "bf16"
+        self._params = Views([_spec(p, low) for p in self.parameters])
+        self._grads = Views([_spec(p, low) for p in self.trainable])
+        self._masters = Views([_spec(p)._replace(dtype=torch.float32) for p in self.trainable])
         self._param_flat = torch.empty(0, dtype=torch.uint8)
         self._homes: list[Home] | None = None
         self._optimizer: ShardOptimizer | None = None
@@ -85,12 +97,30 @@ class Shard:
         return self._optimizer.state_bytes if self._optimizer else 0
 
     @property
+    def master_bytes(self) -> int:
+        """Bytes of the fp32 copies at the beginning of the state; 0 where there are none."""
+        return self._masters.bytes if self._precision == "bf16" else 0
+
+    @property
+    def adopted_bytes(self) -> int:
+        """Bytes of what the optimizer itself keeps, without masters."""
+        return self.state_bytes - self.master_bytes if self._optimizer else 0
+
+    @property
     def optimizer(self) -> ShardOptimizer | None:
         """None before the first update, and in a shard without trainable parameters."""
         return self._optimizer
 
-    def write_params(self, flat: Tensor) -> None:
-        """Copy the current parameters into `flat` (uint8, param_bytes) and bind them there."""
+    def write_params(self, flat: Tensor, state: Tensor | None = None) -> None:
+        """Copy the current parameters into `flat` (uint8, param_bytes) and bind them there.
+
+        In bf16 they become so now; `state` (uint8) gets the fp32 masters."""
+        if self._precision == "bf16":
+            if state is not None:
+                for master, parameter in zip(self._masters.at(state), self.trainable, strict=True):
+                    master.copy_(parameter.detach())
+            for layer in self._layers:
+                layer.to(torch.bfloat16)
         for parameter, target in zip(self.parameters, self._params.at(flat), strict=True):
             target.copy_(parameter.detach())
         self.bind_params(flat)
@@ -115,18 +145,39 @@ class Shard:
         Returns how the boundary lies in `out`.
         """
         with torch.no_grad():
-            y = self._run(x)
+            y = self.run(x)
             spec = spec_of(y)
             view(out, spec).copy_(y)
         return spec
 
-    def graph(self, x: Tensor, *, dx: bool, targets: Tensor | None = None) -> Graph:
+    def run(self, x: Tensor) -> Tensor:
+        """The last boundary, or the outputs, for `x`; with a graph where gradients are on."""
+        with computing(self._precision, x.device):
+            return self._run(x)
+
+    def losses(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The last shard's loss for the boundary `x`; with a graph where gradients are on."""
+        return self._mean_loss(self.run(x), targets)
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """The layers' module buffers by their names in the layer."""
+        for layer in self._layers:
+            yield from layer.named_buffers()
+
+    def graph(
+        self,
+        x: Tensor,
+        *,
+        dx: bool,
+        targets: Tensor | None = None,
+        scale: Tensor | None = None,
+    ) -> Graph:
         """Run the layers on `x` with a graph; the last shard takes `targets` and adds the loss.
 
-        `dx`: the gradient of x will be wanted.
+        `dx`: the gradient of x will be wanted. `scale`: by what the loss is multiplied.
         """
         leaf = _leaf(x, dx)
-        return self._ended(leaf, self._run(leaf), targets)
+        return self._ended(leaf, self.run(leaf), targets, scale=scale)
 
     def forward_graph(
         self, x: Tensor, out: Tensor, *, dx: bool, saved: Tensor | None = None
@@ -135,7 +186,7 @@ class Shard:
         leaf = _leaf(x, dx)
         packing = self.packing(leaf, saved) if saved is not None else None
         with packing.hooks() if packing else nullcontext():
-            y = self._run(leaf)
+            y = self.run(leaf)
         spec = spec_of(y)
         view(out, spec).copy_(y.detach())
         return spec, self._ended(leaf, y, None, packing)
@@ -146,12 +197,18 @@ class Shard:
         return Packing(self._param_flat, x, saved, buffers)
 
     def _ended(
-        self, leaf: Tensor, y: Tensor, targets: Tensor | None, packing: Packing | None = None
+        self,
+        leaf: Tensor,
+        y: Tensor,
+        targets: Tensor | None,
+        packing: Packing | None = None,
+        scale: Tensor | None = None,
     ) -> Graph:
         if targets is not None:
-            loss = self._scaled_loss(y, targets)
-            end = loss if loss.requires_grad else None
-            return Graph(leaf, end, float(loss.item()), packing)
+            loss = self._mean_loss(y, targets)
+            scaled = loss if scale is None else loss * scale.squeeze()
+            end = scaled if loss.requires_grad else None
+            return Graph(leaf, end, loss.detach(), packing)
         # From the edge, not from y, so that y can go as soon as no saved tensor needs it.
         return Graph(leaf, get_gradient_edge(y) if y.requires_grad else None, None, packing)
 
@@ -181,45 +238,68 @@ class Shard:
             graph.packing.move(self._param_flat, x, saved)
             graph.leaf.data = x.data
 
-    def update(self, param_flat: Tensor, grad_flat: Tensor, state_flat: Tensor | None) -> None:
+    def norms(self, flat: Tensor) -> Tensor:
+        """The norm of each gradient in `flat`, in the order of the trainable parameters."""
+        return norms_of(self._grads.at(flat))
+
+    def update(
+        self,
+        param_flat: Tensor,
+        grad_flat: Tensor,
+        state_flat: Tensor | None,
+        scaling: Scaling | None = None,
+    ) -> None:
         """One optimizer step in place on these flats, on the host or on a device.
 
-        `state_flat` None: the optimizer keeps no state beside its counters.
+        `state_flat` None: the optimizer keeps no state beside its counters. `scaling`: what the
+        norms of all gradients say about this step.
         """
         if not self.trainable:
             return
         self.bind_params(param_flat)
         self.bind_grads(grad_flat)
         if self._optimizer is None:
-            self._optimizer = ShardOptimizer(self.parameters, self._factory)
-        self._optimizer.step(state_flat)
+            masters = self._masters if self._precision == "bf16" else None
+            self._optimizer = ShardOptimizer(self.parameters, self._factory, masters)
+        self._optimizer.step(state_flat, scaling)
 
     def add_grads(self, target: Tensor, other: Tensor) -> None:
         """Add the gradients in `other` to those in `target`, both flats of this shard."""
         for mine, theirs in zip(self._grads.at(target), self._grads.at(other), strict=True):
             mine += theirs
 
-    def replica(self) -> "Shard":
-        """The same layers as another shell, without parameters until some are bound."""
+    def replica(self, where: torch.device = _CPU) -> "Shard":
+        """The same layers as another shell, without parameters until some of `where` are bound.
+
+        Module buffers are shared, or copied to a device that has memory of its own."""
         for parameter in self.parameters:
             if foreign_hooks(parameter):
                 raise WorkloadError(
                     f"parameter {self._name(parameter)} has a hook, which would not see the "
                     "gradients of devices; put it into the layer or the optimizer"
                 )
-        memo: dict[int, object] = {id(p): _hollow(p) for p in self.parameters}
-        memo |= {id(b): b for layer in self._layers for b in layer.buffers()}
+        memo: dict[int, object] = {id(p): _hollow(p, where) for p in self.parameters}
+        memo |= {id(b): b.to(where) for layer in self._layers for b in layer.buffers()}
         try:
             layers = copy.deepcopy(self._layers, memo)
         except Exception as error:
             raise WorkloadError(f"a layer cannot be copied: {one_line(error)}") from error
-        twin = Shard(layers, self._factory, self._loss, self._microbatches)
+        twin = Shard(
+            layers,
+            self._factory,
+            self._loss,
+            self._microbatches,
+            self._precision,
+            first=self._first,
+        )
         twin._params, twin._grads = Views(self._params.specs), Views(self._grads.specs)
         return twin
 
     def _run(self, x: Tensor) -> Tensor:
         """The layers one after another on `x`, with a version counter of `x`'s own."""
         start = value = x if x.requires_grad else x.data
+        if self._first and self._precision == "bf16" and value.is_floating_point():
+            value = value.to(torch.bfloat16)
         version = start._version
         for layer in self._layers:
             try:
@@ -238,9 +318,10 @@ class Shard:
             )
         return value
 
-    def _scaled_loss(self, y: Tensor, targets: Tensor) -> Tensor:
+    def _mean_loss(self, y: Tensor, targets: Tensor) -> Tensor:
         assert self._loss is not None, "only the last shard takes targets"
-        loss = self._loss(y, targets.data)
+        with computing(self._precision, y.device):
+            loss = self._loss(y, targets.data)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise WorkloadError("the loss function must return a scalar tensor")
         return loss / self._microbatches
@@ -281,11 +362,18 @@ def _unique(layers: Sequence[nn.Module]) -> list[nn.Parameter]:
     return list({id(p): p for layer in layers for p in layer.parameters()}.values())
 
 
+def _spec(parameter: nn.Parameter, low: bool = False) -> Spec:
+    """How a parameter lies in a flat; `low`: once it is bf16."""
+    spec = spec_of(parameter)
+    floating = parameter.is_floating_point()
+    return spec._replace(dtype=torch.bfloat16) if low and floating else spec
+
+
 def _leaf(x: Tensor, dx: bool) -> Tensor:
     """`x` as the beginning of a graph, with a gradient of its own if `dx`."""
     return x.data.requires_grad_() if dx else x.data
 
 
-def _hollow(parameter: nn.Parameter) -> nn.Parameter:
-    empty = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+def _hollow(parameter: nn.Parameter, where: torch.device) -> nn.Parameter:
+    empty = torch.empty(0, dtype=parameter.dtype, device=where)
     return nn.Parameter(empty, requires_grad=parameter.requires_grad)

@@ -5,28 +5,43 @@ replicas, so the store is never pointed elsewhere by a device.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from executor.device import aligned
-from executor.errors import MismatchError
+from executor.batches import staging_bytes
+from executor.device import HostMemory
+from executor.errors import MismatchError, RunError
 from executor.layers import split, ties
+from executor.precision import needs_norms, norm_bytes
+from executor.rng import Source
 from executor.shard import Shard
 from executor.workload import Task, build
 from plans.schema import Plan
 from plans.schema import Shard as PlanShard
 from plans.schema import Task as PlanTask
+from profiles import console
+from profiles.codec import align
+from profiles.units import show_bytes
 
 
 class HostTask:
     """A task's model in the store: its shards, and where its random numbers begin."""
 
-    def __init__(self, plan: PlanTask, task: Task, flats: dict[str, Tensor]) -> None:
+    def __init__(
+        self,
+        plan: PlanTask,
+        task: Task,
+        flats: dict[str, Tensor],
+        staging: Tensor,
+        source: Source,
+    ) -> None:
         self.plan = plan
         self.task = task
-        self.model, self.rng_state = build(task)
+        self.staging = staging
+        self.model, self.rng_state = build(task, source)
         layers = split(self.model)
         _check_layers(plan, layers)
         last = len(plan.shards) - 1
@@ -36,6 +51,8 @@ class HostTask:
                 task.optimizer,
                 task.loss if k == last else None,
                 plan.microbatches,
+                task.precision,
+                first=k == 0,
             )
             for k, cut in enumerate(plan.shards)
         ]
@@ -45,7 +62,10 @@ class HostTask:
         ]
         for k, shard in enumerate(self.shards):
             _check_bytes(plan, k, shard)
-            shard.write_params(self._flats[k]["param"])
+            shard.write_params(self._flats[k]["param"], self._flats[k]["state"])
+        self.buffer_bytes = sum(align(b.nbytes) for b in self.model.buffers())
+        self.trainable = sum(len(shard.trainable) for shard in self.shards)
+        _check_precision(plan, task, self.trainable)
 
     def settle(self) -> None:
         """Point model and optimizers back at the store, after devices held the state."""
@@ -60,20 +80,23 @@ class HostTask:
         """Each parameter's optimizer state by the user's own parameter name; after `settle`."""
         names = {id(p): name for name, p in self.model.named_parameters()}
         return {
-            names[id(parameter)]: dict(shard.optimizer.optimizer.state[parameter])
+            names[id(parameter)]: state
             for shard in self.shards
             if shard.optimizer
-            for parameter in shard.parameters
+            for parameter, state in shard.optimizer.state().items()
         }
 
 
 class HostStore:
-    """One allocation for all host buffers of the plan; `tasks` are the models in it, by name."""
+    """All host buffers of the plan, and what batches are prepared in, from `memory`.
 
-    def __init__(self, plan: Plan, tasks: Sequence[Task]) -> None:
-        self.bytes = max((b.offset + b.bytes for b in plan.host.buffers), default=0)
-        slab = aligned(self.bytes)
-        self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in plan.host.buffers}
+    `tasks` are the models in it, by name. Everything is taken before the first model is built;
+    RunError with a table when the machine has less.
+    """
+
+    def __init__(
+        self, plan: Plan, tasks: Sequence[Task], memory: HostMemory, source: Source
+    ) -> None:
         by_name = {task.name: task for task in tasks}
         for planned in plan.tasks:
             if planned.name not in by_name:
@@ -81,11 +104,46 @@ class HostStore:
                     f"the plan trains task {planned.name}, the workload has "
                     f"{', '.join(by_name) or 'none'}; build the plan again"
                 )
-        self.tasks = {t.name: HostTask(t, by_name[t.name], self.flats) for t in plan.tasks}
+        self.bytes = max((b.offset + b.bytes for b in plan.host.buffers), default=0)
+        _check_room(plan, self.bytes)
+        slab = memory.take(self.bytes)
+        self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in plan.host.buffers}
+        staging = {task.name: memory.take(staging_bytes(task)) for task in plan.tasks}
+        self.tasks = {
+            t.name: HostTask(t, by_name[t.name], self.flats, staging[t.name], source)
+            for t in plan.tasks
+        }
 
     def settle(self) -> None:
         for task in self.tasks.values():
             task.settle()
+
+
+def _check_room(plan: Plan, store: int) -> None:
+    """RunError with what would be taken, line by line, when the machine has less memory free."""
+    free = free_host_bytes()
+    staging = {task.name: staging_bytes(task) for task in plan.tasks}
+    needed = store + sum(staging.values())
+    if free is None or needed <= free:
+        return
+    rows: list[tuple[str, ...]] = [("task", "parameters", "optimizer state", "batches")]
+    for task in plan.tasks:
+        sizes = [sum(_sizes(shard)[role] for shard in task.shards) for role in ("param", "state")]
+        rows.append((task.name, *map(show_bytes, (*sizes, staging[task.name]))))
+    table = "; ".join(" ".join(row) for row in console.columns(rows, numbers=True))
+    raise RunError(
+        f"the host store and the batches need {needed} bytes, the machine has {free} free: {table}"
+        "; free memory, or build with a smaller --host-memory"
+    )
+
+
+def free_host_bytes() -> int | None:
+    """Memory that is available now; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(int(r.split()[1]) for r in lines if r.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return None
 
 
 def _sizes(shard: PlanShard) -> dict[str, int]:
@@ -95,6 +153,16 @@ def _sizes(shard: PlanShard) -> dict[str, int]:
 def _flat(flats: dict[str, Tensor], name: str, size: int) -> Tensor:
     """The value's bytes in its buffer; what has no bytes has no buffer."""
     return flats[name][:size] if size else torch.empty(0, dtype=torch.uint8)
+
+
+def _check_precision(plan: PlanTask, task: Task, trainable: int) -> None:
+    norms = norm_bytes(trainable) if needs_norms(task.precision, task.clip) else 0
+    if (plan.precision, plan.norm_bytes) != (task.precision, norms):
+        raise MismatchError(
+            f"task {plan.name}: the plan is for {plan.precision} with {plan.norm_bytes} bytes of "
+            f"gradient norms, the workload for {task.precision} with {norms}; "
+            "profile and build again"
+        )
 
 
 def _check_layers(plan: PlanTask, layers: Sequence[nn.Module]) -> None:

@@ -1,8 +1,10 @@
-"""Streams that count their completed ops, tickets on that count, and how all of them stop."""
+"""Streams that count their launched ops, tickets on that count, and how all of them stop."""
 
 import threading
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from executor.device import Mark, Queue
 
 
 class Stopped(Exception):
@@ -55,30 +57,39 @@ class Halt:
 
 
 class Stream:
-    """An in-order queue, and how many of its ops have been completed.
+    """An in-order queue, how many of its ops have been launched, and a mark behind each of them.
 
-    `now` says what it is doing: a verb, the op, the round, and the op it waits for.
+    Of the marks the last `keep` are known; for one that is forgotten a later one does as well.
+    `now` says what the launching thread is doing: a verb, the op, the round, and the op it waits
+    for.
     """
 
-    def __init__(self, name: str, halt: Halt) -> None:
+    def __init__(self, name: str, halt: Halt, queue: Queue, keep: int) -> None:
         self.name = name
+        self.queue = queue
         self.now: tuple[str, str, int, str] | None = None
         self._halt = halt
         self._done = 0
+        self._marks: list[Mark | None] = [None] * keep
         self._changed = threading.Condition()
 
-    def tick(self) -> None:
-        """One more op is complete."""
+    def tick(self, mark: Mark) -> None:
+        """One more op is launched, and done when `mark` is reached."""
         with self._changed:
+            self._marks[self._done % len(self._marks)] = mark
             self._done += 1
             self._changed.notify_all()
 
-    def wait(self, count: int) -> None:
-        """Return when `count` ops are complete; Stopped when the run ends first."""
-        with self._changed:
-            while self._done < count and not self._halt.stopped:
-                self._changed.wait()
-        self._halt.check()
+    def wait(self, count: int) -> Mark | None:
+        """The mark behind op `count` (from 1) once that is launched; None for no op at all.
+
+        Stopped when the run ends first."""
+        if self._done < count:
+            with self._changed:
+                while self._done < count and not self._halt.stopped:
+                    self._changed.wait()
+            self._halt.check()
+        return self._marks[(count - 1) % len(self._marks)] if count > 0 else None
 
     def wake(self) -> None:
         with self._changed:
@@ -86,7 +97,7 @@ class Stream:
 
 
 class Ticket(NamedTuple):
-    """In round r, wait until `stream` has completed base + stride * r ops."""
+    """In round r, wait for op number base + stride * r of `stream`."""
 
     stream: Stream
     base: int

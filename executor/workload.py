@@ -6,6 +6,7 @@ default generator goes on from there, through every dropout of every microbatch 
 
 import importlib
 import importlib.util
+import math
 import re
 import sys
 from collections import Counter
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +22,9 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from executor.errors import WorkloadError, one_line
+from executor.rng import CpuSource, Source
 from profiles.codec import read_bytes, sha256
+from profiles.schema import Precision
 from profiles.units import LARGEST
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -33,6 +37,8 @@ class Task:
     data(step) gives (inputs, targets) of the whole batch, batch first, the same for the same
     step whoever asks. loss(outputs, targets) is a scalar, the mean over what it is given.
     optimizer(parameters) is called once for each shard. seed is set before the model is built.
+    precision: what layers compute in, see executor/precision.py. clip: the largest norm that all
+    gradients together may have, as torch.nn.utils.clip_grad_norm_ takes it.
     """
 
     name: str
@@ -42,6 +48,8 @@ class Task:
     optimizer: Callable[[list[nn.Parameter]], Optimizer]
     steps: int
     seed: int = 0
+    precision: Precision = "fp32"
+    clip: float | None = None
 
 
 def load(ref: str) -> tuple[list[Task], str]:
@@ -122,16 +130,26 @@ def _checked(ref: str, tasks: object) -> list[Task]:
                 f"{ref}: task {task.name} has seed {task.seed!r}; "
                 "it must be a whole number of at most 64 bits"
             )
+        if task.precision not in get_args(Precision):
+            raise WorkloadError(
+                f"{ref}: task {task.name} has precision {task.precision!r}; "
+                f"it must be one of {', '.join(get_args(Precision))}"
+            )
+        if task.clip is not None and not 0 < task.clip < math.inf:
+            raise WorkloadError(
+                f"{ref}: task {task.name} has clip {task.clip!r}; it must be a number above 0"
+            )
     double = [name for name, count in Counter(t.name for t in tasks).items() if count > 1]
     if double:
         raise WorkloadError(f"{ref}: two tasks are named {double[0]}; names must differ")
     return list(tasks)
 
 
-def build(task: Task) -> tuple[nn.Module, Tensor]:
-    """The task's model in train mode, and the default generator's state after building it.
+def build(task: Task, source: Source | None = None) -> tuple[nn.Module, Tensor]:
+    """The task's model in train mode, and the state of `source` after building it.
 
-    The state is where an ordinary loop would go on drawing random numbers.
+    The state is where an ordinary loop on such a device would go on drawing random numbers;
+    without a source, on the CPU.
     """
     torch.manual_seed(task.seed)
     try:
@@ -148,4 +166,4 @@ def build(task: Task) -> tuple[nn.Module, Tensor]:
                 f"task {task.name}: parameter {name} has no shape until the first forward; "
                 "use a layer that is told its sizes"
             )
-    return model.train(), torch.default_generator.get_state()
+    return model.train(), (source or CpuSource()).get()

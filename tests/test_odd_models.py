@@ -21,6 +21,7 @@ import plans
 import profiles
 from executor.workload import Task, load
 from plans import runlog
+from profiles.schema import Precision
 
 WIDTH = 32
 
@@ -56,8 +57,11 @@ def odd(
     loss: Callable[[Tensor, Tensor], Tensor] = F.mse_loss,
     optimizer: Callable[..., torch.optim.Optimizer] = adamw,
     steps: int = 3,
+    precision: Precision = "fp32",
+    clip: float | None = None,
 ) -> list[Task]:
-    return [Task("odd", make, data, loss, optimizer, steps, seed=5)]
+    task = Task("odd", make, data, loss, optimizer, steps, seed=5, precision=precision, clip=clip)
+    return [task]
 
 
 def one_layer() -> list[Task]:
@@ -159,7 +163,44 @@ def double_precision() -> list[Task]:
     return odd(lambda: nn.Sequential(*(linear() for _ in range(4))).double(), doubles)
 
 
+def dropped_out() -> nn.Module:
+    return nn.Sequential(*(nn.Sequential(linear(), nn.Dropout(0.2), nn.GELU()) for _ in range(4)))
+
+
+def clipped() -> list[Task]:
+    return odd(dropped_out, clip=0.1)
+
+
+def clipped_momentum() -> list[Task]:
+    return odd(dropped_out, optimizer=partial(SGD, lr=0.1, momentum=0.9), clip=0.1)
+
+
+def autocast() -> list[Task]:
+    return odd(dropped_out, precision="bf16-autocast")
+
+
+def masters() -> list[Task]:
+    return odd(dropped_out, precision="bf16")
+
+
+def clipped_masters() -> list[Task]:
+    return odd(dropped_out, precision="bf16", clip=0.1)
+
+
+def loss_scale() -> list[Task]:
+    def loud(outputs: Tensor, targets: Tensor) -> Tensor:
+        return 1000 * F.mse_loss(outputs, targets)
+
+    return odd(dropped_out, loss=loud, precision="fp16-autocast", clip=0.1, steps=12)
+
+
 STREAMING = [
+    clipped,
+    clipped_momentum,
+    autocast,
+    masters,
+    clipped_masters,
+    loss_scale,
     activations_between,
     nothing_to_train_first,
     nothing_to_train_last,

@@ -152,6 +152,8 @@ def asleep(folder: Path, *options: str) -> subprocess.Popen[str]:
         env=os.environ | {"PYTHONPATH": path},
         stderr=subprocess.PIPE,
         text=True,
+        # A shell starts what runs in the background with interrupts ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while not (folder / "asleep").exists() and process.poll() is None:
         time.sleep(0.05)
@@ -189,3 +191,34 @@ def test_an_interrupt_ends_the_process(tmp_path: Path) -> None:
     end = runlog.load("runs/plan.jsonl").end
     assert end is not None
     assert end.status == "failed"
+
+
+@pytest.mark.usefixtures("plan")
+def test_a_torch_profile_names_the_ops(capsys: pytest.CaptureFixture[str]) -> None:
+    """The trace has a range for every op, named like it, from every stream's thread."""
+    assert main(["run", "plan.json", "--torch-profile", "traces"]) == 0
+    assert "torch profile: traces/plan.trace.json" in capsys.readouterr().out
+    trace = json.loads(Path("traces/plan.trace.json").read_text())
+    names = {event.get("name") for event in trace["traceEvents"]}
+    ops = {op.id for op in plans.load("plan.json").programs[0].round}
+    assert ops <= names
+    assert [path.name for path in Path("traces").iterdir()] == ["plan.trace.json"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ((), "--device cpu emulates devices; say their size"),
+        (("--device", "cuda", "--h2d", "1GB/s"), "--h2d is for emulated devices"),
+        (("--device", "cuda"), "is CUDA device 0, but this machine shows 0"),
+    ],
+)
+def test_a_device_that_cannot_be_profiled(
+    options: tuple[str, ...], sentence: str, plan: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Options of one kind of device are refused for the other, and so is a missing GPU."""
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    ref = plan.tasks[0].workload.ref
+    assert main(["profile", ref, *options, "-o", "p.json"]) == 2
+    assert sentence in capsys.readouterr().err

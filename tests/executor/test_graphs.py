@@ -126,7 +126,7 @@ def test_live_graphs_count_against_the_reserve() -> None:
     small = structs.replace(memory, reserve_bytes=memory.reserve_bytes - 1)
     program = structs.replace(tight.programs[0], memory=(small,))
     assert any("live graph(s)" in line for line in plans.violations(_one(tight, program)))
-    text = rf"took {memory.reserve_bytes} bytes beside its buffers, \d+ of them in other live "
+    text = rf"took {memory.reserve_bytes} bytes beside its buffers, \d+ of them in live "
     with pytest.raises(RunError, match=text):
         run(_one(tight, program), tasks)
 

@@ -5,12 +5,14 @@ from itertools import combinations
 
 import torch
 import torch.nn.functional as F
+from support.lab import LAB
 from support.toys import WIDTH, batches
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+from executor.bench import Case
 from executor.device import aligned
-from executor.layer_profiler import Case, layer_cost
+from executor.layer_profiler import layer_cost
 from executor.shard import Shard
 from executor.workload import Task
 
@@ -40,7 +42,7 @@ def test_layers_together_pack_no_more_than_each_for_itself() -> None:
     task, xs = _task(*CHAIN), [batches(0)[0]]
     each = []
     for k, layer in enumerate(CHAIN):
-        cost, y = layer_cost(Case(task, layer, xs[-1], None, first=k == 0), load=1, samples=1)
+        cost, y = layer_cost(Case(task, layer, xs[-1], None, first=k == 0), LAB)
         each.append(cost.offload_bytes or 0)
         xs.append(y)
     assert each[3] == 0  # a view of its input
@@ -63,5 +65,5 @@ class SparseLayer(nn.Module):
 def test_what_cannot_be_packed_has_no_offload_bytes() -> None:
     """A layer that keeps something sparse is measured, and not offered for offloading."""
     task, layer = _task(SparseLayer()), SparseLayer()
-    cost, _ = layer_cost(Case(task, layer, torch.rand(4, 4), None, first=False), load=1, samples=1)
+    cost, _ = layer_cost(Case(task, layer, torch.rand(4, 4), None, first=False), LAB)
     assert cost.offload_bytes is None

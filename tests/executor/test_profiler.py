@@ -1,6 +1,7 @@
 """The profiler: sound records, exact bytes, one sentence for what cannot be cut."""
 
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.lab import DEVICE, LAB
 from support.toys import BATCH, WIDTH, batches
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+from executor.bench import Case
 from executor.cli import main
 from executor.errors import WorkloadError
 from executor.layer_check import batch, check_chain
-from executor.layer_profiler import Case, layer_cost, timed, update_cost
+from executor.layer_profiler import layer_cost, timed, update_costs
 from executor.layers import split
 from executor.link_profiler import busy, fit
 from executor.profiler import Options, microbatch_sizes, profile
@@ -99,7 +102,7 @@ def test_a_backward_that_draws_is_refused() -> None:
 
     case = Case(_task(Layer()), Layer(), torch.rand(4, 4), None, first=False)
     with pytest.raises(DrawError, match="draws random numbers in its backward"):
-        layer_cost(case, load=1, samples=1)
+        layer_cost(case, LAB)
 
 
 def test_batches_hold_inputs_and_targets(mlp: Profile) -> None:
@@ -135,7 +138,7 @@ def test_update_peak_is_what_a_step_takes_beside_its_state(
     task = Task("toy", nn.Linear(32, 32, bias=False), batches, F.mse_loss, optimizer, steps=1)
     layer = split(build(task)[0])[0]
     case = Case(task, layer, torch.randn(2, 32), torch.randn(2, 32), first=True)
-    cost = update_cost(case, list(layer.parameters()), load=1, samples=1)
+    cost, _, _ = update_costs(case, list(layer.parameters()), LAB)
     assert cost.state_bytes == 2 * 32 * 32 * 4
     assert least <= cost.peak_bytes <= most
 
@@ -164,7 +167,7 @@ def test_profiling_restores_the_number_of_threads(mlp: Profile) -> None:
     [
         ("batchnorm", "task norm: layer 1 (BatchNorm1d): changes its buffer running_mean"),
         ("raising", "task raising: layer 1 (Raising): RuntimeError: no room for 8 features"),
-        ("two_outputs", "task tuple: layer 1 (Pair): returned tuple"),
+        ("two_outputs", "task tuple: layer 1 (Pair): layer Pair returned tuple"),
         ("vector_loss", "task vector: loss: must return a scalar tensor"),
         ("counting_loss", "task count: loss: has no gradient"),
     ],
@@ -192,7 +195,7 @@ class Noise(nn.Module):
     ("layer", "sentence"),
     [
         (Noise(), "layer 1 (Noise): gives another output when it is recomputed"),
-        (nn.ReLU(inplace=True), "layer 1 (ReLU): changes its input in place"),
+        (nn.ReLU(inplace=True), "layer 1 (ReLU): layer ReLU changes its input in place"),
     ],
 )
 def test_layer_that_cannot_be_recomputed_is_refused(layer: nn.Module, sentence: str) -> None:
@@ -200,7 +203,7 @@ def test_layer_that_cannot_be_recomputed_is_refused(layer: nn.Module, sentence: 
     task = _task(nn.Linear(WIDTH, 8), layer, nn.Linear(8, 4))
     model, _ = build(task)
     with pytest.raises(WorkloadError) as caught:
-        check_chain(task, split(model), *batch(task))
+        check_chain(task, split(model), *batch(task), DEVICE)
     assert sentence in str(caught.value)
 
 
@@ -223,7 +226,7 @@ def test_varying_draws_are_unknown() -> None:
 
     task = _task(Moody())
     case = Case(task, Moody(), torch.randn(8, 4), None, first=False)
-    assert layer_cost(case, load=1, samples=1)[0].rng_draws is None
+    assert layer_cost(case, LAB)[0].rng_draws is None
 
 
 def test_update_leaves_the_parameters_alone() -> None:
@@ -233,7 +236,7 @@ def test_update_leaves_the_parameters_alone() -> None:
     before = [p.detach().clone() for p in layer.parameters()]
     inputs, targets = batch(task)
     case = Case(task, layer, inputs, targets, first=True)
-    cost = update_cost(case, list(layer.parameters()), load=1, samples=2)
+    cost, _, _ = update_costs(case, list(layer.parameters()), replace(LAB, samples=2))
     assert cost.time.samples == 2
     assert all(map(torch.equal, before, layer.parameters()))
 
@@ -248,14 +251,14 @@ def test_microbatch_sizes_divide_the_batch(size: int, sizes: list[int]) -> None:
 
 def test_long_samples_are_fewer() -> None:
     """All samples are taken when they are short, three when each takes a second."""
-    assert [t.samples for t in timed(lambda: (10_000, 5_000), 7)] == [7, 7]
-    assert [t.samples for t in timed(lambda: (10**9, 5_000), 7)] == [3, 3]
+    assert [t.samples for t in timed(lambda: (10_000, 5_000), replace(LAB, samples=7))] == [7, 7]
+    assert [t.samples for t in timed(lambda: (10**9, 5_000), replace(LAB, samples=7))] == [3, 3]
 
 
 def test_time_is_the_spread_of_the_samples_after_the_first() -> None:
     """The warm-up counts nothing; the median and the 10th and 90th percentile are in µs."""
     values = iter([10**9, *(1000 * k for k in range(11))])
-    (found,) = timed(lambda: (next(values),), 11)
+    (found,) = timed(lambda: (next(values),), replace(LAB, samples=11))
     assert (found.p10_us, found.median_us, found.p90_us) == (1, 5, 9)
 
 

@@ -9,6 +9,7 @@ from executor.device import aligned
 from executor.flat import flat_bytes, spec_of, view
 from executor.layers import split
 from executor.meter import MemoryMeter
+from executor.precision import needs_norms, norm_bytes
 from executor.rng import count_draws
 from executor.shard import Shard
 from executor.workload import Task, build
@@ -68,17 +69,29 @@ def _task(old: PlanTask, task: Task) -> PlanTask:
             layers[shard.first_layer : shard.end_layer],
             task.optimizer,
             task.loss if last else None,
+            1,
+            task.precision,
+            first=k == 0,
         )
         measured, x = _shard(shard, mine, x, y if last else None)
         shards.append(replace(measured, in_bytes=measured.in_bytes if k else 0))
-    return replace(old, shards=tuple(shards), batch_bytes=batch_bytes, ties=())
+    norms = norm_bytes(sum(p.requires_grad for p in model.parameters()))
+    return replace(
+        old,
+        shards=tuple(shards),
+        batch_bytes=batch_bytes,
+        ties=(),
+        precision=task.precision,
+        norm_bytes=norms if needs_norms(task.precision, task.clip) else 0,
+    )
 
 
 def _shard(
     old: PlanShard, shard: Shard, x: torch.Tensor, targets: torch.Tensor | None
 ) -> tuple[PlanShard, torch.Tensor]:
     params, grads, out = aligned(shard.param_bytes), aligned(shard.grad_bytes), aligned(1 << 16)
-    shard.write_params(params)
+    state = aligned(16 * shard.param_bytes)
+    shard.write_params(params, state)
     shard.bind_grads(grads)
     before = torch.default_generator.get_state()
     spec = shard.forward(x, out)
@@ -86,7 +99,6 @@ def _shard(
     y = view(out, spec).clone()
     graph = shard.graph(x, dx=False, targets=targets)
     shard.backward(graph, dy=y if targets is None else None)
-    state = aligned(8 * shard.param_bytes)
     shard.update(params, grads, state)
     made = replace(
         old,

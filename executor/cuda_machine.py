@@ -1,0 +1,78 @@
+"""What a machine with GPUs offers: bytes for plans, cores for updates, what to note of it."""
+
+import os
+import subprocess
+
+import torch
+
+from executor.errors import UsageError
+
+LAUNCH_CORES = 4  # for the threads that launch: compute, both directions, the main thread
+MARGIN = 50  # a 50th of a budget is left to what the allocator loses between its blocks
+LEAST_MARGIN = 64 << 20
+
+_QUERIES = {"driver": "driver_version", "clocks": "clocks.sm,clocks.mem,clocks.max.sm"}
+
+
+def usable(device: torch.device, offered: int | None) -> int:
+    """Bytes that plans may use of `offered` bytes of device memory (None: what is free now).
+
+    What the driver and the libraries keep for themselves is not offered to plans.
+    """
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
+    taken = total - free  # the driver's context, the libraries' workspaces, other processes
+    most = min(offered or total, total) - taken
+    left = most - margin(most)
+    if left <= 0:
+        raise UsageError(
+            f"--device-memory offers {offered} bytes, the driver and its libraries take {taken}; "
+            f"offer more than {taken + LEAST_MARGIN} (torch itself holds {reserved})"
+        )
+    return left
+
+
+def margin(budget_bytes: int) -> int:
+    """Bytes of device memory beside a budget that the allocator may lose between its blocks."""
+    return max(LEAST_MARGIN, budget_bytes // MARGIN)
+
+
+def total_bytes(device: torch.device) -> int:
+    """All memory of a device."""
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def update_cores() -> set[int]:
+    """The cores for updates in host memory: all but those of the launching threads.
+
+    Empty where there are too few to part.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return set(cores[LAUNCH_CORES:]) if len(cores) >= 2 * LAUNCH_CORES else set()
+
+
+def update_threads(cores: int, devices: int) -> int:
+    """Threads of one device's updates in host memory, on a machine of so many cores."""
+    return max(1, (cores - LAUNCH_CORES if cores >= 2 * LAUNCH_CORES else cores) // devices)
+
+
+def describe(device: torch.device) -> dict[str, str]:
+    """What a profile notes of a GPU: its name, driver, clocks, and what torch was built for."""
+    properties = torch.cuda.get_device_properties(device)
+    noted = {"gpu": str(properties.name), "cuda": str(torch.version.cuda)}
+    for key, query in _QUERIES.items():
+        noted[key] = _asked(query, device)
+    return noted
+
+
+def _asked(query: str, device: torch.device) -> str:
+    """One answer of nvidia-smi, which only reads; empty where it is not there."""
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", "-i"]
+
+    try:
+        done = subprocess.run(
+            [*command, str(device.index or 0)], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

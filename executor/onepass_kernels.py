@@ -1,0 +1,188 @@
+"""The kernels of `onepass.c`, called with tensors; trusted only where they give torch's bits."""
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from executor import compiled
+
+SOURCE = Path(__file__).with_name("onepass.c")
+SERIAL_BELOW = 32768
+"""Elements below which waking threads takes longer than the step."""
+
+_POINTER, _COUNT, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
+_ADAM = [_POINTER] * 5 + [_COUNT] + [_REAL] * 5 + [_INT] + [_REAL] * 2 + [_INT] * 4
+_SGD = [_POINTER] * 4 + [_COUNT] + [_REAL] * 4 + [_INT] * 2 + [_REAL] + [_INT] * 4
+_lock = threading.Lock()
+
+
+class Rounding(NamedTuple):
+    """Choices of torch's compiler, as onepass.c explains them."""
+
+    width: int
+    whole_kept: bool
+    rest_kept: bool
+
+
+# AVX2's 8 floats come first: torch has no AVX-512 version of these kernels.
+_ROUNDINGS = [
+    Rounding(width, whole, rest)
+    for whole, rest in ((False, True), (True, False), (False, False), (True, True))
+    for width in ((8, 16, 4) if whole != rest else (8,))
+]
+
+
+class AdamScalars(NamedTuple):
+    """In the order of gantry_adam; `step` counts from 1."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    decoupled: bool
+    step: float
+
+
+class SgdScalars(NamedTuple):
+    """In the order of gantry_sgd; `first`: the momentum is begun, not carried on."""
+
+    lr: float
+    momentum: float
+    dampening: float
+    weight_decay: float
+    nesterov: bool
+    first: bool
+
+
+class Kernels(NamedTuple):
+    """The library, and how each optimizer rounds whose bits it can give."""
+
+    library: ctypes.CDLL
+    roundings: dict[type[Optimizer], Rounding]
+
+    def update(
+        self,
+        kind: type[Optimizer],
+        grad: Tensor,
+        master: Tensor,
+        state: list[Tensor | None],
+        param: Tensor,
+        scalars: AdamScalars | SgdScalars,
+        scale: float,
+    ) -> None:
+        """One step of one parameter.
+
+        `grad` and `param` are bf16, `master` and `state` fp32, all contiguous, on the CPU and of
+        one size. `state` is [exp_avg, exp_avg_sq], or [momentum], None where SGD has none. The
+        gradient is multiplied by `scale` in fp32.
+        """
+        call = self.library.gantry_sgd if kind is SGD else self.library.gantry_adam
+        values = [grad, master, *state, param]
+        wrote_nan = call(
+            *(None if value is None else value.data_ptr() for value in values),
+            master.numel(),
+            *scalars,
+            scale,
+            *self.roundings[kind],
+            1 if master.numel() < SERIAL_BELOW else torch.get_num_threads(),
+        )
+        if wrote_nan:
+            param.copy_(master)  # which bits a NaN gets is torch's affair
+
+
+def find() -> Kernels | str:
+    """The kernels, made and compared at the first call; or why there are none, in one line."""
+    with _lock:
+        return _found()
+
+
+@functools.cache
+def _found() -> Kernels | str:
+    try:
+        library = compiled.load(SOURCE)
+    except compiled.Unavailable as error:
+        return str(error)
+    library.gantry_adam.argtypes, library.gantry_sgd.argtypes = _ADAM, _SGD
+    roundings = {}
+    for kind in _TRIALS:
+        for rounding in _ROUNDINGS:
+            if _gives_torchs_bits(Kernels(library, {kind: rounding}), kind):
+                roundings[kind] = rounding
+                break
+    if not roundings:
+        return f"the kernels do not give the bits of torch {torch.__version__} on this CPU"
+    return Kernels(library, roundings)
+
+
+_TRIALS: dict[type[Optimizer], list[dict[str, Any]]] = {
+    AdamW: [{"weight_decay": 0.1}, {"weight_decay": 0.0, "betas": (0.3, 0.99)}],
+    Adam: [{"weight_decay": 0.1}, {"weight_decay": 0.0, "betas": (0.3, 0.99)}],
+    SGD: [
+        {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1},
+        {"momentum": 0.9, "nesterov": True},
+        {"weight_decay": 0.1},
+    ],
+}
+
+
+@torch.no_grad()
+def _gives_torchs_bits(kernels: Kernels, kind: type[Optimizer]) -> bool:
+    """Whether three steps leave masters, state and parameters as torch does."""
+    source = torch.Generator("cpu").manual_seed(0)
+    for options in _TRIALS[kind]:
+        for size in (1023, *[15] * 8):  # whatever the width, many elements are left over
+            if not _same(kernels, kind, options, size, source):
+                return False
+    return True
+
+
+def _same(
+    kernels: Kernels,
+    kind: type[Optimizer],
+    options: dict[str, Any],
+    size: int,
+    source: torch.Generator,
+) -> bool:
+    master = torch.randn(size, generator=source, device="cpu", dtype=torch.float32)
+    param = torch.empty_like(master, dtype=torch.bfloat16)
+    twin = master.clone()
+    make: Callable[..., Any] = kind
+    theirs = make([twin], lr=0.01, fused=True, **options)
+    state = [torch.zeros_like(master) for _ in _state_names(kind, options)]
+    for step, scale in enumerate((1.0, 0.37, 1.0), start=1):
+        grad = torch.randn(size, generator=source, device="cpu", dtype=torch.float32).bfloat16()
+        scalars = scalars_of(kind, theirs.param_groups[0], step)
+        kernels.update(kind, grad, master, [*state] or [None], param, scalars, scale)
+        twin.grad = grad.float() * scale
+        theirs.step()
+    kept = [theirs.state[twin][name] for name in _state_names(kind, options)]
+    pairs = zip([master, param, *state], [twin, twin.bfloat16(), *kept], strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def _state_names(kind: type[Optimizer], options: dict[str, Any]) -> Iterator[str]:
+    if kind is not SGD:
+        yield from ("exp_avg", "exp_avg_sq")
+    elif options.get("momentum"):
+        yield "momentum_buffer"
+
+
+def scalars_of(
+    kind: type[Optimizer], group: dict[str, Any], step: float
+) -> AdamScalars | SgdScalars:
+    """The scalars of a group's update number `step`, counted from 1."""
+    lr, weight_decay = float(group["lr"]), float(group["weight_decay"])
+    if kind is SGD:
+        momentum, dampening = float(group["momentum"]), float(group["dampening"])
+        return SgdScalars(lr, momentum, dampening, weight_decay, group["nesterov"], step == 1)
+    beta1, beta2 = map(float, group["betas"])
+    decoupled = group.get("decoupled_weight_decay", kind is AdamW)
+    return AdamScalars(lr, beta1, beta2, float(group["eps"]), weight_decay, decoupled, step)

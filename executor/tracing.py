@@ -1,0 +1,55 @@
+"""A trace of torch's own profiler of the start of a run, its ranges named like the plan's ops."""
+
+import time
+from pathlib import Path
+
+import torch
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import ProfilerActivity, profile
+
+from executor.errors import UsageError
+
+SECONDS = 10.0  # a trace of more is larger than its viewers can show
+
+
+class Trace:
+    """Writes `<folder>/<name>.trace.json` of all threads; UsageError when that cannot be.
+
+    `begin`, `tick` and `end` are called from one thread; `active` is read by others.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.target = folder / f"{name}.trace.json"
+        self.active = False
+        self._part = self.target.with_suffix(".part.json")
+        self._since = 0.0
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._part.touch()
+        except OSError as error:
+            raise UsageError(f"{self.target}: cannot be written: {error.strerror}") from None
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        threads = _ExperimentalConfig(profile_all_threads=True)
+        self._profile = profile(activities=activities, experimental_config=threads)
+
+    def begin(self) -> None:
+        self._profile.start()
+        self._since, self.active = time.monotonic(), True
+
+    def tick(self) -> None:
+        """Stop when it has been long enough."""
+        if self.active and time.monotonic() > self._since + SECONDS:
+            self._stop()
+
+    def end(self) -> None:
+        """Write what was recorded."""
+        if self.active:
+            self._stop()
+        self._profile.export_chrome_trace(str(self._part))
+        self._part.replace(self.target)
+
+    def _stop(self) -> None:
+        self.active = False
+        self._profile.stop()

@@ -1,0 +1,104 @@
+"""What replaying costs per op when the ops themselves do nothing.
+
+    python -m tests.benchmarks.replay_overhead [--rounds 300]
+
+A hand-made timetable is replayed with every op's work taken out, so that what is left is waiting
+for tickets, marks, the log and the threads' switching. Prints µs per op of the whole run (all
+streams share one interpreter), the median over the gaps between the ops of one stream, and how much
+memory later rounds take beside those before them.
+"""
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from msgspec import structs
+from support import handmade
+from support.chains import tasks_for
+from support.fit import fit
+
+from executor import ops
+from executor.replay import Options, run
+from plans import runlog
+from plans.schema import Plan
+
+
+@contextmanager
+def nothing_to_do() -> Iterator[None]:
+    """Ops that return at once."""
+    kept = dict(ops._HANDLERS)
+    ops._HANDLERS.update({kind: lambda work, step: None for kind in kept})
+    try:
+        yield
+    finally:
+        ops._HANDLERS.update(kept)
+
+
+def longer(plan: Plan, rounds: int) -> Plan:
+    """The same plan for so many rounds."""
+    (segment,), (task,) = plan.segments, plan.tasks
+    return structs.replace(
+        plan,
+        segments=(structs.replace(segment, rounds=rounds),),
+        tasks=(structs.replace(task, steps=rounds),),
+    )
+
+
+def measure(name: str, rounds: int) -> tuple[str, int, float, float]:
+    """The plan's name, ops, µs per op of the run, and the median gap within a stream."""
+    tasks = tasks_for(handmade.PLANS[name]())
+    plan = longer(fit(handmade.PLANS[name](), tasks), rounds)
+    count = rounds * len(plan.programs[0].round)
+    with TemporaryDirectory() as folder, nothing_to_do():
+        log = Path(folder) / "run.jsonl"
+        start = time.perf_counter()
+        run(plan, tasks, Options(log=log))
+        spent = time.perf_counter() - start
+        read = runlog.load(log)
+    gaps: list[int] = []
+    streams = {op.id: op.stream for op in plan.programs[0].round}
+    last: dict[str, int] = {}
+    for op in sorted(read.ops, key=lambda op: op.start_us):
+        stream = streams.get(op.op)
+        if stream is None:
+            continue
+        if stream in last:
+            gaps.append(op.start_us - last[stream])
+        last[stream] = op.end_us
+    return name, count, 1e6 * spent / count, median(gaps)
+
+
+def grown(rounds: int) -> int:
+    """Bytes of resident memory that a run of so many real rounds adds to one of a tenth."""
+    tasks = tasks_for(handmade.PLANS["streamed"]())
+    plan = fit(handmade.PLANS["streamed"](), tasks)
+    run(longer(plan, rounds // 10), tasks)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run(longer(plan, rounds), tasks)
+    return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1000)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{'plan':12} {'ops':>8} {'µs per op':>10} {'median gap µs':>14}")
+    for name in ("resident", "streamed", "packed", "state"):
+        measure(name, 50)
+        print("{:12} {:8} {:10.1f} {:14.1f}".format(*measure(name, arguments.rounds)))
+    print(f"peak memory grows by {grown(2000)} bytes from 200 to 2,000 rounds")
+
+
+if __name__ == "__main__":
+    main()

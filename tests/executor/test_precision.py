@@ -1,0 +1,73 @@
+"""Whatever a task computes in, a run gives the bits of the loop that users write for it."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from support import handmade, noted
+from support.chains import tasks_for
+from support.fit import fit
+from support.same import assert_same
+from torch import Tensor
+from torch.nn import functional as F
+from torch.optim import SGD, AdamW
+
+import plans
+from executor.replay import run
+from plans.schema import Plan
+
+FUSED = partial(AdamW, lr=1e-2, fused=True)
+OPTIMIZERS = {"fused": FUSED, "loop": partial(AdamW, lr=1e-2), "sgd": partial(SGD, lr=0.1)}
+
+
+def proven(made: Plan) -> Plan:
+    plans.prove(made)
+    return made
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("precision", ["bf16-autocast", "bf16"])
+@pytest.mark.parametrize("name", ["resident", "streamed", "saved", "packed", "state", "mixed"])
+def test_bits_of_the_plain_loop(name: str, precision: str, optimizer: str) -> None:
+    """Autocast and fp32 masters, with dropout, however the plan moves the state."""
+    tasks = [
+        replace(task, precision=precision, optimizer=OPTIMIZERS[optimizer])
+        for task in tasks_for(handmade.PLANS[name]())
+    ]
+    plan = proven(fit(handmade.PLANS[name](), tasks))
+    assert_same(plan, tasks, run(plan, tasks))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16-autocast", "bf16", "bf16-autocast"])
+@pytest.mark.parametrize("clip", [None, 0.05, 1e9])
+@pytest.mark.parametrize("name", noted.NOTED)
+def test_bits_of_a_plain_loop_that_clips(name: str, clip: float | None, precision: str) -> None:
+    """The norm of all gradients, and a loss scale that begins too high, give the same bits."""
+    if clip is None and precision != "fp16-autocast":
+        pytest.skip("nothing waits for the norms")
+    tasks = [
+        replace(task, precision=precision, clip=clip, optimizer=FUSED)
+        for task in tasks_for(noted.NOTED[name]())
+    ]
+    plan = proven(fit(noted.NOTED[name](), tasks))
+    assert_same(plan, tasks, run(plan, tasks))
+
+
+def loud(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 30 * F.mse_loss(outputs, targets)
+
+
+@pytest.mark.parametrize("optimizer", ["fused", "loop"])
+@pytest.mark.parametrize("name", noted.NOTED)
+def test_steps_are_left_out_while_the_loss_scale_is_too_high(name: str, optimizer: str) -> None:
+    """Gradients that overflow halve the scale and change nothing else, as with GradScaler."""
+    tasks = [
+        replace(task, precision="fp16-autocast", loss=loud, optimizer=OPTIMIZERS[optimizer])
+        for task in tasks_for(noted.NOTED[name]())
+    ]
+    plan = proven(fit(noted.NOTED[name](), tasks))
+    result = run(plan, tasks)
+    assert_same(plan, tasks, result)
+    for task in tasks:
+        counts = {int(s["step"]) for s in result.optimizer_state(task.name).values()}
+        assert 0 < max(counts) < task.steps
