@@ -1,0 +1,275 @@
+"""The suite itself, tried on a processor: it must work where no one can mend it."""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from tests.gpu import correctness, machine, models, plain, report, suite, tools
+from tests.gpu.cases import CASES, Case, budgets, chosen, workload
+from tests.gpu.remote import Worker
+from tests.gpu.shapes import SIZES, Settings, fitting_layers, shapes
+from tests.gpu.tools import ROOT, Bench, Done, Skip, Trouble, Workload
+
+TINY = Settings(batch=4, seq=16, steps=3, tiny=1)
+
+
+def bench_in(folder: Path, **changes: Any) -> Bench:
+    """A bench on the processor with an empty folder."""
+    for name in tools.FOLDERS:
+        (folder / name).mkdir()
+    values = {"device": "cpu", "tiny": True, "device_bytes": 1 << 30, "host_bytes": 1 << 34}
+    return Bench(**{"out": folder, "precision": "fp32", **values, **changes})
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`python -m tests.gpu.suite` as a user calls it."""
+    line = [sys.executable, "-m", "tests.gpu.suite", *map(str, arguments)]
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=280)
+
+
+@pytest.mark.slow
+def test_the_cheapest_cases_end_in_a_table_and_json(tmp_path: Path) -> None:
+    """Profile, plan, run, plain loop and comparison, through the command."""
+    cases = "correctness-fp32,prediction-1b3-16"
+    done = command("--device", "cpu", "--tiny", "--out", tmp_path, "--only", cases)
+    assert done.returncode == 0, done.stdout + done.stderr
+    head, *lines = done.stdout.splitlines()
+    assert head.split() == ["case", "status", "s", "what"]
+    assert [line.split()[:2] for line in lines] == [[case, "ok"] for case in cases.split(",")]
+    found = json.loads((tmp_path / "suite.json").read_text())
+    assert found["machine"]["versions"]["torch"] == torch.__version__
+    assert found["cases"][0]["figures"]["bitwise"] is True
+    assert found["cases"][1]["figures"]["peak_share"] <= 1
+    for path in ("profiles/1b3.json", "plans/1b3-16.json", "runs/1b3-16.jsonl", "suite.txt"):
+        assert (tmp_path / path).exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+def test_the_whole_suite_holds_on_a_gpu(tmp_path: Path) -> None:
+    """Nothing fails, whatever does not fit into the time."""
+    assert suite.main(["--out", str(tmp_path)]) == 0
+
+
+def test_without_a_device_the_suite_says_one_line_and_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine without CUDA is no failure, and nothing is written."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert suite.main(["--out", str(tmp_path / "none")]) == 0
+    assert capsys.readouterr().out == suite.SKIPPED + "\n"
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--device", "cpu"], "goes with --tiny only"),
+        (["--only", "spil"], "'spil' is neither a case nor one of the groups"),
+        (["--device", "cpu", "--tiny"], "holds an earlier run"),
+    ],
+)
+def test_wrong_usage_is_refused(
+    arguments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2 and a line that says what is wrong."""
+    (tmp_path / "suite.json").write_text("{}")
+    with pytest.raises(SystemExit) as stop:
+        suite.main(["--out", str(tmp_path), *arguments])
+    assert stop.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+def test_every_case_has_a_function_and_a_sentence() -> None:
+    """What the worker does it knows by name, everything else is a function; names differ."""
+    assert len({case.name for case in CASES}) == len(CASES)
+    for case in CASES:
+        assert case.group in report.SENTENCES
+        if case.group == "correctness":
+            assert case.name.partition("-")[2] in correctness.CASES
+        elif case.group != "budgets":
+            assert callable(case.run)
+    assert {c.name for c in chosen("correctness")} == {
+        f"correctness-{n}" for n in correctness.CASES
+    }
+
+
+def test_a_case_is_not_begun_without_enough_time(tmp_path: Path) -> None:
+    """It is listed, with both numbers."""
+    bench = bench_in(tmp_path, tiny=False, until=time.monotonic() + 10)
+    (row,) = suite._run(chosen("spill-7b-16"), bench)
+    assert row.status == "not run"
+    assert row.note == "10 s were left, it takes about 184"
+
+
+def test_one_failing_case_does_not_end_the_others(tmp_path: Path) -> None:
+    """Neither trouble that was foreseen nor a mistake."""
+
+    def fail(error: Exception) -> Case:
+        def run(bench: Bench) -> dict[str, Any]:
+            raise error
+
+        return Case(type(error).__name__, 1, run)
+
+    cases = [fail(Trouble("no")), fail(Skip("not here")), fail(KeyError("x"))]
+    rows = list(suite._run(cases, bench_in(tmp_path)))
+    assert [row.status for row in rows] == ["failed", "skipped", "failed"]
+    assert [row.note for row in rows] == ["no", "not here", "KeyError: 'x'"]
+
+
+def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    """With what it had said, and its output is kept."""
+    bench = bench_in(tmp_path, until=time.monotonic() + 1.5)
+    script = "import sys, time; print('begun', file=sys.stderr, flush=True); time.sleep(60)"
+    with pytest.raises(Trouble, match="sleeper: out of time; it had said: begun"):
+        tools.python(bench, ["-c", script], {}, "sleeper")
+    assert "begun" in (tmp_path / "logs" / "sleeper.txt").read_text()
+
+
+@pytest.mark.slow
+def test_a_worker_that_fails_or_is_late_is_replaced(tmp_path: Path) -> None:
+    """A mistake is that case's answer, silence is trouble, and the next case has a new process."""
+    bench = bench_in(tmp_path)
+    worker = Worker(bench)
+    answer = worker.ask("correctness-none", replace(bench, until=time.monotonic() + 60))
+    assert answer == {"status": "failed", "note": "KeyError: 'none'"}
+    with pytest.raises(Trouble, match="out of time"):
+        worker.ask("correctness-fp32", replace(bench, until=time.monotonic() + 0.1))
+    assert worker.rest() is None
+
+
+def test_without_a_solver_given_plans_are_used_and_others_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it is said which plan was missing."""
+    monkeypatch.setattr(tools, "has_planner", lambda: False)
+    given = tmp_path / "given"
+    given.mkdir()
+    (given / "a.json").write_text("{}")
+    (tmp_path / "out").mkdir()
+    bench = bench_in(tmp_path / "out", plans=given)
+    assert tools.found_plan(bench, "a") == tmp_path / "out" / "plans" / "a.json"
+    with pytest.raises(Skip, match=r"no b\.json given"):
+        tools.found_plan(bench, "b")
+
+
+def test_large_models_have_the_asked_budgets_and_fit_the_host(tmp_path: Path) -> None:
+    """128 GiB do not hold all layers of the 7B model, 64 GiB hold all of the 1.3B one."""
+    bench = bench_in(tmp_path, tiny=False, host_bytes=128 << 30)
+    work = workload(bench, "7b")
+    assert budgets(bench, work)["7b-16"] == 16 << 30
+    assert 24 <= work.number("layers") < 32
+    assert fitting_layers(SIZES["1b3"], 64 << 30) == 24
+    assert fitting_layers(SIZES["7b"], 1 << 30) == 1
+
+
+def test_settings_survive_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written there is what a workload function reads."""
+    settings = Settings(steps=7, seq=9, precision="bf16", clip=0.5, dropout=0.25, tied=1, layers=3)
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    assert Settings.read() == settings
+
+
+@pytest.mark.parametrize("name", ["1b3", "7b"])
+def test_models_learn_and_begin_with_values_that_bf16_can_hold(name: str) -> None:
+    """The loss begins near that of guessing and falls; masters of bf16 parameters begin equal."""
+    task = models.bare(name, TINY)
+    losses, _ = plain.train(task, plain.Way())
+    assert losses[0] == pytest.approx(6.24, abs=0.15)
+    assert losses[-1] < losses[0]
+    torch.manual_seed(1)
+    model = models.make(shapes(name, TINY), TINY)
+    assert all(torch.equal(p, p.bfloat16().float()) for p in model.parameters())
+
+
+def test_tied_weights_are_one_parameter() -> None:
+    """Of the embedding and the head."""
+    settings = Settings(tied=1, tiny=1)
+    size = shapes("1b3", settings)
+    tied, apart = (models.make(size, one) for one in (settings, Settings(tiny=1)))
+    assert len(list(tied.parameters())) == len(list(apart.parameters())) - 1
+
+
+@pytest.mark.parametrize("keep", ["boundaries", "host"])
+def test_recomputing_and_offloading_train_the_same_numbers(keep: str) -> None:
+    """The plain loops differ in speed and memory only."""
+    task = models.bare("7b", TINY)
+    whole, _ = plain.train(task, plain.Way(microbatches=2))
+    assert plain.train(task, plain.Way(microbatches=2, keep=keep))[0] == whole
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16-autocast", "fp16-autocast"])
+def test_lower_precisions_train_nearly_the_same(precision: str) -> None:
+    """Masters, autocast and loss scaling in the plain loop, clipped as well."""
+    settings = Settings(batch=2, seq=16, steps=3, tiny=1, layers=1, precision=precision)
+    task = models.bare("1b3", settings)
+    wide, _ = plain.train(task, plain.Way(clip=0.5))
+    size = shapes("1b3", settings)
+    low = models.task("1b3", size, settings)
+    losses, _ = plain.train(low, plain.Way(precision=precision, clip=0.5))
+    assert losses == pytest.approx(wide, abs=0.05)
+
+
+def test_the_fewest_microbatches_that_fit_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not fit costs nothing but its attempt."""
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+    def attempt(count: int) -> dict[str, Any]:
+        if count < 4:
+            raise torch.OutOfMemoryError("no room")
+        return {"step_us": count}
+
+    assert plain.fewest(attempt, 12, lambda: None) == {"microbatches": 4, "step_us": 4}
+    assert "error" in plain.fewest(attempt, 2, lambda: None)
+
+
+@pytest.mark.slow
+def test_the_peers_and_the_plain_loop_print_one_json_line(tmp_path: Path) -> None:
+    """Through the commands; what is not installed says so."""
+    bench, work = bench_in(tmp_path), Workload("1b3", "gpt_1b3", TINY.environment())
+    options = ["--device", "cpu", "--steps", 2]
+    loops = tools.python(bench, ["-m", "tests.gpu.plain", "1b3", *options], work.settings, "plain")
+    found = tools.last_json(tools.succeeded(loops, "plain"), "plain")
+    assert {one["keep"] for one in found["variants"]} == set(plain.KEEP)
+    assert all(one["step_us"] > 0 for one in found["variants"])
+    peer = ["-m", "tests.gpu.peers", "fsdp2", "1b3", "--budget", 1 << 30, *options]
+    done = tools.python(bench, peer, work.settings, "fsdp2")
+    assert tools.last_json(tools.succeeded(done, "fsdp2"), "fsdp2")["step_us"] > 0
+
+
+def test_json_is_found_after_progress_and_a_failure_is_named() -> None:
+    """The last object counts; a command that failed says its error line."""
+    assert tools.last_json(Done(0, '{x}\nwarning\n{"a": 1}\n', ""), "x") == {"a": 1}
+    assert tools.last_json(Done(0, 'begun\n{\n "a": 1\n}\n', ""), "x") == {"a": 1}
+    with pytest.raises(Trouble, match="printed no JSON"):
+        tools.last_json(Done(0, "nothing", ""), "x")
+    with pytest.raises(Trouble, match="build: exit 3: error: infeasible"):
+        tools.succeeded(Done(3, "", "planning\nerror: infeasible\n  more\n"), "build")
+
+
+def test_the_median_step_leaves_out_the_metered_round(tmp_path: Path) -> None:
+    """The first difference holds the end of the first round."""
+    ends = (500, 900, 1000, 1102, 1200)
+    lines = [{"type": "op", "op": "a.s0.F0"}, *({"type": "step", "at_us": us} for us in ends)]
+    log = tmp_path / "x.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert tools.step_us(log) == 100
+
+
+def test_the_machine_is_described_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No driver, no figures of it; all else is there."""
+    monkeypatch.setenv("PATH", "")
+    facts = machine.describe()
+    assert facts["gpu"] == {}
+    assert facts["host_bytes"] > 0
