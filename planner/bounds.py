@@ -16,8 +16,10 @@ critical-path  steps x the compute time of the longest task, which runs one step
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
+from planner import workers
 from planner.costs import Links, TaskCosts, shape_of
 from planner.graph import cut_points, layer_graph
 from planner.narrow import narrowed
@@ -51,19 +53,31 @@ class TaskBound:
 def lower_bounds(
     problem: Problem, effort: Effort, *, phased: bool, alone: bool = True
 ) -> tuple[Bound, ...]:
-    """All named bounds on the makespan, in µs.
+    """All named bounds on the makespan, in µs; see `named_bounds`."""
+    return named_bounds(problem, task_bounds(problem, effort), phased=phased, alone=alone)
+
+
+def task_bounds(problem: Problem, effort: Effort, jobs: int = 1) -> list[TaskBound]:
+    """The bounds of every task; tasks of one shape are looked at once."""
+    shapes = {shape_of(task): task for task in problem.tasks}
+    bound = partial(_task_bound, Links.of(problem.unshared), problem.device_bytes)
+    of = dict(zip(shapes, workers.each(bound, [*shapes.values()], effort, jobs), strict=True))
+    return [of[shape_of(task)] for task in problem.tasks]
+
+
+def named_bounds(
+    problem: Problem, bounds: Sequence[TaskBound], *, phased: bool, alone: bool = True
+) -> tuple[Bound, ...]:
+    """All named bounds on the makespan, in µs, from those of the tasks.
 
     phased: the plan is of the kind that the phase bound is about. alone: no device trains two
     tasks at once; then no two tasks' periods share one device's time.
     """
-    links = Links.of(problem.device)
-    shapes = {shape_of(task): task for task in problem.tasks}
-    of = {s: task_bound(t, links, problem.device_bytes, effort) for s, t in shapes.items()}
-    each = [(task, of[shape_of(task)]) for task in problem.tasks]
-    count = problem.devices
+    each = list(zip(problem.tasks, bounds, strict=True))
+    count, sharers = problem.devices, problem.sharers
     return (
         Bound("compute", math.ceil(sum(t.steps * b.compute_us for t, b in each) / count)),
-        Bound("link", math.ceil(sum(t.steps * b.link_us for t, b in each) / count)),
+        Bound("link", math.ceil(sum(t.steps * b.link_us for t, b in each) * sharers / count)),
         Bound("load", max(t.steps * b.load_us for t, b in each)),
         *([Bound("phase", _phase(each, count if alone else 0))] * phased),
         Bound("critical-path", max(t.steps * b.compute_us for t, b in each)),
@@ -74,6 +88,10 @@ def _phase(each: Sequence[tuple[Task, TaskBound]], devices: int) -> int:
     """The longest task, and all of them spread evenly over the devices, unless these are 0."""
     times = [task.steps * bound.phase_us for task, bound in each]
     return max(max(times), math.ceil(sum(times) / devices) if devices else 0)
+
+
+def _task_bound(links: Links, device_bytes: int, task: Task, effort: Effort) -> TaskBound:
+    return task_bound(task, links, device_bytes, effort)
 
 
 def task_bound(task: Task, links: Links, device_bytes: int, effort: Effort) -> TaskBound:

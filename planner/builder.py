@@ -2,50 +2,26 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from planner import hydra
-from planner.bounds import lower_bounds
+from planner.answers import Answer as Answer
+from planner.answers import baselines, found
+from planner.boundaries import parted
+from planner.bounds import named_bounds, task_bounds
 from planner.choice import Choice, extent, pack
-from planner.costs import Links, ShardCost, TaskCosts, shape_of
+from planner.costs import ShardCost
 from planner.diagnosis import LARGE_GAP_PPM
 from planner.errors import Infeasible
-from planner.hydra import HydraChoice
 from planner.modes import Mode
 from planner.pairs import Together, together
-from planner.placement import Work, place
 from planner.problem import Effort, Policy, Problem
 from planner.remedies import remedies
-from planner.rounds import Round
-from planner.search import Search
+from planner.schedule import configured, in_time, timetable
 from plans import metrics, prove
 from plans.metrics import duration_us
-from plans.schema import (
-    Bound,
-    Device,
-    Host,
-    Plan,
-    Prediction,
-    Program,
-    Segment,
-    Shard,
-    Solver,
-    Task,
-)
-from profiles import schema as profile
+from plans.schema import Bound, Device, Host, Plan, Prediction, Segment, Shard, Solver, Task
 from profiles.units import show_bytes
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One task's choice and program, and how it was found."""
-
-    choice: Choice | HydraChoice
-    program: Program
-    candidates: int
-    complete: bool
 
 
 def build(
@@ -55,25 +31,29 @@ def build(
     policy: Policy = "gantry",
     seconds: float = 60.0,
     seed: int = 0,
+    jobs: int = 1,
 ) -> Plan:
-    """A plan that the checker has proven. Infeasible or NoPlanFound otherwise."""
+    """A plan that the checker has proven. Infeasible or NoPlanFound otherwise.
+
+    jobs: processes that search at the same time; they change the plan only where time ends it.
+    """
     effort = Effort(time.monotonic() + seconds, seed)
-    search = _gantry if policy == "gantry" else _hydra
-    planned = search(problem, effort)
+    planned = baselines(problem) if policy == "hydra" else found(problem, effort, jobs)
     _host(problem, planned)  # refuses before the bounds take their time
     phased = all(isinstance(p.choice, Choice) for p in planned)
-    bounds = lower_bounds(problem, effort, phased=phased)
-    floor = max(bound.us for bound in bounds)
-    lay = _segments_gantry if policy == "gantry" else _segments_hydra
-    segments = lay(problem, planned, floor, effort)
+    each = task_bounds(problem, effort, jobs)
     programs = {p.program.name: p.program for p in planned}
+    segments = timetable(problem, programs, policy, effort)
     pairs: list[Together] = []
-    if policy == "gantry" and phased:
+    if policy == "gantry" and phased and problem.plain:
         pairs, segments = together(problem, programs, segments, effort)
-    if pairs:
-        planned = [_joined(p, pairs) for p in planned]
-        bounds = lower_bounds(problem, effort, phased=phased, alone=False)
-    plan = assemble(problem, planned, pairs, segments, bounds, profile_sha256, policy, seed)
+    segments = parted(segments, programs, pairs, problem.segment_steps)
+    bounds = named_bounds(problem, each, phased=phased, alone=not pairs)
+    plan = assemble(
+        problem, _joined(planned, pairs), pairs, segments, bounds, profile_sha256, policy, seed
+    )
+    plan = structs.replace(plan, prediction=configured(problem, plan, programs, effort))
+    in_time(problem, plan)
     prove(plan)
     return _advised(problem, plan, planned, effort) if policy == "gantry" else plan
 
@@ -86,73 +66,18 @@ def _advised(problem: Problem, plan: Plan, planned: Sequence[Answer], effort: Ef
     if not isinstance(answer.choice, Choice):
         return plan
     task = answer.choice.costs.task
-    found = tuple(remedies(problem, task, answer.choice, answer.program, effort))
-    return structs.replace(plan, solver=structs.replace(plan.solver, remedies=found))
+    advice = tuple(remedies(problem, task, answer.choice, answer.program, effort))
+    return structs.replace(plan, solver=structs.replace(plan.solver, remedies=advice))
 
 
-def _joined(planned: Answer, pairs: Sequence[Together]) -> Answer:
-    """The answer for a task as its pair has it."""
-    for pair in pairs:
-        found = pair.found.get(planned.program.name)
-        if found:
-            return Answer(found.choice, found.program, found.candidates, found.complete)
-    return planned
-
-
-def _gantry(problem: Problem, effort: Effort) -> list[Answer]:
-    """Tasks that differ in their names, steps and optimizers' settings only are searched once."""
-    links = Links.of(problem.device)
-    known: dict[object, Answer] = {}
-    answers = []
-    for index, task in enumerate(problem.tasks):
-        share = effort.left / (len(problem.tasks) - index)
-        own = Effort(time.monotonic() + share, effort.seed)
-        key = shape_of(task)
-        twin = _twin(task, known[key], problem.device_bytes, links) if key in known else None
-        answers.append(twin or _best(problem, task, links, own))
-        known.setdefault(key, answers[-1])
-    return answers
-
-
-def _twin(task: profile.Task, answer: Answer, device_bytes: int, links: Links) -> Answer | None:
-    """What was found for another task of the same shape, for this one."""
-    if not isinstance(answer.choice, Choice):
-        return None
-    costs = TaskCosts(task, answer.choice.costs.microbatch)
-    choice = replace(answer.choice, costs=costs)
-    made = Round(choice, links, device_bytes - choice.reserve_bytes)
-    return Answer(choice, made.program(), 0, answer.complete)
-
-
-def _best(problem: Problem, task: profile.Task, links: Links, effort: Effort) -> Answer:
-    """The shorter of what the search finds and of the baseline, which sweeps once per microbatch
-    and so needs less memory for boundaries; Infeasible when neither fits."""
-    failures: list[Infeasible] = []
-    answers: list[Answer] = []
-    try:
-        found = Search(task, links, problem.device_bytes, taken_bytes=problem.taken_bytes).best(
-            effort
-        )
-        answers.append(Answer(found.choice, found.program, found.candidates, found.complete))
-    except Infeasible as error:
-        failures.append(error)
-    try:
-        answers.append(_baseline(problem, task, links))
-    except Infeasible as error:
-        failures.append(error)
-    if not answers:
-        raise min(failures, key=lambda failure: failure.smallest)
-    return min(answers, key=lambda answer: duration_us(answer.program, task.steps))
-
-
-def _hydra(problem: Problem, effort: Effort) -> list[Answer]:
-    links = Links.of(problem.device)
-    return [_baseline(problem, task, links) for task in problem.tasks]
-
-
-def _baseline(problem: Problem, task: profile.Task, links: Links) -> Answer:
-    choice = hydra.choose(task, problem.device_bytes, problem.taken_bytes)
-    return Answer(choice, hydra.program(choice, links), 1, True)
+def _joined(planned: Sequence[Answer], pairs: Sequence[Together]) -> list[Answer]:
+    """The answers, of tasks in a pair as the pair has them."""
+    of = {
+        name: Answer(one.choice, one.program, one.candidates, one.complete)
+        for pair in pairs
+        for name, one in pair.found.items()
+    }
+    return [of.get(answer.program.name, answer) for answer in planned]
 
 
 def _host(problem: Problem, planned: Sequence[Answer]) -> Host:
@@ -167,39 +92,6 @@ def _host(problem: Problem, planned: Sequence[Answer]) -> Host:
             need,
         )
     return Host(budget_bytes=problem.host_bytes, bytes=need, buffers=buffers)
-
-
-def _segments_gantry(
-    problem: Problem, planned: Sequence[Answer], floor: int, effort: Effort
-) -> list[Segment]:
-    """Every task in one segment or two, as the placement says."""
-    steps = {task.name: task.steps for task in problem.tasks}
-    works = []
-    for program in (p.program for p in planned):
-        fixed = duration_us(program, 1) - program.period_us
-        works.append(Work(program.name, steps[program.name], fixed, program.period_us))
-    pieces = place(works, problem.devices, floor, effort)
-    return [Segment(p.task, (p.device,), p.rounds, p.start_us, p.end_us) for p in pieces]
-
-
-def _segments_hydra(
-    problem: Problem, planned: Sequence[Answer], floor: int, effort: Effort
-) -> list[Segment]:
-    """A segment per turn: minibatches of one task in a row on one device."""
-    programs = {p.program.name: p.program for p in planned}
-    steps = {task.name: task.steps for task in problem.tasks}
-    cost = {name: (p.round_us, p.period_us) for name, p in programs.items()}
-    turns = hydra.longest_remaining(steps, cost, problem.devices)
-    return [
-        Segment(
-            turn.task,
-            (turn.device,),
-            turn.rounds,
-            turn.start_us,
-            turn.start_us + duration_us(programs[turn.task], turn.rounds),
-        )
-        for turn in turns
-    ]
 
 
 def assemble(
@@ -246,6 +138,7 @@ def _device_spec(problem: Problem, number: int) -> Device:
         budget_bytes=problem.device_bytes,
         threads=problem.device.threads,
         emulation=problem.device.emulation,
+        link_group=problem.group_of(number),
     )
 
 

@@ -7,13 +7,15 @@ Exit codes: 0 ok; 1 the check failed; 2 usage or bad file; 3 infeasible; 4 no pl
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
-from planner import commands
+from planner import commands, sharing
 from planner.estimate import MOMENTS, NUMBER
 from planner.gpus import GPUS
 from planner.models import MODELS
+from planner.problem import Objective, Policy
 from profiles import console
+from profiles.units import LARGEST
 
 _EPILOG = """examples:
   python -m planner build profiles/demo.json --devices 2 -o plans/demo.json
@@ -44,11 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     check = names.add_parser("check", help="prove that a plan neither races nor overflows")
     check.add_argument("plan", metavar="PLAN")
     check.set_defaults(command=commands.check_plan)
-    show = names.add_parser("show", help="describe a plan; draw it")
-    show.add_argument("plan", metavar="PLAN")
-    show.add_argument("--gantt", metavar="PNG", help="write a Gantt chart")
-    show.add_argument("--trace", metavar="JSON", help="write a trace for ui.perfetto.dev")
-    show.set_defaults(command=commands.show_plan)
+    _add_show(names)
     against = names.add_parser("compare", help="predicted against actual")
     against.add_argument("plan", metavar="PLAN")
     against.add_argument("log", metavar="RUNLOG")
@@ -73,10 +71,43 @@ def _add_build(names: Any) -> None:
     msg = "correct the profile by what compare --write-corrections wrote; repeat it for a second "
     msg += "file, of a run of the plan that the first one gave"
     parser.add_argument("--corrections", action="append", default=[], metavar="FILE", help=msg)
+    msg = "plan what the run with this log left to do, from its checkpoints"
+    msg += "; repeat it for earlier runs of the same tasks, oldest first"
+    parser.add_argument(
+        "--from", dest="after", action="append", default=[], metavar="LOG", help=msg
+    )
     _add_setting(parser)
-    msg = "gantry, or hydra: the baseline to compare with"
-    parser.add_argument("--policy", choices=("gantry", "hydra"), default="gantry", help=msg)
+    _add_wants(parser)
+    msg = "gantry; or to compare with: hydra, or gantry's programs in a greedy order (longest "
+    msg += "remaining time first, longest task first, random)"
+    parser.add_argument("--policy", choices=get_args(Policy), default="gantry", help=msg)
+    msg = "devices that share a link to the host, like 0,1;2,3"
+    parser.add_argument("--link-groups", type=sharing.parse_groups, metavar="GROUPS", help=msg)
+    msg = "end segments after so many steps: there tasks can be kept, stopped and gone on from"
+    parser.add_argument("--segment-steps", type=console.whole(1, LARGEST), metavar="N", help=msg)
+    msg = "processes that search at the same time (default 1)"
+    parser.add_argument("--jobs", type=console.whole(1, 1 << 10), default=1, metavar="N", help=msg)
     parser.set_defaults(command=commands.build_plan)
+
+
+def _add_wants(parser: argparse.ArgumentParser) -> None:
+    """What else than the makespan counts."""
+    msg = "what is to be short: the whole, or the tasks' mean completion time (default makespan)"
+    parser.add_argument("--objective", choices=get_args(Objective), default="makespan", help=msg)
+    weight = console.whole(1, 1 << 20)
+    for flag, parse, value, msg in (
+        ("--start", console.duration, "DURATION", "begin it no sooner than this, like 2h"),
+        ("--deadline", console.duration, "DURATION", "be done with it by then, like 1:30:00"),
+        ("--priority", weight, "N", "its weight in the mean completion time (default 1)"),
+    ):
+        parser.add_argument(
+            flag,
+            type=_of_task(parse, value),
+            action="append",
+            default=[],
+            metavar=f"TASK={value}",
+            help=f"{msg}; repeat it for other tasks",
+        )
 
 
 def _add_setting(parser: argparse.ArgumentParser) -> None:
@@ -92,6 +123,28 @@ def _add_setting(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=console.whole(0, 2**31 - 1), default=0)
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_show(names: Any) -> None:
+    parser = names.add_parser("show", help="describe a plan, or what runs when; draw it")
+    parser.add_argument("plan", metavar="PLAN")
+    msg = "say instead what runs at this moment of the predicted run: 90s, 1:23:00, 83m"
+    parser.add_argument("--at", type=console.duration, metavar="TIME", help=msg)
+    parser.add_argument("--task", metavar="TASK", help="with --at: only where this task runs")
+    msg = "write a Gantt chart: all segments, and the ops of one round"
+    parser.add_argument("--gantt", metavar="PNG", help=msg)
+    msg = "with --gantt: draw the round that trains this step of a task, counted from 0 (default: "
+    msg += "the one that runs at --at, else a middle one of the longest segment)"
+    parser.add_argument("--round", type=_round, metavar="TASK[:ROUND]", help=msg)
+    parser.add_argument("--trace", metavar="JSON", help="write a trace for ui.perfetto.dev")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=commands.show_plan)
+
+
+def _round(text: str) -> tuple[str, int | None]:
+    """A task and, behind a colon, one of its steps."""
+    task, colon, step = text.partition(":")
+    return task, console.whole(0, 1 << 50)(step) if colon else None
 
 
 def _add_estimate(names: Any) -> None:
@@ -130,6 +183,18 @@ def _add_sweep(names: Any) -> None:
     parser.add_argument("--plot", metavar="PNG", help="draw step time over memory")
     _add_setting(parser)
     parser.set_defaults(command=commands.sweep_budgets)
+
+
+def _of_task(parse: Callable[[str], int], value: str) -> Callable[[str], tuple[str, int]]:
+    """A parser of a task's name and such a value."""
+
+    def pair(text: str) -> tuple[str, int]:
+        name, equals, rest = text.partition("=")
+        if not name or not equals:
+            raise argparse.ArgumentTypeError(f"{text!r} is not like TASK={value}")
+        return name, parse(rest)
+
+    return pair
 
 
 def _listed(parse: Callable[[str], int]) -> Callable[[str], tuple[int, ...]]:

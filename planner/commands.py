@@ -4,6 +4,9 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +14,16 @@ from msgspec import structs
 
 import plans
 import profiles
-from planner import corrections, curves
+from planner import corrections, curves, moment_words, moments, rest, sharing, zoom
 from planner.builder import build
 from planner.compare import compare, table, to_json
 from planner.errors import Infeasible, NoPlanFound
 from planner.estimate import Spec, estimate
 from planner.estimate import describe as describe_profile
 from planner.overrides import override
-from planner.problem import Problem
+from planner.problem import Problem, Want
 from planner.residuals import residuals
-from planner.show import describe
+from planner.show import describe, mean_completion_us
 from planner.sweep import Link, Setting, longest, sweep
 from plans import Plan, runlog, trace
 from profiles.codec import check_target, read_bytes, sha256, write_atomic
@@ -57,12 +60,16 @@ def build_plan(options: argparse.Namespace) -> int:
     profile = profiles.loads(data, options.profile)
     profile = override(profile, h2d=options.h2d, d2h=options.d2h)
     profile, inputs = corrections.chain(profile, sha256(data), options.corrections)
+    profile, done = _left(profile, options.after)
     problem = Problem.of(
         profile,
         devices=options.devices,
         device_bytes=options.device_memory,
         host_bytes=options.host_memory,
     )
+    problem = replace(_wanted(problem, options), segment_steps=options.segment_steps)
+    if options.link_groups:
+        problem = sharing.shared(problem, options.link_groups)
     begun = time.monotonic()
     print(f"planning {len(problem.tasks)} task(s) on {options.devices} device(s)", file=sys.stderr)
     plan = build(
@@ -71,9 +78,13 @@ def build_plan(options: argparse.Namespace) -> int:
         policy=options.policy,
         seconds=options.time_limit,
         seed=options.seed,
+        jobs=options.jobs,
     )
-    links = {way: f"{rate} bytes/s" for way in ("h2d", "d2h") if (rate := vars(options)[way])}
-    plan = structs.replace(plan, inputs=plan.inputs | inputs, provenance=plan.provenance | links)
+    asked = {way: f"{rate} bytes/s" for way in ("h2d", "d2h") if (rate := vars(options)[way])}
+    asked |= _wishes(options)
+    plan = structs.replace(plan, inputs=plan.inputs | inputs, provenance=plan.provenance | asked)
+    tasks = (structs.replace(task, done=done.get(task.name, 0)) for task in plan.tasks)
+    plan = structs.replace(plan, tasks=tuple(tasks))
     plans.save(options.output, plan)
     seconds = time.monotonic() - begun
     if options.json:
@@ -82,6 +93,53 @@ def build_plan(options: argparse.Namespace) -> int:
         print(describe(plan, rounds=False))
         print(f"wrote {options.output} in {seconds:.1f} s")
     return 0
+
+
+def _left(profile: profiles.Profile, runs: list[str]) -> tuple[profiles.Profile, dict[str, int]]:
+    """What the runs with these logs left to do; the whole profile without any."""
+    if not runs:
+        return profile, {}
+    return rest.after(profile, [runlog.load(run) for run in runs], runs[-1])
+
+
+def _wanted(problem: Problem, options: argparse.Namespace) -> Problem:
+    """With the objective and what is wanted of single tasks; FormatError for what does not go
+    together."""
+    if options.policy != "gantry" and _wishes(options):
+        raise FormatError(
+            f"--policy {options.policy} knows neither objectives nor starts, deadlines and "
+            "priorities; leave out --policy or them"
+        )
+    if options.priority and options.objective != "completion":
+        raise FormatError("--priority weighs completion times; add --objective completion")
+    starts, deadlines, weights = (
+        _by_task(problem, flag, vars(options)[flag]) for flag in ("start", "deadline", "priority")
+    )
+    wants = {
+        name: Want(starts.get(name, 0), deadlines.get(name), weights.get(name, 1))
+        for name in starts | deadlines | weights
+    }
+    return replace(problem, objective=options.objective, wants=wants)
+
+
+def _by_task(problem: Problem, flag: str, given: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """What a flag says of each task it names, once."""
+    names, told = [task.name for task in problem.tasks], dict(given)
+    for name in told:
+        if name not in names:
+            raise FormatError(f"--{flag}: there is no task {name!r}, only {', '.join(names)}")
+    if len(told) < len(given):
+        repeated = next(name for name, count in Counter(n for n, _ in given).items() if count > 1)
+        raise FormatError(f"--{flag}: task {repeated!r} has more than one; give it once")
+    return told
+
+
+def _wishes(options: argparse.Namespace) -> dict[str, str]:
+    """Objective and wants as the plan's provenance tells them."""
+    told = {} if options.objective == "makespan" else {"objective": options.objective}
+    for flag, unit in (("start", " us"), ("deadline", " us"), ("priority", "")):
+        told |= {f"{flag} {name}": f"{value}{unit}" for name, value in vars(options)[flag]}
+    return told
 
 
 def summary(plan: Plan) -> dict[str, Any]:
@@ -98,6 +156,8 @@ def summary(plan: Plan) -> dict[str, Any]:
         "lower_bound_us": prediction.lower_bound_us,
         "lower_bound_name": prediction.lower_bound_name,
         "gap": prediction.gap_ppm / 1e6,
+        "configuration_us": prediction.configuration_us,
+        "mean_completion_us": mean_completion_us(plan),
         "bounds": {bound.name: bound.us for bound in prediction.bounds},
         "exposed_copy_us": sum(device.exposed_copy_us for device in prediction.devices),
         "peak_bytes": [device.peak_bytes for device in prediction.devices],
@@ -153,13 +213,30 @@ def check_plan(options: argparse.Namespace) -> int:
 
 
 def show_plan(options: argparse.Namespace) -> int:
-    """Describe a sound plan, and draw it."""
+    """Describe a sound plan, or a moment of it, and draw it."""
+    if options.task is not None and options.at is None:
+        raise FormatError("--task says in which task to look for the moment --at; give --at too")
+    if options.round and not options.gantt:
+        raise FormatError("--round says which round --gantt draws; give --gantt too")
     _check_pictures(options, options.plan)
     plan = plans.load(options.plan)
     plans.prove(plan)  # what follows is about sound plans only
-    _pictures(plan, None, options)
-    print(describe(plan))
+    now = None if options.at is None else moments.moment(plan, options.at, options.task)
+    _pictures(plan, None, options, _chosen(plan, options))
+    if now is None:
+        print(json.dumps(summary(plan), indent=1) if options.json else describe(plan))
+    elif options.json:
+        print(json.dumps(moment_words.to_json(plan, now), indent=1))
+    else:
+        print(moment_words.describe(plan, now))
     return 0
+
+
+def _chosen(plan: Plan, options: argparse.Namespace) -> zoom.Zoom | None:
+    """The round that the picture shows large; None leaves it to the picture."""
+    if options.round:
+        return zoom.of_task(plan, *options.round)
+    return None if options.at is None else zoom.of_moment(plan, options.at, options.task)
 
 
 def compare_run(options: argparse.Namespace) -> int:
@@ -187,11 +264,17 @@ def _check_pictures(options: argparse.Namespace, *inputs: str) -> None:
         check_target(path, *inputs)
 
 
-def _pictures(plan: Plan, log: runlog.RunLog | None, options: argparse.Namespace) -> None:
+def _pictures(
+    plan: Plan,
+    log: runlog.RunLog | None,
+    options: argparse.Namespace,
+    chosen: zoom.Zoom | None = None,
+) -> None:
     if options.gantt:
         from planner import gantt  # matplotlib takes a second to import
 
-        gantt.save(gantt.figure(plan, log), Path(options.gantt))
+        at = None if log else options.at
+        gantt.save(gantt.figure(plan, log, chosen=chosen, at=at), Path(options.gantt))
         print(f"wrote {options.gantt}", file=sys.stderr)
     if options.trace:
         write_atomic(options.trace, trace.trace(plan, log))

@@ -1,14 +1,14 @@
 """Plan against run: how honest the predictions were, op by op, task by task, in time and bytes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from statistics import median
 from typing import Any
 
 from plans.metrics import Planned, exposed_copy_us, timeline
-from plans.runlog import RunLog
-from plans.schema import Plan, parse_id
+from plans.runlog import DropRecord, RunLog
+from plans.schema import Op, Plan, parse_id
 from plans.trace import happened
 from profiles.console import columns
 from profiles.errors import FormatError
@@ -48,7 +48,10 @@ class TaskTimes:
 
 @dataclass(frozen=True)
 class Missing:
-    """Planned ops that the log does not have: how many, and the first few by name and round."""
+    """Planned ops that the log does not have: how many, and the first few by name and round.
+
+    Those of dropped tasks are not counted.
+    """
 
     count: int
     names: tuple[str, ...]
@@ -58,7 +61,7 @@ class Missing:
 class Comparison:
     """What a run did against what its plan said; relative errors are signed fractions."""
 
-    status: str  # ok, failed or killed (the log has no last line)
+    status: str  # ok, partial (tasks were dropped), failed or killed (the log has no last line)
     emulated: bool
     estimated: bool  # what was predicted comes from formulas
     predicted_us: int
@@ -74,6 +77,7 @@ class Comparison:
     peak_predicted_bytes: tuple[int, ...]
     peak_actual_bytes: tuple[int, ...]  # empty when the run was killed
     missing: Missing
+    dropped: dict[str, str]  # why, of each task that failed while others went on
 
     @property
     def makespan_error(self) -> float:
@@ -111,8 +115,13 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
         exposed_actual_us=tuple(exposed.get(str(d), 0) for d in range(len(plan.devices))),
         peak_predicted_bytes=tuple(device.peak_bytes for device in prediction.devices),
         peak_actual_bytes=end.peak_bytes if end else (),
-        missing=_missing(plan, ops),
+        missing=_missing(plan, ops, {drop.task for drop in log.drops}),
+        dropped={drop.task: _dropped(drop) for drop in log.drops},
     )
+
+
+def _dropped(drop: DropRecord) -> str:
+    return f"in step {drop.step}{', ' if drop.op else ''}{drop.op}: {drop.reason}"
 
 
 def _median(values: Iterable[float]) -> float | None:
@@ -157,15 +166,23 @@ def _tasks(plan: Plan, log: RunLog, ops: Iterable[Planned]) -> dict[str, TaskTim
     return found
 
 
-def _missing(plan: Plan, ops: Iterable[Planned]) -> Missing:
-    sizes = {p.name: (len(p.enter) + len(p.leave), len(p.round)) for p in plan.programs}
+def _missing(plan: Plan, ops: Iterable[Planned], dropped: Collection[str]) -> Missing:
+    def expected(op: Op) -> bool:
+        return parse_id(op.id).task not in dropped
+
+    sizes = {
+        p.name: (sum(map(expected, (*p.enter, *p.leave))), sum(map(expected, p.round)))
+        for p in plan.programs
+    }
     once, each = zip(*(sizes[segment.program] for segment in plan.segments), strict=True)
     rounds = (segment.rounds for segment in plan.segments)
     planned = sum(once) + sum(n * r for n, r in zip(each, rounds, strict=True))
-    logged = {(one.segment, one.round, one.op.id) for one in ops}
+    logged = {(one.segment, one.round, one.op.id) for one in ops if expected(one.op)}
     if len(logged) == planned:
         return Missing(0, ())
-    absent = (p for p in timeline(plan) if (p.segment, p.round, p.op.id) not in logged)
+    absent = (
+        p for p in timeline(plan) if expected(p.op) and (p.segment, p.round, p.op.id) not in logged
+    )
     names = tuple(f"{p.op.id} round {p.round}" for p in islice(absent, _NAMED))
     return Missing(planned - len(logged), names)
 
@@ -216,6 +233,8 @@ def table(comparison: Comparison) -> str:
         "",
         *columns(kinds, numbers=True),
     ]
+    if c.dropped:
+        lines += ["", *(f"dropped: {name} {why}" for name, why in c.dropped.items())]
     if c.missing.count:
         more = ", …" if c.missing.count > len(c.missing.names) else ""
         names = ", ".join(c.missing.names)

@@ -11,7 +11,10 @@ class Infeasible(GantryError):
 
     def __init__(self, message: str, smallest: int = 0) -> None:
         super().__init__(f"infeasible: {message}")
-        self.smallest = smallest
+        self.message, self.smallest = message, smallest
+
+    def __reduce__(self) -> tuple[type["Infeasible"], tuple[str, int]]:
+        return type(self), (self.message, self.smallest)  # as it is raised in another process
 
 
 class NoPlanFound(GantryError):

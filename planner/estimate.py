@@ -11,7 +11,7 @@ where the state has an fp32 master copy besides; moments are fp32 always.
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
@@ -58,10 +58,13 @@ class Spec:
     host_bytes: int | None = None
 
 
-def estimate(spec: Spec) -> Profile:
-    """A sound profile of one task on one GPU, marked estimated. EstimateError for bad arguments."""
-    full = _complete(spec)
-    model, gpu = MODELS[full.model], GPUS[full.gpu]
+def estimate(spec: Spec, models: Mapping[str, Model] = MODELS) -> Profile:
+    """A sound profile of one task on one GPU, marked estimated, of one of these models.
+
+    EstimateError for bad arguments.
+    """
+    full = _complete(spec, models)
+    model, gpu = models[full.model], GPUS[full.gpu]
     sizes = [_size(full, model, m) for m in full.microbatches or ()]
     arguments = {name: str(value) for name, value in asdict(full).items()}
     canonical = json.dumps(arguments, sort_keys=True)
@@ -104,16 +107,16 @@ def describe(profile: Profile) -> str:
     )
 
 
-def _complete(spec: Spec) -> Spec:
+def _complete(spec: Spec, models: Mapping[str, Model]) -> Spec:
     """The spec with every None filled in; EstimateError for what does not go together."""
     for kind, name, known in (
-        ("model", spec.model, MODELS),
+        ("model", spec.model, models),
         ("GPU", spec.gpu, GPUS),
         ("optimizer", spec.optimizer, MOMENTS),
     ):
         if name not in known:
             raise EstimateError(f"{kind} {name!r} is not known; there are {', '.join(known)}")
-    model, gpu = MODELS[spec.model], GPUS[spec.gpu]
+    model, gpu = models[spec.model], GPUS[spec.gpu]
     if spec.dtype not in gpu.peak:
         has = " and ".join(gpu.peak)
         raise EstimateError(f"{gpu.name} has no {spec.dtype}; it has {has}: give --dtype")

@@ -6,50 +6,37 @@ is drawn as fast, and read as easily, as one of forty. Data coordinates are µs.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from planner import bars
-from planner.bars import Bar, Window
-from plans.metrics import phase_starts
+from planner import bars, overview, panels, zoom
+from planner.bars import Bar
+from planner.moments import on_devices, program_of
+from planner.panels import Mark, timed
+from planner.zoom import Window, Zoom
 from plans.runlog import RunLog
 from plans.schema import Plan
 from profiles.codec import write_atomic
 from profiles.errors import FormatError
-from profiles.units import show_us
+from profiles.units import show_clock, show_us
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDTH = 13.0  # inches
-_TALLEST = 80.0
+_ROW = 0.36  # inches a row of height 1 wants at least
+_PANEL = (2.1, 0.8)  # inches a panel of few rows wants, and the most it gives a row
 _LEGEND_TASKS = 12
 _NAMES = ("forward", "backward", "norm", "update", "reduce", "copy")
 _KINDS = dict(zip("FBNURP", _NAMES, strict=True))
 _FORMATS = (".png", ".svg", ".pdf")
-
-
-class _Zoom(NamedTuple):
-    """Two rounds, `first` and the next, of a segment, and when they are planned."""
-
-    segment: int
-    first: int
-    window: Window
-
-
-class _Mark(NamedTuple):
-    """A named vertical line."""
-
-    us: int
-    name: str
-    dashed: bool
+_MOMENT = "#C1121F"
 
 
 def draw(plan: Plan, ax: "Axes | None" = None, *, window: Window | None = None) -> "Axes":
     """The planned timeline, or the part of it in `window` = (from, to) µs, on `ax` or a new one."""
-    target = ax if ax is not None else _panels(plan, 1)[1][0]
+    target = ax if ax is not None else _figure(plan, 1)[1][0]
     if window is None:
         whole = (0, plan.prediction.makespan_us)
         _panel(target, plan, bars.planned(plan), whole, _summary(plan), _planned_marks(plan))
@@ -59,6 +46,23 @@ def draw(plan: Plan, ax: "Axes | None" = None, *, window: Window | None = None) 
     return target
 
 
+def draw_segments(plan: Plan, ax: "Axes", *, at: int | None = None) -> "Axes":
+    """All segments of the plan on `ax`, one row per device, and the moment `at`."""
+    marks = [*_planned_marks(plan), *_moment_mark(at)]
+    return overview.draw(ax, plan, _summary(plan), marks)
+
+
+def draw_round(plan: Plan, ax: "Axes", chosen: Zoom, *, at: int | None = None) -> "Axes":
+    """The ops of one round of a segment on `ax`, its neighbours pale, and the moment `at`."""
+    segment = plan.segments[chosen.segment]
+    marks = _moment_mark(at) if at is not None and _holds(chosen.window, at) else []
+    title = f"{_chosen(plan, chosen)}, planned{_guessed(plan)}"
+    alone = len(program_of(plan, segment).tasks) == 1
+    drawn = bars.focused(plan, chosen)
+    _panel(ax, plan, drawn, chosen.window, title, marks, segment.devices, alone=alone)
+    return ax
+
+
 def draw_compare(
     plan: Plan, log: RunLog, axes: "Sequence[Axes] | None" = None
 ) -> "tuple[Axes, Axes]":
@@ -66,7 +70,7 @@ def draw_compare(
 
     FormatError when the log is not of this plan.
     """
-    above, below = axes if axes is not None else _panels(plan, 2)[1]
+    above, below = axes if axes is not None else _figure(plan, 2)[1]
     happened = bars.actual(plan, log)
     end = _actual_us(log, happened)
     window = (0, max(plan.prediction.makespan_us, end))
@@ -74,32 +78,49 @@ def draw_compare(
     planned = plan.prediction.makespan_us
     error = f", {100 * (end - planned) / planned:+.1f} % against the plan" if planned else ""
     title = f"actual: makespan {show_us(end)}{error}{_paced(plan)}"
-    marks = [_Mark(planned, "planned", True), _Mark(end, "actual", False)]
+    marks = [Mark(planned, timed("planned", planned), True), Mark(end, timed("actual", end), False)]
     _panel(below, plan, happened, window, title, marks)
     return above, below
 
 
-def figure(plan: Plan, log: RunLog | None = None) -> "Figure":
-    """The whole run, and below it two steady rounds of its longest segment, with a legend.
+def figure(
+    plan: Plan, log: RunLog | None = None, *, chosen: Zoom | None = None, at: int | None = None
+) -> "Figure":
+    """A plan at two levels, with a legend: its segments over the whole run, and below them the ops
+    of one round, by default a steady one of the longest segment; `at` marks a moment in both.
 
-    With a log each is drawn as planned and as it happened. The rounds are left out when they are
-    most of the run. FormatError when the log is not of this plan.
+    With a log the whole run and two rounds, each as planned and as it happened. Where rounds are
+    most of the run all ops are drawn. FormatError when the log is not of this plan.
     """
-    zoom, sides = _zoom(plan), 1 if log is None else 2
-    fig, axes = _panels(plan, sides * (1 if zoom is None else 2))
-    if log is None:
-        draw(plan, axes[0])
+    if log is not None:
+        return _compared(plan, log)
+    shown = chosen or zoom.steady(plan)
+    segment = plan.segments[shown.segment] if shown else None
+    devices = segment.devices if segment else None
+    fig, axes = panels.panels([overview.height(plan), _height(plan, devices)])
+    draw_segments(plan, axes[0], at=at)
+    if shown and segment:
+        draw_round(plan, axes[1], shown, at=at)
+        overview.frame(axes[0], segment, shown.window)
+        overview.join(axes[0], axes[1], shown.window)
     else:
-        draw_compare(plan, log, axes[:2])
-    if zoom is not None:
-        shown = zoom.window
-        if log is not None:
-            shown, seen = _aligned(plan, log, zoom)
-            title = f"close-up: the same rounds as they happened{_paced(plan)}"
-            _panel(axes[3], plan, bars.actual(plan, log), seen, title, [])
-        draw(plan, axes[sides], window=shown)
-        axes[sides].set_title(_rounds(plan, zoom), loc="left", fontsize=9.5)
-        axes[0].axvspan(*zoom.window, facecolor="none", edgecolor="#222222", lw=1.6, zorder=5)
+        draw(plan, axes[1])
+        axes[1].set_title(f"all ops, planned{_guessed(plan)}", loc="left", fontsize=9.5)
+    _legend(fig, plan)
+    return fig
+
+
+def _compared(plan: Plan, log: RunLog) -> "Figure":
+    shown = zoom.steady(plan)
+    fig, axes = _figure(plan, 2 if shown is None else 4)
+    draw_compare(plan, log, axes[:2])
+    if shown is not None:
+        window, seen = zoom.aligned(plan, log, shown)
+        draw(plan, axes[2], window=window)
+        axes[2].set_title(_two_rounds(plan, shown), loc="left", fontsize=9.5)
+        title = f"close-up: the same rounds as they happened{_paced(plan)}"
+        _panel(axes[3], plan, bars.actual(plan, log), seen, title, [])
+        axes[0].axvspan(*window, facecolor="none", edgecolor=panels.INK, lw=1.6, zorder=5)
     _legend(fig, plan)
     return fig
 
@@ -121,17 +142,20 @@ def check_name(path: str | Path) -> None:
         raise FormatError(f"{path}: the name of a picture ends in {', '.join(_FORMATS)}")
 
 
-def _panels(plan: Plan, count: int) -> "tuple[Figure, list[Axes]]":
-    """A new figure, unknown to pyplot, with `count` empty panels one above the other."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def _figure(plan: Plan, count: int) -> "tuple[Figure, list[Axes]]":
+    """A new figure with `count` panels of all streams."""
+    return panels.panels([_ROW * _tall(plan)] * count)
 
-    rows = bars.rows(plan)
-    tall = max(row.low + row.height for row in rows.values())
-    height = min(0.6 + count * (0.85 + 0.36 * tall), _TALLEST)
-    fig = Figure(figsize=(_WIDTH, height), layout="constrained")
-    FigureCanvasAgg(fig)
-    return fig, list(fig.subplots(count, 1, squeeze=False)[:, 0])
+
+def _tall(plan: Plan, devices: Collection[int] | None = None) -> float:
+    return max(row.low + row.height for row in bars.rows(plan, devices).values())
+
+
+def _height(plan: Plan, devices: Collection[int] | None) -> float:
+    """Inches of a panel of these devices' streams; rows of a few are higher."""
+    tall = _tall(plan, devices)
+    wanted, most = _PANEL
+    return max(min(wanted, tall * most), tall * _ROW)
 
 
 def _panel(
@@ -140,60 +164,22 @@ def _panel(
     drawn: Sequence[Bar],
     window: Window,
     title: str,
-    marks: Sequence[_Mark],
+    marks: Sequence[Mark],
+    devices: Collection[int] | None = None,
+    *,
+    alone: bool = False,
 ) -> None:
     """Rows, bars, marks, title and time axis of one picture."""
-    rows = bars.rows(plan)
-    start, end = window
-    # Room for a line at the very end to be seen.
-    ax.set_xlim(start, end + max(end - start, 1) * 0.004)
+    rows = bars.rows(plan, devices)
     ax.set_ylim(-0.2, max(row.low + row.height for row in rows.values()) + 0.2)
-    ax.set_facecolor("#E8EBF0")
     for row in rows.values():
         shade = "white" if row.height == bars.TALL else "#F5F6F9"
         ax.axhspan(row.low, row.low + row.height, color=shade, lw=0, zorder=0)
-    crowded = bars.paint(ax, plan, drawn, rows, window)
-    _marks(ax, marks, window)
-    # The title has the left half to itself, unless a mark's name reaches into it.
-    apart = all(mark.us - start > 0.65 * (end - start) for mark in marks)
-    ax.set_title(title, loc="left", fontsize=9.5, pad=8 if apart else 8 + 10 * len(marks))
     ax.set_yticks([row.low + row.height / 2 for row in rows.values()], list(rows), fontsize=7.5)
-    ax.tick_params(axis="y", length=0)
-    for side in ("top", "right", "left"):
-        ax.spines[side].set_visible(False)
-    _time_axis(ax, window, "; filled height: busy share of a crowded row" if crowded else "")
-
-
-def _marks(ax: "Axes", marks: Sequence[_Mark], window: Window) -> None:
-    """The lines, each named above the axes, the names stacked so that none hides another."""
-    for place, mark in enumerate(marks):
-        ax.axvline(
-            mark.us, color="#222222", lw=1.2, ls=(0, (4, 2)) if mark.dashed else "-", zorder=6
-        )
-        ax.annotate(
-            f"{mark.name} {show_us(mark.us)}",
-            (mark.us, 1),
-            xycoords=ax.get_xaxis_transform(),
-            xytext=(0, 2 + 10 * place),
-            textcoords="offset points",
-            ha="right" if mark.us - window[0] > (window[1] - window[0]) / 2 else "left",
-            fontsize=7.5,
-            color="#222222",
-        )
-
-
-def _time_axis(ax: "Axes", window: Window, note: str) -> None:
-    """Round ticks in the unit that suits the span, counted from the window's start."""
-    from matplotlib.ticker import MaxNLocator
-
-    start, end = window
-    units = ((3_600_000_000, "h"), (1_000_000, "s"), (1_000, "ms"), (1, "µs"))
-    unit, name = next((u for u in units if end - start >= u[0]), units[-1])
-    locator = MaxNLocator(nbins=12, steps=[1, 2, 2.5, 5, 10])
-    ticks = [t for t in locator.tick_values(0, (end - start) / unit) if t * unit <= end - start]
-    ax.set_xticks([start + t * unit for t in ticks], [f"{t:g}" for t in ticks], fontsize=8)
-    label = name if start == 0 else f"{name} after {show_us(start)}"
-    ax.set_xlabel(label + note, fontsize=8.5)
+    crowded = bars.paint(ax, plan, drawn, rows, window, alone=alone)
+    note = "; pale: other rounds" if any(bar.faded for bar in drawn) else ""
+    note += "; filled height: busy share of a crowded row" if crowded else ""
+    panels.frame(ax, window, title, marks, note)
 
 
 def _legend(fig: "Figure", plan: Plan) -> None:
@@ -243,52 +229,41 @@ def _span(window: Window) -> str:
     return f"{show_us(window[1] - window[0])} from {show_us(window[0])}"
 
 
-def _rounds(plan: Plan, zoom: _Zoom) -> str:
-    segment = plan.segments[zoom.segment]
-    devices = "device" if len(segment.devices) == 1 else "devices"
-    devices += " " + ", ".join(map(str, segment.devices))
+def _chosen(plan: Plan, chosen: Zoom) -> str:
+    """`round 99 of 0 to 199 of gpt-a on device 0, every 1.20 s`."""
+    segment = plan.segments[chosen.segment]
+    where = f"{segment.program} on {on_devices(segment)}"
+    if chosen.phase != "round":
+        return f"{chosen.phase} of {where}"
+    period = show_us(program_of(plan, segment).period_us)
+    return f"round {chosen.number} of 0 to {segment.rounds - 1} of {where}, every {period}"
+
+
+def _two_rounds(plan: Plan, chosen: Zoom) -> str:
+    segment = plan.segments[chosen.segment]
     return (
-        f"close-up: rounds {zoom.first} and {zoom.first + 1} of {segment.rounds} of "
-        f"{segment.program} on {devices}, planned{_guessed(plan)}"
+        f"close-up: rounds {chosen.number} and {chosen.number + 1} of {segment.rounds} of "
+        f"{segment.program} on {on_devices(segment)}, planned{_guessed(plan)}"
     )
 
 
-def _planned_marks(plan: Plan) -> list[_Mark]:
+def _planned_marks(plan: Plan) -> list[Mark]:
     p = plan.prediction
     return [
-        _Mark(p.lower_bound_us, f"{p.lower_bound_name} bound", True),
-        _Mark(p.makespan_us, "makespan", False),
+        Mark(p.lower_bound_us, timed(f"{p.lower_bound_name} bound", p.lower_bound_us), True),
+        Mark(p.makespan_us, timed("makespan", p.makespan_us), False),
     ]
+
+
+def _moment_mark(at: int | None) -> list[Mark]:
+    return [] if at is None else [Mark(at, f"at {show_clock(at)}", False, _MOMENT)]
+
+
+def _holds(window: Window, us: int) -> bool:
+    return window[0] <= us <= window[1]
 
 
 def _actual_us(log: RunLog, happened: Sequence[Bar]) -> int:
     if log.end is not None:
         return log.end.actual_us
     return max((bar.start + bar.us for bar in happened), default=0)
-
-
-def _zoom(plan: Plan) -> _Zoom | None:
-    """Two rounds in the middle of the longest segment; None when they are most of the run."""
-    programs = {program.name: program for program in plan.programs}
-    index = max(
-        range(len(plan.segments)),
-        key=lambda k: plan.segments[k].end_us - plan.segments[k].start_us,
-    )
-    segment = plan.segments[index]
-    program = programs[segment.program]
-    first = max(segment.rounds // 2 - 1, 0)
-    start = phase_starts(program, segment, first)[1] + min(op.start_us for op in program.round)
-    end = start + 2 * program.period_us
-    if segment.rounds < 2 or 2 * (end - start) > plan.prediction.makespan_us:
-        return None
-    return _Zoom(index, first, (start, end))
-
-
-def _aligned(plan: Plan, log: RunLog, zoom: _Zoom) -> tuple[Window, Window]:
-    """Windows of equal length that begin with the zoom's rounds as planned and as they happened."""
-    first, last = zoom.first, zoom.first + 1
-    ops = [op for op in log.ops if op.segment == zoom.segment and first <= op.round <= last]
-    start = min((op.start_us for op in ops if op.round == first), default=zoom.window[0])
-    later = min((op.start_us for op in ops if op.round == last), default=start)
-    span = max(zoom.window[1] - zoom.window[0], 2 * (later - start))
-    return (zoom.window[0], zoom.window[0] + span), (start, start + span)

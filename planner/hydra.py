@@ -3,7 +3,7 @@
 Greedy maximal shards; one shard prefetched ahead (two slots); parameters copied back after every
 shard, changed or not; the optimizer on the device right after backward; one sweep per
 microbatch; and tasks taken longest remaining time first, minibatch by minibatch, by whichever
-device falls free (`longest_remaining`).
+device falls free (`policies.longest_remaining`).
 
 Where updates wait for the norms of all gradients, these go to the host after the last backward of
 their shard, and one more sweep updates shard after shard.
@@ -13,7 +13,7 @@ device, memory is exact, and any optimizer works.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
 
@@ -237,46 +237,3 @@ class _Sweeps:
         grad = self._at("grad", slot)
         yield update(self.shards[shard], name, "0.compute", held, grad, norm)
         yield from self._copy("S", shard, "state", slot)
-
-
-@dataclass(frozen=True)
-class Turn:
-    """`rounds` minibatches of a task in a row on one device."""
-
-    task: str
-    device: int
-    rounds: int
-    start_us: int
-
-
-def longest_remaining(
-    steps: dict[str, int], minibatch_us: dict[str, tuple[int, int]], devices: int
-) -> list[Turn]:
-    """Longest remaining time first, a minibatch at a time, on whichever device falls free.
-
-    minibatch_us: per task the time of a first minibatch and of one that follows its own.
-    A task that stays on its device goes on in the same turn.
-    """
-    left, free_at = dict(steps), [0] * devices
-    ready_at = dict.fromkeys(steps, 0)
-    turns: list[Turn] = []
-    current: list[int | None] = [None] * devices  # index of the turn each device is in
-    while any(left.values()):
-        device = min(range(devices), key=lambda d: (free_at[d], d))
-        now = free_at[device]
-        idle = [t for t in left if left[t] and ready_at[t] <= now]
-        if not idle:
-            free_at[device] = min(ready_at[t] for t in left if left[t])
-            current[device] = None
-            continue
-        task = max(idle, key=lambda t: (left[t] * minibatch_us[t][1], t))
-        at = current[device]
-        if at is not None and turns[at].task == task:
-            turns[at] = replace(turns[at], rounds=turns[at].rounds + 1)
-            ready_at[task] = free_at[device] = now + minibatch_us[task][1]
-        else:
-            current[device] = len(turns)
-            turns.append(Turn(task, device, 1, now))
-            ready_at[task] = free_at[device] = now + minibatch_us[task][0]
-        left[task] -= 1
-    return turns

@@ -18,6 +18,11 @@ def override(profile: Profile, *, h2d: int | None = None, d2h: int | None = None
     return replace(profile, machine=replace(profile.machine, devices=devices))
 
 
+def slower(link: Link, count: int) -> Link:
+    """1/count of a link between host and device; a copy inside a device stays as it is."""
+    return link if link.kind == "d2d" else _link(link, (1, count))
+
+
 def _device(device: Device, rates: dict[str, int]) -> Device:
     alone: dict[str, int] = {link.kind: link.alone.bytes_per_s for link in device.links}
     factors = {kind: (rate, alone[kind]) for kind, rate in rates.items()}

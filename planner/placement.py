@@ -6,52 +6,69 @@ limit begins on the next device (McNaughton's rule):
 
     device 0   |  a        |  b (last steps) |
     device 1   |  b (first steps) |  c       |     b is never in two places at once
+
+Where tasks have starts or deadlines, or their mean completion counts, they are taken from a list
+instead. What came out is then made better by small changes (`moves`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from planner.problem import Effort
+from planner.moves import improved
+from planner.problem import Effort, Objective
+from planner.queues import Piece, Work, listed, makespan, score
 from planner.solver import minimise, solve
 
 _EXACT = 400  # binaries up to which the assignment program is worth its time
 _HALVINGS = 24  # of the interval in which the wrap-around limit is searched
 
 
-@dataclass(frozen=True)
-class Work:
-    """A task: a segment of n of its rounds lasts fixed_us + n * period_us."""
-
-    task: str
-    rounds: int
-    fixed_us: int
-    period_us: int
-
-    def us(self, rounds: int) -> int:
-        return self.fixed_us + rounds * self.period_us
-
-    @property
-    def whole_us(self) -> int:
-        return self.us(self.rounds)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rounds of a task in a row on one device."""
-
-    task: str
-    device: int
-    rounds: int
-    start_us: int
-    end_us: int
-
-
-def place(works: Sequence[Work], devices: int, floor_us: int, effort: Effort) -> list[Piece]:
-    """Pieces in order of their start, so that the last ends as early as can be found.
+def place(
+    works: Sequence[Work],
+    devices: int,
+    floor_us: int,
+    effort: Effort,
+    objective: Objective = "makespan",
+) -> list[Piece]:
+    """Pieces in order of their start, so that the objective is as small as can be found and as
+    few deadlines are missed.
 
     floor_us: a proven lower bound on the makespan; nothing is searched below it.
     """
     works = sorted(works, key=lambda w: (-w.whole_us, w.task))
+    starts = list(_starts(works, devices, floor_us, effort, objective))
+    best = min(starts, key=lambda pieces: score(works, pieces, objective))
+    floor = floor_us if objective == "makespan" else 0
+    best = improved(works, best, devices, floor, objective)
+    return sorted(best, key=lambda piece: (piece.start_us, piece.device))
+
+
+def _starts(
+    works: Sequence[Work], devices: int, floor_us: int, effort: Effort, objective: Objective
+) -> Iterator[list[Piece]]:
+    """Timetables to begin with."""
+    every = range(len(works))
+    if objective == "makespan":
+        if not any(work.start_us for work in works):
+            yield _balanced(works, devices, floor_us, effort)
+        yield listed(works, every, devices)
+    else:
+        yield listed(works, sorted(every, key=lambda at: _worth(works[at])), devices)
+    if any(work.deadline_us is not None for work in works):
+        yield listed(works, sorted(every, key=lambda at: _urgency(works[at])), devices)
+
+
+def _worth(work: Work) -> tuple[float, str]:
+    """Shortest first, by its weight: the best order on one device."""
+    return work.whole_us / work.weight, work.task
+
+
+def _urgency(work: Work) -> tuple[bool, int, int]:
+    """Earliest deadline first."""
+    return work.deadline_us is None, work.deadline_us or 0, work.whole_us
+
+
+def _balanced(works: Sequence[Work], devices: int, floor_us: int, effort: Effort) -> list[Piece]:
+    """The shortest of whole tasks and of tasks wrapped around."""
     best = _whole(works, devices, floor_us, effort)
     low, high = floor_us, makespan(best)
     for _ in range(_HALVINGS):
@@ -63,11 +80,7 @@ def place(works: Sequence[Work], devices: int, floor_us: int, effort: Effort) ->
             best, high = wrapped, min(limit, makespan(wrapped))
         else:
             low = limit
-    return sorted(best, key=lambda piece: (piece.start_us, piece.device))
-
-
-def makespan(pieces: Sequence[Piece]) -> int:
-    return max(piece.end_us for piece in pieces)
+    return best
 
 
 def _wrap(works: Sequence[Work], devices: int, limit: int) -> list[Piece] | None:

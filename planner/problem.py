@@ -1,14 +1,25 @@
 """What is asked of the planner: tasks, devices and budgets, frozen."""
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from msgspec import structs
 
 from profiles.schema import Device, Numerics, Profile, Task
 
-Policy = Literal["gantry", "hydra"]
+Policy = Literal["gantry", "hydra", "lrtf", "lpt", "random"]
+Objective = Literal["makespan", "completion"]
+
+
+@dataclass(frozen=True)
+class Want:
+    """When a task may begin, when it has to be done, and its weight in the mean completion."""
+
+    start_us: int = 0
+    deadline_us: int | None = None
+    weight: int = 1
 
 
 @dataclass(frozen=True)
@@ -16,6 +27,9 @@ class Problem:
     """`devices` equal devices of the profile's first kind, each with `device_bytes` to use.
 
     taken_bytes: what each has beside that, for copies of all tasks' module buffers.
+    wants: of tasks that are to begin or end at some time, by name. segment_steps: most rounds of a
+    segment, None for as many as there are. link_groups: devices that share a link, all in groups of
+    one size; `device` has its part of the rates then, and `whole_link` all of them.
     """
 
     tasks: tuple[Task, ...]
@@ -26,6 +40,34 @@ class Problem:
     estimated: bool = False  # times from formulas, not from measurements
     numerics: Numerics = field(default_factory=Numerics)
     taken_bytes: int = 0
+    objective: Objective = "makespan"
+    wants: Mapping[str, Want] = field(default_factory=dict)
+    segment_steps: int | None = None
+    link_groups: tuple[tuple[int, ...], ...] = ()
+    whole_link: Device | None = None
+
+    @property
+    def unshared(self) -> Device:
+        """A device that has its link for itself, as one does while the others of its group rest."""
+        return self.whole_link or self.device
+
+    @property
+    def sharers(self) -> int:
+        """Devices on one link."""
+        return len(self.link_groups[0]) if self.link_groups else 1
+
+    def group_of(self, number: int) -> int | None:
+        """The link group of a device."""
+        return next((g for g, group in enumerate(self.link_groups) if number in group), None)
+
+    def sharing(self, groups: tuple[tuple[int, ...], ...], part: Device) -> "Problem":
+        """The same with devices in groups, each planned as `part` of what it is alone."""
+        return replace(self, link_groups=groups, device=part, whole_link=self.unshared)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing but the makespan counts."""
+        return self.objective == "makespan" and not self.wants
 
     @classmethod
     def of(

@@ -43,7 +43,7 @@ _SHRINKS = 4  # times that a solution is asked for with less memory
 _STARTS = 4  # plans that are improved a little
 _BETTER = 1  # plans that are improved further
 _FINALS = 3  # plans that are looked at microbatch by microbatch
-_OPS = 45_000  # simulated at most for starts, and as many to improve them, half for the better ones
+OPS = 45_000  # simulated at most for starts, and as many to improve them, half for the better ones
 _WORTH = 32  # parts of a round that plain training may lose to updates before others are looked at
 _STAYS = Mode("resident", "device")
 
@@ -60,13 +60,13 @@ class Found:
 
 @dataclass(eq=False)
 class Search:
-    """One task, one kind of device. ops: how many are simulated at most, `_OPS`. taken_bytes: what
+    """One task, one kind of device. ops: how many are simulated at most, `OPS`. taken_bytes: what
     the device has beside `device_bytes`, for budgets in messages."""
 
     task: Task
     links: Links
     device_bytes: int
-    ops: int = _OPS
+    ops: int = OPS
     taken_bytes: int = 0
     tried: int = 0
 

@@ -45,10 +45,17 @@ def _marks(plan: Plan) -> str:
 def _result(plan: Plan) -> str:
     p = plan.prediction
     cut = " (search stopped by its time limit)" if plan.solver.status == "time-limit" else ""
+    mean = f", mean completion {show_us(mean_completion_us(plan))}" if len(p.tasks) > 1 else ""
     return (
         f"makespan {show_us(p.makespan_us)}, {p.lower_bound_name} bound "
-        f"{show_us(p.lower_bound_us)}, gap {p.gap_ppm / 1e4:.2f} %{cut}"
+        f"{show_us(p.lower_bound_us)}, gap {p.gap_ppm / 1e4:.2f} %{mean}{cut}"
     )
+
+
+def mean_completion_us(plan: Plan) -> int:
+    """When the tasks end, on average."""
+    ends = [task.end_us for task in plan.prediction.tasks]
+    return round(sum(ends) / len(ends))
 
 
 def _devices(plan: Plan) -> list[tuple[str, ...]]:
@@ -142,15 +149,15 @@ def _memory(plan: Plan) -> list[tuple[str, ...]]:
 
 
 def _bounds(plan: Plan) -> list[tuple[str, ...]]:
-    """Every bound, the best first, with the gap it would leave by itself."""
-    makespan = max(plan.prediction.makespan_us, 1)
-    return [
-        ("bound", "at least", "gap"),
-        *(
-            (bound.name, show_us(bound.us), f"{1 - bound.us / makespan:.2%}")
-            for bound in sorted(plan.prediction.bounds, key=lambda b: -b.us)
-        ),
-    ]
+    """Every bound, the best first, with the gap it would leave by itself; then that of any
+    schedule of the plan's own programs."""
+    told = plan.prediction
+    bounds = [(bound.name, bound.us) for bound in sorted(told.bounds, key=lambda b: -b.us)]
+    if told.configuration_us:
+        bounds.append(("of these programs", told.configuration_us))
+    makespan = max(told.makespan_us, 1)
+    rows = [(name, show_us(us), f"{1 - us / makespan:.2%}") for name, us in bounds]
+    return [("bound", "at least", "gap"), *rows]
 
 
 def _round(program: Program) -> list[str]:

@@ -96,3 +96,11 @@ def _pulp4(model: Any, raw: Any) -> Outcome:
     bound = objective if raw.best_bound is None else float(raw.best_bound)
     optimal = abs(objective - bound) <= 1e-6 * max(1.0, abs(objective))
     return Outcome(Status.OPTIMAL if optimal else Status.FEASIBLE, objective, bound)
+
+
+def duals(model: Any) -> dict[str, float]:
+    """Of a solved program without integers: how much the optimum gains per unit of each named
+    constraint's right-hand side."""
+    held = model.constraints
+    rows = held() if callable(held) else held.values()  # 4.x, 3.3
+    return {row.name: row.pi or 0.0 for row in rows}

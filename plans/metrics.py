@@ -66,6 +66,38 @@ def _phase(
         yield Planned(index, number, op, stream, start + op.start_us, start + op.end_us)
 
 
+def running(index: int, program: Program, segment: Segment, us: int) -> Iterator[Planned]:
+    """The ops of segment `index` with start_us <= us < end_us, at most one of each stream.
+
+    From the closed form: as quick for a million rounds as for one.
+    """
+    for ops, start, period, rounds in phases(program, segment):
+        for op in ops:
+            number = min((us - start - op.start_us) // period, rounds - 1)
+            if number >= 0 and us < start + number * period + op.end_us:
+                yield from _phase(index, number, (op,), start + number * period, segment)
+
+
+def upcoming(index: int, program: Program, segment: Segment, us: int) -> Iterator[Planned]:
+    """Each op of segment `index` when it starts next at or after `us`, if it does."""
+    for ops, start, period, rounds in phases(program, segment):
+        for op in ops:
+            number = max(-((start + op.start_us - us) // period), 0)
+            if number < rounds:
+                yield from _phase(index, number, (op,), start + number * period, segment)
+
+
+def phases(program: Program, segment: Segment) -> tuple[tuple[Sequence[Op], int, int, int], ...]:
+    """Of enter, round and leave: ops, start, and how they repeat: period (above 0), how often."""
+    enter, first, leave = phase_starts(program, segment, 0)
+    period = max(program.period_us, 1)  # where all ops of a round take no time
+    return (
+        (program.enter, enter, period, 1),
+        (program.round, first, period, segment.rounds),
+        (program.leave, leave, period, 1),
+    )
+
+
 def union(intervals: Iterable[Interval]) -> list[Interval]:
     """Disjoint ascending intervals that cover the same points."""
     merged: list[Interval] = []

@@ -43,17 +43,51 @@ class StepRecord(Struct, frozen=True, tag="step", tag_field="type"):
     at_us: Count
 
 
-class End(Struct, frozen=True, kw_only=True, tag="end", tag_field="type"):
-    """peak_bytes: per device, slab in use plus the largest transients seen."""
+class CheckpointRecord(Struct, frozen=True, tag="checkpoint", tag_field="type"):
+    """A task's whole state after so many steps was written to `file`."""
 
-    status: Literal["ok", "failed"]
+    task: str
+    step: Count
+    file: str
+    at_us: Count
+
+
+class DropRecord(Struct, frozen=True, tag="drop", tag_field="type"):
+    """A task that failed, while others went on: in which step, and in which op, if it was one.
+
+    at_us: when the run knew of it.
+    """
+
+    task: str
+    step: Count
+    op: str
+    reason: str
+    at_us: Count
+
+
+class StopRecord(Struct, frozen=True, tag="stop", tag_field="type"):
+    """A task that a rule ended after so many steps, its state whole."""
+
+    task: str
+    step: Count
+    rule: str
+    at_us: Count
+
+
+class End(Struct, frozen=True, kw_only=True, tag="end", tag_field="type"):
+    """peak_bytes: per device, slab in use plus the largest transients seen.
+
+    status "partial": some tasks were dropped, all others were trained to their end.
+    """
+
+    status: Literal["ok", "partial", "failed"]
     error: str = ""
     actual_us: Count
     peak_bytes: tuple[Count, ...]
     host_bytes: Count
 
 
-Line = Header | OpRecord | StepRecord | End
+Line = Header | OpRecord | StepRecord | CheckpointRecord | DropRecord | StopRecord | End
 
 
 class RunLog(msgspec.Struct, frozen=True):
@@ -61,6 +95,9 @@ class RunLog(msgspec.Struct, frozen=True):
     ops: tuple[OpRecord, ...]
     steps: tuple[StepRecord, ...]
     end: End | None  # None: the run was killed before it could say how it ended
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+    drops: tuple[DropRecord, ...] = ()
+    stops: tuple[StopRecord, ...] = ()
 
 
 def encode(lines: Iterable[Line]) -> bytes:
@@ -80,7 +117,10 @@ def load(path: str | Path) -> RunLog:
         header=lines[0],
         ops=tuple(line for line in lines if isinstance(line, OpRecord)),
         steps=tuple(line for line in lines if isinstance(line, StepRecord)),
+        checkpoints=tuple(line for line in lines if isinstance(line, CheckpointRecord)),
         end=ends[-1] if ends else None,
+        drops=tuple(line for line in lines if isinstance(line, DropRecord)),
+        stops=tuple(line for line in lines if isinstance(line, StopRecord)),
     )
 
 

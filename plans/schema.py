@@ -118,19 +118,23 @@ class Task(Struct, frozen=True, kw_only=True):
     microbatches: Positive
     batch_bytes: Positive  # of one microbatch
     ties: tuple[tuple[Count, ...], ...] = ()  # groups of layers that share a parameter
+    done: Count = 0  # steps that were trained before this plan begins, which `steps` leaves out
     precision: Precision = "fp32"
     norm_bytes: Count = 0  # of all gradients' norms; 0: updates do not wait for them
     shards: Annotated[tuple[Shard, ...], msgspec.Meta(min_length=1)]
 
 
 class Device(Struct, frozen=True):
-    """budget_bytes is what a program's slab and reserve share while it runs there."""
+    """budget_bytes is what a program's slab and reserve share while it runs there.
+
+    link_group: devices of one group share one link to the host, in each direction."""
 
     name: str
     kind: Literal["cpu", "cuda"]
     budget_bytes: Positive
     threads: Threads
     emulation: Emulation | None = None
+    link_group: Count | None = None
 
 
 class Host(Struct, frozen=True):
@@ -211,6 +215,8 @@ class TaskPrediction(Struct, frozen=True):
 
 
 class Prediction(Struct, frozen=True):
+    """configuration_us: no schedule of these programs ends sooner; 0: not computed."""
+
     makespan_us: Count
     lower_bound_us: Count
     lower_bound_name: str
@@ -218,6 +224,7 @@ class Prediction(Struct, frozen=True):
     bounds: tuple[Bound, ...]
     devices: tuple[DevicePrediction, ...]
     tasks: tuple[TaskPrediction, ...]
+    configuration_us: Count = 0
 
 
 class Joint(Struct, frozen=True):
@@ -240,7 +247,7 @@ class Remedy(Struct, frozen=True):
 class Solver(Struct, frozen=True):
     """How the plan was found; nothing here changes between two builds of the same inputs."""
 
-    policy: Literal["gantry", "hydra"]
+    policy: Literal["gantry", "hydra", "lrtf", "lpt", "random"]
     seed: Count
     status: Literal["complete", "time-limit"]
     candidates: Count

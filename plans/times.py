@@ -99,6 +99,11 @@ def _bounds(told: Prediction) -> Iterator[str]:
             f"prediction: the lower bound of {largest} µs is called {told.lower_bound_name!r}, "
             f"which is none of {[b.name for b in told.bounds]} with that value"
         )
+    if told.makespan_us < told.configuration_us:
+        yield (
+            f"prediction: makespan {told.makespan_us} µs is below the {told.configuration_us} µs "
+            "that any schedule of these programs takes"
+        )
     slack = told.makespan_us - told.lower_bound_us
     if slack < 0:
         yield (

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from profiles.errors import GantryError
-from profiles.units import parse_bytes, parse_rate
+from profiles.units import parse_bytes, parse_rate, parse_us
 
 
 def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
@@ -67,6 +67,11 @@ def size(text: str) -> int:
 def rate(text: str) -> int:
     """An argument such as 25GB/s."""
     return _parsed(parse_rate, text)
+
+
+def duration(text: str) -> int:
+    """An argument such as 90s, 1:23:00 or 83m, in µs."""
+    return _parsed(parse_us, text)
 
 
 def _parsed(parse: Callable[[str], int], text: str) -> int:

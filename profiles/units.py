@@ -1,6 +1,7 @@
 """Sizes and rates as people type and read them; inside Gantry they are integer bytes and µs."""
 
 import re
+from fractions import Fraction
 
 LARGEST = 1 << 50
 """No size, count or time exceeds this (1 PiB, 35 years in µs): sums of them stay exact."""
@@ -9,6 +10,9 @@ _BINARY = {"": 1, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}
 _DECIMAL = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _FACTORS = _BINARY | _DECIMAL
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?", re.IGNORECASE)
+_SPANS = {"us": 1, "µs": 1, "ms": 10**3, "s": 10**6, "": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s|m|h)?", re.ASCII)
+_CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d\d(?:\.\d+)?)", re.ASCII)
 
 
 def parse_bytes(text: str) -> int:
@@ -31,6 +35,24 @@ def parse_rate(text: str) -> int:
     return parse_bytes(text.strip()[:-2])
 
 
+def parse_us(text: str) -> int:
+    """µs of a time such as ``90s``, ``1:23:00``, ``83m`` or plain seconds; 0 is one too.
+
+    ValueError says what is accepted.
+    """
+    clock, span = _CLOCK.fullmatch(text.strip()), _SPAN.fullmatch(text.strip())
+    if clock:
+        minutes = 60 * int(clock[1] or 0) + int(clock[2])
+        value = (60 * minutes + Fraction(clock[3])) * 10**6
+    elif span:
+        value = Fraction(span[1]) * _SPANS[span[2] or ""]
+    else:
+        raise ValueError(f"{text!r} is not a time; write it like 90s, 1:23:00, 83m or 250ms")
+    if value > LARGEST:
+        raise ValueError(f"{text!r} is more than 35 years")
+    return round(value)
+
+
 def show_bytes(count: int) -> str:
     """A size for people: ``1.5 GiB``."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
@@ -48,3 +70,10 @@ def show_us(us: int) -> str:
     if abs(us) >= 1_000:
         return f"{us / 1e3:.1f} ms"
     return f"{us} µs"
+
+
+def show_clock(us: int) -> str:
+    """A moment to the µs, as `parse_us` reads it: ``1:23:00.000000``."""
+    seconds, rest = divmod(us, 1_000_000)
+    minutes, seconds = divmod(seconds, 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}.{rest:06}"

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 from support import timetables
 
-from planner import bars, gantt
+from planner import bars, gantt, panels, zoom
 from plans import metrics
 from profiles.errors import FormatError
 
@@ -129,14 +129,91 @@ def test_artists_stay_few_however_many_rounds(rounds: int) -> None:
     assert all(len(ax.collections) + len(ax.patches) < 40 for ax in fig.axes)
 
 
-def test_figure_zooms_into_two_rounds_of_the_longest_segment() -> None:
-    """The lower panel spans two periods; a run of few rounds has no lower panel."""
+def test_figure_has_all_segments_above_and_a_steady_round_below() -> None:
+    """The lower panel is one round of the longest segment; of a run of few rounds it has all."""
     plan = timetables.plan(rounds=6)
-    zoom = gantt.figure(plan).axes[1]
-    start, end = zoom.get_xlim()
-    assert end - start == pytest.approx(2 * plan.programs[0].period_us, rel=0.01)
-    assert "rounds 2 and 3 of 6 of ab" in zoom.get_title(loc="left")
-    assert len(gantt.figure(timetables.tiny()).axes) == 1
+    above, below = gantt.figure(plan).axes
+    assert above.get_xlim()[1] == pytest.approx(plan.prediction.makespan_us, rel=0.01)
+    start, end = below.get_xlim()
+    assert end - start == pytest.approx(plan.programs[0].round_us, rel=0.01)
+    assert below.get_title(loc="left").startswith("round 2 of 0 to 5 of ab on device 0, every ")
+    assert gantt.figure(timetables.tiny()).axes[1].get_title(loc="left") == "all ops, planned"
+
+
+def test_every_segment_is_a_bar_in_the_row_of_its_device() -> None:
+    """From its first round to its last in full height, the tasks of one segment above each other,
+    and named at the left."""
+    plan = timetables.plan(rounds=40)
+    ax = gantt.draw_segments(plan, gantt.figure(plan).axes[0])
+    programs = {program.name: program for program in plan.programs}
+    expected = []
+    for segment in plan.segments:
+        program = programs[segment.program]
+        _, first, leave = metrics.phase_starts(program, segment, 0)
+        expected += [(first, leave, -segment.devices[0])] * len(program.tasks)
+    drawn = [bar for bar in _bars(ax) if bar[1] - bar[0] > 1_000]  # no enter, no leave
+    rows = [(start, end, round(low)) for start, end, low in drawn]
+    assert sorted(set(rows)) == sorted(set(expected))
+    lows = [low for start, _, low in drawn if start == expected[0][0]]
+    assert len(set(lows)) == 3  # a above b, and d
+    period = plan.programs[2].period_us / 1000
+    assert f"d: 40 rounds of {period:.1f} ms, compute 84 % busy" in _texts(ax)
+
+
+def test_a_chosen_round_is_strong_and_its_neighbours_pale() -> None:
+    """Bars of the round have the colours of the legend and its names, all others fade."""
+    plan = timetables.plan(rounds=6)
+    chosen = zoom.of_task(plan, "d", 3)
+    bare = bars.focused(plan, chosen)
+    strong = {(bar.op, bar.start) for bar in bare if not bar.faded}
+    expected = [p for p in metrics.timeline(plan) if p.segment == 1]
+    round3 = {(p.op.id, p.start_us) for p in expected if p.round == 3}
+    assert strong == round3
+    assert sum(bar.rounds for bar in bare) == len(expected)
+    below = gantt.draw_round(plan, gantt.figure(plan).axes[1], chosen)
+    assert "s4.B0" in _texts(below)
+    assert bars.color(0, "B", faded=True) > bars.color(0, "F") > bars.color(0, "B")
+
+
+def test_only_the_devices_of_the_segment_are_drawn_large() -> None:
+    """A close-up of device 1 has its four rows."""
+    plan = timetables.plan(rounds=6)
+    below = gantt.figure(plan, chosen=zoom.of_task(plan, "d")).axes[1]
+    names = [label.get_text() for label in below.get_yticklabels()]
+    assert names == ["1.compute", "1.h2d", "1.d2h", "host.1"]
+
+
+def test_a_moment_is_marked_in_both_panels() -> None:
+    """A line at the moment, with its time; only above when the round below is another."""
+    plan = timetables.plan(rounds=6)
+    at = plan.segments[0].end_us // 2
+    name = f"at 0:00:00.{at:06}"
+    chosen = zoom.of_moment(plan, at, "a")
+    for ax in gantt.figure(plan, chosen=chosen, at=at).axes:
+        assert name in _texts(ax)
+        assert at in [line.get_xdata()[0] for line in ax.lines]
+    above, below = gantt.figure(plan, chosen=zoom.of_task(plan, "c"), at=at).axes
+    assert name in _texts(above)
+    assert name not in _texts(below)
+
+
+@pytest.mark.parametrize("phase", ["enter", "leave"])
+def test_loading_and_writing_back_are_drawn_as_well(phase: str) -> None:
+    """A moment before the first or after the last round shows what runs there."""
+    plan = timetables.plan(rounds=6)
+    end = plan.segments[0].end_us
+    chosen = zoom.of_moment(plan, 0 if phase == "enter" else end - 1, "a")
+    below = gantt.figure(plan, chosen=chosen).axes[1]
+    assert below.get_title(loc="left") == f"{phase} of ab on device 0, planned"
+    assert ("s0.P1000" if phase == "enter" else "s0.S1000") in " ".join(_texts(below))
+
+
+def test_names_of_marks_never_cover_each_other() -> None:
+    """Those that would meet stand one above the other, those apart on one line."""
+    ax = gantt.draw(timetables.tiny())
+    panels.frame(ax, (0, 200), "", [panels.Mark(us, "x" * 30, False) for us in (10, 15, 190)])
+    heights = [text.xyann[1] for text in ax.texts if "x" * 30 in text.get_text()]
+    assert heights[0] == heights[2] < heights[1]
 
 
 def test_legend_names_tasks_and_kinds() -> None:

@@ -1,13 +1,16 @@
-"""Placement against brute force, and wrap-around against its own rules."""
+"""Placement against brute force, and wrap-around against its own rules; starts, deadlines, and the
+mean completion."""
 
 import time
-from itertools import product
+from dataclasses import replace
+from itertools import permutations, product
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.placement import Piece, Work, makespan, place
+from planner.placement import place
 from planner.problem import Effort
+from planner.queues import Piece, Work, listed, makespan, queued, score, timed
 
 works = st.lists(
     st.builds(
@@ -66,3 +69,68 @@ def test_long_tasks_do_not_hold_up_the_solver() -> None:
     asked = [Work(f"t{i}", 1, us - 1, 1) for i, us in enumerate(hours)]
     pieces = place(asked, 3, 0, Effort(time.monotonic() + 2, 0))
     assert makespan(pieces) <= 18_510_959_023  # longest first reaches this
+
+
+@given(works, st.integers(1, 4))
+def test_without_costs_to_enter_no_device_idles(asked: list[Work], devices: int) -> None:
+    """Tasks of 1 µs rounds that cost nothing to enter are done at the even share, or when the
+    longest task is."""
+    free = [replace(work, fixed_us=0, period_us=1) for work in asked]
+    rounds = [work.rounds for work in free]
+    assert makespan(placed(free, devices)) == max(*rounds, -(-sum(rounds) // devices))
+
+
+@given(works, st.integers(1, 3))
+def test_one_more_device_is_never_slower(asked: list[Work], devices: int) -> None:
+    """Whatever tasks cost to enter."""
+    assert makespan(placed(asked, devices + 1)) <= makespan(placed(asked, devices))
+
+
+def completed(asked: list[Work], pieces: list[Piece]) -> int:
+    return score(asked, pieces, "completion").value
+
+
+@given(works, st.integers(1, 3), st.integers(0, 1000))
+def test_no_list_of_whole_tasks_completes_sooner_on_average(
+    asked: list[Work], devices: int, seed: int
+) -> None:
+    """All orders tried one by one: the shortest first is best."""
+    tasks = asked[:4]
+    found = place(tasks, devices, 0, Effort(time.monotonic() + 10, 0), "completion")
+    best = min(completed(tasks, listed(tasks, o, devices)) for o in permutations(range(len(tasks))))
+    assert completed(tasks, found) == best
+
+
+def test_what_weighs_more_comes_first() -> None:
+    """On one device, by length over weight."""
+    asked = [Work("a", 10, 0, 1, weight=1), Work("b", 20, 0, 1, weight=4)]
+    pieces = place(asked, 1, 0, Effort(time.monotonic() + 10, 0), "completion")
+    assert [piece.task for piece in pieces] == ["b", "a"]
+
+
+@given(works, st.integers(1, 3), st.lists(st.integers(0, 500), min_size=5, max_size=5))
+def test_no_task_begins_before_its_start(
+    asked: list[Work], devices: int, starts: list[int]
+) -> None:
+    """For either objective."""
+    late = [replace(w, start_us=us) for w, us in zip(asked, starts, strict=False)]
+    for objective in ("makespan", "completion"):
+        for piece in place(late, devices, 0, Effort(time.monotonic() + 10, 0), objective):
+            assert piece.start_us >= next(w.start_us for w in late if w.task == piece.task)
+
+
+@given(works, st.integers(1, 3))
+def test_deadlines_that_a_list_can_keep_are_kept(asked: list[Work], devices: int) -> None:
+    """Due are all tasks when they end if they are taken in the order of their names."""
+    ends = {p.task: p.end_us for p in listed(asked, range(len(asked)), devices)}
+    due = [replace(work, deadline_us=ends[work.task]) for work in asked]
+    pieces = place(due, devices, 0, Effort(time.monotonic() + 10, 0))
+    assert score(due, pieces, "makespan").late_us == 0 or devices > 1
+
+
+@given(works, st.integers(1, 3))
+def test_queues_give_the_pieces_they_were_made_of(asked: list[Work], devices: int) -> None:
+    """A timetable of whole tasks, taken apart and put together again."""
+    pieces = listed(asked, range(len(asked)), devices)
+    again = timed(asked, queued(asked, pieces, devices))
+    assert sorted(again, key=lambda p: p.task) == sorted(pieces, key=lambda p: p.task)

@@ -1,8 +1,12 @@
 """A plan in words."""
 
+import json
+from pathlib import Path
+
 import msgspec
 import pytest
 from support import timetables
+from support.cli import planner_cli, refused, succeeded
 
 from planner.show import describe
 
@@ -73,3 +77,43 @@ def test_emulated_times_are_called_so(emulated: bool) -> None:
     """The word stands beside the makespan when and only when devices are paced."""
     first = describe(timetables.plan(emulated=emulated)).splitlines()[0]
     assert first.endswith("(emulated)") is emulated
+
+
+SAMPLE = Path(__file__).parents[2] / "plans" / "sample.json"
+
+
+def test_a_moment_is_shown_in_words_and_as_json() -> None:
+    """The same op, round and step, whichever way."""
+    ask = ("show", SAMPLE, "--task", "large-3e-4", "--at", "0:10")
+    words = succeeded(planner_cli(*ask)).out
+    (segment,) = json.loads(succeeded(planner_cli(*ask, "--json")).out)["segments"]
+    running = segment["streams"][0]["running"]
+    assert running["start_us"] <= 10_000_000 < running["end_us"]
+    row = next(line for line in words.splitlines() if line.startswith("  1.compute"))
+    assert row.split()[1] == running["op"]
+    assert f"large-3e-4: step {segment['tasks'][0]['step']} of 80" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("--at 58s", "--at 0:00:58.000000 is outside the predicted run, which ends at 0:00:5"),
+        ("--at 5s --task nobody", "the plan has no task 'nobody'; it has small-3e-4, "),
+        ("--task small-3e-4", "give --at too"),
+        ("--round small-3e-4", "give --gantt too"),
+        ("--gantt new.png --round small-3e-4:200", "small-3e-4 has the rounds 0 to 199"),
+    ],
+)
+def test_questions_without_an_answer_are_usage_errors(
+    options: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, exit code 2, and no picture."""
+    monkeypatch.chdir(tmp_path)
+    refused(planner_cli("show", SAMPLE, *options.split()), 2, text)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_of_a_plan_is_what_build_prints() -> None:
+    """Makespan, bound and gap for scripts."""
+    found = json.loads(succeeded(planner_cli("show", SAMPLE, "--json")).out)
+    assert found["makespan_us"] >= found["lower_bound_us"] > 0

@@ -1,0 +1,164 @@
+"""Timetables made better by one change at a time: move a part, swap two, shift or cut a split.
+
+    device 0   |  a            |          device 0   |  a          |  c  |
+    device 1   |  b    |  c        |      device 1   |  b    |  c    |        c's split was shifted
+
+Looked at are the parts that the objective hangs on. Effort is counted in parts that were timed,
+so the same works give the same timetable on any machine.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from planner.problem import Objective
+from planner.queues import Part, Piece, Queue, Queues, Score, Work, queued, score, timed
+
+_EFFORT = 300_000  # parts timed
+_ENOUGH = 10_000  # a value within 1/n of the floor is not improved
+
+
+def improved(
+    works: Sequence[Work],
+    pieces: Sequence[Piece],
+    devices: int,
+    floor: int,
+    objective: Objective,
+    effort: int = _EFFORT,
+) -> list[Piece]:
+    """The best timetable that such changes lead to from this one, which is never better.
+
+    floor: what the objective is at least, of all works together.
+    """
+    best, reached = list(pieces), score(works, pieces, objective)
+    queues = queued(works, best, devices)
+    again = True
+    while again:
+        again = False
+        for changed in _changed(works, best, queues, objective):
+            if _enough(reached, floor) or effort <= 0:
+                return best
+            tried = timed(works, changed)
+            effort -= len(tried)
+            value = score(works, tried, objective)
+            if value < reached:
+                best, reached, queues, again = tried, value, changed, True
+                break
+    return best
+
+
+def _enough(reached: Score, floor: int) -> bool:
+    return not reached.late_us and (reached.value - floor) * _ENOUGH <= reached.value
+
+
+def _changed(
+    works: Sequence[Work], pieces: Sequence[Piece], queues: Queues, objective: Objective
+) -> Iterator[Queues]:
+    """All timetables that differ by one change of a part that counts, smaller changes first."""
+    hot = list(_hot(works, pieces, queues, objective))
+    for device, place in hot:
+        yield from _shifted(works, queues, device, place)
+    for device, place in hot:
+        yield from _moved(queues, device, place)
+    for device, place in hot:
+        yield from _swapped(queues, device, place)
+    for device, place in hot:
+        yield from _cut(works, queues, device, place)
+
+
+def _hot(
+    works: Sequence[Work], pieces: Sequence[Piece], queues: Queues, objective: Objective
+) -> Iterator[tuple[int, int]]:
+    """Device and place of the parts that the score hangs on: all of them for the completion, those
+    on devices that end last or that a late task waits for otherwise."""
+    ends: dict[int, int] = {}
+    for piece in pieces:
+        ends[piece.device] = max(ends.get(piece.device, 0), piece.end_us)
+    due = {work.task: work.deadline_us for work in works if work.deadline_us is not None}
+    devices = {d for d, end in ends.items() if end == max(ends.values())}
+    devices |= {p.device for p in pieces if p.end_us > due.get(p.task, p.end_us)}
+    split = {at for device in devices for at, rounds in queues[device] if rounds < works[at].rounds}
+    devices |= {d for d, queue in enumerate(queues) if any(at in split for at, _ in queue)}
+    for device, queue in enumerate(queues):
+        if objective == "completion" or device in devices:
+            for place in range(len(queue)):
+                yield device, place
+
+
+def _with(queues: Queues, *changed: tuple[int, Sequence[Part]]) -> Queues:
+    """With other queues for some devices, neighbours of one task taken together."""
+    lines = list(queues)
+    for device, parts in changed:
+        lines[device] = _joined(parts)
+    return tuple(lines)
+
+
+def _joined(parts: Sequence[Part]) -> Queue:
+    line: list[Part] = []
+    for at, rounds in parts:
+        if line and line[-1][0] == at:
+            line[-1] = (at, line[-1][1] + rounds)
+        else:
+            line.append((at, rounds))
+    return tuple(line)
+
+
+def _shifted(works: Sequence[Work], queues: Queues, device: int, place: int) -> Iterator[Queues]:
+    """Some of the part's rounds, fewer and fewer, to another part of its task."""
+    at, rounds = queues[device][place]
+    if rounds == works[at].rounds:
+        return
+    for other, line in enumerate(queues):
+        for there, (task, more) in enumerate(line):
+            if task != at or other == device:
+                continue
+            count = rounds
+            while count:
+                mine = _put(queues[device], place, rounds - count, at)
+                theirs = _put(line, there, more + count, at)
+                yield _with(queues, (device, mine), (other, theirs))
+                count //= 2
+
+
+def _put(line: Queue, place: int, rounds: int, at: int) -> list[Part]:
+    """The line with so many rounds at a place; with none the part is gone."""
+    return [*line[:place], *([(at, rounds)] if rounds else []), *line[place + 1 :]]
+
+
+def _moved(queues: Queues, device: int, place: int) -> Iterator[Queues]:
+    """The part to any place of any queue."""
+    part = queues[device][place]
+    rest = [*queues[device][:place], *queues[device][place + 1 :]]
+    for other, line in enumerate(queues):
+        target = rest if other == device else line
+        for there in range(len(target) + 1):
+            moved = [*target[:there], part, *target[there:]]
+            if other != device:
+                yield _with(queues, (device, rest), (other, moved))
+            elif there != place:
+                yield _with(queues, (device, moved))
+
+
+def _swapped(queues: Queues, device: int, place: int) -> Iterator[Queues]:
+    """The part in the place of one of another queue, and that one in its own."""
+    mine = queues[device]
+    for other, line in enumerate(queues):
+        if other == device:
+            continue
+        for there, part in enumerate(line):
+            yield _with(
+                queues,
+                (device, [*mine[:place], part, *mine[place + 1 :]]),
+                (other, [*line[:there], mine[place], *line[there + 1 :]]),
+            )
+
+
+def _cut(works: Sequence[Work], queues: Queues, device: int, place: int) -> Iterator[Queues]:
+    """Half of a part's rounds, fewer and fewer, to the begin or the end of another queue."""
+    at, rounds = queues[device][place]
+    count = rounds // 2
+    while count:
+        mine = _put(queues[device], place, rounds - count, at)
+        for other, line in enumerate(queues):
+            if other != device:
+                yield _with(queues, (device, mine), (other, [(at, count), *line]))
+                yield _with(queues, (device, mine), (other, [*line, (at, count)]))
+        count //= 2

@@ -1,0 +1,35 @@
+"""What runs left to do: the tasks that can go on from their checkpoints, with fewer steps."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import structs
+
+from plans.runlog import RunLog
+from profiles.errors import FormatError
+from profiles.schema import Profile, Task
+
+
+def after(profile: Profile, logs: Sequence[RunLog], path: str) -> tuple[Profile, dict[str, int]]:
+    """The profile of what is left, and the steps that its tasks have done by their checkpoints.
+
+    `logs`: oldest first, later checkpoints count; `path` is that of the last. A task without a
+    checkpoint begins anew; those that a rule stopped or that failed are left out. FormatError when
+    nothing is left.
+    """
+    done = {record.task: record.step for log in logs for record in log.checkpoints}
+    over = {record.task for log in logs for record in log.stops}
+    over |= {record.task for log in logs for record in log.drops}
+    tasks = [task for task in profile.tasks if task.name not in over]
+    left = tuple(_rest(task, done) for task in tasks if _goes_on(task, done))
+    if not left:
+        raise FormatError(f"{path}: every task of the profile is done; there is nothing to plan")
+    steps = {task.name: done.get(task.name, 0) for task in left}
+    return structs.replace(profile, tasks=left), steps
+
+
+def _goes_on(task: Task, done: Mapping[str, int]) -> bool:
+    return done.get(task.name, 0) < task.steps
+
+
+def _rest(task: Task, done: Mapping[str, int]) -> Task:
+    return structs.replace(task, steps=task.steps - done.get(task.name, 0))

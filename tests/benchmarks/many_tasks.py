@@ -1,0 +1,214 @@
+"""Many tasks on many devices: how near the plan is to the best schedule of its programs.
+
+    python -m tests.benchmarks.many_tasks --jobs 2
+    python -m tests.benchmarks.many_tasks --only w1 --only tiny
+
+Run from the root of the repository. The instances are estimated, not measured: V100s of 16 GB,
+fp32, plain SGD.
+
+    w1     12 GPT-2 XL of context 512, batch 16 and 8, six learning rates each, an epoch; 8 GPUs
+    w2     12 encoders of 144 layers, batch 8, 16 and 32, 4 epochs of 2.4 M tokens; 8 GPUs
+    w3     12 vision transformers of 24 to 110 layers, batch 128 and 256, 5 epochs; 8 GPUs
+    w4     one GPT of 250 layers as wide as GPT-2 XL, batch 1; 1 GPU
+    scale  2,000 tasks of four small models on 1,000 GPUs
+    tiny   100 cases of unit tasks against an integer program over every instant
+"""
+
+import argparse
+import random
+import resource
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from planner.answers import baselines
+from planner.builder import build
+from planner.costs import TaskCosts
+from planner.estimate import Spec, estimate
+from planner.models import MODELS, Model
+from planner.policies import greedy
+from planner.problem import Problem
+from planner.queues import makespan
+from planner.schedule import works_of
+from plans.schema import Plan
+from profiles import console
+from profiles.codec import pretty
+from profiles.schema import Profile, Task
+from profiles.units import LARGEST, show_us
+from tests.support.time_indexed import CASES, ours, shortest, tiny
+
+GPU = "v100-16"
+TOKENS, EPOCH_IMAGES = 2_400_000, 50_000
+DEPTHS = (24, 32, 38, 54, 80, 110)
+DAY_US = 86_400_000_000
+SCALE_MODELS = ("gpt2", "gpt2-medium", "bert-base", "vit-b")
+
+_XL = MODELS["gpt2-xl"]
+_ENCODER = Model("encoder-144", "bert", 144, 1024, 16, 1024, 128, vocabulary=28783, positions=128)
+_VITS = tuple(
+    replace(MODELS["vit-l" if depth == 24 else "vit-h"], name=f"vit-{depth}", blocks=depth)
+    for depth in DEPTHS
+)
+_GIANT = replace(_XL, name="gpt-250", blocks=250)
+_MODELS = MODELS | {model.name: model for model in (_ENCODER, _GIANT, *_VITS)}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Some tasks of one shape: `count` of them, which differ in their learning rates.
+
+    None: the model's own sequence, and all powers of two as microbatches.
+    """
+
+    model: str
+    batch: int
+    steps: int
+    count: int
+    sequence: int | None = None
+    microbatches: tuple[int, ...] | None = None
+
+
+WORKLOADS: dict[str, tuple[int, tuple[Entry, ...]]] = {
+    "w1": (8, (Entry("gpt2-xl", 16, 299, 6, 512), Entry("gpt2-xl", 8, 598, 6, 512))),
+    "w2": (
+        8,
+        tuple(Entry("encoder-144", b, 4 * TOKENS // (128 * b), 4) for b in (8, 16, 32)),
+    ),
+    "w3": (
+        8,
+        tuple(
+            Entry(f"vit-{depth}", b, 5 * -(-EPOCH_IMAGES // b), 1, microbatches=(4, 16, 64))
+            for depth in DEPTHS
+            for b in (128, 256)
+        ),
+    ),
+    "w4": (1, (Entry("gpt-250", 1, 1000, 1, 1024),)),
+}
+
+
+def workload(name: str) -> Problem:
+    """One of the workloads w1 to w4."""
+    devices, entries = WORKLOADS[name]
+    return _problem(devices, entries)
+
+
+def scale(devices: int = 1_000, tasks: int = 2_000, seed: int = 0) -> Problem:
+    """Tasks of few shapes that compute for one to three days each."""
+    asked = _problem(devices, [Entry(model, 8, 1, 1) for model in SCALE_MODELS])
+    rng = random.Random(seed)
+    step_us = [TaskCosts(task, task.batch).least_us for task in asked.tasks]
+    many = []
+    for index in range(tasks):
+        shape = index % len(asked.tasks)
+        steps = rng.randint(DAY_US, 3 * DAY_US) // step_us[shape]
+        many.append(structs.replace(asked.tasks[shape], name=f"t{index}", steps=steps))
+    return replace(asked, tasks=tuple(many))
+
+
+def _problem(devices: int, entries: Iterable[Entry]) -> Problem:
+    made = [(entry, _profile(entry)) for entry in entries]
+    tasks = tuple(task for entry, profile in made for task in _tasks(entry, profile.tasks[0]))
+    profile = structs.replace(made[0][1], tasks=tasks)
+    return Problem.of(profile, devices=devices, device_bytes=None, host_bytes=LARGEST)
+
+
+def _profile(entry: Entry) -> Profile:
+    return estimate(
+        Spec(
+            entry.model,
+            GPU,
+            entry.batch,
+            sequence=entry.sequence,
+            microbatches=entry.microbatches,
+            optimizer="sgd",
+            dtype="fp32",
+            steps=entry.steps,
+        ),
+        _MODELS,
+    )
+
+
+def _tasks(entry: Entry, task: Task) -> Iterator[Task]:
+    for index in range(entry.count):
+        yield structs.replace(task, name=f"{task.name}-b{entry.batch}-lr{index}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came out; hydra_us: the baseline's makespan, None where it has too many turns."""
+
+    name: str
+    plan: Plan
+    hydra_us: int | None
+    seconds: float
+
+
+def solve(name: str, problem: Problem, seconds: float, jobs: int) -> Row:
+    """Plan it, and see what the baseline would take."""
+    begun = time.perf_counter()
+    plan = build(problem, profile_sha256="0" * 64, seconds=seconds, jobs=jobs)
+    spent = time.perf_counter() - begun
+    return Row(name, plan, baseline_us(problem) if name in WORKLOADS else None, spent)
+
+
+def baseline_us(problem: Problem) -> int:
+    """The makespan of policy hydra, whose plans have a segment for nearly every minibatch."""
+    programs = {answer.program.name: answer.program for answer in baselines(problem)}
+    return makespan(greedy(works_of(problem, programs), problem.devices, "hydra", 0))
+
+
+def line(row: Row) -> str:
+    """A row for people."""
+    told = row.plan.prediction
+    hydra = f"{row.hydra_us / told.makespan_us:.2f}" if row.hydra_us else "-"
+    segments, size = len(row.plan.segments), len(pretty(row.plan)) / 1e6
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    status = row.plan.solver.status
+    gap = 1 - told.configuration_us / told.makespan_us
+    return (
+        f"{row.name:6} makespan {show_us(told.makespan_us):>10}  of these programs at least "
+        f"{show_us(told.configuration_us):>10}, gap {gap:.3%}  {told.lower_bound_name} gap "
+        f"{told.gap_ppm / 1e6:.1%}  hydra/ours {hydra}  "
+        f"segments {segments}  plan {size:.1f} MB  peak {peak:.2f} GB  "
+        f"built in {row.seconds:.1f} s ({status})"
+    )
+
+
+def tiny_cases(seeds: int) -> Iterator[str]:
+    """How often placement is as short as any timetable, and how far above it otherwise."""
+    for case in CASES:
+        for fixed in (0, 1):
+            works = [tiny(*case, fixed=fixed, seed=seed) for seed in range(seeds)]
+            found = [ours(one, case[1]) for one in works]
+            best = [shortest(one, case[1], us) for one, us in zip(works, found, strict=True)]
+            above = [us - least for us, least in zip(found, best, strict=True)]
+            yield (
+                f"tiny   tasks, devices, units {case}, {fixed} to enter and leave: "
+                f"{above.count(0)} of {seeds} as short as any, others by {max(above)} more"
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the chosen instances."""
+    names = (*WORKLOADS, "scale", "tiny")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--only", action="append", choices=names, help="repeat it for several")
+    parser.add_argument("--jobs", type=console.whole(1, 64), default=1)
+    parser.add_argument("--time-limit", type=console.seconds, default=60.0, metavar="SECONDS")
+    parser.add_argument("--seeds", type=console.whole(1, 1000), default=20, help="of tiny cases")
+    options = parser.parse_args(arguments)
+    for name in options.only or names:
+        if name == "tiny":
+            for told in tiny_cases(options.seeds):
+                print(told, flush=True)
+        else:
+            problem = scale() if name == "scale" else workload(name)
+            print(line(solve(name, problem, options.time_limit, options.jobs)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
