@@ -45,7 +45,7 @@ class Batches:
         self._ready: dict[int, dict[int, Tensor]] = {}
         places = torch.split(staging, plan.batch_bytes)
         self._free: deque[tuple[Tensor, Mark | None]] = deque((flat, None) for flat in places)
-        self._newest = -1
+        self._newest = plan.done - 1
         self._failure: str | None = None
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -98,7 +98,7 @@ class Batches:
 
     def _load(self) -> None:
         use_threads(self._threads)
-        for step in range(self._plan.steps):
+        for step in range(self._plan.done, self._plan.done + self._plan.steps):
             with self._changed:
                 self._changed.wait_for(lambda s=step: s <= self._newest + AHEAD or self._stopped)  # type: ignore[misc]
                 if self._stopped:

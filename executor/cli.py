@@ -4,21 +4,18 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 """
 
 import argparse
-import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import plans
 import profiles
-from executor import checkpoint, replay, workload
+from executor import checkpoint, replay, report, stopping, workload
 from executor.errors import MismatchError, UsageError
 from executor.tracing import Trace
 from plans.schema import Plan
 from profiles import console
 from profiles.codec import check_target, read_bytes
 from profiles.schema import Emulation, Numerics
-from profiles.units import show_bytes, show_us
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,10 +111,31 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--save", type=Path, metavar="DIR", help="write <task>.pt files there")
     parser.add_argument(
+        "--checkpoints",
+        type=Path,
+        metavar="DIR",
+        help="keep <task>-<step>.pt there, of the latest segment of the task that has ended",
+    )
+    parser.add_argument(
+        "--resume", type=Path, metavar="DIR", help="where the tasks of this plan go on from"
+    )
+    parser.add_argument(
         "--stall-seconds",
         type=console.seconds,
         metavar="N",
         help="give up when no op ends for so long; default 60, or 20 times the longest op",
+    )
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="drop a task that fails and train the others to their end; exit code 1 if any did",
+    )
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="loss>3.5@200, or task:loss<0.1@200: end a task early, where a segment of it ends",
     )
     parser.add_argument(
         "--serial-copies", action="store_true", help="let no two ops of a device overlap"
@@ -143,26 +161,38 @@ def _run(arguments: argparse.Namespace) -> int:
     plans.prove(plan)
     log = arguments.output or Path("runs") / f"{arguments.plan.stem}.jsonl"
     check_target(log, arguments.plan, *(_source(task.workload.ref) for task in plan.tasks))
+    rules = tuple(map(stopping.parse, arguments.stop))
+    stopping.check(rules, [task.name for task in plan.tasks])
+    if arguments.save and arguments.save == arguments.checkpoints:
+        raise UsageError("--save and --checkpoints need folders of their own")
     tasks = load_tasks(plan)
-    if arguments.save:
-        checkpoint.make_folder(arguments.save)
+    for folder in filter(None, (arguments.save, arguments.checkpoints)):
+        checkpoint.make_folder(folder)
     folder, name = arguments.torch_profile, arguments.plan.stem
     trace = Trace(folder, name) if folder else None
     options = replay.Options(
         log=log,
+        checkpoints=arguments.checkpoints,
+        resume=arguments.resume,
         serial_copies=arguments.serial_copies,
         stall_seconds=arguments.stall_seconds,
         plan_sha256=plans.sha256(data),
         trace=trace,
+        keep_going=arguments.keep_going,
+        stop=rules,
     )
     result = replay.run(plan, tasks, options)
     saved = []
-    for task in plan.tasks if arguments.save else ():
-        saved.append(checkpoint.save(arguments.save, result.store.tasks[task.name], task.steps))
-    print(_json(plan, result, log, saved) if arguments.json else _table(plan, result, log, saved))
+    kept = [task for task in plan.tasks if task.name not in result.dropped]
+    for task in kept if arguments.save else ():
+        stop = result.stopped.get(task.name)
+        own, step = result.store.tasks[task.name], stop.step if stop else task.done + task.steps
+        saved.append(checkpoint.save(arguments.save / f"{task.name}.pt", own, step))
+    show = report.to_json if arguments.json else report.table
+    print(show(plan, result, log, saved))
     if trace and not arguments.json:
         print(f"torch profile: {trace.target}")
-    return 0
+    return 1 if result.dropped else 0
 
 
 def load_tasks(plan: Plan) -> list[workload.Task]:
@@ -182,53 +212,3 @@ def load_tasks(plan: Plan) -> list[workload.Task]:
             names = ", ".join(loaded[ref])
             raise MismatchError(f"{ref}: has no task {planned.name}, only {names}")
     return [loaded[planned.workload.ref][planned.name] for planned in plan.tasks]
-
-
-def _json(plan: Plan, result: replay.Result, log: Path, saved: list[Path]) -> str:
-    rows = [
-        {
-            "task": task.name,
-            "steps": task.steps,
-            "first_loss": _finite(result.losses[task.name][0]),
-            "last_loss": _finite(result.losses[task.name][-1]),
-            "ended_us": result.ended_us[task.name],
-        }
-        for task in plan.tasks
-    ]
-    content = {
-        "tasks": rows,
-        "predicted_us": plan.prediction.makespan_us,
-        "actual_us": result.actual_us,
-        "emulated": _emulated(plan),
-        "peak_bytes": result.peak_bytes,
-        "host_bytes": result.host_bytes,
-        "late_allocations": result.late_allocations,
-        "log": str(log),
-        "saved": [str(path) for path in saved],
-    }
-    return json.dumps(content)
-
-
-def _finite(loss: float) -> float | None:
-    return loss if math.isfinite(loss) else None
-
-
-def _emulated(plan: Plan) -> bool:
-    return any(device.emulation for device in plan.devices)
-
-
-def _table(plan: Plan, result: replay.Result, log: Path, saved: list[Path]) -> str:
-    rows = [("task", "steps", "first loss", "last loss", "ended")]
-    for task in plan.tasks:
-        losses, ended = result.losses[task.name], show_us(result.ended_us[task.name])
-        rows.append((task.name, str(task.steps), f"{losses[0]:.4g}", f"{losses[-1]:.4g}", ended))
-    lines = console.columns(rows, numbers=True)
-    predicted, actual = show_us(plan.prediction.makespan_us), show_us(result.actual_us)
-    note = " (emulated links)" if _emulated(plan) else ""
-    lines.append(f"predicted {predicted}, actual {actual}{note}")
-    for device, peak in zip(plan.devices, result.peak_bytes, strict=True):
-        budget = show_bytes(device.budget_bytes)
-        lines.append(f"{device.name}: peak {show_bytes(peak)} of {budget}")
-    lines.append(f"log: {log}")
-    lines += [f"saved: {path}" for path in saved]
-    return "\n".join(lines)

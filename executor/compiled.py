@@ -47,9 +47,10 @@ def _compiled(source: Path) -> Path:
         made = Path(folder) / target.name
         files = ["-o", str(made), str(source)]
         command = [*compiler, *FLAGS.split(), "-fPIC", "-shared", *files, "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, timeout=120)
         if done.returncode:
-            raise Unavailable(f"{compiler[0]} failed with {done.returncode}: {done.stderr[-400:]}")
+            said = done.stderr.decode(errors="replace")[-400:]
+            raise Unavailable(f"{compiler[0]} failed with {done.returncode}: {said}")
         made.replace(target)
     return target
 

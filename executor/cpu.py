@@ -4,9 +4,10 @@ A CPU device is emulated when its plan says so: its copies are paced to the link
 spilling costs what it would cost on such a link.
 """
 
+import threading
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -51,14 +52,47 @@ class CpuQueue:
         """Nothing: marks of CPU queues are reached as they are made."""
 
 
+class Link:
+    """One direction of an emulated link: its copies go one after another, whoever makes them."""
+
+    def __init__(self, bytes_per_s: int, latency_us: int) -> None:
+        self._rate, self._latency_s = bytes_per_s, latency_us / 1e6
+        self._free = 0.0  # when it has moved all bytes that were given to it
+        self._lock = threading.Lock()
+
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        """Copy, and return no sooner than the link would be done: latency + bytes / rate, after
+        the copies that came before."""
+        with self._lock:
+            begin = max(time.perf_counter(), self._free)
+            self._free = begin + source.numel() / self._rate
+            end = self._free + self._latency_s
+        target.copy_(source)
+        wait_until(end)
+
+
+class Links(NamedTuple):
+    """Both directions between the host and a device, or devices that share them."""
+
+    h2d: Link
+    d2h: Link
+
+    @classmethod
+    def of(cls, emulation: Emulation) -> "Links":
+        rates = emulation.h2d_bytes_per_s, emulation.d2h_bytes_per_s
+        return cls(*(Link(rate, emulation.latency_us) for rate in rates))
+
+
 class CpuDevice:
     """A device whose memory is host memory. Buffers of a plan are views of its one slab, which is
-    as large as the largest of the programs that run there."""
+    as large as the largest of the programs that run there. `links`: those of its group."""
 
-    def __init__(self, spec: Device, slab_bytes: int) -> None:
+    def __init__(self, spec: Device, slab_bytes: int, links: Links | None = None) -> None:
         self.spec = spec
+        self._links = links or (Links.of(spec.emulation) if spec.emulation else None)
         self.slab = aligned(slab_bytes)
         self.where = torch.device("cpu")
+        self.slack_bytes = 0
         self.source: Source = CpuSource()
 
     def view(self, buffer: Buffer) -> Tensor:
@@ -71,12 +105,16 @@ class CpuDevice:
         return CpuQueue(self.spec.threads if kind in ("compute", "host") else 1)
 
     def copy_in(self, target: Tensor, source: Tensor) -> None:
-        rate = self.spec.emulation.h2d_bytes_per_s if self.spec.emulation else 0
-        paced_copy(target, source, rate, self.spec.emulation)
+        if self._links:
+            self._links.h2d.copy(target, source)
+        else:
+            target.copy_(source)
 
     def copy_out(self, target: Tensor, source: Tensor) -> None:
-        rate = self.spec.emulation.d2h_bytes_per_s if self.spec.emulation else 0
-        paced_copy(target, source, rate, self.spec.emulation)
+        if self._links:
+            self._links.d2h.copy(target, source)
+        else:
+            target.copy_(source)
 
     def later(self, value: Tensor) -> Callable[[], float]:
         return cast("Callable[[], float]", value.item)
@@ -102,14 +140,6 @@ class Pageable:
 
     def close(self) -> None:
         """Nothing to give back."""
-
-
-def paced_copy(target: Tensor, source: Tensor, rate: int, emulation: Emulation | None) -> None:
-    """Copy, and return no sooner than the emulated link would: latency + bytes / rate."""
-    start = time.perf_counter()
-    target.copy_(source)
-    if emulation:
-        wait_until(start + emulation.latency_us / 1e6 + source.numel() / rate)
 
 
 def wait_until(deadline: float) -> None:

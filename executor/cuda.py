@@ -22,8 +22,10 @@ from plans.schema import Buffer
 from plans.schema import Device as Spec
 from profiles.codec import ALIGNMENT
 
-_SCALARS = 4096  # losses on their way to the host at once, many rounds of them
+_SCALARS = 1 << 16  # losses on their way to the host at once, of some rounds of microbatches
+_GOODBYE_S = 1.0  # how long a device may go on after the run
 _REBASE_MS = 1000.0  # elapsed times are 32-bit floats: exact to a µs only over short spans
+PAGE = os.sysconf("SC_PAGE_SIZE")
 _PORTABLE = 1  # cudaHostRegisterPortable: locked for every device
 
 
@@ -120,12 +122,13 @@ class CudaDevice:
         torch.cuda.set_device(self.where)
         _grow_blocks()
         self.source: Source = CudaSource(index)
+        self.slack_bytes = margin(spec.budget_bytes)
         self._clock = Clock()
         self._queues: dict[QueueKind, Queue] = {}
         apart(self.queue("compute"), lambda: None)  # its workspaces are not the plan's
         self._libraries = torch.cuda.memory_reserved(self.where)
         self.limit(0)
-        self.slab = self.empty(slab_bytes)
+        self.slab = self._slab(slab_bytes)
         self._locked = PageLocked()
         self._scalars = self._locked.take(8 * _SCALARS).view(torch.float64)
         self._next = 0
@@ -134,16 +137,19 @@ class CudaDevice:
         return self.slab[buffer.offset : buffer.offset + buffer.bytes]
 
     def empty(self, count: int) -> Tensor:
+        raw = torch.empty(count + ALIGNMENT, dtype=torch.uint8, device=self.where)
+        skip = -raw.data_ptr() % ALIGNMENT
+        return raw[skip : skip + count]
+
+    def _slab(self, count: int) -> Tensor:
         try:
-            raw = torch.empty(count + ALIGNMENT, dtype=torch.uint8, device=self.where)
+            return self.empty(count)
         except torch.OutOfMemoryError:
             free, total = torch.cuda.mem_get_info(self.where)
             raise RunError(
                 f"{self.spec.name} has {free} of {total} bytes free, {count} are needed in one "
                 "piece; end what else runs there or build with a smaller --device-memory"
             ) from None
-        skip = -raw.data_ptr() % ALIGNMENT
-        return raw[skip : skip + count]
 
     def queue(self, kind: QueueKind) -> Queue:
         """One of each kind for good: libraries keep memory for every stream they ever saw."""
@@ -180,12 +186,18 @@ class CudaDevice:
         return int(stats.get("num_device_alloc", 0)) + int(stats.get("num_alloc_retries", 0))
 
     def close(self) -> None:
-        torch.cuda.synchronize(self.where)
-        self._locked.close()
+        """After a failure the device may never be done, or not answer any more."""
+        with suppress(RuntimeError):
+            last = torch.cuda.Event()
+            last.record(torch.cuda.current_stream(self.where))
+            deadline = time.monotonic() + _GOODBYE_S
+            while not last.query() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            self._locked.close()
 
 
 class CudaMeter:
-    """The allocator's own counts. One thread of the device allocates, the one that computes."""
+    """The allocator's own counts, for ops of one stream while nothing else allocates."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -235,30 +247,40 @@ class CudaSource:
 
 
 class PageLocked:
-    """Host memory that devices reach by themselves, locked at its exact size.
+    """Host memory that devices reach by themselves, locked at its size in whole pages.
 
-    Torch's own pinned allocator rounds every block up to a power of two.
+    Torch's own pinned allocator rounds every block up to a power of two. A page can be locked only
+    once, so no two of these share one.
     """
 
     def __init__(self) -> None:
         self._locked: list[Tensor] = []
 
     def take(self, count: int) -> Tensor:
-        flat = aligned(count)
+        size = pages(count)
+        raw = aligned(size + PAGE)
+        skip = -raw.data_ptr() % PAGE
+        flat = raw[skip : skip + count]
         if count:
-            code = _runtime().cudaHostRegister(flat.data_ptr(), count, _PORTABLE)
+            code = _runtime().cudaHostRegister(flat.data_ptr(), size, _PORTABLE)
             if int(code):
                 raise RunError(
-                    f"{count} bytes of host memory cannot be page-locked (CUDA error {int(code)}); "
+                    f"{size} bytes of host memory cannot be page-locked (CUDA error {int(code)}); "
                     "raise the limit of locked memory (ulimit -l) or free host memory"
                 )
             self._locked.append(flat)
         return flat
 
     def close(self) -> None:
-        for flat in self._locked:
-            _runtime().cudaHostUnregister(flat.data_ptr())
+        with suppress(RuntimeError):
+            for flat in self._locked:
+                _runtime().cudaHostUnregister(flat.data_ptr())
         self._locked = []
+
+
+def pages(count: int) -> int:
+    """Bytes of the pages that hold so many."""
+    return -(-count // PAGE) * PAGE
 
 
 def _grow_blocks() -> None:

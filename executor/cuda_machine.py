@@ -26,8 +26,9 @@ def usable(device: torch.device, offered: int | None) -> int:
     left = most - margin(most)
     if left <= 0:
         raise UsageError(
-            f"--device-memory offers {offered} bytes, the driver and its libraries take {taken}; "
-            f"offer more than {taken + LEAST_MARGIN} (torch itself holds {reserved})"
+            f"--device-memory offers {min(offered or total, total)} bytes, the driver, its "
+            f"libraries and other processes take {taken}; offer more than {taken + LEAST_MARGIN} "
+            f"(torch itself holds {reserved})"
         )
     return left
 

@@ -70,6 +70,7 @@ class Device(Protocol):
     slab: Tensor  # uint8
     where: torch.device
     source: Source
+    slack_bytes: int  # that ops may take above their reserve: what allocators round and keep
 
     def view(self, buffer: Buffer) -> Tensor:
         """The buffer's bytes, a uint8 tensor."""

@@ -126,8 +126,15 @@ class Updates:
     """
 
     def __init__(
-        self, case: Case, grads: Sequence[Tensor], parameters: Sequence[nn.Parameter], where: Device
+        self,
+        case: Case,
+        grads: Sequence[Tensor],
+        parameters: Sequence[nn.Parameter],
+        where: Device,
+        room: int | None = None,
     ) -> None:
+        """`room`: bytes of the state, if they are known; memory that is not touched costs nothing
+        on the host."""
         twins = [nn.Parameter(p.detach().clone(), p.requires_grad) for p in parameters]
         task = case.task
         home = Shard([nn.ParameterList(twins)], task.optimizer, precision=task.precision)
@@ -136,7 +143,7 @@ class Updates:
         self.shard = home
         self.params = where.empty(home.param_bytes).copy_(params)
         self.grads = where.empty(home.grad_bytes)
-        self.state = where.empty(STATE_ROOM * home.grad_bytes)
+        self.state = where.empty(STATE_ROOM * home.grad_bytes if room is None else room)
         self.state[: home.master_bytes].copy_(masters)
         home.bind_params(self.params)
         home.bind_grads(self.grads)
@@ -192,13 +199,14 @@ def update_costs(
     bench = Bench(case, lab.device)
     bench.recompute_backward()
     grads = gradients(case, parameters, bench)
-    updates = Updates(case, grads, parameters, lab.device)
+    host, room = None, None
+    if lab.device.spec.kind != "cpu":
+        host = _host_update_cost(case, grads, parameters, lab)
+        room = host.state_bytes
+    updates = Updates(case, grads, parameters, lab.device, room)
     norm = _norm_cost(updates, bench, lab) if noted else None
     device = _update_cost(updates, bench, lab)
-    if lab.device.spec.kind == "cpu":
-        return device, device, norm
-    del updates
-    return device, _host_update_cost(case, grads, parameters, lab), norm
+    return device, host or device, norm
 
 
 def _update_cost(updates: Updates, bench: Bench, lab: Lab) -> UpdateCost:

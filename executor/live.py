@@ -1,5 +1,6 @@
 """What lives as long as a run: tasks with their numbers and batches, and the places ops run in."""
 
+import gc
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -31,11 +32,11 @@ class LiveTask:
         self.host = host
         self.plan = plan
         draws = [shard.rng_draws for shard in plan.shards]
-        self.rng = TaskRng(host.rng_state, draws, plan.microbatches, source)
+        self.rng = TaskRng(host.rng_state, draws, plan.microbatches, source, plan.done)
         self.batches = Batches(plan, host.task, threads, host.staging, self.rng.prepare)
         self.boundaries: dict[tuple[str, int], Spec] = {}  # ("x" or "dx", shard)
         self.graphs: dict[tuple[int, int], Graph] = {}  # (shard, microbatch) between F and B
-        self.scale = LossScale() if plan.precision == "fp16-autocast" else None
+        self.scale = LossScale(host.loss_scale) if plan.precision == "fp16-autocast" else None
         self._noted: set[int] = set()  # shards whose norms of this step are known
         self._replicas: dict[tuple[int, int], Shard] = {}
         self._unread: deque[tuple[Mark, int, int, Callable[[], float]]] = deque()
@@ -83,6 +84,18 @@ class LiveTask:
         self._unread.append((end, step, microbatch, read))
         self.collect()
 
+    def drop(self) -> None:
+        """The task trains no more; let go of what it has beside the host store."""
+        self.batches.stop()
+        self.graphs.clear()
+        self._replicas.clear()
+
+    def settle(self, step: int) -> None:
+        """The task's state is in the host store, `step` steps done; from there it can go on."""
+        self.host.settle()
+        self.host.rng_state = self.rng.state(step, 0, 0)
+        self.host.loss_scale = self.scale.state() if self.scale else None
+
     def collect(self) -> None:
         """Read the losses that are there; a step is reported when all its parts are."""
         with self._reading:
@@ -118,6 +131,15 @@ class Place:
         """Made when the first op is measured: what libraries keep for a thread is there by then."""
         self._meter = self._meter or self.device.meter()
         return self._meter
+
+    def renew(self) -> None:
+        """A segment was stopped here: whatever it has left behind counts as nothing from now on."""
+        gc.collect()  # of failed ops, frames and graphs may hold each other
+        self._meter = self._warm = None
+
+    def begin(self) -> None:
+        """Another segment begins: what is on the device now is none of its ops'."""
+        self._meter = None
 
     def warmed_up(self) -> None:
         """The first rounds of a segment are launched; from now on nothing should be new."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.cpu import CpuDevice, Pageable
+from executor.cpu import CpuDevice, Links, Pageable
 from executor.cuda import CudaDevice, CudaSource, PageLocked
 from executor.device import Device, HostMemory
 from executor.rng import CpuSource, Source
@@ -16,9 +16,25 @@ from profiles.schema import Numerics
 def open_devices(specs: Sequence[Spec], slabs: Sequence[int]) -> list[Device]:
     """The devices of a plan with slabs of so many bytes; UsageError for one that is not there."""
     made: list[Device] = []
-    for index, (spec, slab) in enumerate(zip(specs, slabs, strict=True)):
-        made.append(CudaDevice(spec, slab, index) if spec.kind == "cuda" else CpuDevice(spec, slab))
+    try:
+        _open(specs, slabs, made)
+    except BaseException:
+        for device in made:
+            device.close()
+        raise
     return made
+
+
+def _open(specs: Sequence[Spec], slabs: Sequence[int], made: list[Device]) -> None:
+    shared: dict[int, Links] = {}
+    for index, (spec, slab) in enumerate(zip(specs, slabs, strict=True)):
+        if spec.kind == "cuda":
+            made.append(CudaDevice(spec, slab, index))
+            continue
+        links = None
+        if spec.emulation and spec.link_group is not None:
+            links = shared.setdefault(spec.link_group, Links.of(spec.emulation))
+        made.append(CpuDevice(spec, slab, links))
 
 
 def host_memory(specs: Sequence[Spec]) -> HostMemory:
@@ -36,5 +52,7 @@ def apply(numerics: Numerics) -> None:
     torch.backends.cuda.matmul.allow_tf32 = numerics.tf32
     torch.backends.cudnn.allow_tf32 = numerics.tf32
     torch.use_deterministic_algorithms(numerics.deterministic)
+    # Nothing reads what is not written, and filling would be an op before each.
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
     if numerics.deterministic:  # read by cuBLAS when its first handle is made
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

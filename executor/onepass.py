@@ -66,7 +66,7 @@ def plain_step(
     masters: Sequence[Tensor],
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
-    scale: float,
+    scale: float | Tensor,
 ) -> None:
     """Step `masters` with `grads` cast to fp32 and multiplied by `scale`, and copy to `params`.
 
@@ -75,7 +75,8 @@ def plain_step(
     """
     try:
         for master, grad in zip(masters, grads, strict=True):
-            master.grad = grad.float() if scale == 1.0 else grad.float() * scale
+            whole = not isinstance(scale, Tensor) and scale == 1.0
+            master.grad = grad.float() if whole else grad.float() * scale
         optimizer.step()
     finally:
         for master in masters:

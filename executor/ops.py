@@ -51,7 +51,7 @@ class Work:
         with meter.op(makes, key if kind == "B" else None):
             told = handler(self, self.first_step)
         self.place.took(self.memory.slab_bytes + meter.taken_bytes)
-        if meter.taken_bytes > self.memory.reserve_bytes:
+        if meter.taken_bytes > self.memory.reserve_bytes + self.place.device.slack_bytes:
             live = f", {meter.graph_bytes} of them in live graphs," if meter.graph_bytes else ""
             raise RunError(
                 f"took {meter.taken_bytes} bytes beside its buffers{live} but its program reserves "

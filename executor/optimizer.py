@@ -5,7 +5,7 @@ With masters, the optimizer works on fp32 copies of bf16 parameters, which are p
     state flat   master 0 .. master n | what the optimizer keeps, parameter by parameter
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -75,6 +75,30 @@ class ShardOptimizer:
             out[parameter] = master | dict(self.optimizer.state[twin])
         return out
 
+    def restore(self, saved: Sequence[Mapping[str, Any]], state_flat: Tensor) -> None:
+        """Go on from the state of each parameter, as `state` gave it; its tensors move into
+        `state_flat` as they would in a first step. StateError when it has no room for them."""
+        self._bind_masters(state_flat)
+        flat = self._after_masters(state_flat)
+        given = zip(self._given, saved, strict=True)
+        kept = [(parameter, dict(values)) for parameter, values in given if values]
+        for parameter, values in kept:
+            master = values.pop("master", None)
+            if master is not None:
+                parameter.detach().copy_(master)
+            if values:
+                self.optimizer.state[parameter] = values
+        if not self.optimizer.state:
+            return
+        self._slots, used, specs = [], 0, []
+        for parameter, values in kept:
+            for key in [key for key, value in values.items() if _moves(value, parameter)]:
+                specs.append(self._adopt(parameter, key, flat[used:]))
+                self._slots.append((parameter, key))
+                used += align(specs[-1].bytes)
+        self._expect_room(used, flat)
+        self._views = Views(specs)
+
     def step(self, state_flat: Tensor | None, scaling: Scaling | None = None) -> None:
         """One optimizer step on the bound parameters and gradients, state in `state_flat`."""
         left_out = None if scaling is None else scaling.left_out
@@ -108,6 +132,9 @@ class ShardOptimizer:
             twins = [known[id(p)] for p in parameters]
             values = [p.data for p in parameters]
             grads = [p.grad for p in parameters if p.grad is not None]
+            if factor is not None and factor.device.type != "cpu":  # nobody waits for its value
+                onepass.plain_step(self.optimizer, twins, values, grads, factor)
+                return
             scale = 1.0 if factor is None else float(factor)
             if not onepass.step(self.optimizer, twins, values, grads, scale):
                 onepass.plain_step(self.optimizer, twins, values, grads, scale)
@@ -132,7 +159,14 @@ class ShardOptimizer:
                 twin.data = value
 
     def _bind_counters(self) -> None:
-        """Fused steps count where their parameters are, all others on the host."""
+        """Fused steps count where their parameters are, all others on the host; whatever else the
+        optimizer keeps in tensors of its own shapes follows the parameter."""
+        adopted = {(id(parameter), key) for parameter, key in self._slots or ()}
+        for parameter, kept in self.optimizer.state.items():
+            for key, value in kept.items():
+                moves = isinstance(value, Tensor) and value.dim() > 0
+                if moves and (id(parameter), key) not in adopted:
+                    kept[key] = value.to(parameter.device)
         for group in self.optimizer.param_groups:
             near = bool(group.get("fused") or group.get("capturable"))
             for parameter in group["params"]:
@@ -157,12 +191,16 @@ class ShardOptimizer:
                 specs.append(self._adopt(parameter, key, flat[used:]))
                 self._slots.append((parameter, key))
                 used += align(specs[-1].bytes)
+        self._expect_room(used, flat)
+        self._views = Views(specs)
+
+    @staticmethod
+    def _expect_room(used: int, flat: Tensor) -> None:
         if used > flat.numel():
             raise StateError(
                 f"the optimizer keeps {used} bytes of state, the plan has {flat.numel()}; "
                 "profile and build again"
             )
-        self._views = Views(specs)
 
     def _adopt(self, parameter: nn.Parameter, key: str, room: Tensor) -> Spec:
         """Move one tensor of the state to the beginning of `room`, if it fits."""

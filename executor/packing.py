@@ -61,7 +61,8 @@ class Packing:
                 f"keeps a tensor for its backward that is not plain strided ({tensor.layout}), "
                 'which cannot be packed; plan its shard with activations "saved" or "recompute"'
             )
-        if tensor.untyped_storage()._cdata in self._constants:
+        elsewhere = tensor.device != self._flats["x"].device  # a kernel's scalars on the host
+        if elsewhere or tensor.untyped_storage()._cdata in self._constants:
             return tensor
         name, offset = self._known(tensor) or ("saved", self._place(tensor))
         return Note(name, offset, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))

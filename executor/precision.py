@@ -10,7 +10,7 @@ The norms of a task lie in one buffer of doubles: those of all trainable paramet
 of the model, then by what gradients are multiplied, then whether this step is left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -53,9 +53,15 @@ def norms_of(gradients: Sequence[Tensor]) -> Tensor:
 class LossScale:
     """The scale of an fp16 task's loss, as torch.amp.GradScaler moves it; stays on its device."""
 
-    def __init__(self) -> None:
+    def __init__(self, saved: Mapping[str, Tensor] | None = None) -> None:
         self.scale = torch.full((1,), _FIRST_SCALE)
         self._growth = torch.zeros(1, dtype=torch.int32)
+        if saved:
+            self.scale, self._growth = saved["scale"].clone(), saved["growth"].clone()
+
+    def state(self) -> dict[str, Tensor]:
+        """What another one goes on from."""
+        return {"scale": self.scale.cpu(), "growth": self._growth.cpu()}
 
     def to(self, where: torch.device) -> "LossScale":
         """On another device from now on, when the task has moved."""

@@ -75,6 +75,7 @@ def profile(ref: str, options: Options) -> schema.Profile:
         links = _links(device, memory, options)
         with tqdm(total=0, unit="layer", disable=None, file=sys.stderr) as bar:
             measured = tuple(_task(task, workload, lab, bar) for task in tasks)
+        provenance = _provenance(device, lab)
     finally:
         device.close()
         memory.close()
@@ -82,7 +83,7 @@ def profile(ref: str, options: Options) -> schema.Profile:
     return schema.Profile(
         machine=_machine(device.spec, usable, links, options),
         tasks=measured,
-        provenance=_provenance(device, lab),
+        provenance=provenance,
     )
 
 
@@ -291,6 +292,9 @@ def _machine(
 
 
 def _cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 

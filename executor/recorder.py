@@ -14,7 +14,18 @@ from tqdm import tqdm
 
 from executor.device import Mark
 from executor.errors import RunError, UsageError, one_line
-from plans.runlog import End, Header, Line, OpRecord, StepRecord, encode
+from executor.progress import Progress, TaskState, line, tasks
+from plans.runlog import (
+    CheckpointRecord,
+    DropRecord,
+    End,
+    Header,
+    Line,
+    OpRecord,
+    StepRecord,
+    StopRecord,
+    encode,
+)
 from plans.schema import Plan
 
 T = TypeVar("T")
@@ -41,18 +52,19 @@ class Recorder:
     def __init__(self, plan: Plan, plan_sha256: str, out: Path | None) -> None:
         self.losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.ended_us: dict[str, int] = {}  # when a task's latest step was complete
-        self.finished: float = time.perf_counter()  # when the latest op ended
+        self.latest: dict[int, float] = {}  # when a segment's latest op ended, perf_counter()
+        self._dropped: dict[str, DropRecord] = {}
+        self._plan = plan
+        self._progress = Progress(plan)
         self._ops: deque[_Launched] = deque()
         self._open: list[_Launched] = []  # launched, and not ended when it was last looked at
         self._steps: deque[StepRecord] = deque()
         self._origin = time.perf_counter()
         self._out = out
         self._part: BinaryIO | None = None
-        self._done = 0
-        self._total = sum(task.steps for task in plan.tasks)
         self._said = time.perf_counter()
         self._bar = (
-            tqdm(total=self._total, unit="step", file=sys.stderr, leave=False)
+            tqdm(total=sum(task.steps for task in plan.tasks), unit="step", leave=False)
             if sys.stderr.isatty()
             else None
         )
@@ -72,30 +84,57 @@ class Recorder:
 
     def step(self, task: str, step: int, loss: float) -> None:
         """Note a step's loss."""
-        self.losses[task][step] = loss
         value = loss if isfinite(loss) else None
         self.ended_us[task] = self.now()
+        self.losses[task][step] = loss  # last: who sees a loss finds its time
         self._steps.append(StepRecord(task, step, value, self.ended_us[task]))
+
+    def steps_done(self) -> dict[str, int]:
+        """How many steps of each task are done, those before this plan too."""
+        return {task.name: task.done + len(self.losses[task.name]) for task in self._plan.tasks}
+
+    def drop(self, record: DropRecord) -> None:
+        """Note that a task has failed while others go on, and say it at once."""
+        self._dropped[record.task] = record
+        self._write([record])
+        tqdm.write(f"dropped: {told(record)}", file=sys.stderr)
+
+    def progress(self) -> list[TaskState]:
+        """How far each task is that was not dropped."""
+        return self._progress.states(self.losses, self.ended_us, self._dropped)
+
+    def checkpoint(self, task: str, step: int, file: Path) -> None:
+        """Note that a task can go on from `file`."""
+        self._write([CheckpointRecord(task, step, str(file), self.now())])
+
+    def stop(self, task: str, step: int, rule: str) -> StopRecord:
+        """Note that a rule ended a task."""
+        record = StopRecord(task, step, rule, self.now())
+        self._write([record])
+        return record
 
     def drain(self) -> None:
         """Write what has come in, and say how far the run is."""
         ops, steps = self._ended(), _empty(self._steps)
         self._write([*ops, *steps])
-        self._done += len(steps)
         if self._bar is not None:
             self._bar.update(len(steps))
             if steps:
-                self._bar.set_postfix_str(_losses(steps), refresh=False)
+                self._bar.set_postfix_str("; ".join(tasks(self.progress())), refresh=False)
         elif time.perf_counter() - self._said > _SILENCE_S:
             self._said = time.perf_counter()
-            print(self._line(steps), file=sys.stderr, flush=True)
+            print(line(self.progress(), self.now()), file=sys.stderr, flush=True)
 
     def close(self, error: str, peak_bytes: tuple[int, ...], host_bytes: int) -> int:
         """Write the last line and give the log its name; µs since the run began."""
-        self.drain()
+        try:
+            self.drain()
+        except RunError:  # a device that failed says so again
+            if not error:
+                raise
         end = End(
-            status="failed" if error else "ok",
-            error=error,
+            status="failed" if error else "partial" if self._dropped else "ok",
+            error=error or "; ".join(f"dropped: {told(r)}" for r in self._dropped.values()),
             actual_us=self.now(),
             peak_bytes=peak_bytes,
             host_bytes=host_bytes,
@@ -124,7 +163,7 @@ class Recorder:
             at = op.end.seconds()
             start, end = self._us(op.start.seconds()), self._us(at)
             records.append(OpRecord(op.segment, op.id, op.round, start, end, op.metered))
-            self.finished = max(self.finished, at)
+            self.latest[op.segment] = max(self.latest[op.segment], at)
         return records
 
     def _us(self, seconds: float) -> int:
@@ -142,12 +181,11 @@ class Recorder:
             self._part = None
             raise RunError(f"{self._out}: cannot be written: {error.strerror}") from None
 
-    def _line(self, steps: list[StepRecord]) -> str:
-        elapsed = self.now() / 1e6
-        left = elapsed * (self._total - self._done) / self._done if self._done else None
-        eta = f", {left:.0f} s left" if left is not None else ""
-        losses = f", {_losses(steps)}" if steps else ""
-        return f"{self._done}/{self._total} steps, {elapsed:.0f} s{eta}{losses}"
+
+def told(drop: DropRecord) -> str:
+    """`a in step 3, a.s0.F1: RuntimeError: ...`, for people."""
+    op = f", {drop.op}" if drop.op else ""
+    return f"{drop.task} in step {drop.step}{op}: {drop.reason}"
 
 
 def _is_ended(op: _Launched) -> bool:
@@ -160,12 +198,6 @@ def _is_ended(op: _Launched) -> bool:
 
 def _empty(queue: deque[T]) -> list[T]:
     return [queue.popleft() for _ in range(len(queue))]
-
-
-def _losses(steps: list[StepRecord]) -> str:
-    latest = {record.task: record.loss for record in steps}
-    shown = [f"{task} {'nan' if loss is None else f'{loss:.4g}'}" for task, loss in latest.items()]
-    return " ".join(shown[:4])
 
 
 def _open(out: Path) -> BinaryIO:

@@ -105,6 +105,7 @@ class TaskRng:
 
     `draws` are those of one forward of each shard. With one microbatch shards run in the order
     of the plain loop, so each begins where the one before it ended and `draws` is not needed.
+    `initial` is the state before `first_step`.
     """
 
     def __init__(
@@ -113,13 +114,14 @@ class TaskRng:
         draws: Sequence[int | None],
         microbatches: int,
         source: Source | None = None,
+        first_step: int = 0,
     ) -> None:
         if microbatches > 1 and None in draws:
             raise ValueError("a shard with an unknown number of draws allows one microbatch only")
         self._draws = [count or 0 for count in draws]
         self._microbatches = microbatches
         self._source = source or CpuSource()
-        self._states: dict[tuple[int, int, int], Tensor] = {(0, 0, 0): initial}
+        self._states: dict[tuple[int, int, int], Tensor] = {(first_step, 0, 0): initial}
         self._lock = threading.Lock()
 
     def prepare(self, step: int) -> None:

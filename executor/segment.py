@@ -5,40 +5,38 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 from torch import Tensor
 from torch.profiler import record_function
 
 from executor.device import Mark, QueueKind, until
+from executor.drops import Failure
 from executor.errors import one_line
+from executor.jobs import PHASES, Job, device_of, exclusive_on, jobs_of
 from executor.live import LiveTask, Place
 from executor.ops import Work, resolve
 from executor.recorder import Recorder
-from executor.streams import Halt, Stopped, Stream, Ticket
+from executor.streams import Halt, Stopped, Stream
 from executor.tracing import Trace
+from executor.watch import Doubt, NoDraws, must_not_draw
 from plans.metrics import plan_stream
 from plans.schema import Op, Program, Segment
 from profiles.errors import GantryError
 
-_PHASES = ("enter", "round", "leave")
 WARM = 2  # rounds after which nothing should be new to the allocator
 _AHEAD = 2  # rounds that a stream may launch before its device has done them
 
 
-class Job(NamedTuple):
-    """An op with what it waits for and, if ops of a device must not overlap, its locks."""
-
-    work: Work
-    tickets: tuple[Ticket, ...]
-    exclusive: Callable[[], AbstractContextManager[object]]
-
-
 @dataclass(frozen=True)
 class Setup:
-    """What all segments of a run share. `locks`: one per device, if its ops must not overlap."""
+    """What all segments of a run share. `locks`: one per device, if its ops must not overlap.
+
+    `failed` is told what went wrong, from any thread; a segment in which something did stops by
+    itself. `watched`: no op may draw random numbers that others would miss.
+    """
 
     places: Sequence[Place]
     tasks: Mapping[str, LiveTask]
@@ -48,6 +46,8 @@ class Setup:
     jitter: tuple[int, int] | None
     trace: Trace | None
     locks: Sequence[threading.Lock] | None
+    failed: Callable[[Failure], None]
+    watched: bool
 
 
 class SegmentRun:
@@ -67,14 +67,17 @@ class SegmentRun:
         self._segment = segment
         self._setup = setup
         self._metered = metered
+        self._first_steps = first_steps
+        self._steps = {op.id for op in program.round}
+        self._halt = Halt(setup.halt)
         self._rounds = {"enter": 1, "round": segment.rounds, "leave": 1}
         phases = {"enter": program.enter, "round": program.round, "leave": program.leave}
         names = sorted({op.stream for ops in phases.values() for op in ops})
         self._streams = {n: self._stream(n, 4 * len(program.round) + 1) for n in names}
-        self._spaces = {b.name: int(b.space) for b in program.buffers}
-        setup.halt.watch(list(self._streams.values()))
+        self._halt.watch(list(self._streams.values()))
         works = self._resolve(program, phases, first_steps)
-        self._jobs, self._ends = self._compile(phases, works)
+        exclusive = exclusive_on(program, segment.devices, setup.locks)
+        self._jobs, self._ends = jobs_of(phases, self._rounds, works, self._streams, exclusive)
         self._threads = [
             threading.Thread(target=self._play, args=(name,), name=stream.name, daemon=True)
             for name, stream in self._streams.items()
@@ -85,11 +88,27 @@ class SegmentRun:
 
     @property
     def ended(self) -> bool:
+        """Whether all threads are done, and all that they launched."""
         return self._left == 0
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it ends, or has ended, before its time."""
+        return self._halt.stopped
+
+    def stop(self) -> None:
+        """Let every stream stop before its next op."""
+        self._halt.stop()
+
     def forget(self) -> None:
-        """The segment has ended; nobody needs to wake its streams any more."""
-        self._setup.halt.forget(list(self._streams.values()))
+        """The segment has ended. What it leaves behind when it was stopped would count as memory
+        of the next op that is measured on its devices."""
+        self._halt.leave()
+        if self.stopped:
+            for task in self._tasks:
+                task.drop()
+            for number in self._segment.devices:
+                self._setup.places[number].renew()
 
     def start(self) -> None:
         for task in self._tasks:
@@ -104,10 +123,10 @@ class SegmentRun:
 
     def _stream(self, name: str, keep: int) -> Stream:
         """A stream with its queue; marks of the rounds that may be under way are kept."""
-        place = self._setup.places[self._segment.devices[_device(name)]]
+        place = self._setup.places[self._segment.devices[device_of(name)]]
         kind = cast("QueueKind", "host" if name.startswith("host") else name.partition(".")[2])
         at = plan_stream(name, self._segment.devices)
-        return Stream(at, self._setup.halt, place.device.queue(kind), keep)
+        return Stream(at, self._halt, place.device.queue(kind), keep)
 
     def states(self) -> list[str]:
         """What each stream that is not done is doing."""
@@ -117,6 +136,21 @@ class SegmentRun:
                 verb, op, round_index, other = stream.now
                 lines.append(f"{op} {verb}{other} on {stream.name} in round {round_index}")
         return lines
+
+    def stuck(self, text: str) -> Failure:
+        """The failure of an op that does not end; of the whole segment if none runs."""
+        running = [s for s in self._streams.values() if s.now is not None and s.now[0] == "runs"]
+        if running:
+            return self._failure(running[0], text)
+        return Failure(tuple(self._first_steps), text)
+
+    def _failure(self, stream: Stream, text: str, *, fatal: bool = False) -> Failure:
+        """What the op that `stream` launches has done."""
+        _, op, number, _ = stream.now or ("", "", 0, "")
+        task = op.partition(".")[0]
+        step = self._first_steps[task] + number if op in self._steps else None
+        tasks = (task,) if task else tuple(self._first_steps)
+        return Failure(tasks, text, op or stream.name, stream.name, number, step, fatal)
 
     def _resolve(
         self, program: Program, phases: Mapping[str, Sequence[Op]], first_steps: Mapping[str, int]
@@ -130,7 +164,7 @@ class SegmentRun:
         works = {}
         for op in (op for ops in phases.values() for op in ops):
             task = op.id.partition(".")[0]
-            number = _device(op.stream)
+            number = device_of(op.stream)
             place, memory = setup.places[devices[number]], program.memory[number]
             live, step = setup.tasks[task], first_steps[task]
             work = resolve(op, live, place, step, memory, self._metered, flats)
@@ -142,73 +176,41 @@ class SegmentRun:
                         home.touched(buffer.offset + len(cut[role]))
         return works
 
-    def _compile(
-        self, phases: Mapping[str, Sequence[Op]], works: Mapping[str, Work]
-    ) -> tuple[dict[str, dict[str, list[Job]]], dict[str, dict[str, int]]]:
-        """Jobs per stream and phase, and each stream's count when a phase has ended."""
-        jobs: dict[str, dict[str, list[Job]]] = {n: {} for n in self._streams}
-        ends: dict[str, dict[str, int]] = {n: {} for n in self._streams}
-        begun = dict.fromkeys(self._streams, 0)
-        for phase in _PHASES:
-            lines = {n: [op for op in phases[phase] if op.stream == n] for n in self._streams}
-            tickets = {
-                op.id: Ticket(self._streams[n], begun[n] + i + 1, len(line), op.id)
-                for n, line in lines.items()
-                for i, op in enumerate(line)
-            }
-            for n, line in lines.items():
-                jobs[n][phase] = [self._job(op, works[op.id], tickets) for op in line]
-                begun[n] += len(line) * self._rounds[phase]
-                ends[n][phase] = begun[n]
-        return jobs, ends
-
-    def _job(self, op: Op, work: Work, tickets: Mapping[str, Ticket]) -> Job:
-        waits = []
-        for edge in op.after:
-            ticket = tickets[edge.removesuffix("@-1")]
-            if edge.endswith("@-1"):
-                ticket = ticket._replace(base=ticket.base - ticket.stride)
-            waits.append(ticket)
-        return Job(work, tuple(waits), self._exclusive(work))
-
-    def _exclusive(self, work: Work) -> Callable[[], AbstractContextManager[object]]:
-        """Locks of every device the op works on: a transfer's target too."""
-        locks = self._setup.locks
-        if locks is None:
-            return nullcontext
-        wanted = [locks[number] for number in sorted(self._devices_of(work.op))]
-        return lambda: _held(wanted)
-
-    def _devices_of(self, op: Op) -> set[int]:
-        spaces = {self._spaces[name] for name in op.writes.values() if name in self._spaces}
-        return {self._segment.devices[number] for number in spaces | {_device(op.stream)}}
-
     def _play(self, name: str) -> None:
         """A stream's thread: its jobs of each phase, then wait for all streams' phase to end."""
-        stream, setup = self._streams[name], self._setup
+        stream = self._streams[name]
         try:
             stream.queue.enter()
-            for phase in _PHASES:
+            for phase in PHASES:
                 self._replay(stream, self._jobs[name][phase], self._rounds[phase])
                 for other, peer in self._streams.items():
                     self._wait(stream, peer, self._ends[other][phase])
-            until(stream.queue.mark(), setup.halt.check)
+            until(stream.queue.mark(), self._halt.check)
         except Stopped:
             pass
         except BaseException as error:
-            text = str(error) if isinstance(error, GantryError) else one_line(error)
-            _, op, round_index, _ = stream.now or ("", stream.name, 0, "")
-            setup.halt.fail(f"{op} on {stream.name} in round {round_index}: {text}")
-        else:
-            stream.now = None
+            if not self._halt.stopped:  # else it only follows from what went wrong first
+                text = str(error) if isinstance(error, GantryError) else one_line(error)
+                fatal = isinstance(error, Doubt)
+                self._setup.failed(self._failure(stream, text, fatal=fatal))
+                self._halt.stop()
         finally:
+            stream.now = None
+            self._drain(stream)
             with self._lock:
                 self._left -= 1
-            setup.halt.tell()
+            self._halt.tell()
+
+    def _drain(self, stream: Stream) -> None:
+        """Wait for what was launched before the segment was stopped: it still uses the device.
+
+        What the device says of it is no news: the recorder asks about every op."""
+        with suppress(Stopped, Exception):
+            until(stream.queue.mark(), self._setup.halt.check)
 
     def _replay(self, stream: Stream, jobs: Sequence[Job], rounds: int) -> None:
         """The steady state: wait for the tickets, launch the op, mark its end, count it."""
-        setup, queue = self._setup, stream.queue
+        setup, queue, halt = self._setup, stream.queue, self._halt
         delay = _delays(setup.jitter, stream.name)
         ends: deque[Mark] = deque()
         place = _computes(jobs)
@@ -216,7 +218,7 @@ class SegmentRun:
             if place and round_index == WARM:
                 place.warmed_up()
             for work, tickets, exclusive in jobs:
-                setup.halt.check()
+                halt.check()
                 for other, base, stride, op in tickets:
                     stream.now = ("waits for ", work.op.id, round_index, op)
                     self._wait(stream, other, base + stride * round_index)
@@ -224,11 +226,11 @@ class SegmentRun:
                 with exclusive():
                     stream.now = ("runs", work.op.id, round_index, "")
                     start = queue.mark()
-                    with self._named(work.op.id):
+                    with self._around(work, round_index):
                         told = work.run(round_index)
                     end = queue.mark()
                     if exclusive is not nullcontext:
-                        until(end, setup.halt.check)
+                        until(end, halt.check)
                 metered = work.is_metered(round_index)
                 setup.recorder.op(self._index, work.op.id, round_index, start, end, metered)
                 told(end)
@@ -237,39 +239,32 @@ class SegmentRun:
                 ends.append(end)
             if len(ends) > _AHEAD:
                 stream.now = ("waits for ", jobs[-1].work.op.id, round_index, "its device")
-                until(ends.popleft(), setup.halt.check)
+                until(ends.popleft(), halt.check)
         if place:
             place.left()
 
-    def _named(self, op: str) -> AbstractContextManager[object]:
+    def _around(self, work: Work, round_index: int) -> AbstractContextManager[object]:
+        """The op's name in a trace; a watch on random draws, which the memory meter's round has."""
         trace = self._setup.trace
-        return record_function(op) if trace and trace.active else nullcontext()
+        named = record_function(work.op.id) if trace and trace.active else nullcontext()
+        if not self._setup.watched or work.is_metered(round_index) or not must_not_draw(work):
+            return named
+        both = ExitStack()
+        both.enter_context(named)
+        both.enter_context(NoDraws())
+        return both
 
     def _wait(self, stream: Stream, other: Stream, count: int) -> None:
         """Let `stream` go on after op number `count` of `other`."""
         mark = other.wait(count)
         if mark is not None and other is not stream:
-            stream.queue.wait(mark, self._setup.halt.check)
+            stream.queue.wait(mark, self._halt.check)
 
 
 def _computes(jobs: Sequence[Job]) -> Place | None:
     """The place whose compute stream these jobs are."""
     work = jobs[0].work if jobs else None
     return work.place if work and work.op.stream.endswith("compute") else None
-
-
-def _device(stream: str) -> int:
-    """The program's device number of a stream: 1 for `1.h2d` and for `host.1`."""
-    left, _, right = stream.partition(".")
-    return int(right) if left == "host" else int(left)
-
-
-def _held(locks: Sequence[threading.Lock]) -> AbstractContextManager[object]:
-    """Hold all of these locks, always taken in the same order."""
-    stack = ExitStack()
-    for lock in locks:
-        stack.enter_context(lock)
-    return stack
 
 
 def _delays(jitter: tuple[int, int] | None, name: str) -> Callable[[], None]:

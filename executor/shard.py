@@ -5,10 +5,10 @@ nothing a shard computes outlives the op except what it wrote there, and a graph
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from executor.gradients import Home, foreign_hooks, homes
 from executor.optimizer import Factory, Scaling, ShardOptimizer
 from executor.packing import PackError, Packing
 from executor.precision import computing, norms_of
+from profiles.codec import align
 from profiles.schema import Precision
 
 _CPU = torch.device("cpu")
@@ -159,6 +160,11 @@ class Shard:
         """The last shard's loss for the boundary `x`; with a graph where gradients are on."""
         return self._mean_loss(self.run(x), targets)
 
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of the module buffers that a replica on another device has copies of."""
+        return sum(align(b.nbytes) for b in {id(b): b for _, b in self.named_buffers()}.values())
+
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """The layers' module buffers by their names in the layer."""
         for layer in self._layers:
@@ -259,9 +265,22 @@ class Shard:
         self.bind_params(param_flat)
         self.bind_grads(grad_flat)
         if self._optimizer is None:
-            masters = self._masters if self._precision == "bf16" else None
-            self._optimizer = ShardOptimizer(self.parameters, self._factory, masters)
+            self._optimizer = self._new_optimizer()
         self._optimizer.step(state_flat, scaling)
+
+    def restore(
+        self, saved: Mapping[str, Mapping[str, Any]], names: Mapping[int, str], state: Tensor
+    ) -> None:
+        """Optimizer state by parameter name, `names` by the id of the parameter, into `state`."""
+        if not self.trainable:
+            return
+        self._optimizer = self._new_optimizer()
+        own = [saved.get(names[id(parameter)], {}) for parameter in self.parameters]
+        self._optimizer.restore(own, state)
+
+    def _new_optimizer(self) -> ShardOptimizer:
+        masters = self._masters if self._precision == "bf16" else None
+        return ShardOptimizer(self.parameters, self._factory, masters)
 
     def add_grads(self, target: Tensor, other: Tensor) -> None:
         """Add the gradients in `other` to those in `target`, both flats of this shard."""

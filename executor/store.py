@@ -4,7 +4,8 @@ The models are the user's own, their parameters views of the store. What devices
 replicas, so the store is never pointed elsewhere by a device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from executor.batches import staging_bytes
 from executor.device import HostMemory
-from executor.errors import MismatchError, RunError
+from executor.errors import MismatchError, RunError, one_line
 from executor.layers import split, ties
 from executor.precision import needs_norms, norm_bytes
 from executor.rng import Source
@@ -23,12 +24,25 @@ from plans.schema import Plan
 from plans.schema import Shard as PlanShard
 from plans.schema import Task as PlanTask
 from profiles import console
-from profiles.codec import align
 from profiles.units import show_bytes
 
 
+@dataclass(frozen=True)
+class Saved:
+    """What a task goes on from: its model's state dict, optimizer state by parameter name, the
+    random numbers' state before its next step, and an fp16 task's loss scale."""
+
+    model: Mapping[str, Any]
+    optimizer: Mapping[str, Mapping[str, Any]]
+    rng: Tensor
+    loss_scale: Mapping[str, Tensor] | None
+
+
 class HostTask:
-    """A task's model in the store: its shards, and where its random numbers begin."""
+    """A task's model in the store: its shards, and where its random numbers begin.
+
+    `saved`: where an earlier run left it.
+    """
 
     def __init__(
         self,
@@ -37,11 +51,17 @@ class HostTask:
         flats: dict[str, Tensor],
         staging: Tensor,
         source: Source,
+        saved: Saved | None,
     ) -> None:
         self.plan = plan
         self.task = task
         self.staging = staging
         self.model, self.rng_state = build(task, source)
+        self.loss_scale: Mapping[str, Tensor] | None = None
+        if saved:
+            _check_saved(plan, saved, self.rng_state)
+            self.rng_state, self.loss_scale = saved.rng, saved.loss_scale
+            _load_model(self.model, saved, plan.name)
         layers = split(self.model)
         _check_layers(plan, layers)
         last = len(plan.shards) - 1
@@ -63,9 +83,13 @@ class HostTask:
         for k, shard in enumerate(self.shards):
             _check_bytes(plan, k, shard)
             shard.write_params(self._flats[k]["param"], self._flats[k]["state"])
-        self.buffer_bytes = sum(align(b.nbytes) for b in self.model.buffers())
+        self.buffer_bytes = sum(shard.buffer_bytes for shard in self.shards)
         self.trainable = sum(len(shard.trainable) for shard in self.shards)
         _check_precision(plan, task, self.trainable)
+        if saved:
+            names = {id(p): name for name, p in self.model.named_parameters()}
+            for shard, own in zip(self.shards, self._flats, strict=True):
+                shard.restore(saved.optimizer, names, own["state"])
 
     def settle(self) -> None:
         """Point model and optimizers back at the store, after devices held the state."""
@@ -95,7 +119,12 @@ class HostStore:
     """
 
     def __init__(
-        self, plan: Plan, tasks: Sequence[Task], memory: HostMemory, source: Source
+        self,
+        plan: Plan,
+        tasks: Sequence[Task],
+        memory: HostMemory,
+        source: Source,
+        saved: Mapping[str, Saved],
     ) -> None:
         by_name = {task.name: task for task in tasks}
         for planned in plan.tasks:
@@ -110,13 +139,11 @@ class HostStore:
         self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in plan.host.buffers}
         staging = {task.name: memory.take(staging_bytes(task)) for task in plan.tasks}
         self.tasks = {
-            t.name: HostTask(t, by_name[t.name], self.flats, staging[t.name], source)
+            t.name: HostTask(
+                t, by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name)
+            )
             for t in plan.tasks
         }
-
-    def settle(self) -> None:
-        for task in self.tasks.values():
-            task.settle()
 
 
 def _check_room(plan: Plan, store: int) -> None:
@@ -144,6 +171,30 @@ def free_host_bytes() -> int | None:
         return 1024 * next(int(r.split()[1]) for r in lines if r.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError):
         return None
+
+
+def _check_saved(plan: PlanTask, saved: Saved, rng_state: Tensor) -> None:
+    """MismatchError for a checkpoint of another kind of device or of another precision."""
+    mine, theirs = rng_state.numel(), saved.rng.numel() if isinstance(saved.rng, Tensor) else 0
+    if mine != theirs:
+        raise MismatchError(
+            f"task {plan.name}: the checkpoint has {theirs} bytes of random state, a device of "
+            f"this plan's kind {mine}; a task goes on on the kind of device where it began"
+        )
+    if (plan.precision == "fp16-autocast") != bool(saved.loss_scale):
+        raise MismatchError(
+            f"task {plan.name}: is {plan.precision} in the plan, and the checkpoint has "
+            f"{'a' if saved.loss_scale else 'no'} loss scale; go on in the precision it began with"
+        )
+
+
+def _load_model(model: nn.Module, saved: Saved, name: str) -> None:
+    try:
+        model.load_state_dict(saved.model)
+    except (RuntimeError, KeyError) as error:
+        raise MismatchError(
+            f"task {name}: the checkpoint is of another model: {one_line(error)}"
+        ) from None
 
 
 def _sizes(shard: PlanShard) -> dict[str, int]:

@@ -8,26 +8,36 @@ from executor.device import Mark, Queue
 
 
 class Stopped(Exception):
-    """The run ends early; threads unwind with it."""
+    """The run, or the segment, ends early; threads unwind with it."""
 
 
 class Halt:
-    """How a run ends: the first failure counts, and every waiting stream is woken."""
+    """How a run ends: the first failure counts, and every waiting stream is woken.
 
-    def __init__(self) -> None:
+    One under a `parent` is a segment's: it stops with the run, and can be stopped alone.
+    """
+
+    def __init__(self, parent: "Halt | None" = None) -> None:
         self.failure = ""
         self.stopped = False
+        self._parent = parent
+        self._children: list[Halt] = []
         self._streams: list[Stream] = []
         self._lock = threading.Lock()
         self._news = threading.Event()
+        if parent is not None:
+            parent._children.append(self)
+            if parent.stopped:  # looked at last: it may have stopped its children just before
+                self.stopped = True
 
     def watch(self, streams: Sequence["Stream"]) -> None:
-        """Wake these streams when the run stops."""
+        """Wake these streams when this stops."""
         self._streams += streams
 
-    def forget(self, streams: Sequence["Stream"]) -> None:
-        """These streams have ended."""
-        self._streams = [stream for stream in self._streams if stream not in streams]
+    def leave(self) -> None:
+        """The segment has ended: the run need not stop it any more."""
+        if self._parent is not None:
+            self._parent._children.remove(self)
 
     def fail(self, message: str) -> None:
         """End the run with this message, unless it has one already."""
@@ -38,17 +48,21 @@ class Halt:
     def stop(self) -> None:
         """Let every stream stop before its next op."""
         self.stopped = True
+        for child in list(self._children):
+            child.stop()
         for stream in list(self._streams):
             stream.wake()
-        self._news.set()
+        self.tell()
 
     def check(self) -> None:
-        """Stopped when the run has ended."""
+        """Stopped when the run, or the segment, has ended."""
         if self.stopped:
             raise Stopped
 
     def tell(self) -> None:
         """Wake the main thread: a segment may have ended."""
+        if self._parent is not None:
+            self._parent.tell()
         self._news.set()
 
     def wait_for_news(self, seconds: float) -> None:
@@ -83,7 +97,7 @@ class Stream:
     def wait(self, count: int) -> Mark | None:
         """The mark behind op `count` (from 1) once that is launched; None for no op at all.
 
-        Stopped when the run ends first."""
+        Stopped when its segment ends first."""
         if self._done < count:
             with self._changed:
                 while self._done < count and not self._halt.stopped:

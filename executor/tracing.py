@@ -3,11 +3,10 @@
 import time
 from pathlib import Path
 
-import torch
 from torch._C._profiler import _ExperimentalConfig
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile, supported_activities
 
-from executor.errors import UsageError
+from executor.errors import RunError, UsageError
 
 SECONDS = 10.0  # a trace of more is larger than its viewers can show
 
@@ -28,11 +27,11 @@ class Trace:
             self._part.touch()
         except OSError as error:
             raise UsageError(f"{self.target}: cannot be written: {error.strerror}") from None
-        activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(ProfilerActivity.CUDA)
         threads = _ExperimentalConfig(profile_all_threads=True)
-        self._profile = profile(activities=activities, experimental_config=threads)
+        self._profile = profile(
+            activities=supported_activities(),  # type: ignore[no-untyped-call]
+            experimental_config=threads,
+        )
 
     def begin(self) -> None:
         self._profile.start()
@@ -47,8 +46,11 @@ class Trace:
         """Write what was recorded."""
         if self.active:
             self._stop()
-        self._profile.export_chrome_trace(str(self._part))
-        self._part.replace(self.target)
+        try:
+            self._profile.export_chrome_trace(str(self._part))
+            self._part.replace(self.target)
+        except OSError as error:
+            raise RunError(f"{self.target}: cannot be written: {error.strerror}") from None
 
     def _stop(self) -> None:
         self.active = False

@@ -89,12 +89,12 @@ def test_host_memory_is_locked_at_its_exact_size(monkeypatch: pytest.MonkeyPatch
 
     def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
         most.append(sum(seen.locked.values()))
+        assert all(address % cuda.PAGE == 0 for address in seen.locked)
         return first(step)
 
     run(plan, [replace(tasks[0], data=data), *tasks[1:]])
-    staging = sum(staging_bytes(task) for task in plan.tasks)
-    scalars = 8 * cuda._SCALARS
-    assert set(most) == {plan.host.bytes + staging + scalars}
+    sizes = [plan.host.bytes, 8 * cuda._SCALARS, *map(staging_bytes, plan.tasks)]
+    assert set(most) == {sum(map(cuda.pages, sizes))}
     assert seen.locked == {}
 
 

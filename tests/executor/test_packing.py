@@ -96,3 +96,12 @@ def test_counting_needs_no_room() -> None:
     for make in makers:
         layer, x = make(), torch.rand(4, WIDTH)
         assert _sizes(layer, x, None) == _sizes(layer, x.detach(), aligned(1 << 14))
+
+
+def test_what_lies_elsewhere_stays_there() -> None:
+    """A kernel's scalars on the host are read there; only what is on the device is packed."""
+    x = torch.zeros(4, device="meta")
+    made = Packing(torch.zeros(4, device="meta"), x, None, [])
+    seed = torch.tensor(7)
+    assert made.pack(seed) is seed
+    assert made.bytes == 0

@@ -147,6 +147,7 @@ def install(
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "synchronize": lambda device=None: None,
+        "current_stream": lambda device=None: _current(),
         "memory_allocated": lambda device: 0,
         "memory_reserved": lambda device: 0,
         "memory_stats": lambda device: {},

@@ -1,7 +1,7 @@
 """The oracle: an ordinary PyTorch training loop, independent of the executor."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -19,15 +19,16 @@ class Plain(NamedTuple):
     state: dict[str, dict[str, Any]]
 
 
-def train(task: Task, microbatches: int, threads: int = 1) -> Plain:
+def train(task: Task, microbatches: int | Callable[[int], int], threads: int = 1) -> Plain:
     """Train `task` whole, each step in `microbatches` equal slices of the batch."""
+    count = microbatches if callable(microbatches) else lambda step: microbatches
     with _threads(threads):
         torch.manual_seed(task.seed)
         # A task may hold a module instead of a factory; training it must leave that one as it was.
         model = copy.deepcopy(task.model) if isinstance(task.model, nn.Module) else task.model()
         model.train()
         loop = _Loop(task, model)
-        losses = [loop.step(step, microbatches) for step in range(task.steps)]
+        losses = [loop.step(step, count(step)) for step in range(task.steps)]
     params = {name: p.detach().clone() for name, p in model.named_parameters()}
     state = {name: loop.state(p) for name, p in model.named_parameters()}
     return Plain(losses, params, state)

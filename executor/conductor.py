@@ -1,0 +1,282 @@
+"""The main thread of a run: starts segments in order, writes the log, watches for a stall.
+
+With `keep_going` it drops the tasks that fail, and goes on with what is left of the plan.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from executor import checkpoint
+from executor.device import Device
+from executor.drops import Drops, Failure, Losses
+from executor.errors import one_line
+from executor.live import LiveTask, Place
+from executor.recorder import Recorder
+from executor.rng import Guard
+from executor.segment import SegmentRun, Setup
+from executor.stopping import Rule, stopped_by
+from executor.store import HostStore
+from executor.streams import Halt
+from executor.tracing import Trace
+from executor.turns import Turns, first_steps
+from executor.watch import KeepingGuard
+from plans.runlog import DropRecord, StopRecord
+from plans.schema import Plan
+from profiles.errors import GantryError
+
+_TICK_S = 0.1  # how often the main thread writes the log and looks for a stall
+_GOODBYE_S = 1.0  # how long a failed run waits for its threads to stop
+
+
+@dataclass(frozen=True)
+class Options:
+    """log: where the run log goes. serial_copies: no two ops of one device overlap.
+
+    jitter: (seed, most µs) of a random delay before every op, to try other interleavings.
+    stall_seconds: longest time without any op ending; None follows from the plan.
+    checkpoints: a folder where each task's state is written when a segment of it has ended.
+    resume: the folder where tasks that were trained before this plan go on from.
+    plan_sha256: of the plan's file, for the log. trace: of torch's profiler.
+    keep_going: a task that fails is dropped, and the others are trained to their end.
+    stop: rules that end a task early, looked at where a segment of it ends.
+    """
+
+    log: Path | None = None
+    checkpoints: Path | None = None
+    resume: Path | None = None
+    serial_copies: bool = False
+    jitter: tuple[int, int] | None = None
+    stall_seconds: float | None = None
+    plan_sha256: str | None = None
+    trace: Trace | None = None
+    keep_going: bool = False
+    stop: tuple[Rule, ...] = ()
+
+
+class Conductor:
+    """Replays a plan on open devices; `execute` once, then ask what it saw."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: HostStore,
+        devices: Sequence[Device],
+        recorder: Recorder,
+        options: Options,
+    ) -> None:
+        self._plan = plan
+        self._recorder = recorder
+        self._options = options
+        self._halt = Halt()
+        self._drops, self._losses, self._turns = Drops(plan), Losses(plan), Turns(plan)
+        self._first_steps = first_steps(plan)
+        self._places = [_place(i, device, devices, options) for i, device in enumerate(devices)]
+        threads, source = max(device.threads for device in plan.devices), devices[0].source
+        tasks = {n: LiveTask(t, threads, source, self._step) for n, t in store.tasks.items()}
+        self._setup = Setup(
+            self._places,
+            tasks,
+            store.flats,
+            recorder,
+            self._halt,
+            options.jitter,
+            options.trace,
+            [threading.Lock() for _ in plan.devices] if options.serial_copies else None,
+            self._failed,
+            options.keep_going,
+        )
+        self.stopped: dict[str, StopRecord] = {}  # by a rule, their states whole
+        self._seen: set[str] = set()
+        self._active: dict[int, SegmentRun] = {}
+        self._lost: dict[int, SegmentRun] = {}  # stopped, and some op does not return
+        self._stall_s = options.stall_seconds or _patience(plan)
+
+    def execute(self) -> str:
+        """Run all segments; what went wrong, or nothing."""
+        try:
+            self._segments()
+        except KeyboardInterrupt:
+            self._halt.fail(f"interrupted in {self._state()}")
+        except Exception as error:
+            self._halt.fail(str(error) if isinstance(error, GantryError) else one_line(error))
+        finally:
+            self._halt.stop()
+            for task in self._setup.tasks.values():
+                task.batches.stop()
+            deadline = time.monotonic() + _GOODBYE_S
+            for active in self._active.values():
+                active.join(deadline)
+        return self._halt.failure
+
+    @property
+    def dropped(self) -> dict[str, DropRecord]:
+        """The tasks that failed, in the order in which they did."""
+        return self._drops.records
+
+    def peak_bytes(self) -> tuple[int, ...]:
+        """Per device, the most that a program's slab and its measured transients took together."""
+        return tuple(place.peak_bytes for place in self._places)
+
+    def late_allocations(self) -> tuple[int, ...]:
+        """Per device, how often torch asked it for memory after warm-up."""
+        return tuple(place.late_allocations for place in self._places)
+
+    def slab_bytes(self) -> tuple[int, ...]:
+        """Per device, the end of the last byte that an op touched."""
+        return tuple(place.slab_bytes for place in self._places)
+
+    def _segments(self) -> None:
+        """Start each segment when those before it on its devices and tasks have ended."""
+        while self._turns.waiting or self._active:
+            for index in self._turns.ready():
+                self._start(index)
+            self._halt.wait_for_news(_TICK_S)
+            ended = [index for index, segment in self._active.items() if segment.ended]
+            for task in self._setup.tasks.values():
+                task.collect()
+            self._recorder.drain()
+            if self._setup.trace:
+                self._setup.trace.tick()
+            self._watch()
+            self._drop(ended)
+            if self._halt.failure:
+                return
+            for index in ended:
+                self._retire(index)
+
+    def _start(self, index: int) -> None:
+        program = self._turns.program(index)
+        try:
+            segment = SegmentRun(
+                index,
+                program,
+                self._plan.segments[index],
+                self._first_steps[index],
+                self._setup,
+                metered=program.name not in self._seen,
+            )
+        except Exception as error:
+            if not self._options.keep_going:
+                raise
+            text = str(error) if isinstance(error, GantryError) else one_line(error)
+            self._failed(Failure(program.tasks, text))
+            return
+        for number in self._plan.segments[index].devices:
+            self._places[number].begin()  # its replicas are there now
+        self._turns.begin(index)
+        self._seen.add(program.name)
+        self._recorder.latest[index] = time.perf_counter()
+        self._active[index] = segment
+        segment.start()
+
+    def _retire(self, index: int) -> None:
+        """A segment has ended: the states of its tasks are whole, unless it was stopped."""
+        segment = self._active.pop(index)
+        segment.forget()
+        self._turns.end(index)
+        for name, first in self._first_steps[index].items():
+            if not segment.stopped and name not in self.dropped:
+                self._settle(name, first + self._plan.segments[index].rounds)
+
+    def _settle(self, name: str, step: int) -> None:
+        """So many steps of the task are done, and can be kept."""
+        live = self._setup.tasks[name]
+        live.settle(step)
+        if self._options.checkpoints:
+            file = checkpoint.keep(self._options.checkpoints, live.host, step)
+            self._recorder.checkpoint(name, step, file)
+            checkpoint.forget(self._options.checkpoints, name, step)
+        if self._options.stop:
+            self._stop(name, step)
+
+    def _stop(self, name: str, step: int) -> None:
+        """End the task here if a rule says so, and no segment has to train it with another."""
+        left = [i for i in self._turns.waiting if name in self._first_steps[i]]
+        self._setup.tasks[name].collect()
+        loss = self._recorder.losses[name].get(step - 1)
+        if not left or loss is None or any(len(self._first_steps[i]) > 1 for i in left):
+            return
+        rule = stopped_by(self._options.stop, name, step, loss)
+        if rule:
+            self.stopped[name] = self._recorder.stop(name, step, rule.text)
+            self._turns.skip(name)
+            self._setup.tasks[name].batches.stop()
+
+    def _step(self, task: str, step: int, loss: float) -> None:
+        """A step's loss is known; called from any thread."""
+        self._recorder.step(task, step, loss)
+        if self._options.keep_going and (text := self._losses.trouble(task, step, loss)):
+            plan = self._setup.tasks[task].plan
+            op = f"{task}.s{len(plan.shards) - 1}.B{plan.microbatches - 1}"
+            self._failed(Failure((task,), text, op, step=step))
+
+    def _failed(self, failure: Failure) -> None:
+        """Something went wrong; called from any thread."""
+        if failure.fatal or not self._options.keep_going:
+            self._halt.fail(str(failure))
+        else:
+            self._drops.note(failure)
+            self._halt.tell()
+
+    def _drop(self, ended: Sequence[int]) -> None:
+        """Stop and skip the segments of the tasks that have failed since the last call."""
+        going = {i for i, segment in self._active.items() if i not in ended or segment.stopped}
+        to_do, recorder = going | self._turns.waiting.keys(), self._recorder
+        for record in self._drops.settle(to_do, recorder.steps_done(), recorder.now()):
+            recorder.drop(record)
+            self._turns.skip(record.task)
+            for index in going:
+                if record.task in self._first_steps[index]:
+                    self._active[index].stop()
+            self._setup.tasks[record.task].batches.stop()
+
+    def _watch(self) -> None:
+        """Notice when nothing happens: in the run, or in one of the segments that go on alone."""
+        now, latest = time.perf_counter(), self._recorder.latest
+        # What has ended waits for nothing but this thread, which may have been writing.
+        going = {i: segment for i, segment in self._active.items() if not segment.ended}
+        if not self._options.keep_going:
+            silence = now - max((latest[i] for i in going), default=now)
+            if silence > self._stall_s:
+                self._halt.fail(self._stalled(silence, self._state()))
+            return
+        for index, segment in going.items():
+            silence = now - latest[index]
+            if silence > self._stall_s and segment.stopped:
+                self._lost[index] = self._active.pop(index)
+            elif silence > self._stall_s:
+                self._failed(segment.stuck(self._stalled(silence, "; ".join(segment.states()))))
+                latest[index] = now  # as long again until it is lost
+        for index in self._turns.blocked(self._lost):
+            held = "; ".join(line for lost in self._lost.values() for line in lost.states())
+            text = f"segment {index} waits for ops of a dropped task that do not return: {held}"
+            self._failed(Failure(self._turns.program(index).tasks, text))
+
+    def _stalled(self, silence: float, state: str) -> str:
+        return (
+            f"no op ended for {silence:.1f} s, the limit is {self._stall_s:g}: {state}; "
+            "raise --stall-seconds if it is only slow"
+        )
+
+    def _state(self) -> str:
+        """The running ops first, then who waits for what."""
+        lines = [line for segment in self._active.values() for line in segment.states()]
+        lines.sort(key=lambda line: " runs " not in line)
+        return "; ".join(lines) or "no op"
+
+
+def _patience(plan: Plan) -> float:
+    """Seconds: twenty times the longest op the plan predicts, a minute at least."""
+    ops = [op for p in plan.programs for phase in (p.enter, p.round, p.leave) for op in phase]
+    return max(60.0, 20 * max(op.end_us - op.start_us for op in ops) / 1e6)
+
+
+def _place(number: int, device: Device, devices: Sequence[Device], options: Options) -> Place:
+    """A device with a guard of the generator that ops there may draw from."""
+    alone = len(devices) == 1 or not device.source.shared
+    keeping = options.keep_going
+    guard = KeepingGuard(device.source, alone) if keeping else Guard(device.source)
+    return Place(number, device, guard, alone)

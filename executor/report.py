@@ -1,0 +1,89 @@
+"""What `run` prints when it is over: a table for people, JSON for scripts."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from executor.recorder import told
+from executor.replay import Result
+from plans.schema import Plan, Task
+from profiles import console
+from profiles.units import show_bytes, show_us
+
+
+def to_json(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str:
+    """Times in µs. `planned_end_us` and `ended_us` are when a task's last step was to be done and
+    when its latest one was; `dropped` says in which step and op a task failed, and why."""
+    content = {
+        "tasks": list(_tasks(plan, result)),
+        "predicted_us": plan.prediction.makespan_us,
+        "actual_us": result.actual_us,
+        "emulated": _emulated(plan),
+        "peak_bytes": result.peak_bytes,
+        "host_bytes": result.host_bytes,
+        "late_allocations": result.late_allocations,
+        "log": str(log),
+        "saved": [str(path) for path in saved],
+    }
+    return json.dumps(content)
+
+
+def _tasks(plan: Plan, result: Result) -> Iterator[dict[str, Any]]:
+    planned = {task.name: task.end_us for task in plan.prediction.tasks}
+    for task in plan.tasks:
+        losses, drop = result.losses[task.name], result.dropped.get(task.name)
+        stop = result.stopped.get(task.name)
+        why = {"step": drop.step, "op": drop.op, "reason": drop.reason} if drop else None
+        yield {
+            "task": task.name,
+            "steps": task.steps,
+            "steps_done": _steps_done(task, result),
+            "first_loss": _finite(losses[0]) if losses else None,
+            "last_loss": _finite(losses[-1]) if losses else None,
+            "planned_end_us": planned.get(task.name),
+            "ended_us": result.ended_us.get(task.name),
+            "dropped": why,
+            "stopped": {"step": stop.step, "rule": stop.rule} if stop else None,
+        }
+
+
+def _steps_done(task: Task, result: Result) -> int:
+    """Steps of this run that a task has whole; of the one that it failed in a loss may be known."""
+    done, drop = len(result.losses[task.name]), result.dropped.get(task.name)
+    return min(done, drop.step - task.done) if drop else done
+
+
+def _finite(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None
+
+
+def _emulated(plan: Plan) -> bool:
+    return any(device.emulation for device in plan.devices)
+
+
+def table(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str:
+    """A row per task, then what it took; a line for every task that was dropped."""
+    rows = [("task", "steps", "first loss", "last loss", "ended")]
+    for task in plan.tasks:
+        losses, ended = result.losses[task.name], show_us(result.ended_us.get(task.name, 0))
+        steps = str(task.steps)
+        if task.name in result.dropped:
+            steps, ended = f"{_steps_done(task, result)} of {task.steps}", "dropped"
+        elif task.name in result.stopped:
+            steps = f"{len(losses)} of {task.steps}"
+        first, last = (f"{losses[k]:.4g}" if losses else "-" for k in (0, -1))
+        rows.append((task.name, steps, first, last, ended))
+    lines = console.columns(rows, numbers=True)
+    predicted, actual = show_us(plan.prediction.makespan_us), show_us(result.actual_us)
+    note = " (emulated links)" if _emulated(plan) else ""
+    lines.append(f"predicted {predicted}, actual {actual}{note}")
+    for device, peak in zip(plan.devices, result.peak_bytes, strict=True):
+        budget = show_bytes(device.budget_bytes)
+        lines.append(f"{device.name}: peak {show_bytes(peak)} of {budget}")
+    lines.append(f"log: {log}")
+    lines += [f"saved: {path}" for path in saved]
+    lines += [f"dropped: {told(drop)}" for drop in result.dropped.values()]
+    lines += [f"stopped: {s.task} after step {s.step} by {s.rule}" for s in result.stopped.values()]
+    return "\n".join(lines)

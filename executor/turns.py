@@ -1,0 +1,108 @@
+"""When a segment's turn comes: after the earlier ones on its devices and of its tasks.
+
+A segment that is skipped hands what it waited for on to those that waited for it. Of that, they
+need only wait for segments that share a device, a task or host bytes with them: one whose threads
+never return must not hold up what it cannot touch.
+"""
+
+from collections.abc import Collection, Iterator
+
+from plans.metrics import Interval, union
+from plans.schema import Plan, Program
+
+
+class Turns:
+    """Which segments have not begun, and which of them may. `waiting`: those, by number."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._programs = {program.name: program for program in plan.programs}
+        self.waiting: dict[int, set[int]] = self._latest()
+        self._inherited: dict[int, set[int]] = {}
+        self._ended: set[int] = set()
+        self._stretches: dict[str, list[Interval]] = {}
+
+    def ready(self) -> list[int]:
+        """The segments that may begin now, in the plan's order."""
+        return [index for index in self.waiting if not self._blockers(index)]
+
+    def begin(self, index: int) -> None:
+        del self.waiting[index]
+
+    def end(self, index: int) -> None:
+        self._ended.add(index)
+
+    def skip(self, task: str) -> None:
+        """No segment of this task will begin any more."""
+        gone = [i for i in self.waiting if task in self.program(i).tasks]
+        for index in gone:
+            before = self.waiting.pop(index) | self._inherited.pop(index, set())
+            for other, needed in self.waiting.items():
+                own = self._inherited.setdefault(other, set())
+                if index in needed or index in own:
+                    own |= before
+            self._ended.add(index)
+
+    def blocked(self, by: Collection[int]) -> list[int]:
+        """The segments that wait for one of these."""
+        return [index for index in self.waiting if self._blockers(index) & set(by)]
+
+    def program(self, index: int) -> Program:
+        """The program of segment `index`."""
+        return self._programs[self._plan.segments[index].program]
+
+    def _blockers(self, index: int) -> set[int]:
+        found = self.waiting[index] - self._ended
+        handed_on = self._inherited.get(index, set()) - self._ended
+        return found | {other for other in handed_on if self._share(index, other)}
+
+    def _share(self, one: int, other: int) -> bool:
+        """Whether two segments use a device, a task or host bytes in common."""
+        first, second = (self._plan.segments[index] for index in (one, other))
+        if set(first.devices) & set(second.devices):
+            return True
+        if set(self.program(one).tasks) & set(self.program(other).tasks):
+            return True
+        theirs = self._host(self.program(other))
+        return any(
+            start < end and begin < stop
+            for start, stop in self._host(self.program(one))
+            for begin, end in theirs
+        )
+
+    def _host(self, program: Program) -> list[Interval]:
+        """The host bytes that a program touches."""
+        if program.name not in self._stretches:
+            buffers = {buffer.name: buffer for buffer in self._plan.host.buffers}
+            used = [buffers[name] for name in _names(program) if name in buffers]
+            self._stretches[program.name] = union((b.offset, b.offset + b.bytes) for b in used)
+        return self._stretches[program.name]
+
+    def _latest(self) -> dict[int, set[int]]:
+        """For each segment the latest earlier one on each of its devices and tasks."""
+        latest: dict[int | str, int] = {}
+        out: dict[int, set[int]] = {}
+        for index, segment in enumerate(self._plan.segments):
+            keys: list[int | str] = [*segment.devices, *self.program(index).tasks]
+            out[index] = {latest[key] for key in keys if key in latest}
+            latest |= dict.fromkeys(keys, index)
+        return out
+
+
+def first_steps(plan: Plan) -> list[dict[str, int]]:
+    """For each segment, the step of each of its tasks that its round 0 trains."""
+    programs = {program.name: program for program in plan.programs}
+    done = {task.name: task.done for task in plan.tasks}
+    out = []
+    for segment in plan.segments:
+        names = programs[segment.program].tasks
+        out.append({name: done[name] for name in names})
+        for name in names:
+            done[name] += segment.rounds
+    return out
+
+
+def _names(program: Program) -> Iterator[str]:
+    for op in (*program.enter, *program.round, *program.leave):
+        yield from op.reads.values()
+        yield from op.writes.values()

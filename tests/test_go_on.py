@@ -1,0 +1,162 @@
+"""A run is planned and trained further from where an earlier one left its tasks.
+
+`short` and `long` below are workloads of their own: the same tasks with few and with more steps.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from support.cli import executor_cli, planner_cli, profile, refused, smallest_budget, succeeded
+from support.plain import train
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import AdamW
+
+import plans
+from executor.workload import Task
+from plans import runlog
+
+WIDTH = 32
+ROOT = Path(__file__).parents[1]
+
+
+def rows(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    inputs = torch.randn(2, WIDTH, generator=generator)
+    return inputs, torch.randn(2, WIDTH, generator=generator)
+
+
+def model() -> nn.Module:
+    layers = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2)) for _ in range(2))
+    return nn.Sequential(*layers)
+
+
+def tasks(steps: int) -> list[Task]:
+    fused = partial(AdamW, lr=1e-2, fused=True)
+    return [
+        Task("kept", model, rows, F.mse_loss, fused, steps, seed=1),
+        Task("rough", model, rows, F.mse_loss, fused, steps, seed=2, precision="bf16", clip=0.1),
+        Task("ended", model, rows, F.mse_loss, fused, 3, seed=3),
+    ]
+
+
+def short() -> list[Task]:
+    return tasks(3)
+
+
+def long() -> list[Task]:
+    return tasks(8)
+
+
+def test_training_goes_on_from_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planned from the log, resumed from the checkpoints: the bits of one long plain loop."""
+    monkeypatch.chdir(tmp_path)
+    profile(f"{__file__}:short", "short.json")
+    budget = ("--device-memory", smallest_budget("short.json"))
+    succeeded(planner_cli("build", "short.json", "-o", "first.json", *budget))
+    succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"))
+    profile(f"{__file__}:long", "long.json")
+    budget = ("--device-memory", smallest_budget("long.json"))
+    succeeded(
+        planner_cli("build", "long.json", "--from", "first.jsonl", "-o", "rest.json", *budget)
+    )
+    succeeded(planner_cli("check", "rest.json"))
+    assert [(t.name, t.done, t.steps) for t in plans.load("rest.json").tasks] == [
+        ("kept", 3, 5),
+        ("rough", 3, 5),
+    ]
+    run = ("run", "rest.json", "-o", "rest.jsonl")
+    refused(executor_cli(*run), 2, "say where its checkpoint is, --resume DIR")
+    succeeded(executor_cli(*run, "--resume", "kept", "--save", "."))
+    first, rest = plans.load("first.json").tasks, plans.load("rest.json").tasks
+    sizes = [{t.name: t.microbatches for t in part} for part in (first, rest)]
+    for task in long()[:2]:
+        plain = train(task, lambda step, name=task.name: sizes[step >= 3][name])
+        steps = [*runlog.load("first.jsonl").steps, *runlog.load("rest.jsonl").steps]
+        losses = {line.step: line.loss for line in steps if line.task == task.name}
+        assert [losses[step] for step in range(8)] == plain.losses
+        saved = torch.load(f"{task.name}.pt")
+        assert saved["step"] == 8
+        for name, value in plain.params.items():
+            assert torch.equal(saved["model"][name], value), name
+
+
+def slow() -> list[Task]:
+    def late(step: int) -> tuple[Tensor, Tensor]:
+        time.sleep(0.02)
+        return rows(step)
+
+    return [replace(task, data=late, steps=40) for task in tasks(3)[:2]]
+
+
+def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at any moment, planned again from what its log has, resumed: the plain loop's bits."""
+    monkeypatch.chdir(tmp_path)
+    profile(f"{__file__}:slow", "slow.json")
+    whole = ("build", "slow.json", "--segment-steps", 5)
+    succeeded(planner_cli(*whole, "-o", "first.json"))
+    command = [sys.executable, "-m", "executor", "run", "first.json", "-o", "first.jsonl"]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    process = subprocess.Popen(
+        [*command, "--checkpoints", "kept"],
+        env=os.environ | {"PYTHONPATH": path},
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    while process.poll() is None and not list(Path("kept").glob("*-15.pt")):
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    left = ("--from", "first.jsonl.part", "-o", "rest.json")
+    succeeded(planner_cli("build", "slow.json", *left))
+    rest = plans.load("rest.json").tasks
+    assert any(0 < task.done < 40 for task in rest)
+    succeeded(executor_cli("run", "rest.json", "-o", "r.jsonl", "--resume", "kept", "--save", "."))
+    sizes = [
+        {t.name: t.microbatches for t in part} for part in (plans.load("first.json").tasks, rest)
+    ]
+    for task in rest:
+        (own,) = (one for one in slow() if one.name == task.name)
+        done = task.done
+        plain = train(own, lambda step, name=own.name, done=done: sizes[step >= done][name])
+        saved = torch.load(f"{task.name}.pt")
+        for name, value in plain.params.items():
+            assert torch.equal(saved["model"][name], value), name
+
+
+def test_an_earlier_log_still_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two runs of the same tasks the later says how far each task is, the earlier of the rest;
+    a resumed run's log says from the beginning where its tasks go on."""
+    monkeypatch.chdir(tmp_path)
+    profile(f"{__file__}:short", "short.json")
+    succeeded(planner_cli("build", "short.json", "-o", "first.json"))
+    run = ("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept")
+    succeeded(executor_cli(*run, "--stop", "ended:loss>0@1"))
+    profile(f"{__file__}:long", "long.json")
+    build = ("build", "long.json", "-o", "rest.json", "--segment-steps", 2)
+    succeeded(planner_cli(*build, "--from", "first.jsonl"))
+    run = ("run", "rest.json", "-o", "rest.jsonl", "--resume", "kept", "--checkpoints", "kept")
+    succeeded(executor_cli(*run, "--stop", "kept:loss>0@5"))
+    lines = [(line.task, line.step) for line in runlog.load("rest.jsonl").checkpoints]
+    assert set(lines[:2]) == {("kept", 3), ("rough", 3)}
+    both = ("--from", "first.jsonl", "--from", "rest.jsonl")
+    refused(planner_cli(*build, *both), 2, "rest.jsonl: every task of the profile is done")
+    succeeded(planner_cli(*build, "--from", "first.jsonl"))
+    assert {task.name for task in plans.load("rest.json").tasks} == {"kept", "rough"}
+
+
+def test_nothing_left_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of a whole run leaves nothing to plan."""
+    monkeypatch.chdir(tmp_path)
+    profile(f"{__file__}:short", "short.json")
+    succeeded(planner_cli("build", "short.json", "-o", "first.json"))
+    succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"))
+    done = planner_cli("build", "short.json", "--from", "first.jsonl", "-o", "rest.json")
+    refused(done, 2, "first.jsonl: every task of the profile is done")
