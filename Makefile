@@ -23,7 +23,7 @@ demo: $(VENV)/.ready  ## the whole path on two emulated devices, on real text
 	@echo "plan plans/demo.json   run log runs/demo.jsonl   Gantt picture runs/demo.png"
 
 test: $(VENV)/.ready  ## every test, a file at a time on each core
-	$(PY) -m pytest -q -n auto --dist loadfile
+	$(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.ready  ## ruff and mypy
 	$(PY) -m ruff check .

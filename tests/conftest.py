@@ -17,8 +17,27 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+_LONG = (  # files that take longest, in a run that gives each file to one process
+    "test_corrections",
+    "test_end_to_end",
+    "test_sweep",
+    "test_mutations",
+    "test_suite",
+    "test_builder",
+    "test_bad_input",
+    "test_odd_models",
+    "test_go_on",
+    "test_cuda",
+    "test_notebooks",
+    "test_rounds",
+    "test_speed",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked gpu on a machine without one."""
+    """Long files first, so that none is left alone at the end; skip tests marked gpu on a machine
+    without one."""
+    items.sort(key=lambda item: item.path.stem not in _LONG)
     if any(item.get_closest_marker("gpu") for item in items) and not _has_gpu():
         skip = pytest.mark.skip(reason="needs a CUDA device")
         for item in items:
