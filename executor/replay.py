@@ -1,8 +1,4 @@
-"""Replay of a plan: one thread per stream, and tickets between them. Nothing is decided here.
-
-A ticket is (stream, count): each stream counts its completed ops, and whoever depends on the op at
-position i waits until the count has passed i. Everything else about an op is in `ops`.
-"""
+"""Replay of a plan: opens what it runs on, lets a conductor replay it, says what came of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

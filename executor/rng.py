@@ -23,6 +23,7 @@ _GENERATOR = threading.Lock()  # whoever touches the default generator during a 
 _LEFT = slice(8, 12)
 _WORDS = slice(24, 24 + 624 * 8)
 _BLOCK = 624
+_IN_BACKWARD = "draws random numbers in its backward; do not checkpoint inside it"
 
 
 class DrawError(RunError):
@@ -172,16 +173,17 @@ class TaskRng:
 class RandomMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active in a thread, its random ops draw from `state`, which moves on with them.
 
-    After `close()` a random op is an error: a backward must not draw.
+    After `close()` a random op is an error, as in a backward, which must not draw.
     """
 
     def __init__(self, state: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.state = state
-        self._closed = False
+        self._closed = ""
 
-    def close(self) -> None:
-        self._closed = True
+    def close(self, why: str = _IN_BACKWARD) -> None:
+        """From now on refuse; `why` is what the error says."""
+        self._closed = why
 
     def __torch_dispatch__(
         self,
@@ -194,7 +196,7 @@ class RandomMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         if self._closed:
-            raise DrawError("draws random numbers in its backward; do not checkpoint inside it")
+            raise DrawError(self._closed)
         if kwargs.get("generator") is not None:
             raise DrawError("draws from a generator of its own; use torch's default generator")
         return self._draw(lambda: func(*args, **kwargs))
@@ -236,10 +238,10 @@ class LentGenerator:
             _GENERATOR.release()
 
 
-def no_draws() -> RandomMode:
+def no_draws(why: str = _IN_BACKWARD) -> RandomMode:
     """A mode in which a random op is an error from the beginning."""
     mode = RandomMode(torch.empty(0, dtype=torch.uint8))
-    mode.close()
+    mode.close(why)
     return mode
 
 

@@ -19,9 +19,10 @@ from executor.jobs import PHASES, Job, device_of, exclusive_on, jobs_of
 from executor.live import LiveTask, Place
 from executor.ops import Work, resolve
 from executor.recorder import Recorder
+from executor.rng import no_draws
 from executor.streams import Halt, Stopped, Stream
 from executor.tracing import Trace
-from executor.watch import Doubt, NoDraws, must_not_draw
+from executor.watch import UNPLANNED, Doubt, must_not_draw
 from plans.metrics import plan_stream
 from plans.schema import Op, Program, Segment
 from profiles.errors import GantryError
@@ -251,7 +252,7 @@ class SegmentRun:
             return named
         both = ExitStack()
         both.enter_context(named)
-        both.enter_context(NoDraws())
+        both.enter_context(no_draws(UNPLANNED))
         return both
 
     def _wait(self, stream: Stream, other: Stream, count: int) -> None:

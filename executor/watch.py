@@ -5,11 +5,6 @@ it for all of them, and whoever looks next would be blamed. So while tasks are t
 other, ops that must not draw are watched: the draw is refused before it is made.
 """
 
-from typing import Any
-
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from executor.ops import Work
 from executor.rng import DrawError, Guard, Source
 
@@ -40,25 +35,10 @@ class KeepingGuard(Guard):
             raise
 
 
-class NoDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active in a thread, a random op is an error."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            raise DrawError(
-                "draws random numbers although the plan knows of none; profile again, or make the "
-                "layer draw the same number each time"
-            )
-        return func(*args, **(kwargs or {}))
+UNPLANNED = (
+    "draws random numbers although the plan knows of none; profile again, or make the layer draw "
+    "the same number each time"
+)
 
 
 def must_not_draw(work: Work) -> bool:

@@ -22,16 +22,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from msgspec import structs
 from support import handmade
 from support.chains import tasks_for
-from support.fit import fit
+from support.fit import fit, lasting
 
 from executor import ops
 from executor.live import LiveTask
 from executor.replay import Options, run
 from plans import runlog
-from plans.schema import Plan
 
 
 @contextmanager
@@ -47,20 +45,10 @@ def nothing_to_do() -> Iterator[None]:
         LiveTask.settle = settle  # type: ignore[method-assign]
 
 
-def longer(plan: Plan, rounds: int) -> Plan:
-    """The same plan for so many rounds."""
-    (segment,), (task,) = plan.segments, plan.tasks
-    return structs.replace(
-        plan,
-        segments=(structs.replace(segment, rounds=rounds),),
-        tasks=(structs.replace(task, steps=rounds),),
-    )
-
-
 def measure(name: str, rounds: int) -> tuple[str, int, float, float]:
     """The plan's name, ops, µs per op of the run, and the median gap within a stream."""
     tasks = tasks_for(handmade.PLANS[name]())
-    plan = longer(fit(handmade.PLANS[name](), tasks), rounds)
+    plan = lasting(fit(handmade.PLANS[name](), tasks), rounds)
     count = rounds * len(plan.programs[0].round)
     with TemporaryDirectory() as folder, nothing_to_do():
         log = Path(folder) / "run.jsonl"
@@ -85,9 +73,9 @@ def grown(rounds: int) -> int:
     """Bytes of resident memory that a run of so many real rounds adds to one of a tenth."""
     tasks = tasks_for(handmade.PLANS["streamed"]())
     plan = fit(handmade.PLANS["streamed"](), tasks)
-    run(longer(plan, rounds // 10), tasks)
+    run(lasting(plan, rounds // 10), tasks)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    run(longer(plan, rounds), tasks)
+    run(lasting(plan, rounds), tasks)
     return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 

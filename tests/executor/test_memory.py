@@ -2,32 +2,21 @@
 
 import resource
 
-from msgspec import structs
 from support import handmade
 from support.chains import tasks_for
-from support.fit import fit
+from support.fit import fit, lasting
 
 from executor.replay import run
-from plans.schema import Plan
 
 ALLOWED = 2 << 20  # what the losses and the allocator's luck may add
-
-
-def longer(plan: Plan, rounds: int) -> Plan:
-    (segment,), (task,) = plan.segments, plan.tasks
-    return structs.replace(
-        plan,
-        segments=(structs.replace(segment, rounds=rounds),),
-        tasks=(structs.replace(task, steps=rounds),),
-    )
 
 
 def test_2000_rounds_leak_nothing() -> None:
     """The peak of the process stands still between the first rounds and the last."""
     tasks = tasks_for(handmade.PLANS["state"]())
     plan = fit(handmade.PLANS["state"](), tasks)
-    run(longer(plan, 200), tasks)
+    run(lasting(plan, 200), tasks)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    run(longer(plan, 2000), tasks)
+    run(lasting(plan, 2000), tasks)
     grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert grown <= ALLOWED

@@ -9,7 +9,6 @@ from support.chains import tasks_for
 from support.fit import fit
 from support.plain import train
 
-import plans
 from executor.errors import UsageError
 from executor.replay import Options, run
 from executor.stopping import parse, stopped_by
@@ -64,4 +63,3 @@ def test_a_task_ends_at_a_boundary(rule: str, steps: int, tmp_path: Path) -> Non
     assert told == ([("a", 1, rule)] if steps == 1 else [])
     assert result.stopped.keys() == ({"a"} if steps == 1 else set())
     assert runlog.load(log).checkpoints[-1].step == steps
-    plans.prove(fit(handmade.streamed(), tasks))

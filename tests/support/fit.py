@@ -56,6 +56,16 @@ def fit(
     )
 
 
+def lasting(plan: Plan, rounds: int) -> Plan:
+    """A plan of one task and one segment, for so many rounds."""
+    (segment,), (task,) = plan.segments, plan.tasks
+    return replace(
+        plan,
+        segments=(replace(segment, rounds=rounds),),
+        tasks=(replace(task, steps=rounds),),
+    )
+
+
 def _task(old: PlanTask, task: Task) -> PlanTask:
     model, _ = build(task)
     layers = split(model)
