@@ -14,6 +14,7 @@ from msgspec import structs
 
 from plans.schema import Task
 from plans.shape import View
+from plans.ties import crossing
 
 _ENCODE = msgspec.json.Encoder().encode
 _STREAM = re.compile(r"\d+|host")
@@ -42,4 +43,5 @@ def likeness(view: View) -> bytes:
 
 def _judged(task: Task) -> tuple[object, ...]:
     """What the rules about a program look at in a task."""
-    return task.microbatches, task.batch_bytes, task.norm_bytes, task.shards
+    sizes = task.batch_bytes, task.norm_bytes, task.tie_bytes
+    return task.microbatches, *sizes, crossing(task), task.shards

@@ -7,10 +7,13 @@ since a device's streams run at the same time but one op each.
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 
+from plans.disk import Stays
 from plans.graphs import Load, heaviest
 from plans.schema import Host, OpName, Plan, Program, Task
 from plans.shape import View, op_name, site, stored
+from plans.ties import crossing
 
 Extent = tuple[int, int, str]  # first byte, end and name of a host buffer
 
@@ -22,6 +25,9 @@ def value_bytes(name: OpName, role: str, task: Task) -> int:
         return task.shards[name.number + 1].in_bytes
     if role == "batch":
         return task.batch_bytes
+    if role == "tied":
+        cross = crossing(task)
+        return task.shards[cross.owner].param_bytes if cross else 0
     sizes = {
         "param": shard.param_bytes,
         "state": shard.state_bytes,
@@ -29,6 +35,7 @@ def value_bytes(name: OpName, role: str, task: Task) -> int:
         "other": shard.grad_bytes,
         "saved": shard.saved_bytes,
         "norm": task.norm_bytes,
+        "tie": task.tie_bytes,
     }
     return sizes.get(role, shard.in_bytes)
 
@@ -61,8 +68,9 @@ def host_fits(plan: Plan) -> Iterator[str]:
             yield f"{buffer.name}: ends at byte {end} but the host store has {host.bytes}"
 
 
-def stores(plan: Plan) -> Iterator[str]:
-    """Parameters and state of every task have a place of their own in the host store."""
+def stores(plan: Plan, stays: Stays) -> Iterator[str]:
+    """Parameters and state of every task have a place of their own in the host store, shared only
+    with tasks that are never there at the same time."""
     held = {buffer.name: buffer for buffer in plan.host.buffers}
     for task in plan.tasks:
         for name, (number, role) in stored(task).items():
@@ -72,15 +80,18 @@ def stores(plan: Plan) -> Iterator[str]:
                 yield f"{name}: the host store has no such buffer, {size} bytes are needed"
             elif size and held[name].bytes < size:
                 yield f"{name}: has {held[name].bytes} bytes, {size} are needed"
-    widest: Extent | None = None
-    for extent in kept(plan):
-        if widest and extent[0] < widest[1]:
-            yield (
-                f"{extent[2]}: begins at byte {extent[0]} of the host store, inside "
-                f"{widest[2]}, which ends at {widest[1]}; both are kept between segments"
-            )
-        if widest is None or extent[1] > widest[1]:
-            widest = extent
+    active: list[Extent] = []
+    for start, end, name in kept(plan):
+        active = [extent for extent in active if extent[1] > start]
+        for _, until, other in active:
+            mine, theirs = task_of(name), task_of(other)
+            if mine == theirs or not stays.apart(mine, theirs):
+                yield (
+                    f"{name}: begins at byte {start} of the host store, inside {other}, which ends "
+                    f"at {until}; both are kept between segments"
+                )
+                break
+        active.append((start, end, name))
 
 
 def kept(plan: Plan) -> list[Extent]:
@@ -90,13 +101,19 @@ def kept(plan: Plan) -> list[Extent]:
     return sorted((b.offset, b.offset + b.bytes, b.name) for b in buffers)
 
 
-def foreign_writes(view: View, extents: list[Extent]) -> Iterator[str]:
-    """No op writes over what the store keeps for a task that its program does not train.
+def task_of(name: str) -> str:
+    """The task of a buffer that is kept between segments."""
+    return name.partition(".")[0]
 
-    `extents` are those of `kept`, disjoint.
+
+def foreign_writes(view: View, extents: list[Extent], stays: Stays) -> Iterator[str]:
+    """No op writes over what the store keeps for a task that its program does not train, unless
+    that is on the disk meanwhile.
+
+    `extents` are those of `kept`.
     """
     own = {name for task in view.tasks.values() for name in stored(task)}
-    ends = [end for _, end, _ in extents]
+    ends = list(accumulate((end for _, end, _ in extents), max))  # of all up to each
     told: set[str] = set()
     for op in view.ops():
         for role, name in op.writes.items():
@@ -105,10 +122,12 @@ def foreign_writes(view: View, extents: list[Extent]) -> Iterator[str]:
                 continue
             told.add(name)
             for index in range(bisect_right(ends, buffer.offset), len(extents)):
-                start, _, other = extents[index]
+                start, end, other = extents[index]
                 if start >= buffer.offset + buffer.bytes:
                     break
-                if other not in own:
+                if end <= buffer.offset or other in own:
+                    continue
+                if not stays.absent(view.program.name, task_of(other)):
                     yield (
                         f"{op.id}: writes {role} to {name}, over {other} of a task that program "
                         f"{view.program.name!r} does not train"

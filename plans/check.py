@@ -1,11 +1,13 @@
 """The checker: proves that a plan can run, fits, and trains the right numbers.
 
-It trusts neither planner nor executor and knows only the format. The eight groups of rules are
+It trusts neither planner nor executor and knows only the format. The nine groups of rules are
 in README.md; each has its module: shape and roles, order, races, symbolic (versions), capacity,
-times, graphs, and whole tasks here.
+times, graphs, disk, and whole tasks here.
 """
 
 from collections.abc import Iterator
+
+from msgspec import structs
 
 from plans.alike import likeness
 from plans.capacity import (
@@ -18,12 +20,15 @@ from plans.capacity import (
     values_fit,
 )
 from plans.concurrent import shared_bytes
+from plans.disk import Stays, move_order, move_times, moves_shape
+from plans.evaluation import evaluations
 from plans.graphs import activations, kept_graphs
 from plans.order import Phase, cycles, linearise, phases
 from plans.races import own_conflicts, races
 from plans.schema import Host, Plan, Task
 from plans.shape import View, plan_shape, program_shape, view
 from plans.symbolic import versions
+from plans.ties import tie_rules
 from plans.times import certificate, phase_times, segment_times
 
 
@@ -33,10 +38,14 @@ def violations(plan: Plan) -> list[str]:
     Empty when the plan is sound. A program whose shape is broken is not looked at further: what
     else it breaks may show only once that is repaired.
     """
-    found = [*plan_shape(plan), *host_fits(plan), *stores(plan)]
+    found = [*plan_shape(plan), *host_fits(plan)]
+    moves = list(moves_shape(plan))
+    # Moves that make no sense would let everything else look wrong, or right.
+    stays = Stays(structs.replace(plan, disk=None) if moves else plan)
+    found += moves or [*stores(plan, stays), *move_order(plan), *move_times(plan)]
     for task in plan.tasks:
         found += [*_whole(task), *activations(task)]
-    found += _steps(plan)
+    found += [*_steps(plan), *evaluations(plan)]
     tasks = {task.name: task for task in plan.tasks}
     host = {buffer.name: buffer for buffer in plan.host.buffers}
     extents = kept(plan)
@@ -48,14 +57,14 @@ def violations(plan: Plan) -> list[str]:
         lines += program_shape(what, host)
         if not lines:
             sound[program.name] = what
-            lines = list(foreign_writes(what, extents))
+            lines = [] if moves else list(foreign_writes(what, extents, stays))
             if (alike := likeness(what)) not in proven:
                 inside = _program(what, parts, plan.host)
                 proven |= set() if inside else {alike}
                 lines += inside
         where = f" [program {program.name!r}]" if len(plan.programs) > 1 else ""
         found += [line + where for line in lines]
-    found += [*_placed(plan, sound), *shared_bytes(plan, sound)]
+    found += [*_placed(plan, sound), *([] if moves else shared_bytes(plan, sound, stays))]
     found += [*segment_times(plan), *certificate(plan)]
     return list(dict.fromkeys("\\n".join(line.splitlines()) for line in found))
 
@@ -84,11 +93,10 @@ def _placed(plan: Plan, sound: dict[str, View]) -> Iterator[str]:
 
 
 def _whole(task: Task) -> Iterator[str]:
-    """Shards cover the layers in order, ties stay inside one, microbatches fill a batch."""
+    """Shards cover the layers in order, ties have one owner, microbatches fill a batch."""
     if task.shards[0].in_bytes:
         yield f"{task.name}.s0: has {task.shards[0].in_bytes} boundary bytes before it, expected 0"
     end = 0
-    owner: list[tuple[int, int]] = []
     for number, shard in enumerate(task.shards):
         name = f"{task.name}.s{number}"
         if shard.first_layer != end:
@@ -96,14 +104,7 @@ def _whole(task: Task) -> Iterator[str]:
         if shard.end_layer <= shard.first_layer:
             yield f"{name}: has no layer: from {shard.first_layer} up to {shard.end_layer}"
         end = shard.end_layer
-        owner.append((shard.first_layer, shard.end_layer))
-    for tie in task.ties:
-        homes = {
-            next((n for n, (a, b) in enumerate(owner) if a <= layer < b), None) for layer in tie
-        }
-        if len(homes) > 1 or None in homes:
-            places = ", ".join("no shard" if n is None else f"s{n}" for n in sorted(homes, key=str))
-            yield f"{task.name}: tied layers {list(tie)} lie in {places}, expected one shard"
+    yield from tie_rules(task)
     for number, shard in enumerate(task.shards):
         if shard.rng_draws is None and task.microbatches > 1:
             yield (
@@ -120,7 +121,7 @@ def _whole(task: Task) -> Iterator[str]:
 
 def _steps(plan: Plan) -> Iterator[str]:
     """The rounds of all segments of a task add up to its steps."""
-    trains = {program.name: set(program.tasks) for program in plan.programs}
+    trains = {p.name: set(p.tasks) for p in plan.programs if not p.evaluates}
     rounds = dict.fromkeys((task.name for task in plan.tasks), 0)
     for segment in plan.segments:
         for name in trains.get(segment.program, set()) & rounds.keys():

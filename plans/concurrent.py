@@ -1,12 +1,14 @@
 """Rule 3 between segments: those that may run at the same time share no written host bytes.
 
 Segments that share a device or a task run one after the other; what they touch on devices is
-theirs alone. The host store is what others can reach too.
+theirs alone. The host store is what others can reach too. Segments of tasks that are never in the
+store together never run together either.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from plans.disk import Stays, earlier
 from plans.metrics import union
 from plans.schema import Plan
 from plans.shape import View
@@ -19,7 +21,7 @@ class _Stretch(NamedTuple):
     writes: bool
 
 
-def shared_bytes(plan: Plan, views: dict[str, View]) -> Iterator[str]:
+def shared_bytes(plan: Plan, views: dict[str, View], stays: Stays) -> Iterator[str]:
     """One line per pair of concurrent segments that conflict; `views` are those of the programs
     of sound shape, others are passed over."""
     clashes = _clashes(views)
@@ -33,7 +35,7 @@ def shared_bytes(plan: Plan, views: dict[str, View]) -> Iterator[str]:
         for first in runs.get(one, []):
             for second in runs.get(other, []):
                 low, high = min(first, second), max(first, second)
-                if not ancestors[high] >> low & 1:
+                if not ancestors[high] >> low & 1 and not stays.exclude(low, high):
                     yield (
                         f"segment {high} ({plan.segments[high].program!r}): may run together with "
                         f"segment {low} ({plan.segments[low].program!r}), and both touch host "
@@ -68,16 +70,9 @@ def _touched(view: View) -> Iterator[_Stretch]:
 
 def _ancestors(plan: Plan) -> list[int]:
     """For each segment, as bits of an integer, the segments that surely ended before it."""
-    programs = {program.name: program for program in plan.programs}
-    latest: dict[str, int] = {}  # device or task -> the last segment that used it, and all before
-    ancestors = []
-    for index, segment in enumerate(plan.segments):
-        tasks = programs[segment.program].tasks if segment.program in programs else ()
-        claims = [*(f"device {d}" for d in segment.devices), *(f"task {t}" for t in tasks)]
-        before = 0
-        for claim in claims:
-            before |= latest.get(claim, 0)
-        for claim in claims:
-            latest[claim] = before | 1 << index
-        ancestors.append(before)
+    ancestors: list[int] = []
+    for before in earlier(plan):
+        ancestors.append(0)
+        for index in before:
+            ancestors[-1] |= ancestors[index] | 1 << index
     return ancestors

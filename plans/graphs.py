@@ -50,7 +50,7 @@ def _keeps(view: View, name: OpName) -> bool:
 
 def _moved(forward: Op, backward: Op, buffers: dict[str, Buffer]) -> Iterator[str]:
     """The graph's parameters and input lie elsewhere in the backward."""
-    for role in ("param", "x", "batch"):
+    for role in ("param", "tied", "x", "batch"):
         if role not in forward.reads or role not in backward.reads:
             continue
         there, here = buffers[forward.reads[role]], buffers[backward.reads[role]]

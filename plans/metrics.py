@@ -9,6 +9,8 @@ from plans.schema import DevicePrediction, Op, Plan, Program, Segment, TaskPredi
 
 Interval = tuple[int, int]
 
+DISK = "disk"  # the stream of moves between host store and disk
+
 
 class Planned(NamedTuple):
     """One op of one round of one segment at its predicted time, in µs since the plan's start."""
@@ -42,10 +44,18 @@ def plan_stream(stream: str, devices: Sequence[int]) -> str:
 
 
 def timeline(plan: Plan) -> Iterator[Planned]:
-    """Every op of every round, segment by segment."""
+    """Every op of every round, segment by segment, then the moves to and from the disk."""
     programs = {program.name: program for program in plan.programs}
     for index, segment in enumerate(plan.segments):
         yield from segment_timeline(index, programs[segment.program], segment)
+    yield from planned_moves(plan)
+
+
+def planned_moves(plan: Plan) -> Iterator[Planned]:
+    """The moves to and from the disk, as ops of the stream `disk`, in the order of the queue."""
+    for move in plan.disk.moves if plan.disk else ():
+        op = Op(move.id, DISK, move.start_us, move.end_us)
+        yield Planned(move.segment, 0, op, DISK, move.start_us, move.end_us)
 
 
 def segment_timeline(index: int, program: Program, segment: Segment) -> Iterator[Planned]:
@@ -177,4 +187,5 @@ def predict_task(plan: Plan, name: str) -> TaskPrediction:
     own = [(segment, program) for segment, program in _runs(plan) if name in program.tasks]
     begin = min(segment.start_us for segment, _ in own)
     end = max(segment.end_us for segment, _ in own)
-    return TaskPrediction(name, begin, end, own[0][1].period_us)
+    rounds = [program.period_us for _, program in own if not program.evaluates]
+    return TaskPrediction(name, begin, end, rounds[0])

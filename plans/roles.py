@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from plans.schema import Op, OpName, Task
+from plans.ties import crossing
 
 Roles = tuple[frozenset[str], frozenset[str]]
 
@@ -18,17 +19,20 @@ _NORM = frozenset({"norm"})
 _IN_PLACE = frozenset("FBURN")  # kinds for which a role in reads and writes is one buffer
 
 
-def allowed_roles(name: OpName, task: Task) -> list[Roles]:
+def allowed_roles(name: OpName, task: Task, *, evaluates: bool = False) -> list[Roles]:
     """The pairs (roles read, roles written) that an op may have."""
     first, last = name.number == 0, name.number == len(task.shards) - 1
     source = "batch" if first else "x"
     packs = name.item == "s" and task.shards[name.number].activations == "offload"
     packed = frozenset({"saved"} if packs else ())
+    lent, given, handed = _ties(name, task)
+    if name.kind == "F" and last and evaluates:  # the loss
+        return [(frozenset({"param", source, "batch"}) | lent, frozenset())]
     if name.kind == "F":
-        return [(frozenset({"param", source}), packed | {"y"})]
+        return [(frozenset({"param", source}) | lent, packed | {"y"})]
     if name.kind == "B":
-        reads = packed | {"param", source, "batch" if last else "dy"}
-        writes = frozenset({"grad"} if first else {"grad", "dx"})
+        reads = packed | lent | given | {"param", source, "batch" if last else "dy"}
+        writes = handed | ({"grad"} if first else {"grad", "dx"})
         return [(reads, writes), (reads | {"grad"}, writes)]
     if name.kind == "U":
         noted = _NORM if task.norm_bytes else frozenset[str]()
@@ -43,11 +47,23 @@ def allowed_roles(name: OpName, task: Task) -> list[Roles]:
     return [(frozenset({role}), frozenset({role})) for role in COPIED[name.item]]
 
 
-def wrong_roles(op: Op, name: OpName, task: Task) -> Iterator[str]:
+def _ties(name: OpName, task: Task) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Of tied weights that cross shards: what F and B of a shard read of the owner's parameters,
+    and what its B is given and hands on of their gradients."""
+    cross, nothing = crossing(task), frozenset[str]()
+    if cross is None or name.number not in (cross.owner, *cross.holders):
+        return nothing, nothing, nothing
+    tie = frozenset({"tie"})
+    if name.number == cross.owner:
+        return nothing, tie, nothing
+    return frozenset({"tied"}), nothing if cross.above(name.number) is None else tie, tie
+
+
+def wrong_roles(op: Op, name: OpName, task: Task, *, evaluates: bool = False) -> Iterator[str]:
     """What is wrong with the roles of an op of a shard that `task` has."""
     empty = _empty_roles(name, task) if name.kind in _IN_PLACE else frozenset[str]()
     got = (frozenset(op.reads) - empty, frozenset(op.writes) - empty)
-    allowed = allowed_roles(name, task)
+    allowed = allowed_roles(name, task, evaluates=evaluates)
     if got not in [(reads - empty, writes - empty) for reads, writes in allowed]:
         wanted = " or ".join(f"{sorted(reads)} -> {sorted(writes)}" for reads, writes in allowed)
         yield f"{op.id}: roles {sorted(op.reads)} -> {sorted(op.writes)}, expected {wanted}"

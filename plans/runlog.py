@@ -43,6 +43,16 @@ class StepRecord(Struct, frozen=True, tag="step", tag_field="type"):
     at_us: Count
 
 
+class EvaluationRecord(Struct, frozen=True, tag="evaluation", tag_field="type"):
+    """loss: the mean over the batches, with the parameters after so many steps; None when it is
+    not a number."""
+
+    task: str
+    step: Count
+    loss: float | None
+    at_us: Count
+
+
 class CheckpointRecord(Struct, frozen=True, tag="checkpoint", tag_field="type"):
     """A task's whole state after so many steps was written to `file`."""
 
@@ -87,7 +97,16 @@ class End(Struct, frozen=True, kw_only=True, tag="end", tag_field="type"):
     host_bytes: Count
 
 
-Line = Header | OpRecord | StepRecord | CheckpointRecord | DropRecord | StopRecord | End
+Line = (
+    Header
+    | OpRecord
+    | StepRecord
+    | EvaluationRecord
+    | CheckpointRecord
+    | DropRecord
+    | StopRecord
+    | End
+)
 
 
 class RunLog(msgspec.Struct, frozen=True):
@@ -98,6 +117,7 @@ class RunLog(msgspec.Struct, frozen=True):
     checkpoints: tuple[CheckpointRecord, ...] = ()
     drops: tuple[DropRecord, ...] = ()
     stops: tuple[StopRecord, ...] = ()
+    evaluations: tuple[EvaluationRecord, ...] = ()
 
 
 def encode(lines: Iterable[Line]) -> bytes:
@@ -121,6 +141,7 @@ def load(path: str | Path) -> RunLog:
         end=ends[-1] if ends else None,
         drops=tuple(line for line in lines if isinstance(line, DropRecord)),
         stops=tuple(line for line in lines if isinstance(line, StopRecord)),
+        evaluations=tuple(line for line in lines if isinstance(line, EvaluationRecord)),
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 from profiles.schema import (
     Count,
     Emulation,
+    Evaluation,
     Name,
     Numerics,
     Positive,
@@ -26,10 +27,25 @@ from profiles.schema import (
 VERSION = 1
 
 Kind = Literal["F", "B", "U", "P", "S", "X", "R", "N"]
-Role = Literal["param", "state", "grad", "batch", "x", "y", "dx", "dy", "other", "saved", "norm"]
+Role = Literal[
+    "param",
+    "state",
+    "grad",
+    "batch",
+    "x",
+    "y",
+    "dx",
+    "dy",
+    "other",
+    "saved",
+    "norm",
+    "tied",
+    "tie",
+]
 OpId = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.(s\d+|batch|norm|x\d+|dx\d+|a\d+)\.[FBUPSXRN]\d+$")
 ]
+MoveId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.disk\.[PS]\d+$")]
 Stream = Annotated[str, msgspec.Meta(pattern=r"^(\d+\.(compute|h2d|d2h|p2p)|host\.\d+)$")]
 Space = Annotated[str, msgspec.Meta(pattern=r"^(host|\d+)$")]
 
@@ -118,9 +134,12 @@ class Task(Struct, frozen=True, kw_only=True):
     microbatches: Positive
     batch_bytes: Positive  # of one microbatch
     ties: tuple[tuple[Count, ...], ...] = ()  # groups of layers that share a parameter
+    tie_bytes: Count = 0  # of a microbatch's gradients of what crosses shards; 0: nothing does
     done: Count = 0  # steps that were trained before this plan begins, which `steps` leaves out
+    start_us: Count = 0  # no segment of the task begins sooner, counted from the run's beginning
     precision: Precision = "fp32"
     norm_bytes: Count = 0  # of all gradients' norms; 0: updates do not wait for them
+    evaluation: Evaluation | None = None
     shards: Annotated[tuple[Shard, ...], msgspec.Meta(min_length=1)]
 
 
@@ -163,6 +182,7 @@ class Program(Struct, frozen=True):
     they are.
     Op times are relative to their phase: enter begins at 0, round r at enter_us + r * period_us,
     leave when the last round (which lasts round_us) ends.
+    evaluates: its rounds are batches of which only the loss is taken; they change nothing.
     """
 
     name: str
@@ -176,6 +196,7 @@ class Program(Struct, frozen=True):
     enter: tuple[Op, ...]
     round: Annotated[tuple[Op, ...], msgspec.Meta(min_length=1)]
     leave: tuple[Op, ...]
+    evaluates: bool = False
 
     @property
     def devices(self) -> int:
@@ -228,7 +249,7 @@ class Prediction(Struct, frozen=True):
 
 
 class Joint(Struct, frozen=True):
-    """A program of two tasks: how long all their steps take in it, and one task after the other."""
+    """A program of two tasks: how long its planned rounds take, and the same one task at a time."""
 
     program: str
     joint_us: Count
@@ -255,12 +276,35 @@ class Solver(Struct, frozen=True):
     remedies: tuple[Remedy, ...] = ()
 
 
+class Move(Struct, frozen=True):
+    """A task's whole state between host store and disk: `gpt-a.disk.S0` writes it to the disk when
+    `segment` has ended, `gpt-a.disk.P0` reads it back before `segment` begins."""
+
+    id: MoveId
+    segment: Count
+    start_us: Count
+    end_us: Count
+
+
+class Disk(Struct, frozen=True):
+    """Where idle tasks wait when the host store is too small for all of them.
+
+    The moves are one queue: each begins when the one before it has ended. A task whose first move
+    is a P begins on the disk; all others begin in the store. `bytes`: of all files together.
+    """
+
+    budget_bytes: Positive
+    bytes: Count
+    moves: tuple[Move, ...]
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     format: Literal["plan"] = "plan"
     version: Literal[1] = 1
     inputs: dict[str, Sha256]  # role of the input file -> its sha256
     devices: Annotated[tuple[Device, ...], msgspec.Meta(min_length=1)]
     host: Host
+    disk: Disk | None = None
     tasks: Annotated[tuple[Task, ...], msgspec.Meta(min_length=1)]
     programs: Annotated[tuple[Program, ...], msgspec.Meta(min_length=1)]
     segments: Annotated[tuple[Segment, ...], msgspec.Meta(min_length=1)]
@@ -269,3 +313,13 @@ class Plan(Struct, frozen=True, kw_only=True):
     numerics: Numerics = Numerics()
     estimated: bool = False  # times from formulas, not from measurements
     provenance: dict[str, str] = {}
+
+    @property
+    def emulated(self) -> str:
+        """What to say wherever a time is shown: how devices are emulated, nothing of real ones."""
+        return next((device.emulation.words for device in self.devices if device.emulation), "")
+
+    @property
+    def compute_slowdown(self) -> int:
+        """How many times slower than their host its devices compute, 1 where they are not."""
+        return max(d.emulation.compute_slowdown if d.emulation else 1 for d in self.devices)

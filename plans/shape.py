@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from plans.evaluation import evaluated, misplaced
 from plans.roles import wrong_roles
 from plans.schema import Buffer, Op, OpName, Plan, Program, Role, Segment, Task, parse_id
 
@@ -32,6 +33,8 @@ class View(NamedTuple):
 def view(program: Program, tasks: dict[str, Task], host: dict[str, Buffer]) -> View:
     """`program` in a plan of these tasks and host buffers."""
     own = {name: tasks[name] for name in program.tasks if name in tasks}
+    if program.evaluates:
+        own = {name: evaluated(task) for name, task in own.items()}
     made = View(program, own, {})
     names = {name for op in made.ops() for name in (*op.reads.values(), *op.writes.values())}
     for task in own.values():
@@ -159,7 +162,11 @@ def _op(op: Op, phase: str, view: View) -> Iterator[str]:
     if task is None:
         yield f"{op.id}: task {name.task!r} is not one of the program's {list(view.program.tasks)}"
         return
-    yield from _item(op, name, task, phase)
+    evaluates = view.program.evaluates
+    if evaluates and (wrong := [*misplaced(op, name)]):
+        yield from wrong
+        return
+    yield from _item(op, name, task, phase, evaluates=evaluates)
     if device >= view.program.devices:
         yield (
             f"{op.id}: runs on {op.stream}, but the program has {view.program.devices} device(s), "
@@ -173,12 +180,12 @@ def _op(op: Op, phase: str, view: View) -> Iterator[str]:
         if kind != wanted:
             yield f"{op.id}: runs on stream {op.stream}, expected a {wanted} stream"
             return
-        yield from wrong_roles(op, name, task)
+        yield from wrong_roles(op, name, task, evaluates=evaluates)
     if not unknown:
         yield from _spaces(op, name, kind, str(device), view.buffers)
 
 
-def _item(op: Op, name: OpName, task: Task, phase: str) -> Iterator[str]:
+def _item(op: Op, name: OpName, task: Task, phase: str, *, evaluates: bool) -> Iterator[str]:
     shards, indexed = len(task.shards), name.item not in ("s", "norm") or name.kind in "FB"
     first = 1 if name.item in ("x", "dx") else 0
     if name.item == "a":
@@ -191,7 +198,7 @@ def _item(op: Op, name: OpName, task: Task, phase: str) -> Iterator[str]:
         yield f"{op.id}: {name.kind} acts on a shard, not on {name.item!r}"
     if name.item == "batch" and name.kind == "S":
         yield f"{op.id}: a batch is not spilled, it comes from the task's data"
-    if name.kind == "F" and name.number == shards - 1:
+    if name.kind == "F" and name.number == shards - 1 and not evaluates:
         yield f"{op.id}: the last shard has no F, its B computes the loss"
     if indexed and name.index >= task.microbatches:
         yield f"{op.id}: there is no microbatch {name.index}, the task has {task.microbatches}"
@@ -265,7 +272,8 @@ def _complete(view: View) -> Iterator[str]:
     for task in view.tasks.values():
         for number in range(len(task.shards)):
             trains = int(task.shards[number].grad_bytes > 0)
-            for kind in "BNU" if number == len(task.shards) - 1 else "FBNU":
+            kinds = "BNU" if number == len(task.shards) - 1 else "FBNU"
+            for kind in "F" if view.program.evaluates else kinds:
                 once = {"U": trains, "N": trains * (task.norm_bytes > 0)}
                 wanted = once.get(kind, task.microbatches)
                 got = present.get((task.name, number, kind), set())

@@ -12,12 +12,14 @@ from plans.order import ROUNDS, Phase
 from plans.races import Span, place, spans, used
 from plans.schema import Op, OpName, Role, Task, parse_id
 from plans.shape import View, stored
+from plans.ties import crossing
 
 
 class Value(NamedTuple):
     """What a buffer holds. `step` is a version for param and state: the updates it has seen.
 
-    Of kind norm, `shard` is 0 and `microbatches` are the shards whose gradients' norms it has.
+    Of kind norm, `shard` is 0 and `microbatches` are the shards whose gradients' norms it has; of
+    kind tie, `shard` is the last that added to it, so that all holders above it have.
     """
 
     kind: str
@@ -31,6 +33,9 @@ class Value(NamedTuple):
             return f"{self.task}.s{self.shard} {self.kind} version {self.step}"
         if self.kind == "norm":
             return f"{self.task}.norm of step {self.step}, shard {_numbers(self.microbatches)}"
+        if self.kind == "tie":
+            told = f"microbatch {_numbers(self.microbatches)}, down to shard {self.shard}"
+            return f"{self.task}.tie of step {self.step}, {told}"
         items = {"grad": f"s{self.shard} grad", "batch": "batch", "saved": f"a{self.shard}"}
         item = items.get(self.kind, f"{self.kind}{self.shard}")
         return f"{self.task}.{item} of step {self.step}, microbatch {_numbers(self.microbatches)}"
@@ -175,6 +180,7 @@ class _Run:
             "y": Value("x", name.task, shard + 1, step, micro),
             "dx": Value("dx", name.task, shard, step, micro),
             "saved": Value("saved", name.task, shard, step, micro),
+            "tie": Value("tie", name.task, shard, step, micro),
             "grad": grad,
             "param": Value("param", name.task, shard, step + 1),
             "state": Value("state", name.task, shard, step + 1),
@@ -258,6 +264,15 @@ class _Run:
             return Value(role, name.task, name.number, version)
         if role == "batch":
             return Value("batch", name.task, 0, step, (name.index,))
+        if role in ("tied", "tie"):
+            cross = crossing(self._tasks[name.task])
+            assert cross is not None, "roles were checked"
+            if role == "tied":
+                version = self._version(name.task, cross.owner, step)
+                return Value("param", name.task, cross.owner, version)
+            above = cross.above(name.number)
+            assert above is not None, "roles were checked"
+            return Value("tie", name.task, above, step, (name.index,))
         shard, kind = (name.number + 1, "dx") if role == "dy" else (name.number, role)
         return Value(kind, name.task, shard, step, (name.index,))
 

@@ -1,6 +1,6 @@
 """Rule 7 of the checker: predicted times are possible, and the certificate follows from them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from plans.metrics import phase_starts
 from plans.order import Phase
@@ -40,6 +40,7 @@ def segment_times(plan: Plan) -> Iterator[str]:
     Segments that name no program or too few devices must have been reported and left out.
     """
     programs = {program.name: program for program in plan.programs}
+    earliest = {task.name: task.start_us for task in plan.tasks}
     busy: dict[str, tuple[int, int]] = {}  # device or task -> latest end so far, of which segment
     for index, segment in enumerate(plan.segments):
         program = programs.get(segment.program)
@@ -51,6 +52,7 @@ def segment_times(plan: Plan) -> Iterator[str]:
                 f"segment {index}: ends at {segment.end_us} µs, but {segment.rounds} rounds of "
                 f"{program.name!r} from {segment.start_us} µs end at {end} µs"
             )
+        yield from _begun(index, segment, program, earliest)
         clash = _clash(segment, program, busy)
         if clash:
             what, (until, other) = clash
@@ -62,13 +64,26 @@ def segment_times(plan: Plan) -> Iterator[str]:
             busy[what] = max(busy.get(what, (0, 0)), (segment.end_us, index))
 
 
+def _begun(
+    index: int, segment: Segment, program: Program, earliest: Mapping[str, int]
+) -> Iterator[str]:
+    """Tasks of the segment that may not begin so soon."""
+    for name in program.tasks:
+        if segment.start_us < earliest.get(name, 0):
+            yield (
+                f"segment {index}: starts at {segment.start_us} µs but task {name!r} may not begin "
+                f"before {earliest[name]} µs"
+            )
+
+
 def _claims(segment: Segment, program: Program) -> list[str]:
-    return [*(f"device {d}" for d in segment.devices), *(f"task {t!r}" for t in program.tasks)]
+    return [*(f"task {t!r}" for t in program.tasks), *(f"device {d}" for d in segment.devices)]
 
 
 def _clash(
     segment: Segment, program: Program, busy: dict[str, tuple[int, int]]
 ) -> tuple[str, tuple[int, int]] | None:
+    """What is in use for longest after the segment begins: a task rather than its device."""
     claims = [(what, busy[what]) for what in _claims(segment, program) if what in busy]
     late = [claim for claim in claims if claim[1][0] > segment.start_us]
     return max(late, key=lambda claim: claim[1][0], default=None)
@@ -77,9 +92,12 @@ def _clash(
 def certificate(plan: Plan) -> Iterator[str]:
     """Makespan, lower bound and gap say what the segments and the bounds say."""
     told = plan.prediction
-    last = max(segment.end_us for segment in plan.segments)
+    moves = plan.disk.moves if plan.disk else ()
+    trained = max(segment.end_us for segment in plan.segments)
+    last = max(trained, *(move.end_us for move in moves)) if moves else trained
     if told.makespan_us != last:
-        yield f"prediction: makespan is {told.makespan_us} µs but the last segment ends at {last}"
+        what = "move" if last > trained else "segment"
+        yield f"prediction: makespan is {told.makespan_us} µs but the last {what} ends at {last}"
     if len(told.devices) != len(plan.devices):
         yield f"prediction: speaks of {len(told.devices)} devices, the plan has {len(plan.devices)}"
     names = sorted(task.name for task in plan.tasks)

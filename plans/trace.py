@@ -9,13 +9,15 @@ from typing import Any
 
 import msgspec
 
-from plans.metrics import Planned, phase_starts, plan_stream
+from plans.metrics import DISK, Planned, phase_starts, plan_stream, planned_moves
 from plans.runlog import RunLog
 from plans.schema import Op, Plan, Program, Segment, parse_id
 from profiles.errors import FormatError
 
 MOST_OPS = 200_000
 """About so many ops of a plan are drawn; of longer ones the first rounds of each segment."""
+
+_DISK = 1_000_000  # where the disk stands among the devices: last
 
 _THREADS = {"compute": 1, "h2d": 2, "d2h": 3, "p2p": 4, "host": 5}
 
@@ -48,6 +50,8 @@ def happened(plan: Plan, log: RunLog) -> Iterator[Planned]:
         program = programs[segment.program]
         ops = (*program.enter, *program.round, *program.leave)
         known.append({op.id: (op, plan_stream(op.stream, segment.devices)) for op in ops})
+    for one in planned_moves(plan):
+        known[one.segment][one.op.id] = one.op, one.stream
     for record in log.ops:
         inside = record.segment < len(known) and record.round < plan.segments[record.segment].rounds
         found = known[record.segment].get(record.op) if inside else None
@@ -68,7 +72,8 @@ def rounds_shown(plan: Plan) -> list[int]:
 
 
 def first_rounds(plan: Plan, rounds: list[int]) -> Iterator[Planned]:
-    """Enter, the first `rounds[k]` rounds and leave of every segment k, at their planned times."""
+    """Enter, the first `rounds[k]` rounds and leave of every segment k, and all moves, at their
+    planned times."""
     programs = {program.name: program for program in plan.programs}
     for index, segment in enumerate(plan.segments):
         program = programs[segment.program]
@@ -77,6 +82,7 @@ def first_rounds(plan: Plan, rounds: list[int]) -> Iterator[Planned]:
         for number in range(rounds[index]):
             yield from _at(index, number, program.round, _start(program, segment, number), segment)
         yield from _at(index, 0, program.leave, leave, segment)
+    yield from planned_moves(plan)
 
 
 def _start(program: Program, segment: Segment, number: int) -> int:
@@ -93,6 +99,8 @@ def _at(
 
 def _place(stream: str, actual: bool) -> tuple[int, int]:
     """(process, thread) of a stream: `host.1` belongs to device 1."""
+    if stream == DISK:
+        return 2 * _DISK + 1 + actual, 1
     left, right = stream.split(".")
     device, kind = (int(right), left) if left == "host" else (int(left), right)
     return 2 * device + 1 + actual, _THREADS[kind]
@@ -106,19 +114,25 @@ def _names(plan: Plan, actual: bool) -> Iterator[Event]:
         for segment in plan.segments
         for program in [programs[segment.program]]
         for op in (*program.enter, *program.round, *program.leave)
-    }
+    } | {one.stream for one in planned_moves(plan)}
     places = sorted(
         (*_place(stream, side), stream) for stream in streams for side in {False, actual}
     )
     for pid in sorted({place[0] for place in places}):
-        device = (pid - 1) // 2
-        paced = ", emulated" if plan.devices[device].emulation else ""
-        name = f"{'planned' if pid % 2 else 'actual'} device {device}{paced}"
+        name = f"{'planned' if pid % 2 else 'actual'} {_home(plan, (pid - 1) // 2)}"
         yield _metadata("process_name", pid, 0, {"name": name})
         yield _metadata("process_sort_index", pid, 0, {"sort_index": pid})
     for pid, tid, stream in places:
         yield _metadata("thread_name", pid, tid, {"name": stream})
         yield _metadata("thread_sort_index", pid, tid, {"sort_index": tid})
+
+
+def _home(plan: Plan, device: int) -> str:
+    """What stands for a device, or the disk, as a process."""
+    if device == _DISK:
+        return "disk"
+    emulation = plan.devices[device].emulation
+    return f"device {device}, {emulation.words}" if emulation else f"device {device}"
 
 
 def _metadata(name: str, pid: int, tid: int, args: Event) -> Event:

@@ -42,6 +42,7 @@ def _task(task: Task) -> Iterator[str]:
         if len(group) < 2 or list(group) != sorted(set(group)) or group[-1] >= len(task.layers):
             last = len(task.layers) - 1
             yield f"{task.name}: tie {list(group)} is not an ascending list of layers 0..{last}"
+    yield from _tie_bytes(task)
     for index, layer in enumerate(task.layers):
         where = f"{task.name}.layers[{index}] {layer.name}"
         yield from _layer(where, layer, sizes)
@@ -55,6 +56,20 @@ def _task(task: Task) -> Iterator[str]:
                     f"{task.name}.layers[{index}]: gives {a.out_bytes} bytes at microbatch "
                     f"{a.microbatch} but layer {index + 1} takes {b.in_bytes}"
                 )
+
+
+def _tie_bytes(task: Task) -> Iterator[str]:
+    """Every group's bytes, or none, are of gradients that count in its first layer."""
+    if task.tie_bytes and len(task.tie_bytes) != len(task.ties):
+        given, groups = len(task.tie_bytes), len(task.ties)
+        yield f"{task.name}: has tie_bytes of {given} groups, but {groups} groups of ties"
+    for group, size in zip(task.ties, task.tie_bytes, strict=False):
+        layer = task.layers[group[0]] if group and group[0] < len(task.layers) else None
+        if layer and size > layer.grad_bytes:
+            yield (
+                f"{task.name}: layers {list(group)} share {size} gradient bytes, but the first of "
+                f"them has {layer.grad_bytes}"
+            )
 
 
 def _layer(where: str, layer: Layer, sizes: list[int]) -> Iterator[str]:

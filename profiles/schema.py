@@ -52,11 +52,22 @@ class Link(Struct, frozen=True):
 
 
 class Emulation(Struct, frozen=True):
-    """Link rates that a CPU device keeps by pacing its copies; its times are emulated."""
+    """Link rates that a CPU device keeps by pacing its copies; its times are emulated.
+
+    compute_slowdown: it computes so many times slower than this machine: ops really run, then last
+    as long as the plan says."""
 
     h2d_bytes_per_s: Positive
     d2h_bytes_per_s: Positive
     latency_us: Count
+    compute_slowdown: Positive = 1
+
+    @property
+    def words(self) -> str:
+        """What to say wherever a time of such a device is shown."""
+        if self.compute_slowdown == 1:
+            return "emulated"
+        return f"emulated compute, {self.compute_slowdown} times slower"
 
 
 class Device(Struct, frozen=True):
@@ -68,9 +79,18 @@ class Device(Struct, frozen=True):
     emulation: Emulation | None = None
 
 
+class Disk(Struct, frozen=True):
+    """Files on the host's disk: of tasks' states that wait there."""
+
+    usable_bytes: Positive
+    read: Rate
+    write: Rate
+
+
 class Host(Struct, frozen=True):
     usable_bytes: Positive
     cores: Positive
+    disk: Disk | None = None
 
 
 class Numerics(Struct, frozen=True):
@@ -152,6 +172,16 @@ class BatchCost(Struct, frozen=True):
     batch_bytes: Count
 
 
+class Evaluation(Struct, frozen=True):
+    """After every so many steps the loss of so many batches is taken, and nothing changes.
+
+    owed: that after the steps done so far was not taken yet."""
+
+    every: Positive
+    batches: Positive
+    owed: bool = False
+
+
 class Task(Struct, frozen=True, kw_only=True):
     name: Name
     workload: Workload
@@ -160,8 +190,10 @@ class Task(Struct, frozen=True, kw_only=True):
     optimizer: str
     batches: Annotated[tuple[BatchCost, ...], msgspec.Meta(min_length=1)]
     ties: tuple[tuple[Count, ...], ...] = ()  # groups of layer indices that share a parameter
+    tie_bytes: tuple[Count, ...] = ()  # of gradients that each group shares; 0: not to be cut
     precision: Precision = "fp32"
     norm_bytes: Count = 0  # of all gradients' norms; 0: updates do not wait for them
+    evaluation: Evaluation | None = None
     layers: Annotated[tuple[Layer, ...], msgspec.Meta(min_length=1)]
 
 
@@ -172,3 +204,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     tasks: Annotated[tuple[Task, ...], msgspec.Meta(min_length=1)]
     estimated: bool = False  # times from formulas, not from measurements
     provenance: dict[str, str] = {}
+
+    @property
+    def emulated(self) -> str:
+        """What to say wherever a time is shown: how devices are emulated, nothing of real ones."""
+        return next((d.emulation.words for d in self.machine.devices if d.emulation), "")

@@ -25,6 +25,13 @@ def edited(*path: Any, value: Any) -> bytes:
     return json.dumps(data).encode()
 
 
+def tied(size: int) -> bytes:
+    """The sample profile, its layers sharing so many gradient bytes."""
+    data = json.loads(edited("tasks", 0, "ties", value=[[0, 1]]))
+    data["tasks"][0]["tie_bytes"] = [size]
+    return json.dumps(data).encode()
+
+
 LINKS = json.loads(pretty(PROFILE))["machine"]["devices"][0]["links"]
 
 
@@ -66,6 +73,11 @@ def test_a_bad_file_is_one_line_with_its_place(data: bytes, message: str) -> Non
     [
         (edited("tasks", 0, "batch", value=6), "microbatch 4 does not divide the batch of 6"),
         (edited("tasks", 0, "ties", value=[[0, 5]]), "not an ascending list of layers 0..1"),
+        (edited("tasks", 0, "tie_bytes", value=[256]), "has tie_bytes of 1 groups, but 0 groups"),
+        (
+            tied(1 << 40),
+            r"share 1099511627776 gradient bytes, but the first of them has",
+        ),
         (
             edited("tasks", 0, "layers", 0, "costs", 1, "out_bytes", value=512),
             "gives 512 bytes at microbatch 2 but layer 1 takes",

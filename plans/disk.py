@@ -1,0 +1,232 @@
+"""Rule 9 of the checker: tasks that wait on the disk are never missed, and nobody is overwritten.
+
+The moves are one queue, so that places in it tell when a task is in the store: from its P, or from
+the beginning, up to its S. That holds even when other tasks fail or are ended early.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from math import inf
+from typing import NamedTuple
+
+from plans.metrics import Interval, union
+from plans.schema import Move, OpName, Plan, Program, Task, parse_id
+from plans.shape import stored
+
+
+class Stay(NamedTuple):
+    """A task in the host store: from its move `first` of the queue (-1: from the beginning) to its
+    move `last` (inf: to the end), for its segments up to number `until`."""
+
+    first: int
+    last: float
+    until: float
+
+
+def kept_bytes(task: Task) -> int:
+    """Bytes of the task's file: the parameters and state of all its shards."""
+    return sum(shard.param_bytes + shard.state_bytes for shard in task.shards)
+
+
+def moved(plan: Plan) -> dict[str, list[Move]]:
+    """The moves of every task that is ever on the disk, in the order of the queue."""
+    found: dict[str, list[Move]] = {}
+    for move in plan.disk.moves if plan.disk else ():
+        found.setdefault(parse_id(move.id).task, []).append(move)
+    return found
+
+
+def begins_away(moves: Sequence[Move]) -> bool:
+    """Whether a task with these moves is on the disk when the plan begins."""
+    return parse_id(moves[0].id).kind == "P"
+
+
+def regions(plan: Plan) -> dict[str, list[Interval]]:
+    """Host bytes of every task: what is kept of it, and all that its ops touch."""
+    buffers = {buffer.name: buffer for buffer in plan.host.buffers}
+    used = {task.name: {name for name in stored(task) if name in buffers} for task in plan.tasks}
+    for program in plan.programs:
+        for op in (*program.enter, *program.round, *program.leave):
+            names = {*op.reads.values(), *op.writes.values()}
+            used.get(op.id.partition(".")[0], set()).update(names & buffers.keys())
+    return {
+        task: union((b.offset, b.offset + b.bytes) for b in map(buffers.__getitem__, names))
+        for task, names in used.items()
+    }
+
+
+class Stays:
+    """When tasks are in the store; without moves all of them, always. The moves must be sound."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._programs = {program.name: program for program in plan.programs}
+        self._always = (Stay(-1, inf, inf),)
+        self._stays = _stays(plan)
+        self._runs: dict[str, list[int]] = {}
+        for index, segment in enumerate(plan.segments):
+            self._runs.setdefault(segment.program, []).append(index)
+
+    def apart(self, one: str, other: str) -> bool:
+        """Whether two tasks are never in the store together."""
+        return all(_exclude(a, b) for a in self._of(one) for b in self._of(other))
+
+    def absent(self, program: str, task: str) -> bool:
+        """Whether a task is on the disk whenever this program runs."""
+        return all(
+            any(_exclude(own, stay) for own in self._during(index))
+            for index in self._runs.get(program, [])
+            for stay in self._of(task)
+        )
+
+    def exclude(self, one: int, other: int) -> bool:
+        """Whether two segments never run together, since their tasks are never together."""
+        return any(_exclude(a, b) for a in self._during(one) for b in self._during(other))
+
+    def _of(self, task: str) -> tuple[Stay, ...]:
+        return self._stays.get(task, self._always)
+
+    def _during(self, segment: int) -> Iterator[Stay]:
+        """The stays of a segment's tasks in which it runs."""
+        for task in self._programs[self._plan.segments[segment].program].tasks:
+            yield next((s for s in self._of(task) if segment <= s.until), self._of(task)[-1])
+
+
+def _exclude(one: Stay, other: Stay) -> bool:
+    return one.last < other.first or other.last < one.first
+
+
+def _stays(plan: Plan) -> dict[str, tuple[Stay, ...]]:
+    places = {move.id: place for place, move in enumerate(plan.disk.moves if plan.disk else ())}
+    found = {}
+    for task, moves in moved(plan).items():
+        stays, first = [], None if begins_away(moves) else -1
+        for move in moves:
+            if parse_id(move.id).kind == "P":
+                first = places[move.id]
+            elif first is not None:
+                stays.append(Stay(first, places[move.id], move.segment))
+                first = None
+        if first is not None:
+            stays.append(Stay(first, inf, inf))
+        found[task] = tuple(stays)
+    return found
+
+
+def moves_shape(plan: Plan) -> Iterator[str]:
+    """Names and order of the moves, and that each belongs where it says; also what the files take.
+
+    Segments that name no program are passed over. What follows in this module expects moves in
+    which this finds nothing."""
+    if plan.disk is None:
+        return
+    if odd := [move.id for move in plan.disk.moves if move.id.endswith("\n")]:
+        yield f"{odd[0]!r} is not the name of a move"  # which the schema's pattern lets pass
+        return
+    tasks = {task.name: task for task in plan.tasks}
+    programs = {program.name: program for program in plan.programs}
+    own: dict[str, list[int]] = {task: [] for task in tasks}
+    for index, segment in enumerate(plan.segments):
+        for task in programs[segment.program].tasks if segment.program in programs else ():
+            own.get(task, []).append(index)
+    if not plan.disk.moves:
+        yield "disk: has no moves; a plan without any has no disk"
+    for task, moves in moved(plan).items():
+        if task not in tasks:
+            yield f"{moves[0].id}: moves task {task!r}, which the plan does not have"
+        else:
+            yield from _numbered(moves)
+            yield from _alternate(moves, own[task])
+    needed = sum(kept_bytes(tasks[task]) for task in moved(plan) if task in tasks)
+    if plan.disk.bytes != needed:
+        yield f"disk: says {plan.disk.bytes} bytes, the files of the tasks moved take {needed}"
+    if needed > plan.disk.budget_bytes:
+        yield f"disk: {needed} bytes exceed the budget of {plan.disk.budget_bytes}"
+
+
+def _numbered(moves: Sequence[Move]) -> Iterator[str]:
+    counts = {"P": 0, "S": 0}
+    for move in moves:
+        name: OpName = parse_id(move.id)
+        wanted = f"{name.task}.disk.{name.kind}{counts[name.kind]}"
+        counts[name.kind] += 1
+        if move.id != wanted:
+            yield f"{move.id}: expected {wanted}, moves of a task are counted from 0"
+
+
+def _alternate(moves: Sequence[Move], own: Sequence[int]) -> Iterator[str]:
+    """A task leaves the store and comes back in turn, between its segments `own`."""
+    away, done = begins_away(moves), 0  # `done` of its segments surely run before the next move
+    for move in moves:
+        kind = parse_id(move.id).kind
+        if (kind == "P") != away:
+            where = "on the disk" if away else "in the host store"
+            yield f"{move.id}: the task is {where} already"
+        elif kind == "P":
+            if [move.segment] != list(own[done : done + 1]):
+                wanted = f"segment {own[done]}, its next one" if done < len(own) else "none is left"
+                yield f"{move.id}: is for segment {move.segment} of the task, expected {wanted}"
+            done += 1
+        elif move.segment not in own[max(done - 1, 0) :]:
+            yield f"{move.id}: comes after segment {move.segment}, which the task is not in by then"
+        else:
+            done = own.index(move.segment) + 1
+        away = kind == "S"
+    if away and done < len(own):
+        yield f"{moves[-1].id}: leaves the task on the disk, but segment {own[done]} trains it"
+
+
+def move_order(plan: Plan) -> Iterator[str]:
+    """Segments and moves never wait for each other in a ring; told for one of them."""
+    graph: dict[str, set[str]] = {}
+    for index, before in enumerate(earlier(plan)):
+        graph[f"segment {index}"] = {f"segment {other}" for other in before}
+    moves = plan.disk.moves if plan.disk else ()
+    for place, move in enumerate(moves):
+        waits = graph.setdefault(move.id, set())
+        if place:
+            waits.add(moves[place - 1].id)
+        if parse_id(move.id).kind == "S":
+            waits.add(f"segment {move.segment}")
+        else:
+            graph[f"segment {move.segment}"].add(move.id)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        ring: list[str] = error.args[1]
+        yield f"{ring[0]}: waits for itself, a deadlock: {' -> '.join(ring)}"
+
+
+def move_times(plan: Plan) -> Iterator[str]:
+    """No move is predicted to start before what it waits for ends, nor its segment before it."""
+    free, last = 0, ""
+    for move in plan.disk.moves if plan.disk else ():
+        segment = plan.segments[move.segment]
+        if move.end_us < move.start_us:
+            yield f"{move.id}: lasts from {move.start_us} µs to {move.end_us} µs"
+        if move.start_us < free:
+            yield f"{move.id}: starts at {move.start_us} µs but {last} ends at {free} µs"
+        if parse_id(move.id).kind == "S" and move.start_us < segment.end_us:
+            yield (
+                f"{move.id}: starts at {move.start_us} µs but segment {move.segment} ends at "
+                f"{segment.end_us} µs"
+            )
+        if parse_id(move.id).kind == "P" and segment.start_us < move.end_us:
+            yield (
+                f"segment {move.segment}: starts at {segment.start_us} µs but waits for {move.id}, "
+                f"which ends at {move.end_us} µs"
+            )
+        free, last = max(free, move.end_us), move.id
+
+
+def earlier(plan: Plan) -> list[set[int]]:
+    """For each segment the latest earlier one on each of its devices and tasks."""
+    programs: Mapping[str, Program] = {program.name: program for program in plan.programs}
+    latest: dict[str, int] = {}  # device or task -> the last segment that used it
+    found = []
+    for index, segment in enumerate(plan.segments):
+        tasks = programs[segment.program].tasks if segment.program in programs else ()
+        claims = [*(f"device {d}" for d in segment.devices), *(f"task {t}" for t in tasks)]
+        found.append({latest[claim] for claim in claims if claim in latest})
+        latest |= dict.fromkeys(claims, index)
+    return found

@@ -1,0 +1,92 @@
+"""Evaluation in a plan: rounds of forwards that change nothing, after every so many steps.
+
+    a ████ (100 steps)  a.eval ▒ (8 batches)  a ████  a.eval ▒  a ██
+
+A program that evaluates looks at its tasks as at ones that keep nothing and have no gradients, so
+that the checker's other rules hold for it as they are: what it reads must be the store's.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from plans.schema import Op, OpName, Plan, Task
+from profiles.schema import Evaluation
+
+
+def evaluated(task: Task) -> Task:
+    """The task as an evaluating program sees it: nothing is kept, nothing is ever updated."""
+    shards = tuple(
+        structs.replace(shard, activations="recompute", saved_bytes=0, grad_bytes=0)
+        for shard in task.shards
+    )
+    return structs.replace(task, norm_bytes=0, shards=shards)
+
+
+def due_steps(evaluation: Evaluation | None, done: int, steps: int) -> range:
+    """After how many steps a task evaluates, of which `done` were before and `steps` follow."""
+    if evaluation is None:
+        return range(0)
+    first = done if evaluation.owed else (done // evaluation.every + 1) * evaluation.every
+    return range(first, done + steps + 1, evaluation.every)
+
+
+def due_of(task: Task) -> range:
+    """After how many steps, those before this plan too, it evaluates."""
+    return due_steps(task.evaluation, task.done, task.steps)
+
+
+def misplaced(op: Op, name: OpName) -> Iterator[str]:
+    """An evaluating program has forwards and what they need, no more."""
+    if name.kind == "F" or (name.kind == "P" and name.item == "batch"):
+        return
+    if name.kind == "P" and name.item == "s" and set(op.writes) == {"param"}:
+        return
+    yield f"{op.id}: only F and P of parameters and batches belong in a program that evaluates"
+
+
+def evaluations(plan: Plan) -> Iterator[str]:
+    """Each task evaluates after the steps where it should, all batches in one segment, and never
+    trains past such a step before."""
+    programs = {program.name: program for program in plan.programs}
+    tasks = {task.name: task for task in plan.tasks}
+    done = {task.name: task.done for task in plan.tasks}
+    waiting = {task.name: list(due_of(task)) for task in plan.tasks}
+    for task in plan.tasks:
+        if task.evaluation and task.evaluation.owed and task.done % task.evaluation.every:
+            yield (
+                f"{task.name}: owes an evaluation after step {task.done}, "
+                f"no multiple of {task.evaluation.every}"
+            )
+    for index, segment in enumerate(plan.segments):
+        program = programs.get(segment.program)
+        for name in program.tasks if program else ():
+            if name not in tasks:
+                continue
+            due = waiting[name]
+            if program and program.evaluates:
+                yield from _evaluates(index, segment.rounds, tasks[name], done[name], due)
+                continue
+            done[name] += segment.rounds
+            if due and done[name] > due[0]:
+                yield (
+                    f"segment {index}: trains {name} up to step {done[name]}, but it evaluates "
+                    f"after step {due[0]}"
+                )
+                due[:] = [step for step in due if step >= done[name]]
+    for name, due in waiting.items():
+        for step in due:
+            yield f"{name}: is never evaluated after step {step}"
+
+
+def _evaluates(index: int, rounds: int, task: Task, done: int, due: list[int]) -> Iterator[str]:
+    """What is wrong with a segment that evaluates the task after `done` steps."""
+    where = f"segment {index}: evaluates {task.name} after step {done}"
+    if due[:1] != [done]:
+        wanted = f"after step {due[0]} next" if due else "no more"
+        yield f"{where}, but it is evaluated {wanted}"
+        return
+    del due[0]
+    batches = task.evaluation.batches if task.evaluation else 0
+    if rounds != batches:
+        yield f"{where} in {rounds} rounds, expected {batches} batches"

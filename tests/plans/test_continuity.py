@@ -1,0 +1,238 @@
+"""A task's state goes on from segment to segment, whatever program and device comes next.
+
+One task on two devices, beside another: resident, then on both devices at once, then with all it
+has coming and going, then resident again, elsewhere. Between segments its state is in the host
+store and nowhere else.
+"""
+
+import re
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+from support.edits import all_ops, with_op, with_phase, with_program, without
+from support.handmade import assemble, program
+from support.mutations import mutants
+from support.oracle import harm
+from support.parts import Part, parallel_part, resident_copies, resident_part
+from support.retime import retimed
+from support.streaming import streamed_part
+
+from plans.check import violations
+from plans.schema import Plan, Segment
+
+STEPS = 9
+
+
+def coming_and_going() -> Part:
+    """The task of `resident_part`, with parameters and state that come and go in each round."""
+    part = resident_part("a", steps=STEPS)
+    loads, spills = resident_copies("a", 0, 0)
+    rounds = [replace(op, after=(f"{op.id[:-2]}S{op.id[-1]}@-1",)) for op in loads]
+    for op in part.round:
+        waits = [load.id for load in loads] if op.id == "a.s0.B0" else []
+        rounds.append(replace(op, after=(*op.after, *waits)))
+    rounds += [replace(op, after=("a.s0.U0",)) for op in spills]
+    return part._replace(enter=[], round=rounds, leave=[])
+
+
+def travelling() -> Plan:
+    """A sound plan: the task in four segments of three programs, on either device and on both."""
+    own = resident_part("a", steps=STEPS)
+    other = streamed_part("b", shards=2)
+    made = [
+        program("stays", 1, [own]),
+        program("both", 2, [parallel_part("a")]),
+        program("moves", 1, [coming_and_going()]),
+        program("other", 1, [other]),
+    ]
+    runs = [
+        ("stays", (0,), 2),
+        ("both", (1, 0), 3),
+        ("moves", (1,), 2),
+        ("stays", (0,), 2),
+        ("other", (1,), 4),
+    ]
+    return assemble([own, other], made, runs)
+
+
+def with_segments(plan: Plan, *segments: Segment) -> Plan:
+    return replace(plan, segments=tuple(segments))
+
+
+def naming(plan: Plan, task: str = "a") -> list[str]:
+    """What the checker says of a plan that does harm, as far as it names the task."""
+    found = violations(plan)
+    return [line for line in found if re.search(rf"(^|[ '(]){task}(\.|:|'|\)|$)", line)]
+
+
+def test_different_residency_is_no_harm() -> None:
+    """What stays in one program may come and go in the next, on any device."""
+    plan = travelling()
+    assert violations(plan) == []
+    assert harm(plan, orders=5) is None
+
+
+ENDS = [
+    (where.name, phase, op.id)
+    for where, phase, _, op in all_ops(travelling())
+    if phase != "round" and op.id.startswith("a.")
+]
+
+
+@pytest.mark.parametrize(("name", "phase", "op_id"), ENDS)
+def test_no_load_and_no_spill_may_be_lost(name: str, phase: str, op_id: str) -> None:
+    """Each of what a segment's beginning loads and its end writes back is needed."""
+    plan = travelling()
+    where = next(p for p in plan.programs if p.name == name)
+    ops = list(getattr(where, phase))
+    at = [op.id for op in ops].index(op_id)
+    mutant = retimed(with_phase(plan, where, phase, without(ops, at)))
+    assert harm(mutant)
+    assert any(f"program {name!r}" in line for line in naming(mutant))
+
+
+@pytest.mark.parametrize(("name", "phase", "op_id"), ENDS)
+def test_nothing_may_be_loaded_or_written_elsewhere(name: str, phase: str, op_id: str) -> None:
+    """Not from or to the other role's place, nor the same role's of another task."""
+    plan = travelling()
+    for where, stage, index, op in all_ops(plan):
+        if (where.name, stage, op.id) != (name, phase, op_id):
+            continue
+        field = "reads" if op.id.split(".")[2].startswith("P") else "writes"
+        ((role, _),) = getattr(op, field).items()
+        for wrong in ("a.s0.param", "a.s0.state", "b.s0.param", "b.s0.state", "b.s0.grad"):
+            if wrong != getattr(op, field)[role]:
+                new = replace(op, **{field: {role: wrong}})
+                mutant = retimed(with_op(plan, where, stage, index, new))
+                assert harm(mutant), wrong
+                assert naming(mutant), wrong
+
+
+def test_nothing_is_still_there_from_the_segment_before() -> None:
+    """A program that stays where it was, and so loads nothing, begins with nothing."""
+    plan = travelling()
+    stays = plan.programs[0]
+    again = replace(stays, name="again", enter=())
+    first, *rest = plan.segments
+    segments = first, replace(first, program="again"), *rest[1:]
+    mutant = retimed(replace(plan, programs=(*plan.programs, again), segments=segments))
+    assert harm(mutant)
+    lines = [line for line in naming(mutant) if "program 'again'" in line]
+    assert any("a.s0.B0" in line and "nothing was written to it" in line for line in lines)
+
+
+def test_a_last_spill_that_is_one_round_old_is_refused() -> None:
+    """What comes and goes must have gone after the last update, not before it."""
+    plan = travelling()
+    moves = plan.programs[2]
+    swapped = [replace(op, after=("a.s0.B0",)) if op.id == "a.s0.S0" else op for op in moves.round]
+    mutant = retimed(with_phase(plan, moves, "round", swapped))
+    assert harm(mutant, orders=20)
+    assert naming(mutant)
+
+
+def _early(plan: Plan) -> Plan:
+    """The second segment begins on its devices while the first still has the task."""
+    first, second, *rest = plan.segments
+    return with_segments(
+        plan, first, replace(second, start_us=0, end_us=second.end_us - second.start_us), *rest
+    )
+
+
+def _reversed(plan: Plan) -> Plan:
+    """List order binds: the later of two segments comes first in the list."""
+    first, second, third, fourth, beside = plan.segments
+    return with_segments(plan, first, third, second, fourth, beside)
+
+
+def _twice(plan: Plan) -> Plan:
+    """A segment is in the list twice."""
+    return with_segments(plan, plan.segments[0], *plan.segments)
+
+
+def _twice_with_fewer_rounds(plan: Plan) -> Plan:
+    """A segment is cut in two that are predicted at one time, and all steps are trained."""
+    first, *rest = plan.segments
+    us = first.end_us - plan.programs[0].period_us
+    half = replace(first, rounds=1, end_us=us)
+    return with_segments(plan, half, half, *rest)
+
+
+def _lost(plan: Plan) -> Plan:
+    """A segment is missing."""
+    return retimed(with_segments(plan, *plan.segments[1:]))
+
+
+def _lost_with_more_rounds(plan: Plan) -> Plan:
+    """A segment is missing and another has one round more."""
+    _, second, *rest = plan.segments
+    return retimed(with_segments(plan, replace(second, rounds=4), *rest))
+
+
+def _more_steps(plan: Plan) -> Plan:
+    """The task has one step more than its segments train."""
+    first, *rest = plan.tasks
+    return replace(plan, tasks=(replace(first, steps=STEPS + 1), *rest))
+
+
+def _other_task(plan: Plan) -> Plan:
+    """A program of the other task runs in place of this task's."""
+    first, *rest = plan.segments
+    return retimed(with_segments(plan, replace(first, program="other"), *rest))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(_early, _reversed, _twice, _twice_with_fewer_rounds, _lost, _lost_with_more_rounds),
+        *(_more_steps, _other_task),
+    ],
+)
+def test_segments_of_a_task_follow_each_other_and_train_all_steps(
+    change: Callable[[Plan], Plan],
+) -> None:
+    """None at the same time as another, none twice, none missing; the refusal names the task."""
+    assert naming(change(travelling()))
+
+
+def test_a_segment_is_refused_on_whichever_device_the_task_is_busy() -> None:
+    """Not only devices are used by one segment at a time: tasks are."""
+    plan = travelling()
+    first = plan.segments[0]
+    half = replace(first, rounds=1, end_us=first.end_us - plan.programs[0].period_us)
+    mutant = with_segments(plan, half, replace(half, devices=(1,)), *plan.segments[1:])
+    (line,) = [line for line in naming(mutant) if line.startswith("segment 1:")]
+    assert line == f"segment 1: starts at 0 µs but segment 0 uses task 'a' until {half.end_us} µs"
+
+
+def test_what_waits_in_the_store_is_nobody_elses() -> None:
+    """Scratch of a program that runs at the same time, or between, must not lie over it."""
+    plan = travelling()
+    at = {buffer.name: buffer for buffer in plan.host.buffers}
+    for kept in ("a.s0.param", "a.s0.state"):
+        buffers = tuple(
+            replace(b, offset=at[kept].offset) if b.name == "b.s0.grad" else b
+            for b in plan.host.buffers
+        )
+        mutant = replace(plan, host=replace(plan.host, buffers=buffers))
+        assert harm(mutant)
+        assert any(kept in line for line in naming(mutant))
+
+
+def test_a_program_may_not_train_a_task_that_it_does_not_name() -> None:
+    """Its segments would not wait for those of the task."""
+    plan = travelling()
+    moves = plan.programs[2]
+    mutant = with_program(plan, replace(moves, tasks=("b",)))
+    assert naming(mutant)
+
+
+def test_of_all_mutants_the_harmful_are_refused() -> None:
+    """Of order, ops, buffers, segments and tasks, as for plans of one segment."""
+    missed = [
+        f"{mutant.name}: {why}"
+        for mutant in mutants(travelling(), seed=3, limit=150)
+        if (why := harm(mutant.plan)) and not violations(mutant.plan)
+    ]
+    assert not missed
