@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from planner.moments import PhaseName, program_of, rank
 from planner.zoom import Window, Zoom
-from plans.metrics import phases, plan_stream
+from plans.metrics import DISK, phases, plan_stream
 from plans.runlog import RunLog
 from plans.schema import Plan, parse_id
 from plans.trace import happened
@@ -72,8 +72,12 @@ class Bar(NamedTuple):
 
 
 def planned(plan: Plan) -> list[Bar]:
-    """Every op of the plan once, with its repetitions."""
-    return [bar for index in range(len(plan.segments)) for _, bar in _segment(plan, index)]
+    """Every op of the plan once, with its repetitions, and every move of the disk."""
+    moves = plan.disk.moves if plan.disk else ()
+    return [
+        *(bar for index in range(len(plan.segments)) for _, bar in _segment(plan, index)),
+        *(Bar(DISK, move.id, move.start_us, move.end_us - move.start_us) for move in moves),
+    ]
 
 
 def focused(plan: Plan, zoom: Zoom) -> list[Bar]:
@@ -123,7 +127,8 @@ def kinds(plan: Plan) -> set[str]:
 
 
 def rows(plan: Plan, devices: Collection[int] | None = None) -> dict[str, Row]:
-    """The rows of all streams in use, from the top: device by device, compute first."""
+    """The rows of all streams in use, from the top: device by device, compute first; then the
+    disk's, unless only some devices are asked for."""
     streams = {bar.stream for bar in planned(plan)}
     if devices is not None:
         streams = {stream for stream in streams if rank(stream)[0] in devices}

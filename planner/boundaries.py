@@ -2,32 +2,85 @@
 
     a ████████████   b ██████      becomes      a ████ a ████ a ████   b ███ b ███
 
-Each costs the entering and leaving of one more segment.
+Each costs the entering and leaving of one more segment. Those of a task that is evaluated end
+where that is due, and an evaluation follows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from planner.pairs import Together
+from planner.problem import Problem, Want
+from plans.evaluation import due_steps
 from plans.metrics import duration_us
 from plans.schema import Program, Segment
+from profiles.schema import Task
+
+
+def cut(
+    problem: Problem,
+    segments: Sequence[Segment],
+    programs: Mapping[str, Program],
+    evaluates: Mapping[str, Program],
+) -> list[Segment]:
+    """The segments as the problem wants them cut, with evaluations in between. `evaluates`: by the
+    name of a program that trains a task, the one that evaluates it."""
+    if not evaluates:
+        return parted(segments, programs, problem.segment_steps)
+    courses = {task.name: _Course(problem, task) for task in problem.tasks}
+    free: dict[int | str, int] = {}
+    out = []
+    for segment in sorted(segments, key=lambda s: s.start_us):
+        program = programs[segment.program]
+        (course,) = (courses[name] for name in program.tasks)
+        users: list[int | str] = [*segment.devices, *program.tasks]
+        for rounds in course.pieces(segment.rounds, problem.segment_steps):
+            one, count = (program, rounds) if rounds else (evaluates[program.name], course.batches)
+            # As soon as may be: the segments' starts only know about how long evaluations take.
+            start = max(course.start_us, *(free.get(user, 0) for user in users))
+            end = start + duration_us(one, count)
+            out.append(Segment(one.name, segment.devices, count, start, end))
+            free |= dict.fromkeys(users, end)
+    return sorted(out, key=lambda s: (s.start_us, s.devices))
+
+
+class _Course:
+    """How far a task is, and when its next evaluation is due."""
+
+    def __init__(self, problem: Problem, task: Task) -> None:
+        self.start_us = problem.wants.get(task.name, Want()).start_us
+        self.batches = task.evaluation.batches if task.evaluation else 0
+        self._done = problem.done.get(task.name, 0)
+        self._due = list(due_steps(task.evaluation, self._done, task.steps))[::-1]
+
+    def pieces(self, rounds: int, most: int | None) -> Iterator[int]:
+        """So many rounds to train as pieces of at most `most`, 0 for an evaluation."""
+        yield from self._evaluations()
+        while rounds:
+            until = [self._due[-1] - self._done] if self._due else []
+            count = min(rounds, *until, *([most] if most else []), rounds)
+            self._done += count
+            rounds -= count
+            yield count
+            yield from self._evaluations()
+
+    def _evaluations(self) -> Iterator[int]:
+        if self._due and self._due[-1] == self._done:
+            self._due.pop()
+            yield 0
 
 
 def parted(
     segments: Sequence[Segment],
     programs: Mapping[str, Program],
-    pairs: Sequence[Together],
     rounds: int | None,
 ) -> list[Segment]:
     """The segments, none of more than `rounds` rounds, in the same order on every device and for
     every task, and none earlier than it was. None: as they are."""
     if rounds is None:
         return list(segments)
-    known = {**programs, **{pair.program.name: pair.program for pair in pairs}}
-    known |= {pair.rest.name: pair.rest for pair in pairs if pair.rest}
     free: dict[int | str, int] = {}
     out = []
     for segment in sorted(segments, key=lambda s: s.start_us):
-        program, left = known[segment.program], segment.rounds
+        program, left = programs[segment.program], segment.rounds
         users: list[int | str] = [*segment.devices, *program.tasks]
         while left:
             count = min(left, rounds)

@@ -14,23 +14,29 @@ critical-path  steps x the compute time of the longest task, which runs one step
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 from planner import workers
 from planner.costs import Links, TaskCosts, shape_of
+from planner.evaluation import least_us
 from planner.graph import cut_points, layer_graph
 from planner.narrow import narrowed
 from planner.problem import Effort, Problem
-from planner.solver import minimise, solve
+from planner.solver import duals, minimise, solve, total
 from planner.terms import Terms
+from planner.ties import untied
 from plans.schema import Bound
 from profiles.schema import Layer, Task
 
 _GROUPS = 12  # of the load program over phases
 _DIVISIONS = 6  # of the plans that it is about
+_PRICE = 10**9  # prices are whole multiples of 1 / _PRICE
+_SECONDS = 5.0  # for a linear program that takes a moment
+
+Able = Callable[[str, int], bool]  # whether a task can be trained on the kind at this place
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,10 @@ class TaskBound:
         return max(self.load_us, self.phase_us)
 
 
+Bounds = Sequence[TaskBound | None]
+"""Of one task on each kind of device; None where it has no plan at all."""
+
+
 def lower_bounds(
     problem: Problem, effort: Effort, *, phased: bool, alone: bool = True
 ) -> tuple[Bound, ...]:
@@ -57,50 +67,127 @@ def lower_bounds(
     return named_bounds(problem, task_bounds(problem, effort), phased=phased, alone=alone)
 
 
-def task_bounds(problem: Problem, effort: Effort, jobs: int = 1) -> list[TaskBound]:
-    """The bounds of every task; tasks of one shape are looked at once."""
-    shapes = {shape_of(task): task for task in problem.tasks}
-    bound = partial(_task_bound, Links.of(problem.unshared), problem.device_bytes)
-    of = dict(zip(shapes, workers.each(bound, [*shapes.values()], effort, jobs), strict=True))
-    return [of[shape_of(task)] for task in problem.tasks]
+def task_bounds(
+    problem: Problem, effort: Effort, jobs: int = 1, able: Able = lambda task, kind: True
+) -> list[Bounds]:
+    """The bounds of every task on every kind of device where `able` says that it can be trained;
+    tasks of one shape are looked at once."""
+    of = []
+    for place, kind in enumerate(problem.kinds):
+        mine = {shape_of(task): task for task in kind.tasks if able(task.name, place)}
+        bound = partial(_task_bound, Links.of(kind.unshared), kind.device_bytes)
+        found = workers.each(bound, [*mine.values()], effort, jobs)
+        by = dict(zip(mine, found, strict=True))
+        of.append([by[shape_of(t)] if able(t.name, place) else None for t in kind.tasks])
+    return list(zip(*of, strict=True))
 
 
 def named_bounds(
-    problem: Problem, bounds: Sequence[TaskBound], *, phased: bool, alone: bool = True
+    problem: Problem, bounds: Sequence[Bounds], *, phased: bool, alone: bool = True
 ) -> tuple[Bound, ...]:
     """All named bounds on the makespan, in µs, from those of the tasks.
 
     phased: the plan is of the kind that the phase bound is about. alone: no device trains two
     tasks at once; then no two tasks' periods share one device's time.
     """
-    each = list(zip(problem.tasks, bounds, strict=True))
-    count, sharers = problem.devices, problem.sharers
+    counts = [kind.count for kind in problem.kinds]
+    sharers = [kind.sharers for kind in problem.kinds]
+
+    # Segments of a device never overlap, so its evaluations come on top of whatever is trained.
+    more = {
+        (task.name, place): least_us(task, problem.done.get(task.name, 0))
+        for place, kind in enumerate(problem.kinds)
+        for task in kind.tasks
+    }
+
+    def times(us: Callable[[TaskBound], int], by: Sequence[int] = ()) -> list[Times]:
+        """Of all steps and evaluations of every task on every kind of device; or of what its steps
+        have on the link, multiplied for each kind."""
+        factors = by or (1,) * len(counts)
+        return [
+            tuple(
+                None
+                if one is None
+                else task.steps * us(one) * factor + (0 if by else more[task.name, place])
+                for place, (one, factor) in enumerate(zip(of, factors, strict=True))
+            )
+            for task, of in zip(problem.tasks, bounds, strict=True)
+        ]
+
+    compute, phase = times(lambda b: b.compute_us), times(lambda b: b.phase_us)
     return (
-        Bound("compute", math.ceil(sum(t.steps * b.compute_us for t, b in each) / count)),
-        Bound("link", math.ceil(sum(t.steps * b.link_us for t, b in each) * sharers / count)),
-        Bound("load", max(t.steps * b.load_us for t, b in each)),
-        *([Bound("phase", _phase(each, count if alone else 0))] * phased),
-        Bound("critical-path", max(t.steps * b.compute_us for t, b in each)),
+        Bound("compute", _even(compute, counts)),
+        Bound("link", _even(times(lambda b: b.link_us, sharers), counts)),
+        Bound("load", _longest(times(lambda b: b.load_us))),
+        *([Bound("phase", max(_longest(phase), _even(phase, counts) if alone else 0))] * phased),
+        Bound("critical-path", _longest(compute)),
     )
 
 
-def _phase(each: Sequence[tuple[Task, TaskBound]], devices: int) -> int:
-    """The longest task, and all of them spread evenly over the devices, unless these are 0."""
-    times = [task.steps * bound.phase_us for task, bound in each]
-    return max(max(times), math.ceil(sum(times) / devices) if devices else 0)
+Times = tuple[int | None, ...]  # µs of a task on each kind of device
+
+
+def _longest(times: Sequence[Times]) -> int:
+    """The task that takes longest, each on the kind where it takes least."""
+    return max(min(us for us in of if us is not None) for of in times)
+
+
+def _even(times: Sequence[Times], counts: Sequence[int]) -> int:
+    """All tasks shared out evenly, each in any parts to the devices of any kind.
+
+    True whatever a device's time is worth on each kind: a task is worth what it costs at least, a
+    µs of the end what all devices cost.
+    """
+    ends = [0]
+    for prices in _prices(times, counts):
+        worth = sum(
+            min(p * us for p, us in zip(prices, of, strict=True) if us is not None) for of in times
+        )
+        ends.append(-(-worth // sum(p * count for p, count in zip(prices, counts, strict=True))))
+    return max(ends)
+
+
+def _prices(times: Sequence[Times], counts: Sequence[int]) -> Iterator[list[int]]:
+    """What devices of each kind may be worth: the same; and what a linear program says."""
+    yield [1] * len(counts)
+    if len(counts) == 1:
+        return
+    unit = max(us for of in times for us in of if us is not None) or 1
+    model = minimise("even")
+    end = model.add_variable("end", 0)
+    model += end
+    loads: list[list[tuple[float, object]]] = [[(-count, end)] for count in counts]
+    for number, of in enumerate(times):
+        parts = []
+        for kind, us in enumerate(of):
+            if us is not None:
+                parts.append((1.0, model.add_variable(f"part_{number}_{kind}", 0)))
+                loads[kind].append((us / unit, parts[-1][1]))
+        model += total(parts) >= 1
+    for kind, load in enumerate(loads):
+        model += total(load) <= 0, f"kind_{kind}"
+    if solve(model, seconds=_SECONDS, seed=0).found:
+        found = duals(model)
+        prices = [max(0, round(-_PRICE * found[f"kind_{kind}"])) for kind in range(len(counts))]
+        if any(prices):
+            yield prices
 
 
 def _task_bound(links: Links, device_bytes: int, task: Task, effort: Effort) -> TaskBound:
     return task_bound(task, links, device_bytes, effort)
 
 
-def task_bound(task: Task, links: Links, device_bytes: int, effort: Effort) -> TaskBound:
-    """Bounds on one step of one task."""
+def task_bound(
+    task: Task, links: Links, device_bytes: int, effort: Effort, divisions: int = _DIVISIONS
+) -> TaskBound:
+    """Bounds on one step of one task, whether tied layers share a shard or not; with more divisions
+    of the plans that of phases says more."""
+    task = untied(task)
     sizes = [TaskCosts(task, cost.microbatch) for cost in task.batches]
     compute = min(costs.least_us for costs in sizes)
     link = _load_us(sizes[0], links, device_bytes, 0, effort)
     load = _load_us(sizes[0], links, device_bytes, compute, effort)
-    phase = phase_us(sizes, links, device_bytes, effort)
+    phase = phase_us(sizes, links, device_bytes, effort, divisions)
     return TaskBound(compute, link, max(compute, load), phase or 0)
 
 
@@ -113,7 +200,8 @@ def phase_us(
 ) -> int | None:
     """The optimum of the load program over phases, at the best of these microbatch sizes; None
     when no plan can have any of them. With more divisions of the plans it says more."""
-    points = cut_points(layer_graph(sizes[0].task))
+    task = sizes[0].task
+    points = cut_points(layer_graph(untied(task) if sizes[0].apart else task))
     roots = [
         Terms(
             costs,

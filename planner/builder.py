@@ -5,23 +5,24 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
+from planner import disk
 from planner.answers import Answer as Answer
-from planner.answers import baselines, found
-from planner.boundaries import parted
+from planner.answers import Own, as_hydra, searched
+from planner.arrange import arranged, attentive
+from planner.boundaries import cut
 from planner.bounds import named_bounds, task_bounds
 from planner.choice import Choice, extent, pack
 from planner.costs import ShardCost
 from planner.diagnosis import LARGE_GAP_PPM
-from planner.errors import Infeasible
 from planner.modes import Mode
-from planner.pairs import Together, together
-from planner.problem import Effort, Policy, Problem
+from planner.pairs import Together
+from planner.problem import Effort, Policy, Problem, Want
 from planner.remedies import remedies
-from planner.schedule import configured, in_time, timetable
+from planner.schedule import configured, in_time
+from planner.several import one_generator
 from plans import metrics, prove
 from plans.metrics import duration_us
 from plans.schema import Bound, Device, Host, Plan, Prediction, Segment, Shard, Solver, Task
-from profiles.units import show_bytes
 
 
 def build(
@@ -37,25 +38,30 @@ def build(
 
     jobs: processes that search at the same time; they change the plan only where time ends it.
     """
+    one_generator(problem)
     effort = Effort(time.monotonic() + seconds, seed)
-    planned = baselines(problem) if policy == "hydra" else found(problem, effort, jobs)
-    _host(problem, planned)  # refuses before the bounds take their time
-    phased = all(isinstance(p.choice, Choice) for p in planned)
-    each = task_bounds(problem, effort, jobs)
-    programs = {p.program.name: p.program for p in planned}
-    segments = timetable(problem, programs, policy, effort)
-    pairs: list[Together] = []
-    if policy == "gantry" and phased and problem.plain:
-        pairs, segments = together(problem, programs, segments, effort)
-    segments = parted(segments, programs, pairs, problem.segment_steps)
-    bounds = named_bounds(problem, each, phased=phased, alone=not pairs)
+    if policy == "hydra":
+        own = as_hydra(problem)
+    else:
+        own = searched(problem, effort, jobs, quick=problem.plain)
+    roomy = disk.fits(problem, _stores(own))  # refuses before the bounds take their time
+    own = attentive(own, effort, jobs)
+    pairs = problem.plain and roomy and not problem.evaluated
+    made = arranged(own, policy, effort, jobs, pairs=pairs)
+    every = {p.name: p for ways in made.programs.values() for p in ways if p}
+    every |= {pair.program.name: pair.program for pair in made.pairs}
+    segments = cut(problem, made.segments, every, made.evaluates)
+    phased = all(isinstance(answer.choice, Choice) for answer in made.answers)
+    own = made.own
+    each = own.task_bounds() if own.bounds else task_bounds(problem, effort, jobs, own.able)
+    bounds = named_bounds(problem, each, phased=phased, alone=not made.pairs)
     plan = assemble(
-        problem, _joined(planned, pairs), pairs, segments, bounds, profile_sha256, policy, seed
+        problem, made.answers, made.pairs, segments, bounds, profile_sha256, policy, seed
     )
-    plan = structs.replace(plan, prediction=configured(problem, plan, programs, effort))
+    plan = structs.replace(plan, prediction=configured(problem, plan, made.programs, effort))
     in_time(problem, plan)
     prove(plan)
-    return _advised(problem, plan, planned, effort) if policy == "gantry" else plan
+    return _advised(problem, plan, made.answers, effort) if policy == "gantry" else plan
 
 
 def _advised(problem: Problem, plan: Plan, planned: Sequence[Answer], effort: Effort) -> Plan:
@@ -66,32 +72,24 @@ def _advised(problem: Problem, plan: Plan, planned: Sequence[Answer], effort: Ef
     if not isinstance(answer.choice, Choice):
         return plan
     task = answer.choice.costs.task
-    advice = tuple(remedies(problem, task, answer.choice, answer.program, effort))
+    advice = tuple(
+        remedies(
+            problem.on(problem.kinds[answer.kind]), task, answer.choice, answer.program, effort
+        )
+    )
     return structs.replace(plan, solver=structs.replace(plan.solver, remedies=advice))
 
 
-def _joined(planned: Sequence[Answer], pairs: Sequence[Together]) -> list[Answer]:
-    """The answers, of tasks in a pair as the pair has them."""
-    of = {
-        name: Answer(one.choice, one.program, one.candidates, one.complete)
-        for pair in pairs
-        for name, one in pair.found.items()
-    }
-    return [of.get(answer.program.name, answer) for answer in planned]
+def _stores(own: Own) -> disk.Stores:
+    """What every task has in the host store."""
+    answers = [own.answers(task)[0] for task in own.problem.tasks]
+    return {a.choice.costs.task.name: list(a.choice.host_buffers()) for a in answers}
 
 
 def _host(problem: Problem, planned: Sequence[Answer]) -> Host:
-    """The host store of all tasks; Infeasible when it exceeds the host budget."""
+    """The host store of all tasks, each in bytes of its own, whether or not the host has them."""
     buffers = pack((b for p in planned for b in p.choice.host_buffers()), "host")
-    need = extent(buffers)
-    if need > problem.host_bytes:
-        raise Infeasible(
-            f"the host store of {len(planned)} task(s) needs {show_bytes(need)} ({need} bytes) but "
-            f"the host offers {show_bytes(problem.host_bytes)} ({problem.host_bytes} bytes); "
-            f"smallest --host-memory that would do: {need}",
-            need,
-        )
-    return Host(budget_bytes=problem.host_bytes, bytes=need, buffers=buffers)
+    return Host(budget_bytes=problem.host_bytes, bytes=extent(buffers), buffers=buffers)
 
 
 def assemble(
@@ -106,43 +104,52 @@ def assemble(
 ) -> Plan:
     complete = all(p.complete for p in planned)
     used = {segment.program for segment in segments}
-    rests = [pair.rest for pair in pairs if pair.rest]
-    replaced = {program.name for program in rests}
-    programs = [p.program for p in planned if p.program.name not in replaced]
-    programs += [*rests, *(pair.program for pair in pairs)]
+    replaced = {pair.program.name for pair in pairs}
+    own = [
+        program
+        for p in planned
+        for program in (p.program, *p.others.values(), *p.evaluates.values())
+    ]
+    programs = [program for program in own if program.name not in replaced]
+    programs += [pair.program for pair in pairs]
     draft = Plan(
         inputs={"profile": profile_sha256},
         devices=tuple(_device_spec(problem, number) for number in range(problem.devices)),
         host=_host(problem, planned),
-        tasks=tuple(_task(p) for p in planned),
+        tasks=tuple(_task(problem, p) for p in planned),
         programs=tuple(program for program in programs if program.name in used),
         segments=tuple(segments),
-        prediction=Prediction(0, 0, "", 0, bounds, (), ()),
+        prediction=Prediction(0, 0, "", 0, (), (), ()),
         solver=Solver(
             policy=policy,
             seed=seed,
             status="complete" if complete else "time-limit",
             candidates=sum(p.candidates for p in planned),
-            joint=tuple(pair.joint for pair in pairs),
+            joint=tuple(pair.joint for pair in pairs if pair.joint),
         ),
         numerics=problem.numerics,
         estimated=problem.estimated,
     )
-    return structs.replace(draft, prediction=predict(draft, bounds))
+    gather = policy == "gantry" and not pairs and not problem.evaluated
+    draft = disk.housed(problem, draft, gather=gather)
+    least = disk.bound(problem, draft)
+    return structs.replace(draft, prediction=predict(draft, (*bounds, *([least] if least else []))))
 
 
 def _device_spec(problem: Problem, number: int) -> Device:
+    kind = problem.kinds[problem.kind_of[number]]
+    group = f"{kind.name}." if len(problem.kinds) > 1 else ""
     return Device(
-        name=f"{problem.device.kind}{number}",
-        kind=problem.device.kind,
-        budget_bytes=problem.device_bytes,
-        threads=problem.device.threads,
-        emulation=problem.device.emulation,
+        name=f"{group}{kind.device.kind}{number}",
+        kind=kind.device.kind,
+        budget_bytes=kind.device_bytes,
+        threads=kind.device.threads,
+        emulation=kind.device.emulation,
         link_group=problem.group_of(number),
     )
 
 
-def _task(planned: Answer) -> Task:
+def _task(problem: Problem, planned: Answer) -> Task:
     costs = planned.choice.costs
     choice = planned.choice
     # The baseline keeps nothing on a device and updates everything there.
@@ -157,8 +164,12 @@ def _task(planned: Answer) -> Task:
         microbatches=costs.microbatches,
         batch_bytes=costs.batch_bytes,
         ties=costs.task.ties,
+        tie_bytes=choice.tie_bytes if isinstance(choice, Choice) else 0,
+        done=problem.done.get(costs.task.name, 0),
+        start_us=problem.wants.get(costs.task.name, Want()).start_us,
         precision=costs.task.precision,
         norm_bytes=costs.task.norm_bytes,
+        evaluation=costs.task.evaluation,
         shards=tuple(
             Shard(
                 first_layer=cost.first,

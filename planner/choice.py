@@ -99,6 +99,21 @@ class Choice:
         return tuple(self.costs.shard(first, end) for first, end in pairwise(self.cuts))
 
     @cached_property
+    def owner(self) -> int | None:
+        """The shard whose tied parameters others use."""
+        return next((k for k, shard in enumerate(self.shards) if shard.tie == "owner"), None)
+
+    @cached_property
+    def top(self) -> int:
+        """The last of those others."""
+        return max((k for k, shard in enumerate(self.shards) if shard.tie), default=0)
+
+    @property
+    def tie_bytes(self) -> int:
+        """Of one microbatch's gradients that wait for the owner's backward."""
+        return 0 if self.owner is None else self.costs.tie_bytes
+
+    @cached_property
     def last(self) -> int:
         """The last shard's number."""
         return len(self.cuts) - 2
@@ -184,6 +199,9 @@ class Choice:
         count = self.costs.microbatches
         yield self._always("batch", count * self.costs.batch_bytes, self.parts)
         yield self._always("norm", align(self.costs.task.norm_bytes))
+        if self.owner is not None:
+            first, last = self._gathers(self.top), self.backward_step(self.owner)
+            yield Value("tie", count * self.tie_bytes, first, last, self.parts)
         for k in range(len(self.shards)):
             yield from self._held(k)
             yield from self._gradient(k)
@@ -234,11 +252,15 @@ class Choice:
 
     def _gradient(self, k: int) -> Iterator[Value]:
         back = self.backward_step(k)
-        first = self.first_step(k) if self.turn and k >= self.block else back
+        first = self._gathers(k)
         shard, spills, last = self.shards[k], self.modes[k].update == "host", self.update_step(k)
         again = self.first_step(k) + self.steps
         out = Out(back, again, shard.grad_bytes, shard.update_host_us) if spills else None
         yield Value(f"s{k}.grad", shard.grad_bytes, first, last, out=out)
+
+    def _gathers(self, k: int) -> int:
+        """The step of the shard's first backward."""
+        return self.first_step(k) if self.turn and k >= self.block else self.backward_step(k)
 
     def _boundary(self, k: int) -> Iterator[Value]:
         """x of shard k, and later its gradient in the same bytes."""

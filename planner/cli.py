@@ -1,4 +1,4 @@
-"""python -m planner estimate | build | sweep | check | show | compare.
+"""python -m planner estimate | build | sweep | fleet | check | show | compare.
 
 Results go to stdout, progress to stderr.
 
@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from planner import commands, sharing
+from planner import commands, fleet, sharing
 from planner.estimate import MOMENTS, NUMBER
 from planner.gpus import GPUS
 from planner.models import MODELS
@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_build(names)
     _add_estimate(names)
     _add_sweep(names)
+    fleet.add_command(names)
     check = names.add_parser("check", help="prove that a plan neither races nor overflows")
     check.add_argument("plan", metavar="PLAN")
     check.set_defaults(command=commands.check_plan)
@@ -60,11 +61,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_build(names: Any) -> None:
-    parser = names.add_parser("build", help="make a plan from a profile")
-    parser.add_argument("profile", metavar="PROFILE")
+    parser = names.add_parser("build", help="make a plan from a profile, or one of each device")
+    msg = "for devices of several kinds one of each, of the same tasks"
+    parser.add_argument("profile", nargs="+", metavar="PROFILE", help=msg)
     parser.add_argument("-o", "--output", required=True, metavar="PLAN")
-    msg = "memory of each device, like 24GiB (default: as profiled)"
-    parser.add_argument("--device-memory", type=console.size, metavar="SIZE", help=msg)
+    count = _listed(console.whole(1, 1 << 16))
+    msg = "how many (default 1); with several profiles how many of each kind, like 2,4"
+    parser.add_argument("--devices", type=count, default=(1,), metavar="COUNTS", help=msg)
+    msg = "memory of each device, like 24GiB, or of each kind, like 40GiB,24GiB (default: as "
+    msg += "profiled)"
+    sizes = _listed(console.size)
+    parser.add_argument("--device-memory", type=sizes, metavar="SIZES", help=msg)
     for flag, way in (("--h2d", "host to device"), ("--d2h", "device to host")):
         msg = f"rate of copies {way}, like 25GB/s (default: as profiled)"
         parser.add_argument(flag, type=console.rate, metavar="RATE", help=msg)
@@ -82,12 +89,27 @@ def _add_build(names: Any) -> None:
     msg += "remaining time first, longest task first, random)"
     parser.add_argument("--policy", choices=get_args(Policy), default="gantry", help=msg)
     msg = "devices that share a link to the host, like 0,1;2,3"
-    parser.add_argument("--link-groups", type=sharing.parse_groups, metavar="GROUPS", help=msg)
+    parser.add_argument("--link-groups", type=_groups, metavar="GROUPS", help=msg)
     msg = "end segments after so many steps: there tasks can be kept, stopped and gone on from"
     parser.add_argument("--segment-steps", type=console.whole(1, LARGEST), metavar="N", help=msg)
+    msg = "disk for tasks that wait while the host memory is full (default: as profiled); 0: none"
+    parser.add_argument("--disk-space", type=_space, metavar="SIZE", help=msg)
     msg = "processes that search at the same time (default 1)"
     parser.add_argument("--jobs", type=console.whole(1, 1 << 10), default=1, metavar="N", help=msg)
     parser.set_defaults(command=commands.build_plan)
+
+
+def _groups(text: str) -> sharing.Groups:
+    """An argument such as 0,1;2,3."""
+    try:
+        return sharing.parse_groups(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _space(text: str) -> int:
+    """A size, or 0."""
+    return 0 if text.strip() == "0" else console.size(text)
 
 
 def _add_wants(parser: argparse.ArgumentParser) -> None:
@@ -112,9 +134,6 @@ def _add_wants(parser: argparse.ArgumentParser) -> None:
 
 def _add_setting(parser: argparse.ArgumentParser) -> None:
     """What build and sweep have in common."""
-    parser.add_argument(
-        "--devices", type=console.whole(1, 1 << 16), default=1, help="how many (default 1)"
-    )
     msg = "host memory for parameters, state and gradients (default: as profiled)"
     parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=msg)
     msg = "for each plan (default 60)"
@@ -181,6 +200,8 @@ def _add_sweep(names: Any) -> None:
     msg = "sizes like 1,2,4, each by itself (default: for each plan the best one)"
     parser.add_argument("--microbatch", type=_wholes, metavar="SIZES", help=msg)
     parser.add_argument("--plot", metavar="PNG", help="draw step time over memory")
+    count = console.whole(1, 1 << 16)
+    parser.add_argument("--devices", type=count, default=1, help="how many (default 1)")
     _add_setting(parser)
     parser.set_defaults(command=commands.sweep_budgets)
 

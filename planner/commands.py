@@ -23,11 +23,13 @@ from planner.estimate import describe as describe_profile
 from planner.overrides import override
 from planner.problem import Problem, Want
 from planner.residuals import residuals
+from planner.several import across
 from planner.show import describe, mean_completion_us
 from planner.sweep import Link, Setting, longest, sweep
 from plans import Plan, runlog, trace
 from profiles.codec import check_target, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError
+from profiles.schema import Disk
 
 
 def estimate_profile(options: argparse.Namespace) -> int:
@@ -55,26 +57,18 @@ def estimate_profile(options: argparse.Namespace) -> int:
 
 def build_plan(options: argparse.Namespace) -> int:
     """Make, prove and write a plan."""
-    check_target(options.output, options.profile, *options.corrections)
-    data = read_bytes(options.profile)
-    profile = profiles.loads(data, options.profile)
-    profile = override(profile, h2d=options.h2d, d2h=options.d2h)
-    profile, inputs = corrections.chain(profile, sha256(data), options.corrections)
-    profile, done = _left(profile, options.after)
-    problem = Problem.of(
-        profile,
-        devices=options.devices,
-        device_bytes=options.device_memory,
-        host_bytes=options.host_memory,
-    )
+    check_target(options.output, *options.profile, *options.corrections, *options.after)
+    data = [read_bytes(path) for path in options.profile]
+    inputs, done, problem = _asked(data, options)
     problem = replace(_wanted(problem, options), segment_steps=options.segment_steps)
+    problem = replace(problem, disk=_disk(problem.disk, options.disk_space), done=done)
     if options.link_groups:
         problem = sharing.shared(problem, options.link_groups)
     begun = time.monotonic()
-    print(f"planning {len(problem.tasks)} task(s) on {options.devices} device(s)", file=sys.stderr)
+    print(f"planning {len(problem.tasks)} task(s) on {problem.devices} device(s)", file=sys.stderr)
     plan = build(
         problem,
-        profile_sha256=sha256(data),
+        profile_sha256=sha256(data[0]),
         policy=options.policy,
         seconds=options.time_limit,
         seed=options.seed,
@@ -83,8 +77,6 @@ def build_plan(options: argparse.Namespace) -> int:
     asked = {way: f"{rate} bytes/s" for way in ("h2d", "d2h") if (rate := vars(options)[way])}
     asked |= _wishes(options)
     plan = structs.replace(plan, inputs=plan.inputs | inputs, provenance=plan.provenance | asked)
-    tasks = (structs.replace(task, done=done.get(task.name, 0)) for task in plan.tasks)
-    plan = structs.replace(plan, tasks=tuple(tasks))
     plans.save(options.output, plan)
     seconds = time.monotonic() - begun
     if options.json:
@@ -93,6 +85,64 @@ def build_plan(options: argparse.Namespace) -> int:
         print(describe(plan, rounds=False))
         print(f"wrote {options.output} in {seconds:.1f} s")
     return 0
+
+
+def _asked(
+    data: Sequence[bytes], options: argparse.Namespace
+) -> tuple[dict[str, str], dict[str, int], Problem]:
+    """What else than the first profile the plan is built from, by role; the steps that earlier
+    runs have done; and the tasks on the devices that the options name."""
+    names, counts = options.profile, options.devices
+    if len(counts) != len(names):
+        raise FormatError(
+            f"--devices says {_count(len(counts), 'number')} but there "
+            f"{_count(len(names), 'profile', verb=True)}; give as many devices of each kind as "
+            "there are, like 2,4, in the order of the profiles"
+        )
+    sizes = options.device_memory or (None,)
+    if len(sizes) not in (1, len(names)):
+        raise FormatError(
+            f"--device-memory lists {len(sizes)} sizes for {_count(len(names), 'profile')}; give "
+            "one for all kinds of devices, or one for each"
+        )
+    if len(names) > 1 and options.corrections:
+        raise FormatError(
+            "--corrections are of one kind of devices and cannot be told apart by profile; leave "
+            "them out, or plan with one profile"
+        )
+    asked, done = [], dict[str, int]()
+    for path, content in zip(names, data, strict=True):
+        profile = profiles.loads(content, path)
+        profile = override(profile, h2d=options.h2d, d2h=options.d2h)
+        profile, inputs = corrections.chain(profile, sha256(content), options.corrections)
+        profile, done = _left(profile, options.after)
+        asked.append(profile)
+    inputs |= {f"profile-{n}": sha256(content) for n, content in enumerate(data) if n}
+    problem = across(
+        asked,
+        names,
+        devices=counts,
+        device_bytes=sizes * len(names) if len(sizes) == 1 else sizes,
+        host_bytes=options.host_memory,
+    )
+    return inputs, done, problem
+
+
+def _count(number: int, what: str, *, verb: bool = False) -> str:
+    """Like `1 profile` or `are 2 profiles`."""
+    is_are = ("is " if number == 1 else "are ") if verb else ""
+    return f"{is_are}{number} {what}{'' if number == 1 else 's'}"
+
+
+def _disk(profiled: Disk | None, space: int | None) -> Disk | None:
+    """The disk as profiled, or with so many bytes; FormatError where its rates are not known."""
+    if not space:
+        return profiled if space is None else None
+    if profiled is None:
+        raise FormatError(
+            "--disk-space: the profile does not say how fast the disk is; profile with --disk DIR"
+        )
+    return structs.replace(profiled, usable_bytes=space)
 
 
 def _left(profile: profiles.Profile, runs: list[str]) -> tuple[profiles.Profile, dict[str, int]]:
@@ -247,6 +297,11 @@ def compare_run(options: argparse.Namespace) -> int:
     data = read_bytes(options.plan)
     plan = plans.loads(data, options.plan)
     plans.prove(plan)
+    if options.write_corrections and "profile-1" in plan.inputs:
+        raise FormatError(
+            f"{options.plan}: was built from several profiles, and corrections are of one; leave "
+            "out --write-corrections"
+        )
     log = runlog.load(options.log)
     result = compare(plan, log, sha256(data))
     _pictures(plan, log, options)

@@ -6,7 +6,7 @@ from itertools import islice
 from statistics import median
 from typing import Any
 
-from plans.metrics import Planned, exposed_copy_us, timeline
+from plans.metrics import DISK, Planned, exposed_copy_us, planned_moves, timeline
 from plans.runlog import DropRecord, RunLog
 from plans.schema import Op, Plan, parse_id
 from plans.trace import happened
@@ -14,7 +14,7 @@ from profiles.console import columns
 from profiles.errors import FormatError
 from profiles.units import show_bytes, show_us
 
-KINDS = "FBNURPSX"
+KINDS = (*"FBNURPSX", f"{DISK} S", f"{DISK} P")
 COMPUTE = "FBNUR"
 _NAMED = 10  # so many missing ops are named, the others counted
 
@@ -63,6 +63,7 @@ class Comparison:
 
     status: str  # ok, partial (tasks were dropped), failed or killed (the log has no last line)
     emulated: bool
+    compute_slowdown: int  # of emulated devices, against their host
     estimated: bool  # what was predicted comes from formulas
     predicted_us: int
     actual_us: int
@@ -101,7 +102,8 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
     exposed = exposed_copy_us((one.stream, one.start_us, one.end_us) for one in ops)
     return Comparison(
         status=end.status if end else "killed",
-        emulated=log.header.emulated or any(device.emulation for device in plan.devices),
+        emulated=log.header.emulated or plan.emulated != "",
+        compute_slowdown=plan.compute_slowdown,
         estimated=plan.estimated,
         predicted_us=prediction.makespan_us,
         actual_us=end.actual_us if end else max((one.end_us for one in ops), default=0),
@@ -143,16 +145,22 @@ def _ratios(ops: Iterable[Planned], kinds: str) -> list[float]:
 
 
 def _kind(ops: Sequence[Planned], kind: str) -> KindTimes | None:
-    mine = [one for one in ops if parse_id(one.op.id).kind == kind]
+    mine = [one for one in ops if _kind_of(one) == kind]
     if not mine:
         return None
     actual = sum(one.end_us - one.start_us for one in mine)
-    return KindTimes(sum(map(_predicted, mine)), actual, _median(_ratios(mine, kind)))
+    return KindTimes(sum(map(_predicted, mine)), actual, _median(_ratios(mine, kind[-1])))
+
+
+def _kind_of(one: Planned) -> str:
+    """An op's kind; `disk S` and `disk P` are moves of whole tasks."""
+    kind = parse_id(one.op.id).kind
+    return f"{DISK} {kind}" if one.stream == DISK else kind
 
 
 def _tasks(plan: Plan, log: RunLog, ops: Iterable[Planned]) -> dict[str, TaskTimes]:
     spans: dict[str, tuple[int, int]] = {}
-    for one in ops:
+    for one in (one for one in ops if one.stream != DISK):
         name = parse_id(one.op.id).task
         start, end = spans.get(name, (one.start_us, one.end_us))
         spans[name] = min(start, one.start_us), max(end, one.end_us)
@@ -177,6 +185,7 @@ def _missing(plan: Plan, ops: Iterable[Planned], dropped: Collection[str]) -> Mi
     once, each = zip(*(sizes[segment.program] for segment in plan.segments), strict=True)
     rounds = (segment.rounds for segment in plan.segments)
     planned = sum(once) + sum(n * r for n, r in zip(each, rounds, strict=True))
+    planned += sum(expected(one.op) for one in planned_moves(plan))
     logged = {(one.segment, one.round, one.op.id) for one in ops if expected(one.op)}
     if len(logged) == planned:
         return Missing(0, ())
@@ -205,7 +214,8 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 def table(comparison: Comparison) -> str:
     """The comparison for people: aligned columns, one line per quantity, kind and task."""
     c = comparison
-    paced = " (times are emulated)" if c.emulated else ""
+    slow = f" compute, {c.compute_slowdown} times slower" if c.compute_slowdown > 1 else ""
+    paced = f" (times are emulated{slow})" if c.emulated else ""
     guessed = " (predictions are estimates)" if c.estimated else ""
     head = [("", "predicted", "actual", "error")]
     rows = [

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 from planner.gangs import Gang
 from planner.problem import Effort
@@ -36,65 +37,99 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Configuration:
-    """us: no schedule of the gangs ends sooner. gang_us: how long each of them runs in a schedule
-    that ends about then, if segments cost nothing to enter, leave and move."""
+class Prices:
+    """By how much the end moves, in µs: with a µs of a device's time, by kind; with a µs of a
+    task's own time; with all steps of a task."""
 
-    us: int
-    gang_us: tuple[int, ...]
+    device: Mapping[str, float]
+    task: Mapping[str, float]
+    steps: Mapping[str, float]
+
+    def cost(self, gang: Gang) -> float:
+        """Of all rounds of a gang."""
+        each = gang.devices * self.device[gang.kind] + sum(self.task[t] for t in gang.tasks)
+        return gang.us * each
+
+    def gain(self, gang: Gang, steps: Mapping[str, int]) -> float:
+        """By how many µs the end would come sooner for every time that all rounds of the gang
+        run, at first; none for gangs that are in the program."""
+        worth = sum(self.steps[t] * gang.rounds / steps[t] for t in gang.tasks)
+        return worth - self.cost(gang)
 
 
 @dataclass(frozen=True)
-class _Prices:
-    """Of a device's time by kind, of a task's time, and of all steps of a task."""
+class Configuration:
+    """us: no schedule of the gangs ends sooner. gang_us: how long each of them runs in a schedule
+    that ends about then, if segments cost nothing to enter, leave and move. prices: of that
+    schedule, None when the solver has no answer."""
 
-    device: dict[str, int]
-    task: dict[str, int]
-    steps: dict[str, int]
+    us: int
+    gang_us: tuple[int, ...]
+    prices: Prices | None = None
 
 
-def configuration(demand: Demand, gangs: Sequence[Gang], effort: Effort) -> Configuration:
+def configuration(
+    demand: Demand, gangs: Sequence[Gang], effort: Effort, thrift: float = 0.0
+) -> Configuration:
     """The proven bound and the time of every gang; a bound of 0 when the solver has no answer.
 
-    ValueError when a task is in no gang.
+    thrift: what the mean time that devices are used counts, beside the end; the bound, still
+    proven, is then lower. ValueError when a task is in no gang.
     """
     missing = demand.steps.keys() - {task for gang in gangs for task in gang.tasks}
     if missing:
         raise ValueError(f"no gang trains {', '.join(sorted(missing))}")
-    model = minimise("configuration")
+    of = _of(demand, gangs)
+    thrift /= max(1, sum(demand.devices.values()))
     unit = max(gang.us for gang in gangs) or 1  # the solver sees times of at most 1
-    end = model.add_variable("end", 0)
-    runs = [model.add_variable(f"run_{index}", 0) for index in range(len(gangs))]
-    model += end
+    model, runs = program(demand, gangs, unit, thrift)
+    seconds = max(_LEAST_SECONDS, effort.left)
+    if not solve(model, seconds=seconds, seed=effort.seed).found:
+        return Configuration(0, (0,) * len(gangs))
+    found = duals(model)
+    prices = Prices(
+        {kind: max(0.0, thrift - found[f"device_{kind}"]) for kind in demand.devices},
+        {task: max(0.0, -found[f"task_{number}"]) for number, task in enumerate(of)},
+        {task: max(0.0, found[f"steps_{number}"]) * unit for number, task in enumerate(of)},
+    )
+    _log.debug("prices of device time %s, of task time %s", prices.device, prices.task)
+    times = tuple(round(gang.us * run.value()) for gang, run in zip(gangs, runs, strict=True))
+    return Configuration(_proven(demand, gangs, of, prices, unit), times, prices)
+
+
+def _of(demand: Demand, gangs: Sequence[Gang]) -> dict[str, list[int]]:
+    """The places of every task's gangs."""
     of: dict[str, list[int]] = {task: [] for task in demand.steps}
     for index, gang in enumerate(gangs):
         for task in gang.tasks:
             of[task].append(index)
+    return of
+
+
+def program(
+    demand: Demand, gangs: Sequence[Gang], unit: int, thrift: float
+) -> tuple[Any, list[Any]]:
+    """The program in multiples of `unit` µs, and how much every gang runs in it.
+
+    thrift: what each device's time counts, beside the end.
+    """
+    model = minimise("configuration")
+    end = model.add_variable("end", 0)
+    runs = [model.add_variable(f"run_{index}", 0) for index in range(len(gangs))]
+    spent = [gang.devices * gang.us / unit for gang in gangs]
+    model += total([(1, end), *((thrift * us, run) for us, run in zip(spent, runs, strict=True))])
     for kind, count in demand.devices.items():
         used = [
-            (gang.devices * gang.us / unit, run)
-            for gang, run in zip(gangs, runs, strict=True)
-            if gang.kind == kind
+            (us, run) for gang, us, run in zip(gangs, spent, runs, strict=True) if gang.kind == kind
         ]
         model += total([*used, (-count, end)]) <= 0, f"device_{kind}"
-    for number, (task, own) in enumerate(of.items()):
+    for number, (task, own) in enumerate(_of(demand, gangs).items()):
         rounds = [(gangs[at].rounds / demand.steps[task], runs[at]) for at in own]
         model += total(rounds) >= 1, f"steps_{number}"
         busy = [(gangs[at].us / unit, runs[at]) for at in own]
         late = demand.start_us.get(task, 0) / unit
         model += total([*busy, (-1, end)]) <= -late, f"task_{number}"
-    seconds = max(_LEAST_SECONDS, effort.left)
-    if not solve(model, seconds=seconds, seed=effort.seed).found:
-        return Configuration(0, (0,) * len(gangs))
-    found = duals(model)
-    prices = _Prices(
-        {kind: _whole(-found[f"device_{kind}"]) for kind in demand.devices},
-        {task: _whole(-found[f"task_{number}"]) for number, task in enumerate(of)},
-        {task: _whole(found[f"steps_{number}"]) for number, task in enumerate(of)},
-    )
-    _log.debug("prices of device time %s, of task time %s", prices.device, prices.task)
-    times = tuple(round(gang.us * run.value()) for gang, run in zip(gangs, runs, strict=True))
-    return Configuration(_proven(demand, gangs, of, prices), times)
+    return model, runs
 
 
 def _whole(price: float) -> int:
@@ -102,20 +137,26 @@ def _whole(price: float) -> int:
 
 
 def _proven(
-    demand: Demand, gangs: Sequence[Gang], of: Mapping[str, Sequence[int]], prices: _Prices
+    demand: Demand,
+    gangs: Sequence[Gang],
+    of: Mapping[str, Sequence[int]],
+    found: Prices,
+    unit: int,
 ) -> int:
     """What all steps and starts are worth, in µs of the end: weak duality, in exact numbers."""
-    worth_of_end = sum(prices.device[kind] * n for kind, n in demand.devices.items())
-    worth_of_end += sum(prices.task.values())
+    device = {kind: _whole(price) for kind, price in found.device.items()}
+    own_time = {task: _whole(price) for task, price in found.task.items()}
+    steps = {task: max(1, _whole(price / unit)) for task, price in found.steps.items()}
+    worth_of_end = sum(device[kind] * n for kind, n in demand.devices.items())
+    worth_of_end += sum(own_time.values())
     if not worth_of_end:
         return 0
-    steps = {task: max(1, price) for task, price in prices.steps.items()}
     # By how much the prices of a gang's steps must change for a run to be worth what it costs.
     rates = []
     for gang in gangs:
-        cost = gang.devices * prices.device[gang.kind] + sum(prices.task[t] for t in gang.tasks)
+        cost = gang.devices * device[gang.kind] + sum(own_time[t] for t in gang.tasks)
         gain = sum(Fraction(steps[t] * gang.rounds, demand.steps[t]) for t in gang.tasks)
         rates.append(gang.us * cost / gain)
     worth = sum(int(steps[task] * min(rates[at] for at in own)) for task, own in of.items())
-    worth += sum(prices.task[task] * us for task, us in demand.start_us.items())
+    worth += sum(own_time[task] * us for task, us in demand.start_us.items())
     return -(-worth // worth_of_end)

@@ -217,7 +217,7 @@ def _check(profile: Profile, corrections: Corrections, where: str) -> None:
 def _words(machine: Machine) -> str:
     text = f"{machine.kind} with {machine.threads} thread(s)"
     if link := machine.emulation:
-        text += f", h2d {link.h2d_bytes_per_s} and d2h {link.d2h_bytes_per_s} bytes/s emulated"
+        text += f", h2d {link.h2d_bytes_per_s} and d2h {link.d2h_bytes_per_s} bytes/s {link.words}"
     return text
 
 

@@ -11,6 +11,7 @@ transients        forward: the largest layer peak plus the input it is given ins
                   boundary inside the shard that it was given, or whose gradient it is given
                   update: what it takes, and one layer's state, which the first one makes anew
                   norms of gradients: the most that any layer's take
+                  with tied weights: gradients of those until all are there
 copy of n bytes   latency + n / rate
 """
 
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import Infeasible
+from planner.ties import Group, Part, separable
 from profiles.codec import align
 from profiles.schema import Device, Layer, LayerCost, Rate, Task
 
@@ -53,6 +55,7 @@ class ShardCost:
     graph_transient_bytes: int
     update_transient_bytes: int
     norm_transient_bytes: int
+    tie: Part = ""  # in a group of tied layers that lie in several shards
 
     def bytes_of(self, role: str) -> int:
         """Bytes of "param", "grad" or "state"."""
@@ -73,10 +76,11 @@ def _prefix(values: list[int]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class TaskCosts:
-    """One task at one microbatch size."""
+    """One task at one microbatch size. apart: tied layers may lie in several shards (`ties`)."""
 
     task: Task
     microbatch: int
+    apart: bool = False
 
     @property
     def microbatches(self) -> int:
@@ -110,9 +114,20 @@ class TaskCosts:
 
     @property
     def fixed_bytes(self) -> int:
-        """What is on the device in any case: the batch, the layers' own buffers, norms."""
-        batches = self.microbatches * self.batch_bytes
+        """What is on the device in any case: the batch, the layers' own buffers, norms; with ties
+        apart what waits of every microbatch's gradients."""
+        batches = self.microbatches * (self.batch_bytes + self.tie_bytes)
         return batches + self.total("buffer") + align(self.task.norm_bytes)
+
+    @cached_property
+    def group(self) -> Group | None:
+        """The tied layers that are planned apart."""
+        return separable(self.task) if self.apart else None
+
+    @property
+    def tie_bytes(self) -> int:
+        """Of one microbatch's gradients of what these share."""
+        return self.group.bytes if self.group else 0
 
     @cached_property
     def plannable(self) -> bool:
@@ -150,10 +165,15 @@ class TaskCosts:
         """Per owner of a tied parameter: autograd holds its users' gradients until all are there.
 
         At most two at once, the sum so far and the next one; of the whole layer, since the
-        profile does not say which of its parameters are tied.
+        profile does not say which of its parameters are tied. Apart, the sum so far is there for
+        all but the last user, and the next one as well where a shard has several.
         """
-        owners = {group[0] for group in self.task.ties}
-        return [2 * x.grad_bytes if i in owners else 0 for i, x in enumerate(self.layers)]
+        apart = self.group.layers if self.group else ()
+        owners = {group[0] for group in self.task.ties if group != apart}
+        held = [2 * x.grad_bytes if i in owners else 0 for i, x in enumerate(self.layers)]
+        for layer in apart[:-1]:
+            held[layer] += self.tie_bytes * (1 if layer == apart[0] else 2)
+        return held
 
     @cached_property
     def _peaks(self) -> dict[str, Array]:
@@ -246,17 +266,18 @@ class TaskCosts:
             update_transient_bytes=max(x.state_bytes for x in self.layers[first:end])
             + self.total("update_peak", first, end),
             norm_transient_bytes=max(x.norm_peak_bytes for x in self.layers[first:end]),
+            tie=self.group.part(first, end) if self.group else "",
         )
 
 
 def shape_of(task: Task) -> object:
     """Equal for tasks that cost the same, whatever they are called and however long they train."""
-    return task.batch, task.batches, task.ties, task.norm_bytes, task.layers
+    return task.batch, task.batches, task.ties, task.tie_bytes, task.norm_bytes, task.layers
 
 
-def sizes(task: Task) -> list[TaskCosts]:
+def sizes(task: Task, *, apart: bool = False) -> list[TaskCosts]:
     """Costs at every measured microbatch size that can be planned, the largest first."""
-    found = [TaskCosts(task, cost.microbatch) for cost in task.batches[::-1]]
+    found = [TaskCosts(task, cost.microbatch, apart) for cost in task.batches[::-1]]
     planned = [costs for costs in found if costs.plannable]
     if not planned:
         raise Infeasible(

@@ -23,14 +23,12 @@ def to_json(of: Sweep) -> dict[str, Any]:
         values = asdict(row)
         flat = values.pop("line") | values | (values.pop("outcome") or {})
         rows.append({name: value for name, value in flat.items() if name != "outcome"})
-    return {"estimated": of.estimated, "emulated": of.emulated, "rows": rows}
+    return {"estimated": of.estimated, "emulated": of.emulated != "", "rows": rows}
 
 
 def table(of: Sweep) -> str:
     """The sweep for people: a block per line, `<- knee` at the budget where more stops helping."""
-    marks = [
-        word for word, holds in (("estimated", of.estimated), ("emulated", of.emulated)) if holds
-    ]
+    marks = [mark for mark in ("estimated" if of.estimated else "", of.emulated) if mark]
     blocks = [f"times are {' and '.join(marks)}"] if marks else []
     for line, rows in groupby(of.rows, key=lambda row: row.line):
         held = list(rows)
@@ -47,13 +45,18 @@ def side_by_side(of: Mapping[str, Sweep]) -> str:
     rows: list[tuple[str, ...]] = [("", *_HEAD[:-1])]
     unplanned = []
     for what, found in of.items():
-        mark = " (estimated)" if found.estimated else " (emulated)" if found.emulated else ""
+        mark = _mark(found)
         for row in found.rows:
             if row.outcome:
                 rows.append((what + mark, *_cells(row)[:-1]))
             else:
                 unplanned.append(f"{what}: {_unplanned(row)}")
     return "\n".join([*columns(rows, numbers=True), *unplanned])
+
+
+def _mark(of: Sweep) -> str:
+    mark = "estimated" if of.estimated else of.emulated
+    return f" ({mark})" if mark else ""
 
 
 def name(line: Line) -> str:
@@ -112,9 +115,8 @@ def draw(of: Sweep, ax: "Axes") -> "Axes":
         ax.plot(
             *zip(*knee, strict=True), "o", markersize=12, fillstyle="none", color=curve.get_color()
         )
-    marks = " (estimated)" if of.estimated else " (emulated)" if of.emulated else ""
     ax.set_xlabel("device memory, GiB")
-    ax.set_ylabel(f"time of a step, s{marks}")
+    ax.set_ylabel(f"time of a step, s{_mark(of)}")
     ax.set_ylim(bottom=0)
     if ax.lines:
         ax.legend(title=f"ring: within {KNEE:.0%} of the shortest")

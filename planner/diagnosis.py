@@ -29,7 +29,7 @@ def diagnosis(plan: Plan) -> list[str]:
     if plan.prediction.gap_ppm < LARGE_GAP_PPM:
         return lines
     tasks = {task.name: task for task in plan.tasks}
-    for program in plan.programs:
+    for program in (program for program in plan.programs if not program.evaluates):
         lines += [f"  {program.name}: {line}" for line in _program(program, tasks)]
     lines += [_remedy(remedy) for remedy in plan.solver.remedies]
     return lines

@@ -172,7 +172,9 @@ def _machine(full: Spec, gpu: Gpu) -> schema.Machine:
         link("d2d", inside, inside),
     )
     device = schema.Device(gpu.name, "cuda", full.device_bytes or 0, 1, links)
-    return schema.Machine((device,), schema.Host(full.host_bytes or 0, gpu.host_cores), 1)
+    read, write, room = gpus.DISK
+    disk = schema.Disk(room, Rate(read, 0), Rate(write, 0))
+    return schema.Machine((device,), schema.Host(full.host_bytes or 0, gpu.host_cores, disk), 1)
 
 
 def _layer(shape: LayerShape, sizes: Iterable[Size], full: Spec, gpu: Gpu) -> schema.Layer:

@@ -1,6 +1,6 @@
 """Gangs: the columns of the configuration program, one for each program that a plan may run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from plans.metrics import duration_us
@@ -23,12 +23,15 @@ class Gang:
     us: int
 
 
-def gang(program: Program, kind: str, steps: Mapping[str, int]) -> Gang:
-    """The gang that runs `program`, until the first of its tasks has all of its `steps`.
+def gang(program: Program, kind: str, steps: Mapping[str, int], tasks: Sequence[str] = ()) -> Gang:
+    """The gang that runs `program`, until the first of its tasks has all of its `steps`; or of
+    others of the same shapes in place of its tasks.
 
     Entering and leaving is spread over these rounds: a schedule that runs fewer of them pays it
     as well.
     """
-    rounds = min(steps[task] for task in program.tasks)
+    name = "+".join(tasks) or program.name
+    tasks = tuple(tasks) or program.tasks
+    rounds = min(steps[task] for task in tasks)
     least = min(duration_us(program, rounds), rounds * duration_us(program, 1))
-    return Gang(program.name, program.tasks, kind, program.devices, rounds, least)
+    return Gang(name, tasks, kind, program.devices, rounds, least)

@@ -222,7 +222,7 @@ def _guessed(plan: Plan) -> str:
 
 
 def _paced(plan: Plan) -> str:
-    return ", times emulated" if any(device.emulation for device in plan.devices) else ""
+    return f", times {plan.emulated}" if plan.emulated else ""
 
 
 def _span(window: Window) -> str:

@@ -50,6 +50,11 @@ LAUNCH_US = 5.0
 """Per kernel: what eager PyTorch needs to dispatch it. An assumption; it matters only where
 microbatches are so small that kernels are as short as this."""
 
+DISK = (3 * GB, 2 * GB, 1000 * GB)
+"""Bytes per second of long reads and of long writes, and bytes to use: an NVMe drive of the size
+that comes with rented servers, by the data sheets of drives for PCIe 3 (3.0 to 3.5 and 2.0 to 3.0).
+"""
+
 COPY_LATENCY_US = 10
 """Per copy: launch and DMA set-up. An assumption."""
 

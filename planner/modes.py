@@ -45,7 +45,15 @@ class Mode:
 
 
 def holdings(shard: ShardCost) -> tuple[Held, ...]:
-    """The ways to hold this shard's parameters and state that differ from each other."""
+    """The ways to hold this shard's parameters and state that differ from each other.
+
+    What shards above use as well has to be there from the first forward to the last backward.
+    """
+    ways = _ways(shard)
+    return tuple(h for h in ways if h[0] != "streamed") if shard.tie == "owner" else ways
+
+
+def _ways(shard: ShardCost) -> tuple[Held, ...]:
     if not shard.param_bytes:
         return (("resident", "device"),)
     if not shard.grad_bytes:  # never updated

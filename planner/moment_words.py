@@ -12,10 +12,12 @@ from planner.moments import (
     on_devices,
     program_of,
 )
+from planner.traffic import away, task_of
+from plans.disk import kept_bytes
 from plans.metrics import Planned
-from plans.schema import Op, Plan, Segment, parse_id
+from plans.schema import Move, Op, Plan, Segment, parse_id
 from profiles.console import columns
-from profiles.units import show_clock
+from profiles.units import show_bytes, show_clock
 
 _PHASES = {
     "enter": "loading, before its round 0",
@@ -62,7 +64,7 @@ def meaning(plan: Plan, op: Op) -> str:
 
 def describe(plan: Plan, at: Moment) -> str:
     """The moment in words, for the terminal."""
-    marks = ", times emulated" if any(device.emulation for device in plan.devices) else ""
+    marks = f", times {plan.emulated}" if plan.emulated else ""
     marks += ", times estimated" if plan.estimated else ""
     total = show_clock(plan.prediction.makespan_us)
     sections = [
@@ -73,7 +75,23 @@ def describe(plan: Plan, at: Moment) -> str:
         sections.append([_absent(plan, at.us, at.task)])
     if at.waiting:
         sections.append([_waits(plan, one) for one in at.waiting])
+    if at.move:
+        sections.append([_moves(plan, at.us, at.move)])
     return "\n\n".join("\n".join(section) for section in sections)
+
+
+def _moves(plan: Plan, us: int, move: Move) -> str:
+    """`disk: a.disk.P0 reads 12.0 MiB of a for segment 3, from 0:00:01 to 0:00:02`."""
+    times = f"from {show_clock(move.start_us)} to {show_clock(move.end_us)}"
+    idle = "" if move.start_us <= us else "idle until "
+    return f"disk: {idle}{move.id}: {moving(plan, move)}, {times}"
+
+
+def moving(plan: Plan, move: Move) -> str:
+    """A move in words: `reads 12.0 MiB of a for segment 3`."""
+    task = task_of(plan, move)
+    verb, why = ("reads", "for") if parse_id(move.id).kind == "P" else ("writes", "after")
+    return f"{verb} {show_bytes(kept_bytes(task))} of {task.name} {why} segment {move.segment}"
 
 
 def _section(plan: Plan, us: int, one: Active) -> list[str]:
@@ -115,7 +133,8 @@ def _absent(plan: Plan, us: int, task: str) -> str:
     index = following(plan, us, task=task)
     if index is None:
         return f"{task} has ended"
-    return f"{task} waits for segment {index}: {_start_of(plan.segments[index])}"
+    where = " on the disk" if away(plan, task, us) else ""
+    return f"{task} waits{where} for segment {index}: {_start_of(plan.segments[index])}"
 
 
 def _waits(plan: Plan, one: Waiting) -> str:
@@ -139,6 +158,17 @@ def to_json(plan: Plan, at: Moment) -> dict[str, Any]:
         "waiting_devices": [
             {"device": one.device, "next_segment": one.following} for one in at.waiting
         ],
+        "disk": at.move and _move_json(plan, at.move),
+    }
+
+
+def _move_json(plan: Plan, move: Move) -> dict[str, Any]:
+    return {
+        "move": move.id,
+        "what": moving(plan, move),
+        "segment": move.segment,
+        "start_us": move.start_us,
+        "end_us": move.end_us,
     }
 
 

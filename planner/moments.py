@@ -6,10 +6,10 @@ the first. Rounds and steps count from 0, as in run logs; times are µs since th
 
 from typing import Literal, NamedTuple
 
-from plans.metrics import Planned, phase_starts, plan_stream, running, upcoming
-from plans.schema import Plan, Program, Segment
+from plans.metrics import DISK, Planned, phase_starts, plan_stream, running, upcoming
+from plans.schema import Move, Plan, Program, Segment, parse_id
 from profiles.errors import FormatError
-from profiles.units import show_clock
+from profiles.units import LARGEST, show_clock
 
 PhaseName = Literal["enter", "round", "leave"]
 
@@ -53,12 +53,15 @@ class Waiting(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Everything about the moment `us`; with `task` what concerns that task alone."""
+    """Everything about the moment `us`; with `task` what concerns that task alone.
+
+    move: what the disk does, or does next; None without a disk, and when it has nothing to do."""
 
     us: int
     task: str | None
     active: tuple[Active, ...]
     waiting: tuple[Waiting, ...]
+    move: Move | None = None
 
 
 def moment(plan: Plan, us: int, task: str | None = None) -> Moment:
@@ -76,7 +79,15 @@ def moment(plan: Plan, us: int, task: str | None = None) -> Moment:
     found = tuple(_active(plan, index, us) for index in active(plan, us, task))
     busy = {device for one in found for device in plan.segments[one.segment].devices}
     idle = [d for d in range(len(plan.devices)) if d not in busy] if task is None else []
-    return Moment(us, task, found, tuple(Waiting(d, following(plan, us, device=d)) for d in idle))
+    waiting = tuple(Waiting(d, following(plan, us, device=d)) for d in idle)
+    return Moment(us, task, found, waiting, _move(plan, us, task))
+
+
+def _move(plan: Plan, us: int, task: str | None) -> Move | None:
+    """The first move to end after `us`, of all or of one task."""
+    moves = plan.disk.moves if plan.disk else ()
+    mine = (move for move in moves if task is None or parse_id(move.id).task == task)
+    return next((move for move in mine if us < move.end_us), None)
 
 
 def known_task(plan: Plan, task: str | None) -> None:
@@ -101,6 +112,11 @@ def programs_of(plan: Plan, task: str | None) -> set[str]:
     return {one.name for one in plan.programs if task is None or task in one.tasks}
 
 
+def training(plan: Plan, task: str) -> set[str]:
+    """Of a task's programs those that train it."""
+    return programs_of(plan, task) - {one.name for one in plan.programs if one.evaluates}
+
+
 def program_of(plan: Plan, segment: Segment) -> Program:
     return next(program for program in plan.programs if program.name == segment.program)
 
@@ -112,8 +128,9 @@ def on_devices(segment: Segment) -> str:
 
 
 def first_step(plan: Plan, index: int, task: str) -> int:
-    """The step of `task` that round 0 of segment `index` trains, with those before the plan."""
-    mine = programs_of(plan, task)
+    """The step of `task` that round 0 of segment `index` trains, or the steps done where it
+    evaluates, with those before the plan."""
+    mine = training(plan, task)
     done = next(one.done for one in plan.tasks if one.name == task)
     return done + sum(one.rounds for one in plan.segments[:index] if one.program in mine)
 
@@ -140,7 +157,8 @@ def _active(plan: Plan, index: int, us: int) -> Active:
     program = program_of(plan, segment)
     phase, number, begun = place(program, segment, us)
     totals = {task.name: task.done + task.steps for task in plan.tasks}
-    tasks = tuple(Step(t, first_step(plan, index, t) + number, totals[t]) for t in program.tasks)
+    ahead = 0 if program.evaluates else number
+    tasks = tuple(Step(t, first_step(plan, index, t) + ahead, totals[t]) for t in program.tasks)
     return Active(index, phase, number, begun, tasks, _streams(plan, index, us))
 
 
@@ -171,7 +189,10 @@ def _start(one: Planned) -> tuple[int, int]:
 
 
 def rank(stream: str) -> tuple[int, int]:
-    """(device, place among its streams, compute first); `host.1` belongs to device 1."""
+    """(device, place among its streams, compute first); `host.1` belongs to device 1, the disk
+    comes after all devices."""
+    if stream == DISK:
+        return LARGEST, 0
     left, right = stream.split(".")
     device, kind = (right, left) if left == "host" else (left, right)
     return int(device), ("compute", "h2d", "d2h", "p2p", "host").index(kind)

@@ -10,7 +10,7 @@ so the same works give the same timetable on any machine.
 from collections.abc import Iterator, Sequence
 
 from planner.problem import Objective
-from planner.queues import Part, Piece, Queue, Queues, Score, Work, queued, score, timed
+from planner.queues import Devices, Part, Piece, Queue, Queues, Score, Work, queued, score, timed
 
 _EFFORT = 300_000  # parts timed
 _ENOUGH = 10_000  # a value within 1/n of the floor is not improved
@@ -19,24 +19,27 @@ _ENOUGH = 10_000  # a value within 1/n of the floor is not improved
 def improved(
     works: Sequence[Work],
     pieces: Sequence[Piece],
-    devices: int,
+    devices: Devices,
     floor: int,
     objective: Objective,
     effort: int = _EFFORT,
 ) -> list[Piece]:
     """The best timetable that such changes lead to from this one, which is never better.
 
-    floor: what the objective is at least, of all works together.
+    devices: the kind of each. floor: what the objective is at least, of all works together.
     """
     best, reached = list(pieces), score(works, pieces, objective)
-    queues = queued(works, best, devices)
+    queues = queued(works, best, len(devices))
+    anywhere = all(all(work.runs) for work in works)
     again = True
     while again:
         again = False
         for changed in _changed(works, best, queues, objective):
             if _enough(reached, floor) or effort <= 0:
                 return best
-            tried = timed(works, changed)
+            if not (anywhere or _able(works, changed, devices)):
+                continue
+            tried = timed(works, changed, devices)
             effort -= len(tried)
             value = score(works, tried, objective)
             if value < reached:
@@ -47,6 +50,12 @@ def improved(
 
 def _enough(reached: Score, floor: int) -> bool:
     return not reached.late_us and (reached.value - floor) * _ENOUGH <= reached.value
+
+
+def _able(works: Sequence[Work], queues: Queues, devices: Devices) -> bool:
+    """Whether every part is on a device of a kind that can run it."""
+    lines = zip(queues, devices, strict=True)
+    return all(works[at].runs[kind] for queue, kind in lines for at, _ in queue)
 
 
 def _changed(
@@ -72,9 +81,9 @@ def _hot(
     ends: dict[int, int] = {}
     for piece in pieces:
         ends[piece.device] = max(ends.get(piece.device, 0), piece.end_us)
-    due = {work.task: work.deadline_us for work in works if work.deadline_us is not None}
+    due = {work.name: work.deadline_us for work in works if work.deadline_us is not None}
     devices = {d for d, end in ends.items() if end == max(ends.values())}
-    devices |= {p.device for p in pieces if p.end_us > due.get(p.task, p.end_us)}
+    devices |= {p.device for p in pieces if p.end_us > due.get(p.work, p.end_us)}
     split = {at for device in devices for at, rounds in queues[device] if rounds < works[at].rounds}
     devices |= {d for d, queue in enumerate(queues) if any(at in split for at, _ in queue)}
     for device, queue in enumerate(queues):
@@ -84,7 +93,7 @@ def _hot(
 
 
 def _with(queues: Queues, *changed: tuple[int, Sequence[Part]]) -> Queues:
-    """With other queues for some devices, neighbours of one task taken together."""
+    """With other queues for some devices, neighbours of one work taken together."""
     lines = list(queues)
     for device, parts in changed:
         lines[device] = _joined(parts)
@@ -102,13 +111,13 @@ def _joined(parts: Sequence[Part]) -> Queue:
 
 
 def _shifted(works: Sequence[Work], queues: Queues, device: int, place: int) -> Iterator[Queues]:
-    """Some of the part's rounds, fewer and fewer, to another part of its task."""
+    """Some of the part's rounds, fewer and fewer, to another part of its work."""
     at, rounds = queues[device][place]
     if rounds == works[at].rounds:
         return
     for other, line in enumerate(queues):
-        for there, (task, more) in enumerate(line):
-            if task != at or other == device:
+        for there, (work, more) in enumerate(line):
+            if work != at or other == device:
                 continue
             count = rounds
             while count:

@@ -1,6 +1,6 @@
 """All segments over the whole run: one row per device, colour = task, thin ends = load and store.
 
-Data coordinates are µs, and devices from 0 downwards.
+Data coordinates are µs, and devices from 0 downwards; below them the disk, where there is one.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from planner import bars, panels
 from planner.panels import Mark
 from planner.zoom import Window
 from plans.metrics import phase_starts
-from plans.schema import Plan, Program, Segment
+from plans.schema import Plan, Program, Segment, parse_id
 from profiles.units import show_us
 
 if TYPE_CHECKING:
@@ -39,16 +39,22 @@ class _Piece(NamedTuple):
 
 def height(plan: Plan) -> float:
     """Inches that the rows of all devices want."""
-    return min(_ROW * max(len(plan.devices), 1.5), _TALLEST)
+    rows = len(plan.devices) + (plan.disk is not None)
+    return min(_ROW * max(rows, 1.5), _TALLEST)
 
 
 def draw(ax: "Axes", plan: Plan, title: str, marks: Iterable[Mark] = ()) -> "Axes":
     """The segments of the whole run on `ax`, named where there is room."""
     count, end = len(plan.devices), plan.prediction.makespan_us
-    panels.frame(ax, (0, end), title, list(marks), "; thin: loads before, stores after the rounds")
-    ax.set_ylim(-count + 0.5, 0.5)
+    note = "; thin: loads before, stores after the rounds"
+    note += "; disk: high what it writes, low what it reads" if plan.disk else ""
+    panels.frame(ax, (0, end), title, list(marks), note)
     names = [f"{number}  {device.name}" for number, device in enumerate(plan.devices)]
-    few = range(0, count, -(-count // _LABELLED))
+    few = [*range(0, count, -(-count // _LABELLED))]
+    if plan.disk:
+        names.append("disk")
+        few.append(count)
+    ax.set_ylim(-len(names) + 0.5, 0.5)
     ax.set_yticks([-number for number in few], [names[n] for n in few], fontsize=8)
     box = ax.get_window_extent()
     size = (box.width / ax.figure.dpi, box.height / ax.figure.dpi)
@@ -58,7 +64,23 @@ def draw(ax: "Axes", plan: Plan, title: str, marks: Iterable[Mark] = ()) -> "Axe
         _stripes(ax, pieces, bars.color(task, "B"))
         for piece in pieces:
             _label(ax, piece, (0, end), size, bars.ink(bars.color(task, "B")))
+    if plan.disk:
+        _moves(ax, plan, -count)
     return ax
+
+
+def _moves(ax: "Axes", plan: Plan, row: int) -> None:
+    """The disk's row: of each task what is written in its upper half, what is read in the lower."""
+    numbers = {task.name: number for number, task in enumerate(plan.tasks)}
+    spans: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    for move in plan.disk.moves if plan.disk else ():
+        name = parse_id(move.id)
+        span = move.start_us, move.end_us - move.start_us
+        spans.setdefault((numbers[name.task], name.kind), []).append(span)
+    ax.axhspan(row - _BAR / 2, row + _BAR / 2, color="white", lw=0, zorder=0)
+    for (task, kind), mine in spans.items():
+        half = (row if kind == "S" else row - _BAR / 2, _BAR / 2)
+        ax.broken_barh(mine, half, facecolors=bars.color(task, "B"), edgecolors="none", zorder=2)
 
 
 def frame(ax: "Axes", segment: Segment, window: Window) -> None:

@@ -1,206 +1,173 @@
-"""Two tasks that share a device train together where that is shorter than one after the other.
+"""Two tasks that share a device: their common programs, each task in a part of the memory.
 
-Looked at are neighbours on a device that both have idle time there. Each gets a part of the
-memory; what the longer one has left to do follows alone.
+What a task has left to do it does alone, by the same choice; and one part of the memory is one
+choice, so that a task may share its device with one task after the other.
 """
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
-from planner.costs import Links, TaskCosts, shape_of
+from msgspec import structs
+
+from planner import workers
+from planner.answers import Key, Own
+from planner.apart import best_of
+from planner.costs import Links
 from planner.errors import Infeasible, NoPlanFound
 from planner.joint import Pair
 from planner.names import renamed
-from planner.problem import Effort, Problem
+from planner.problem import Effort, Kind
 from planner.rounds import Round
 from planner.search import Found, Search
 from plans.metrics import duration_us
-from plans.schema import Joint, Program, Segment
+from plans.schema import Joint, Program
 from profiles.schema import Task
 
-_SHARES = (2, 1, 3)  # quarters of the device's memory for the first of two tasks
+SHARES = (2, 1, 3)  # quarters of the device's memory for the first of two tasks
 _OPS = 10_000  # simulated at most for one task in its share
-_WORTH = 20  # a gain of less than 1/n of the time is not looked for
+_STREAMS = ("0.compute", "0.h2d", "0.d2h", "host.0")
 
 
 @dataclass(frozen=True)
 class Together:
-    """A pair's programs: both, and the rest of the longer one, None when they end together."""
+    """A program beside the tasks' own: of tasks that share a device, or of one of these tasks by
+    itself; what each of them does in it. joint: None for a task by itself."""
 
     found: dict[str, Found]
     program: Program
-    rest: Program | None
-    rounds: int
-    rest_rounds: int
-    joint: Joint
+    kind: int = 0  # place of the kind of devices that it is for
+    joint: Joint | None = None
 
 
 @dataclass(frozen=True)
-class _Shared:
+class Shared:
     """Two tasks in given shares of the memory: what was found for each, and their program."""
 
     found: tuple[Found, Found]
     program: Program
 
 
+Part = tuple[Key, int]  # a shape, and the quarters of the memory that it has
+Couple = tuple[Key, Key]
+
+
 @dataclass(frozen=True, eq=False)
-class _Tries:
-    """What was tried, by the tasks' shapes: tasks of the same shapes differ in their names."""
+class Tries:
+    """What was built so far, by the tasks' shapes: tasks of the same shapes differ in names."""
 
-    problem: Problem
-    effort: Effort
-    shared: dict[object, _Shared | None] = field(default_factory=dict)
-    alone: dict[object, Program] = field(default_factory=dict)
+    parts: dict[Part, Found | None] = field(default_factory=dict)
+    shared: dict[tuple[Key, Key, int], Shared | None] = field(default_factory=dict)
+    rests: dict[Part, Program] = field(default_factory=dict)
 
-    def share(self, one: Task, other: Task, share: int) -> _Shared | None:
-        """`share` of the device's memory for the one, what is left for the other; None when that
-        is too little."""
-        key = shape_of(one), shape_of(other), share
-        if key not in self.shared:
-            self.shared[key] = _shared(self.problem, one, other, share, self.effort)
-        made = self.shared[key]
-        return made and _named(made, one, other)
+    def of(self, couple: Couple) -> dict[int, Shared]:
+        """What was built for two shapes, by the first one's quarters."""
+        made = {share: self.shared.get((*couple, share)) for share in SHARES}
+        return {share: one for share, one in made.items() if one}
 
-    def rest(self, found: Found, key: object) -> Program:
-        """A program of what is left of a task, which then has the device for itself."""
-        choice = found.choice
-        name = choice.costs.task.name
-        if key not in self.alone:
-            links = Links.of(self.problem.device)
-            room = self.problem.device_bytes - choice.reserve_bytes
-            self.alone[key] = Round(choice, links, room).program()
-        made = self.alone[key]
-        return made if made.name == name else renamed(made, {made.name: name})
+    def knows(self, couple: Couple) -> bool:
+        return all((*couple, share) in self.shared for share in SHARES)
+
+
+def optimistic_us(one: Program, other: Program) -> int:
+    """About what a common round takes at least: what each task takes with all of the memory; and
+    the busiest stream, if each moved and computed no more than it does then."""
+    loads = [one.period_us, other.period_us]
+    for stream in _STREAMS:
+        ops = [op for program in (one, other) for op in program.round if op.stream == stream]
+        loads.append(sum(op.end_us - op.start_us for op in ops))
+    return max(loads)
+
+
+def build(tries: Tries, own: Own, couples: Sequence[Couple], effort: Effort, jobs: int) -> None:
+    """Programs of these shapes together, for several shares of the memory, into `tries`.
+
+    Where one does not fit its share, or time is up, there is none.
+    """
+    kinds = [replace(kind, tasks=()) for kind in own.problem.kinds]
+    splits = [(a, b, share) for a, b in couples for share in SHARES]
+    parts = [part for a, b, share in splits for part in ((a, share), (b, 4 - share))]
+    new = [part for part in dict.fromkeys(parts) if part not in tries.parts]
+    asked = [(kinds[key[0]], own.shapes.first[key], share) for key, share in new]
+    half = replace(effort, deadline=effort.deadline - effort.left / 2)
+    tries.parts.update(zip(new, workers.each(_part, asked, half, jobs), strict=True))
+    fit, rounds = [], []
+    for a, b, share in splits:
+        one, other = tries.parts[a, share], tries.parts[b, 4 - share]
+        tries.shared[a, b, share] = None
+        if one and other:
+            fit.append((a, b, share))
+            rounds.append((kinds[a[0]], share, one, _second(other) if a == b else other))
+    tries.shared.update(zip(fit, workers.each(_together, rounds, effort, jobs), strict=True))
+
+
+def _part(asked: tuple[Kind, Task, int], effort: Effort) -> Found | None:
+    """The best for a task in so many quarters of a device, None where that is too little."""
+    kind, task, quarters = asked
+    room = kind.device_bytes * quarters // 4
+    try:
+        return best_of(Search(task, Links.of(kind.device), room, _OPS), effort)
+    except (Infeasible, NoPlanFound):
+        return None
+
+
+def _second(found: Found) -> Found:
+    """What was found, as if for another task of the shape."""
+    task = found.choice.costs.task
+    return _named(found, structs.replace(task, name=f"{task.name}-"))
+
+
+def _together(asked: tuple[Kind, int, Found, Found], effort: Effort) -> Shared | None:
+    kind, share, *both = asked
+    if effort.left <= 0:
+        return None
+    links, rounds = Links.of(kind.device), []
+    for found, quarters in zip(both, (share, 4 - share), strict=True):
+        room = kind.device_bytes * quarters // 4
+        rounds.append(Round(found.choice, links, room - found.choice.reserve_bytes))
+    either = Pair(*rounds), Pair(*rounds[::-1])
+    return Shared((both[0], both[1]), min(either, key=lambda pair: pair.period_us).program())
 
 
 def together(
-    problem: Problem, programs: dict[str, Program], segments: Sequence[Segment], effort: Effort
-) -> tuple[list[Together], list[Segment]]:
-    """The pairs that pay, and the segments with those pairs in place of their tasks."""
-    tasks = {task.name: task for task in problem.tasks}
-    tries = _Tries(problem, effort)
-    pairs: list[Together] = []
-    out: list[Segment] = []
-    lines: dict[int, list[Segment]] = {device: [] for device in range(problem.devices)}
-    for segment in sorted(segments, key=lambda s: s.start_us):
-        lines[segment.devices[0]].append(segment)
-    for device, line in lines.items():
-        whole = all(s.rounds == tasks[s.program].steps for s in line)
-        made = list(_line(tries, tasks, programs, line)) if whole else []
-        if not made:
-            out += line
-            continue
-        pairs += made
-        out += _laid(line, made, programs, device)
-    return pairs, sorted(out, key=lambda s: (s.start_us, s.devices))
+    tries: Tries, own: Own, couple: Couple, share: int, tasks: tuple[Task, Task], rounds: int
+) -> Together:
+    """What was built for two shapes, for tasks of these shapes as profiled on its kind, which
+    train so many rounds together."""
+    made = tries.shared[(*couple, share)]
+    if made is None:
+        raise ValueError(f"{tasks[0].name} and {tasks[1].name} have no program in common")
+    found = {task.name: _named(one, task) for one, task in zip(made.found, tasks, strict=True)}
+    olds = [one.choice.costs.task.name for one in made.found]
+    program = renamed(made.program, dict(zip(olds, found, strict=True)))
+    alone_us = sum(duration_us(own.of[key].program, rounds) for key in couple)
+    joint = Joint(program.name, duration_us(program, rounds), alone_us)
+    return Together(found, program, couple[0][0], joint)
 
 
-def _line(
-    tries: _Tries, tasks: dict[str, Task], programs: dict[str, Program], line: Sequence[Segment]
-) -> Iterator[Together]:
-    """Pairs of neighbours on one device, each task in one of them at most."""
-    taken: set[str] = set()
-    for left, right in pairwise(line):
-        names = left.program, right.program
-        if taken & set(names) or tries.effort.left <= 0:
-            continue
-        if not _promising(*(programs[name] for name in names)):
-            continue
-        alone_us = sum(duration_us(programs[name], tasks[name].steps) for name in names)
-        pair = _best(tries, tasks[names[0]], tasks[names[1]], alone_us)
-        if pair:
-            taken.update(names)
-            yield pair
+def apart(tries: Tries, own: Own, part: Part, task: Task) -> Together:
+    """What a task does by itself that shares a device at other times: the same, in all memory."""
+    found = tries.parts[part]
+    if found is None:
+        raise ValueError(f"{task.name} does not fit {part[1]} quarters of its device")
+    mine = _named(found, task)
+    made = rest(tries, own, part)
+    return Together({task.name: mine}, renamed(made, {made.name: task.name}), part[0][0])
 
 
-def _promising(one: Program, other: Program) -> bool:
-    """Whether the streams of both together leave room for a gain."""
-    loads = []
-    for stream in ("0.compute", "0.h2d", "0.d2h", "host.0"):
-        ops = [op for program in (one, other) for op in program.round if op.stream == stream]
-        loads.append(sum(op.end_us - op.start_us for op in ops))
-    alone = one.period_us + other.period_us
-    return max(loads) * _WORTH < alone * (_WORTH - 1)
+def rest(tries: Tries, own: Own, part: Part) -> Program:
+    """The program of a shape by itself, by the choice for a part of the memory."""
+    found = tries.parts[part]
+    if part not in tries.rests and found:
+        kind, choice = own.problem.kinds[part[0][0]], found.choice
+        room = kind.device_bytes - choice.reserve_bytes
+        tries.rests[part] = Round(choice, Links.of(kind.device), room).program()
+    return tries.rests[part]
 
 
-def _best(tries: _Tries, one: Task, other: Task, alone_us: int) -> Together | None:
-    """The pair's best shares of the memory, when they beat `alone_us`."""
-    best: Together | None = None
-    for quarters in _SHARES:
-        share = tries.problem.device_bytes * quarters // 4
-        pair = _tried(tries, one, other, share, alone_us)
-        if pair and pair.joint.joint_us < (best.joint.joint_us if best else alone_us):
-            best = pair
-        if tries.effort.left <= 0:
-            break
-    return best
-
-
-def _tried(tries: _Tries, one: Task, other: Task, share: int, alone_us: int) -> Together | None:
-    shared = tries.share(one, other, share)
-    if shared is None:
-        return None
-    program, common = shared.program, min(one.steps, other.steps)
-    place = int(other.steps > common)  # of the longer one
-    left = (one, other)[place].steps - common
-    us, rest = duration_us(program, common), None
-    if left:
-        key = shape_of(one), shape_of(other), share, place
-        rest = tries.rest(shared.found[place], key)
-        us += duration_us(rest, left)
-    found = {task.name: each for task, each in zip((one, other), shared.found, strict=True)}
-    joint = Joint(program.name, us, alone_us)
-    return Together(found, program, rest, common, left, joint)
-
-
-def _shared(problem: Problem, one: Task, other: Task, share: int, effort: Effort) -> _Shared | None:
-    links = Links.of(problem.device)
-    found, rounds = [], []
-    try:
-        for task, room in ((one, share), (other, problem.device_bytes - share)):
-            own = Effort(time.monotonic() + effort.left / 2, effort.seed)
-            found.append(Search(task, links, room, _OPS).best(own))
-            choice = found[-1].choice
-            rounds.append(Round(choice, links, room - choice.reserve_bytes))
-    except (Infeasible, NoPlanFound):
-        return None
-    return _Shared((found[0], found[1]), Pair(*rounds).program())
-
-
-def _named(shared: _Shared, one: Task, other: Task) -> _Shared:
-    """The same for tasks of the same shapes."""
-    olds = [found.choice.costs.task.name for found in shared.found]
-    if olds == [one.name, other.name]:
-        return shared
-    found = []
-    for old, task in zip(shared.found, (one, other), strict=True):
-        choice = replace(old.choice, costs=TaskCosts(task, old.choice.costs.microbatch))
-        program = renamed(old.program, {old.program.name: task.name})
-        found.append(Found(choice, program, 0, old.complete))
-    names = dict(zip(olds, (one.name, other.name), strict=True))
-    return _Shared((found[0], found[1]), renamed(shared.program, names))
-
-
-def _laid(
-    line: Sequence[Segment], pairs: Sequence[Together], programs: dict[str, Program], device: int
-) -> Iterator[Segment]:
-    """The device's segments one after the other, pairs where their first task was."""
-    of = {name: pair for pair in pairs for name in pair.found}
-    begin = 0
-    done: set[str] = set()
-    for segment in line:
-        pair = of.get(segment.program)
-        if pair is None:
-            runs = [(programs[segment.program], segment.rounds)]
-        elif pair.program.name in done:
-            continue
-        else:
-            done.add(pair.program.name)
-            runs = [(pair.program, pair.rounds)]
-            runs += [(pair.rest, pair.rest_rounds)] if pair.rest else []
-        for program, rounds in runs:
-            end = begin + duration_us(program, rounds)
-            yield Segment(program.name, (device,), rounds, begin, end)
-            begin = end
+def _named(found: Found, task: Task) -> Found:
+    """The same for a task of the same shape."""
+    old = found.choice.costs.task.name
+    if old == task.name:
+        return found
+    choice = replace(found.choice, costs=replace(found.choice.costs, task=task))
+    return Found(choice, renamed(found.program, {old: task.name}), 0, found.complete)

@@ -11,22 +11,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.problem import Policy
-from planner.queues import Piece, Work, listed
+from planner.queues import Devices, Piece, Work, listed
 
 _TURNS = 16  # of a task under lrtf
 
 
-def greedy(works: Sequence[Work], devices: int, policy: Policy, seed: int) -> list[Piece]:
+def greedy(works: Sequence[Work], devices: Devices, policy: Policy, seed: int) -> list[Piece]:
     """The pieces of all works as the policy takes them, in order of their start.
 
-    ValueError for gantry, which is not greedy.
+    devices: the kind of each. ValueError for gantry, which is not greedy.
     """
-    order = sorted(range(len(works)), key=lambda at: (-works[at].whole_us, works[at].task))
+    order = sorted(range(len(works)), key=lambda at: (-works[at].least_us, works[at].name))
     match policy:
         case "hydra":
-            return longest_remaining(works, devices, {work.task: 1 for work in works})
+            return longest_remaining(works, devices, {work.name: 1 for work in works})
         case "lrtf":
-            turns = {work.task: -(-work.rounds // _TURNS) for work in works}
+            turns = {work.name: -(-work.rounds // _TURNS) for work in works}
             return longest_remaining(works, devices, turns)
         case "lpt":
             return listed(works, order, devices)
@@ -36,34 +36,42 @@ def greedy(works: Sequence[Work], devices: int, policy: Policy, seed: int) -> li
     raise ValueError(f"policy {policy!r} is not greedy")
 
 
-def longest_remaining(works: Sequence[Work], devices: int, turns: dict[str, int]) -> list[Piece]:
-    """Longest remaining time first, on whichever device falls free, decided again after so many
-    rounds of a task. A task that is taken again by its device goes on in the same piece."""
-    left = {work.task: work.rounds for work in works}
-    of = {work.task: work for work in works}
-    free_at, ready_at = [0] * devices, dict.fromkeys(left, 0)
+def longest_remaining(
+    works: Sequence[Work], devices: Devices, turns: dict[str, int]
+) -> list[Piece]:
+    """Longest remaining time first (on the kind of device where it is shortest), on whichever
+    device falls free, decided again after so many rounds of a work. A work that is taken again by
+    its device goes on in the same piece."""
+    left = {work.name: work.rounds for work in works}
+    of = {work.name: work for work in works}
+    pace = {work.name: min(run.period_us for run in work.runs if run) for work in works}
+    free_at, ready_at = dict.fromkeys(range(len(devices)), 0), dict.fromkeys(left, 0)
     pieces: list[Piece] = []
-    current: list[int | None] = [None] * devices  # the piece each device is in
+    current: list[int | None] = [None] * len(devices)  # the piece each device is in
     while left:
-        device = min(range(devices), key=lambda d: (free_at[d], d))
-        now = free_at[device]
-        idle = [task for task in left if ready_at[task] <= now]
+        device = min(free_at, key=lambda d: (free_at[d], d))
+        now, kind = free_at[device], devices[device]
+        able = [name for name in left if of[name].runs[kind]]
+        if not able:
+            del free_at[device]  # what is left cannot run there
+            continue
+        idle = [name for name in able if ready_at[name] <= now]
         if not idle:
-            free_at[device] = min(ready_at[task] for task in left)
+            free_at[device] = min(ready_at[name] for name in able)
             current[device] = None
             continue
-        task = max(idle, key=lambda t: (left[t] * of[t].period_us, t))
-        rounds = min(turns[task], left[task])
+        name = max(idle, key=lambda n: (left[n] * pace[n], n))
+        rounds = min(turns[name], left[name])
         at = current[device]
-        if at is not None and pieces[at].task == task:
-            end = now + rounds * of[task].period_us
+        if at is not None and pieces[at].work == name:
+            end = now + of[name].us(kind, rounds) - of[name].us(kind, 0)
             pieces[at] = replace(pieces[at], rounds=pieces[at].rounds + rounds, end_us=end)
         else:
-            end = now + of[task].us(rounds)
+            end = now + of[name].us(kind, rounds)
             current[device] = len(pieces)
-            pieces.append(Piece(task, device, rounds, now, end))
-        ready_at[task] = free_at[device] = end
-        left[task] -= rounds
-        if not left[task]:
-            del left[task]
+            pieces.append(Piece(name, device, rounds, now, end))
+        ready_at[name] = free_at[device] = end
+        left[name] -= rounds
+        if not left[name]:
+            del left[name]
     return pieces

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import structs
 
-from profiles.schema import Device, Numerics, Profile, Task
+from profiles.schema import Device, Disk, Numerics, Profile, Task
 
 Policy = Literal["gantry", "hydra", "lrtf", "lpt", "random"]
 Objective = Literal["makespan", "completion"]
@@ -23,57 +23,25 @@ class Want:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """`devices` equal devices of the profile's first kind, each with `device_bytes` to use.
+class Kind:
+    """`count` equal devices, each with `device_bytes` to use, and the tasks as profiled on them.
 
-    taken_bytes: what each has beside that, for copies of all tasks' module buffers.
-    wants: of tasks that are to begin or end at some time, by name. segment_steps: most rounds of a
-    segment, None for as many as there are. link_groups: devices that share a link, all in groups of
-    one size; `device` has its part of the rates then, and `whole_link` all of them.
+    taken_bytes: what each has beside that, for copies of all tasks' module buffers. sharers: how
+    many devices are on one link; `device` has its part of the rates then, and `whole_link` all.
     """
 
+    name: str
     tasks: tuple[Task, ...]
     device: Device
-    devices: int
+    count: int
     device_bytes: int
-    host_bytes: int
-    estimated: bool = False  # times from formulas, not from measurements
-    numerics: Numerics = field(default_factory=Numerics)
     taken_bytes: int = 0
-    objective: Objective = "makespan"
-    wants: Mapping[str, Want] = field(default_factory=dict)
-    segment_steps: int | None = None
-    link_groups: tuple[tuple[int, ...], ...] = ()
+    sharers: int = 1
     whole_link: Device | None = None
 
-    @property
-    def unshared(self) -> Device:
-        """A device that has its link for itself, as one does while the others of its group rest."""
-        return self.whole_link or self.device
-
-    @property
-    def sharers(self) -> int:
-        """Devices on one link."""
-        return len(self.link_groups[0]) if self.link_groups else 1
-
-    def group_of(self, number: int) -> int | None:
-        """The link group of a device."""
-        return next((g for g, group in enumerate(self.link_groups) if number in group), None)
-
-    def sharing(self, groups: tuple[tuple[int, ...], ...], part: Device) -> "Problem":
-        """The same with devices in groups, each planned as `part` of what it is alone."""
-        return replace(self, link_groups=groups, device=part, whole_link=self.unshared)
-
-    @property
-    def plain(self) -> bool:
-        """Whether nothing but the makespan counts."""
-        return self.objective == "makespan" and not self.wants
-
     @classmethod
-    def of(
-        cls, profile: Profile, *, devices: int, device_bytes: int | None, host_bytes: int | None
-    ) -> "Problem":
-        """The profile's tasks on `devices` devices; budgets default to what the profile offers.
+    def of(cls, name: str, profile: Profile, count: int, device_bytes: int | None) -> "Kind":
+        """Devices like the profile's first; the budget defaults to what the profile offers.
 
         A CUDA device holds copies of the module buffers of all tasks all the time, so there they
         are taken from its budget and not from the reserve of the task that is training.
@@ -82,16 +50,102 @@ class Problem:
         if device.kind == "cuda":
             taken = sum(layer.buffer_bytes for task in tasks for layer in task.layers)
             tasks = tuple(map(_without_buffers, tasks))
-        return cls(
-            tasks,
-            device,
-            devices,
-            (device_bytes or device.usable_bytes) - taken,
-            host_bytes or profile.machine.host.usable_bytes,
-            profile.estimated,
-            profile.machine.numerics,
-            taken,
-        )
+        room = (device_bytes or device.usable_bytes) - taken
+        return cls(name, tasks, device, count, room, taken)
+
+    @property
+    def unshared(self) -> Device:
+        """A device that has its link for itself, as one does while the others of its group rest."""
+        return self.whole_link or self.device
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The same tasks on devices of one kind, or of several; devices are numbered kind by kind.
+
+    wants: of tasks that are to begin or end at some time, by name. segment_steps: most rounds of a
+    segment, None for as many as there are. link_groups: devices that share a link, if any do.
+    disk: where tasks wait that the host has no room for, if anywhere. done: steps of tasks that
+    were trained before, by name.
+    """
+
+    kinds: tuple[Kind, ...]
+    host_bytes: int
+    estimated: bool = False  # times from formulas, not from measurements
+    numerics: Numerics = field(default_factory=Numerics)
+    objective: Objective = "makespan"
+    wants: Mapping[str, Want] = field(default_factory=dict)
+    segment_steps: int | None = None
+    link_groups: tuple[tuple[int, ...], ...] = ()
+    disk: Disk | None = None
+    done: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, profile: Profile, *, devices: int, device_bytes: int | None, host_bytes: int | None
+    ) -> "Problem":
+        """The profile's tasks on `devices` devices; budgets default to what the profile offers."""
+        kind = Kind.of(profile.machine.devices[0].kind, profile, devices, device_bytes)
+        machine = profile.machine
+        room = host_bytes or machine.host.usable_bytes
+        estimated, numerics = profile.estimated, machine.numerics
+        return cls((kind,), room, estimated, numerics, disk=machine.host.disk)
+
+    @property
+    def only(self) -> Kind:
+        """The kind of all devices; ValueError where there are several, which `on` looks at one
+        by one."""
+        (kind,) = self.kinds
+        return kind
+
+    def on(self, kind: Kind) -> "Problem":
+        """The tasks on devices of this kind alone."""
+        return replace(self, kinds=(kind,), link_groups=())
+
+    def alike(self, **changes: Any) -> "Problem":
+        """The same with other values of its only kind."""
+        return replace(self, kinds=(replace(self.only, **changes),))
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """As profiled on the first kind; names, steps and bytes are those of every kind."""
+        return self.kinds[0].tasks
+
+    @property
+    def device(self) -> Device:
+        return self.only.device
+
+    @property
+    def device_bytes(self) -> int:
+        return self.only.device_bytes
+
+    @property
+    def taken_bytes(self) -> int:
+        return self.only.taken_bytes
+
+    @property
+    def devices(self) -> int:
+        """How many there are, of all kinds."""
+        return sum(kind.count for kind in self.kinds)
+
+    @property
+    def kind_of(self) -> tuple[int, ...]:
+        """For every device the place of its kind among the kinds."""
+        return tuple(at for at, kind in enumerate(self.kinds) for _ in range(kind.count))
+
+    def group_of(self, number: int) -> int | None:
+        """The link group of a device."""
+        return next((g for g, group in enumerate(self.link_groups) if number in group), None)
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether some task is evaluated."""
+        return any(task.evaluation for task in self.tasks)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing but the makespan counts."""
+        return self.objective == "makespan" and not self.wants
 
 
 def _without_buffers(task: Task) -> Task:

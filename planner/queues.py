@@ -3,46 +3,73 @@
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from planner.problem import Objective
 
 
-@dataclass(frozen=True)
-class Work:
-    """A task: a segment of n of its rounds lasts fixed_us + n * period_us.
+class Run(NamedTuple):
+    """On a kind of device: a segment of n rounds lasts fixed_us + n * period_us."""
 
-    It may not begin before start_us and should be done by deadline_us; weight: in the mean
-    completion time.
-    """
-
-    task: str
-    rounds: int
     fixed_us: int
     period_us: int
-    start_us: int = 0
-    deadline_us: int | None = None
-    weight: int = 1
 
     def us(self, rounds: int) -> int:
         return self.fixed_us + rounds * self.period_us
 
+
+@dataclass(frozen=True)
+class Work:
+    """Rounds to run: of one task, or of several that share a device.
+
+    runs: on each kind of device, None where it cannot run. It may not begin before start_us and
+    should be done by deadline_us; weight: in the mean completion time. Works that share a task
+    never run at the same time.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    rounds: int
+    runs: tuple[Run | None, ...]
+    start_us: int = 0
+    deadline_us: int | None = None
+    weight: int = 1
+
+    @classmethod
+    def of(cls, task: str, rounds: int, fixed_us: int, period_us: int) -> "Work":
+        """A task's work where all devices are alike."""
+        return cls(task, (task,), rounds, (Run(fixed_us, period_us),))
+
+    def us(self, kind: int, rounds: int) -> int:
+        """How long so many rounds last on a device of a kind where it can run."""
+        run = self.runs[kind]
+        if run is None:
+            raise ValueError(f"{self.name} cannot run on kind {kind}")
+        return run.fixed_us + rounds * run.period_us
+
+    def whole_us(self, kind: int) -> int:
+        """How long all of it lasts in one segment."""
+        return self.us(kind, self.rounds)
+
     @property
-    def whole_us(self) -> int:
-        return self.us(self.rounds)
+    def least_us(self) -> int:
+        """How long all of it lasts on the kind where it is shortest."""
+        return min(run.us(self.rounds) for run in self.runs if run)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rounds of a task in a row on one device."""
+    """Rounds of a work in a row on one device."""
 
-    task: str
+    work: str
     device: int
     rounds: int
     start_us: int
     end_us: int
 
 
+Devices = Sequence[int]  # the kind of each device
 Part = tuple[int, int]  # position of a work, and how many of its rounds
 Queue = tuple[Part, ...]
 Queues = tuple[Queue, ...]
@@ -56,38 +83,62 @@ class Score(NamedTuple):
     uneven: int
 
 
-def timed(works: Sequence[Work], queues: Queues) -> list[Piece]:
+class Ready:
+    """From when on each work may run, while pieces of it and of others that share a task are
+    laid one after the other."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._works = works
+        self._after: dict[str, int] = {}
+
+    def us(self, at: int) -> int:
+        """Of the work at this position."""
+        work, after = self._works[at], self._after
+        ready = work.start_us
+        for task in work.tasks:
+            if (us := after.get(task, 0)) > ready:
+                ready = us
+        return ready
+
+    def run(self, at: int, end_us: int) -> None:
+        """A piece of it ends then."""
+        for task in self._works[at].tasks:
+            self._after[task] = end_us
+
+
+def timed(works: Sequence[Work], queues: Queues, devices: Devices) -> list[Piece]:
     """When the parts run: a device takes the next one of its queue, and of several devices the
     one that can begin first. No task is in two places at once."""
     free = [0] * len(queues)
-    ready = [work.start_us for work in works]
+    ready = Ready(works)
     place = [0] * len(queues)
-    heads = [(ready[queue[0][0]], d) for d, queue in enumerate(queues) if queue]
+    heads = [(ready.us(queue[0][0]), d) for d, queue in enumerate(queues) if queue]
     heapq.heapify(heads)
     pieces = []
     while heads:
         told, device = heapq.heappop(heads)
         at, rounds = queues[device][place[device]]
-        start = max(free[device], ready[at])
+        start = max(free[device], ready.us(at))
         if start > told:  # its task was taken elsewhere meanwhile
             heapq.heappush(heads, (start, device))
             continue
-        end = start + works[at].us(rounds)
-        pieces.append(Piece(works[at].task, device, rounds, start, end))
-        free[device] = ready[at] = end
+        end = start + works[at].us(devices[device], rounds)
+        pieces.append(Piece(works[at].name, device, rounds, start, end))
+        free[device] = end
+        ready.run(at, end)
         place[device] += 1
         if place[device] < len(queues[device]):
             following = queues[device][place[device]][0]
-            heapq.heappush(heads, (max(end, ready[following]), device))
+            heapq.heappush(heads, (max(end, ready.us(following)), device))
     return pieces
 
 
 def queued(works: Sequence[Work], pieces: Iterable[Piece], devices: int) -> Queues:
-    """The queues that give such pieces."""
-    at = {work.task: index for index, work in enumerate(works)}
+    """The queues that give such pieces on so many devices."""
+    at = {work.name: index for index, work in enumerate(works)}
     queues: list[list[Part]] = [[] for _ in range(devices)]
     for piece in sorted(pieces, key=lambda p: (p.start_us, p.device)):
-        queues[piece.device].append((at[piece.task], piece.rounds))
+        queues[piece.device].append((at[piece.work], piece.rounds))
     return tuple(tuple(queue) for queue in queues)
 
 
@@ -96,32 +147,51 @@ def score(works: Sequence[Work], pieces: Sequence[Piece], objective: Objective) 
     ends: dict[str, int] = {}
     busy: dict[int, int] = {}
     for piece in pieces:
-        ends[piece.task] = max(ends.get(piece.task, 0), piece.end_us)
+        ends[piece.work] = max(ends.get(piece.work, 0), piece.end_us)
         busy[piece.device] = max(busy.get(piece.device, 0), piece.end_us)
     late = sum(
-        max(0, ends[work.task] - work.deadline_us) for work in works if work.deadline_us is not None
+        max(0, ends[work.name] - work.deadline_us) for work in works if work.deadline_us is not None
     )
     uneven = sum(end * end for end in busy.values())
     if objective == "makespan":
         return Score(late, makespan(pieces), uneven)
-    return Score(late, sum(work.weight * ends[work.task] for work in works), uneven)
+    return Score(late, sum(work.weight * ends[work.name] for work in works), uneven)
 
 
 def makespan(pieces: Sequence[Piece]) -> int:
     return max(piece.end_us for piece in pieces)
 
 
-def listed(works: Sequence[Work], order: Iterable[int], devices: int) -> list[Piece]:
-    """Whole tasks: the device that falls free first takes the first in `order` that may begin."""
-    waiting = list(order)
-    free = [(0, device) for device in range(devices)]
+def listed(works: Sequence[Work], order: Iterable[int], devices: Devices) -> list[Piece]:
+    """Whole works: the device that falls free first takes the first in `order` that may begin and
+    would not be done sooner on another; where there is none, the first goes where it is done
+    soonest."""
+    waiting, ready = list(order), Ready(works)
+    free: dict[int, list[tuple[int, int]]] = {kind: [] for kind in devices}
+    for device, kind in enumerate(devices):
+        free[kind].append((0, device))
     pieces = []
     while waiting:
-        now, device = heapq.heappop(free)
-        begin = max(now, min(works[at].start_us for at in waiting))
-        at = next(at for at in waiting if works[at].start_us <= begin)
+        (now, _), kind = min((line[0], kind) for kind, line in free.items())
+        begin = max(now, min(ready.us(at) for at in waiting))
+        able = (at for at in waiting if ready.us(at) <= begin)
+        first = next(able)
+        here = (at for at in chain([first], able) if _soonest(works[at], begin, free)[1] == kind)
+        at = next(here, first)
+        end, on = _soonest(works[at], begin, free)
         waiting.remove(at)
-        work, end = works[at], begin + works[at].whole_us
-        pieces.append(Piece(work.task, device, work.rounds, begin, end))
-        heapq.heappush(free, (end, device))
+        device = heapq.heappop(free[on])[1]
+        start = end - works[at].whole_us(on)
+        pieces.append(Piece(works[at].name, device, works[at].rounds, start, end))
+        heapq.heappush(free[on], (end, device))
+        ready.run(at, end)
     return pieces
+
+
+def _soonest(work: Work, begin: int, free: dict[int, list[tuple[int, int]]]) -> tuple[int, int]:
+    """When the whole work is done if it does not begin before `begin`, and on which kind."""
+    return min(
+        (max(begin, line[0][0]) + run.us(work.rounds), kind)
+        for kind, line in free.items()
+        if (run := work.runs[kind])
+    )

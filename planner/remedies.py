@@ -45,7 +45,7 @@ def remedies(
     if estimate and pays(estimate):
         yield Remedy(program.name, "h2d", faster.h2d.bytes_per_s, period_us(estimate))
     for batch in task.batches:
-        costs = TaskCosts(task, batch.microbatch)
+        costs = replace(choice.costs, microbatch=batch.microbatch)
         if costs.plannable and batch.microbatch != choice.costs.microbatch:
             estimate = _estimate(costs, links, size, effort)
             if estimate and pays(estimate):

@@ -37,6 +37,9 @@ def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> 
     times: Times = {}
     copies: dict[Direction, list[tuple[int, int]]] = {}
     tasks = {task.name: task for task in plan.tasks}
+    judges = {program.name for program in plan.programs if program.evaluates}
+    # Layers do less in eval mode, and no loss was measured by itself.
+    evaluating = {n for n, segment in enumerate(plan.segments) if segment.program in judges}
     for one, record in zip(happened(plan, log), log.ops, strict=True):
         predicted, actual = one.op.end_us - one.op.start_us, one.end_us - one.start_us
         name = parse_id(one.op.id)
@@ -45,7 +48,7 @@ def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> 
         place = one.stream.partition(".")[2]
         if place in _DIRECTIONS:
             copies.setdefault(_DIRECTIONS[place], []).append((predicted, actual))
-        elif name.kind in "FBU":
+        elif name.kind in "FBU" and record.segment not in evaluating:
             shard = tasks[name.task].shards[name.number]
             what = _timed(name.kind, shard, on_device=place == "compute")
             for layer in range(shard.first_layer, shard.end_layer):

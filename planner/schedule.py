@@ -1,64 +1,104 @@
 """When every task runs: segments of the tasks' programs, how near they are to the best schedule of
 these programs, and whether they keep the deadlines."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 from msgspec import structs
 
 from planner.configuration import Demand, configuration
 from planner.errors import Infeasible
+from planner.evaluation import share_us
 from planner.gangs import gang
 from planner.placement import place
 from planner.policies import greedy
 from planner.problem import Effort, Policy, Problem, Want
-from planner.queues import Work
+from planner.queues import Run, Work
 from plans.metrics import duration_us
 from plans.schema import Plan, Prediction, Program, Segment
 from profiles.units import show_us
 
+Programs = Mapping[str, Sequence[Program | None]]
+"""By the name of a work, its program on each kind of device; None where it cannot run."""
+
 
 def timetable(
-    problem: Problem, programs: Mapping[str, Program], policy: Policy, effort: Effort
+    problem: Problem, works: Sequence[Work], programs: Programs, policy: Policy, effort: Effort
 ) -> list[Segment]:
-    """Segments of one task each on one device each, in order of their start."""
-    works = works_of(problem, programs)
+    """Segments of one work each on one device each, in order of their start."""
     if policy == "gantry":
-        floor = _least_us(problem, programs.values(), effort)
-        pieces = place(works, problem.devices, floor, effort, problem.objective)
+        floor = _least_us(problem, _by_kind(programs), effort)
+        pieces = place(works, problem.kind_of, floor, effort, problem.objective)
     else:
-        pieces = greedy(works, problem.devices, policy, effort.seed)
-    return [Segment(p.task, (p.device,), p.rounds, p.start_us, p.end_us) for p in pieces]
+        pieces = greedy(works, problem.kind_of, policy, effort.seed)
+    kinds, segments = problem.kind_of, []
+    for piece in pieces:
+        program = programs[piece.work][kinds[piece.device]]
+        name = program.name if program else piece.work
+        when = piece.start_us, piece.end_us
+        segments.append(Segment(name, (piece.device,), piece.rounds, *when))
+    return segments
 
 
-def works_of(problem: Problem, programs: Mapping[str, Program]) -> list[Work]:
-    """How long each task takes with its own program, and what is wanted of it."""
+def works_of(
+    problem: Problem, programs: Programs, evaluates: Mapping[str, Program] = MappingProxyType({})
+) -> list[Work]:
+    """How long each task takes with its own programs, and what is wanted of it. evaluates: by the
+    name of a program the one that evaluates its task, whose time each of its rounds has a share of.
+    """
+    works = []
+    for task in problem.tasks:
+        work, own = work_of(problem, task.name, programs[task.name], task.steps), task.evaluation
+        if own:
+            runs = tuple(
+                run._replace(period_us=run.period_us + share_us(own, p, evaluates[p.name]))
+                if run and p
+                else None
+                for run, p in zip(work.runs, programs[task.name], strict=True)
+            )
+            work = replace(work, runs=runs)
+        works.append(work)
+    return works
+
+
+def work_of(problem: Problem, name: str, programs: Sequence[Program | None], rounds: int) -> Work:
+    """So many rounds of programs that do the same on different kinds of devices."""
+    tasks = next(program.tasks for program in programs if program)
+    want = problem.wants.get(name, Want())
+    runs = tuple(_run(program) if program else None for program in programs)
+    return Work(name, tasks, rounds, runs, want.start_us, want.deadline_us, want.weight)
+
+
+def _run(program: Program) -> Run:
+    return Run(duration_us(program, 1) - program.period_us, program.period_us)
+
+
+def _by_kind(programs: Programs) -> list[tuple[int, Program]]:
+    """All programs, each with the place of its kind among the kinds."""
     return [
-        _work(programs[task.name], task.steps, problem.wants.get(task.name, Want()))
-        for task in problem.tasks
+        (kind, program)
+        for each in programs.values()
+        for kind, program in enumerate(each)
+        if program
     ]
 
 
-def _work(program: Program, steps: int, want: Want) -> Work:
-    fixed = duration_us(program, 1) - program.period_us
-    times = want.start_us, want.deadline_us, want.weight
-    return Work(program.name, steps, fixed, program.period_us, *times)
-
-
-def _least_us(problem: Problem, programs: Iterable[Program], effort: Effort) -> int:
-    """What no schedule of these programs is shorter than."""
+def _least_us(problem: Problem, programs: Iterable[tuple[int, Program]], effort: Effort) -> int:
+    """What no schedule of these programs, each with its kind, is shorter than."""
     steps = {task.name: task.steps for task in problem.tasks}
-    kind = problem.device.kind
     starts = {name: want.start_us for name, want in problem.wants.items()}
-    demand = Demand(steps, {kind: problem.devices}, starts)
-    return configuration(demand, [gang(one, kind, steps) for one in programs], effort).us
+    demand = Demand(steps, {kind.name: kind.count for kind in problem.kinds}, starts)
+    gangs = [gang(program, problem.kinds[kind].name, steps) for kind, program in programs]
+    return configuration(demand, gangs, effort).us
 
 
-def configured(
-    problem: Problem, plan: Plan, programs: Mapping[str, Program], effort: Effort
-) -> Prediction:
+def configured(problem: Problem, plan: Plan, programs: Programs, effort: Effort) -> Prediction:
     """The plan's prediction with the bound on schedules of its programs and of the tasks' own."""
-    every = {program.name: program for program in plan.programs}
-    least = _least_us(problem, [*every.values(), *programs.values()], effort)
+    kinds, named = problem.kind_of, {program.name: program for program in plan.programs}
+    at = {segment.program: kinds[segment.devices[0]] for segment in plan.segments}
+    every = [(at[name], program) for name, program in named.items() if not program.evaluates]
+    least = _least_us(problem, [*every, *_by_kind(programs)], effort)
     return structs.replace(plan.prediction, configuration_us=least)
 
 

@@ -24,6 +24,7 @@ from planner.problem import Effort
 from planner.rounding import rounded
 from planner.rounds import Round
 from planner.terms import Terms
+from planner.ties import untied
 from plans.metrics import duration_us
 from plans.schema import Program
 from profiles.schema import Task
@@ -61,18 +62,25 @@ class Found:
 @dataclass(eq=False)
 class Search:
     """One task, one kind of device. ops: how many are simulated at most, `OPS`. taken_bytes: what
-    the device has beside `device_bytes`, for budgets in messages."""
+    the device has beside `device_bytes`, for budgets in messages. apart: tied layers may lie in
+    several shards."""
 
     task: Task
     links: Links
     device_bytes: int
     ops: int = OPS
     taken_bytes: int = 0
+    apart: bool = False
     tried: int = 0
+    plain: bool = False  # whether plain training was found to be good enough
 
     @cached_property
     def points(self) -> list[int]:
-        return cut_points(layer_graph(self.task))
+        return cut_points(layer_graph(untied(self.task) if self.apart else self.task))
+
+    @cached_property
+    def _sizes(self) -> list[TaskCosts]:
+        return sizes(self.task, apart=self.apart)
 
     def best(self, effort: Effort) -> Found:
         """The candidate with the shortest period.
@@ -82,6 +90,7 @@ class Search:
         if effort.left <= 0:
             raise self._late()
         ends = self._plain_training()
+        self.plain = bool(ends)
         if not ends:
             short = self._improved(list(self._starts(effort)), _STARTS, effort)
             ends = [*self._improved(short, _BETTER, effort), *short]
@@ -107,9 +116,11 @@ class Search:
 
     def _plain_training(self) -> list[Round]:
         """Where everything fits and computes nearly all the time, nothing needs to move."""
-        plain = [self._whole(costs) for costs in sizes(self.task)]
+        if self.apart:
+            return []
+        plain = [self._whole(costs) for costs in self._sizes]
         found = [made for made in plain if made]
-        least = min(costs.least_us for costs in sizes(self.task))
+        least = min(costs.least_us for costs in self._sizes)
         if len(found) == len(plain) and min(map(score, found))[0] - least <= least // _WORTH:
             return found
         return []
@@ -126,7 +137,7 @@ class Search:
     def _rounds(self, effort: Effort) -> Iterator[Round]:
         roots: list[Terms] = []
         fits = False
-        for costs in sizes(self.task):
+        for costs in self._sizes:
             for made in self._simple(costs):
                 fits = True
                 yield made
@@ -274,7 +285,7 @@ class Search:
         needs, _, made = min(
             (
                 (choice.reserve_bytes + made.slab.bytes, choice.costs.microbatch, made)
-                for costs in sizes(self.task)
+                for costs in self._sizes
                 for cuts in dict.fromkeys(self._cuts(costs))
                 for choice in self._plain(costs, cuts)
                 for made in (Round(choice, self.links, 0),)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from planner.diagnosis import diagnosis
+from planner.traffic import traffic
 from plans.schema import Device, Op, Plan, Program, Shard, Task
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
@@ -24,7 +25,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
     program."""
     sections = (
         [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{_marks(plan)}"],
-        ["devices", *_indented(_devices(plan))],
+        ["devices", *_indented(_devices(plan)), *_disk(plan)],
         ["tasks", *(line for task in plan.tasks for line in _task(task))],
         ["segments", *_segments(plan)],
         ["bounds", *_indented(_bounds(plan))],
@@ -37,9 +38,8 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
 
 def _marks(plan: Plan) -> str:
     """How the plan's times came about, where they are not those of measured hardware."""
-    emulated = any(device.emulation for device in plan.devices)
-    marks = [("emulated", emulated), ("estimated, not measured", plan.estimated)]
-    return "".join(f" ({mark})" for mark, holds in marks if holds)
+    marks = [plan.emulated, "estimated, not measured" if plan.estimated else ""]
+    return "".join(f" ({mark})" for mark in marks if mark)
 
 
 def _result(plan: Plan) -> str:
@@ -77,8 +77,21 @@ def _devices(plan: Plan) -> list[tuple[str, ...]]:
     return rows
 
 
+def _disk(plan: Plan) -> list[str]:
+    """What the disk does, if there is anything to do for it."""
+    if plan.disk is None:
+        return []
+    told = traffic(plan)
+    busy = told.busy_us / max(plan.prediction.makespan_us, 1)
+    return [
+        f"  disk: {told.tasks} task(s) wait there at times in {show_bytes(plan.disk.bytes)}; "
+        f"{show_bytes(told.written_bytes)} written, {show_bytes(told.read_bytes)} read, "
+        f"{busy:.1%} busy; segments wait {show_us(told.waits_us)} for it"
+    ]
+
+
 def _kind(device: Device) -> str:
-    return f"{device.kind}, emulated" if device.emulation else device.kind
+    return f"{device.kind}, {device.emulation.words}" if device.emulation else device.kind
 
 
 def _task(task: Task) -> list[str]:
@@ -105,9 +118,10 @@ def _task(task: Task) -> list[str]:
 
 
 def _numbers(task: Task) -> str:
-    """What is not plain about how a task computes."""
+    """What is not plain about how and when a task computes."""
     precision = f", {task.precision}" if task.precision != "fp32" else ""
-    return precision + (", updates wait for all norms" if task.norm_bytes else "")
+    norms = ", updates wait for all norms" if task.norm_bytes else ""
+    return precision + norms + (f", not before {show_us(task.start_us)}" if task.start_us else "")
 
 
 def _alike(shard: Shard) -> tuple[bool, str, str, int]:

@@ -74,11 +74,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All rows, line by line, budgets ascending; whether times are formulas' or emulated ones."""
+    """All rows, line by line, budgets ascending; whether times are formulas', and how they are
+    emulated (nothing: not at all)."""
 
     rows: tuple[Row, ...]
     estimated: bool
-    emulated: bool
+    emulated: str
 
 
 def sweep(
@@ -108,8 +109,7 @@ def sweep(
                 found.append(_row(changed, line, budget, setting))
                 bar.update()
             rows += judged(found[:-1], found[-1])
-    emulated = any(device.emulation for device in profile.machine.devices)
-    return Sweep(tuple(rows), profile.estimated, emulated)
+    return Sweep(tuple(rows), profile.estimated, profile.emulated)
 
 
 def in_memory_bytes(profile: Profile) -> int:

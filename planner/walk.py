@@ -87,8 +87,12 @@ class Walk:
         reads = {f"param{k}": buffer for k in block for buffer in self._param(k, "F").values()}
         writes = {f"grad{k}": f"0/s{k}.grad" for k in block if self.shards[k].grad_bytes}
         writes |= {f"x{k}": f"0/x{k}" for k in block[1:]}
+        for k in block:
+            reads |= self._tied(k)
         for m in self.parts:
             reads[f"x.{m}"] = self._input(self.bottom, m, "F")
+            if any(self.shards[k].tie for k in block):
+                writes[f"tie.{m}"] = self._at("tie", m)
         us, name = count * self.choice.turn_us, self._name(self.bottom, "F", 999)
         return entry(us, name, "0.compute", reads=reads, writes=writes)
 
@@ -148,6 +152,18 @@ class Walk:
         again = sweep == "B" and self.modes[k].params == "streamed" and k < self.last
         return {"param": f"0/s{k}.{'again' if again else 'param'}"}
 
+    def _tied(self, k: int) -> dict[str, str]:
+        """The parameters of another shard that this one uses as well."""
+        holds = self.shards[k].tie == "holder"
+        return {"tied": f"0/s{self.choice.owner}.param"} if holds else {}
+
+    def _tie(self, k: int, m: int) -> tuple[dict[str, str], dict[str, str]]:
+        """What B reads and writes of the gradients that wait for the owner's backward."""
+        at = {"tie": self._at("tie", m)}
+        if not self.shards[k].tie:
+            return {}, {}
+        return {} if k == self.choice.top else at, {} if k == self.choice.owner else at
+
     def _input(self, k: int, m: int, sweep: str) -> str:
         if not k:
             return self._at("batch", m)
@@ -171,7 +187,7 @@ class Walk:
             us,
             self._name(k, "F", m),
             "0.compute",
-            reads=self._param(k, "F") | {source: self._input(k, m, "F")},
+            reads=self._param(k, "F") | self._tied(k) | {source: self._input(k, m, "F")},
             writes=writes,
             transient_bytes=transient,
         )
@@ -187,12 +203,13 @@ class Walk:
             reads["saved"] = self._ring(f"a{k}b", m)
         grad = {"grad": f"0/s{k}.grad"} if cost.grad_bytes else {}
         graph = mode.activations != "recompute"
+        given, handed = self._tie(k, m)
         return entry(
             each * self.choice.backward_us(k),
             self._name(k, "B", m),
             "0.compute",
-            reads=reads | (grad if m else {}),
-            writes=grad | ({"dx": self._input(k, m, "B")} if k else {}),
+            reads=reads | self._tied(k) | given | (grad if m else {}),
+            writes=grad | handed | ({"dx": self._input(k, m, "B")} if k else {}),
             transient_bytes=cost.graph_transient_bytes if graph else cost.backward_transient_bytes,
         )
 

@@ -10,7 +10,7 @@ from planner.moments import (
     known_task,
     place,
     program_of,
-    programs_of,
+    training,
 )
 from plans.metrics import phase_starts
 from plans.runlog import RunLog
@@ -47,7 +47,7 @@ def of_task(plan: Plan, task: str, step: int | None = None) -> Zoom:
     FormatError when the plan has no such task or step.
     """
     known_task(plan, task)
-    names = programs_of(plan, task)
+    names = training(plan, task)
     mine = [index for index, segment in enumerate(plan.segments) if segment.program in names]
     if step is None:
         index = longest(plan, mine)

@@ -11,15 +11,20 @@ fp32, plain SGD.
     w3     12 vision transformers of 24 to 110 layers, batch 128 and 256, 5 epochs; 8 GPUs
     w4     one GPT of 250 layers as wide as GPT-2 XL, batch 1; 1 GPU
     scale  2,000 tasks of four small models on 1,000 GPUs
-    tiny   100 cases of unit tasks against an integer program over every instant
+    tiny   200 cases of unit tasks against an integer program over every instant
+
+`--curve` prints instead how build time and memory grow with tasks (of the four small models, one
+to three days each) and GPUs, each build in a process of its own.
 """
 
 import argparse
+import multiprocessing
 import random
 import resource
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -44,6 +49,12 @@ GPU = "v100-16"
 TOKENS, EPOCH_IMAGES = 2_400_000, 50_000
 DEPTHS = (24, 32, 38, 54, 80, 110)
 DAY_US = 86_400_000_000
+CURVE = (
+    *((1, tasks) for tasks in (1, 12, 100)),
+    *((8, tasks) for tasks in (1, 12, 100, 2_000)),
+    *((64, tasks) for tasks in (12, 100, 2_000)),
+    *((1_000, tasks) for tasks in (100, 2_000)),
+)  # GPUs and tasks
 SCALE_MODELS = ("gpt2", "gpt2-medium", "bert-base", "vit-b")
 
 _XL = MODELS["gpt2-xl"]
@@ -105,7 +116,7 @@ def scale(devices: int = 1_000, tasks: int = 2_000, seed: int = 0) -> Problem:
         shape = index % len(asked.tasks)
         steps = rng.randint(DAY_US, 3 * DAY_US) // step_us[shape]
         many.append(structs.replace(asked.tasks[shape], name=f"t{index}", steps=steps))
-    return replace(asked, tasks=tuple(many))
+    return asked.alike(tasks=tuple(many))
 
 
 def _problem(devices: int, entries: Iterable[Entry]) -> Problem:
@@ -156,8 +167,8 @@ def solve(name: str, problem: Problem, seconds: float, jobs: int) -> Row:
 
 def baseline_us(problem: Problem) -> int:
     """The makespan of policy hydra, whose plans have a segment for nearly every minibatch."""
-    programs = {answer.program.name: answer.program for answer in baselines(problem)}
-    return makespan(greedy(works_of(problem, programs), problem.devices, "hydra", 0))
+    programs = {answer.program.name: (answer.program,) for answer in baselines(problem)}
+    return makespan(greedy(works_of(problem, programs), problem.kind_of, "hydra", 0))
 
 
 def line(row: Row) -> str:
@@ -175,6 +186,37 @@ def line(row: Row) -> str:
         f"segments {segments}  plan {size:.1f} MB  peak {peak:.2f} GB  "
         f"built in {row.seconds:.1f} s ({status})"
     )
+
+
+def curve(jobs: int, seconds: float) -> Iterator[str]:
+    """A table: how long the build takes, and the most memory that it takes."""
+    yield "| GPUs | tasks | gap | segments | plan MB | s | of processor time | peak GB |"
+    yield "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for devices, tasks in CURVE:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            yield pool.submit(_point, devices, tasks, jobs, seconds).result()
+
+
+def _point(devices: int, tasks: int, jobs: int, seconds: float) -> str:
+    """A row of the curve."""
+    problem, begun = scale(devices, tasks), _processor_seconds()
+    row = solve("curve", problem, seconds, jobs)
+    used = _processor_seconds() - begun
+    told = row.plan.prediction
+    gap = 1 - told.configuration_us / told.makespan_us
+    size = len(pretty(row.plan)) / 1e6
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    cut = "" if row.plan.solver.status == "complete" else f" ({row.plan.solver.status})"
+    return (
+        f"| {devices} | {tasks} | {gap:.3%} | {len(row.plan.segments)} | {size:.1f} | "
+        f"{row.seconds:.1f}{cut} | {used:.1f} | {peak:.2f} |"
+    )
+
+
+def _processor_seconds() -> float:
+    """Of this process and those it has waited for."""
+    spent = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in spent)
 
 
 def tiny_cases(seeds: int) -> Iterator[str]:
@@ -198,8 +240,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", choices=names, help="repeat it for several")
     parser.add_argument("--jobs", type=console.whole(1, 64), default=1)
     parser.add_argument("--time-limit", type=console.seconds, default=60.0, metavar="SECONDS")
+    parser.add_argument("--curve", action="store_true", help="how build time and memory grow")
     parser.add_argument("--seeds", type=console.whole(1, 1000), default=20, help="of tiny cases")
     options = parser.parse_args(arguments)
+    if options.curve:
+        for told in curve(options.jobs, options.time_limit):
+            print(told, flush=True)
+        return 0
     for name in options.only or names:
         if name == "tiny":
             for told in tiny_cases(options.seeds):

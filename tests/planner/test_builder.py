@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from planner import Infeasible, NoPlanFound, Problem, build
+from planner import Infeasible, NoPlanFound, Problem, answers, build, search
 from planner.problem import Policy
 from plans.schema import Plan
 from profiles import synthetic
 from profiles.codec import pretty
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 HASH = "0" * 64
 
@@ -84,15 +86,57 @@ def test_gantry_is_never_slower_than_the_baseline(seed: int) -> None:
 @given(st.integers(0, 10**6))
 def test_the_smallest_budget_named_is_the_smallest(seed: int) -> None:
     """With the budget that the message names a plan exists; with one byte less none does."""
-    asked = replace(problem(seed), device_bytes=1)
-    asked = replace(asked, tasks=asked.tasks[:1])
+    asked = problem(seed).alike(device_bytes=1)
+    asked = asked.alike(tasks=asked.tasks[:1])
     with pytest.raises(Infeasible) as caught:
         build(asked, profile_sha256=HASH)
     smallest = int(str(caught.value).rsplit(" ", 1)[1])
     with pytest.raises(Infeasible):
-        build(replace(asked, device_bytes=smallest - 1), profile_sha256=HASH)
-    plan = build(replace(asked, device_bytes=smallest), profile_sha256=HASH)
+        build(asked.alike(device_bytes=smallest - 1), profile_sha256=HASH)
+    plan = build(asked.alike(device_bytes=smallest), profile_sha256=HASH)
     assert max(device.peak_bytes for device in plan.prediction.devices) <= smallest
+
+
+@pytest.mark.parametrize("policy", ["gantry", "hydra"])
+def test_the_budget_named_does_for_all_tasks(policy: Policy) -> None:
+    """Not only for the first that does not fit."""
+    sizes = [1 << 12, 1 << 14, 1 << 13]
+    tasks = [synthetic.task(f"t{n}", layers=2, param_bytes=size) for n, size in enumerate(sizes)]
+    asked = Problem.of(
+        synthetic.profile(*tasks, usable_bytes=1), devices=1, device_bytes=None, host_bytes=None
+    )
+    with pytest.raises(Infeasible, match="t1") as caught:
+        build(asked, profile_sha256=HASH, policy=policy)
+    assert build(
+        asked.alike(device_bytes=caught.value.smallest), profile_sha256=HASH, policy=policy
+    )
+
+
+def test_the_host_memory_named_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the full search would update on the host, which takes room for gradients there,
+    what the first look updated on the device."""
+    monkeypatch.setattr(answers, "_QUICK", 100)
+    monkeypatch.setattr(answers, "OPS", 3_000)
+    tasks = [
+        synthetic.task(
+            name,
+            layers=2,
+            seed=3,
+            steps=30,
+            batch=1,
+            param_bytes=1 << 14,
+            boundary_bytes=1 << 10,
+            forward_us=100,
+        )
+        for name in ("t0", "t1")
+    ]
+    profile = synthetic.profile(*tasks, usable_bytes=140 << 10, bytes_per_s=2 * 10**8)
+    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=1)
+    with pytest.raises(Infeasible, match="--host-memory that would do") as caught:
+        build(asked, profile_sha256=HASH)
+    smallest = caught.value.smallest
+    plan = build(replace(asked, host_bytes=smallest), profile_sha256=HASH)
+    assert plan.host.bytes <= smallest
 
 
 def test_same_inputs_give_the_same_bytes() -> None:
@@ -135,8 +179,9 @@ def test_a_layer_of_unknown_randomness_keeps_the_batch_whole() -> None:
     assert build(asked, profile_sha256=HASH).tasks[0].microbatches == 1
 
 
-def test_a_limit_that_ends_the_search_leaves_a_plan() -> None:
+def test_a_limit_that_ends_the_search_leaves_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was found by then, and the plan says so."""
+    monkeypatch.setattr(answers, "OPS", search.OPS)  # more than a second is enough for
     task = synthetic.task(
         "a",
         layers=32,

@@ -1,6 +1,7 @@
 """The configuration program against what is known and against timetables."""
 
 import time
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -24,24 +25,24 @@ def effort() -> Effort:
 
 works = st.lists(
     st.builds(
-        lambda rounds, fixed, period: Work("", rounds, fixed, period),
+        lambda rounds, fixed, period: Work.of("", rounds, fixed, period),
         st.integers(1, 30),
         st.integers(0, 20),
         st.integers(1, 10**6),
     ),
     min_size=1,
     max_size=6,
-).map(lambda ws: [Work(f"t{i}", w.rounds, w.fixed_us, w.period_us) for i, w in enumerate(ws)])
+).map(lambda ws: [replace(w, name=f"t{i}", tasks=(f"t{i}",)) for i, w in enumerate(ws)])
 
 
 def alone(work: Work, devices: int = 1) -> Gang:
     """The task by itself."""
-    return Gang(work.task, (work.task,), "cpu", devices, work.rounds, work.whole_us)
+    return Gang(work.name, work.tasks, "cpu", devices, work.rounds, work.whole_us(0))
 
 
 def least_us(asked: list[Work], devices: int, *gangs: Gang) -> int:
     """The bound for these works, each alone, and these gangs besides."""
-    demand = Demand({w.task: w.rounds for w in asked}, {"cpu": devices})
+    demand = Demand({w.name: w.rounds for w in asked}, {"cpu": devices})
     return configuration(demand, [*map(alone, asked), *gangs], effort()).us
 
 
@@ -50,7 +51,7 @@ def test_single_devices_end_with_the_longest_task_or_the_even_share(
     asked: list[Work], devices: int
 ) -> None:
     """With gangs of one device the optimum is known, and the bound is exact."""
-    whole = [work.whole_us for work in asked]
+    whole = [work.whole_us(0) for work in asked]
     assert least_us(asked, devices) == max(*whole, -(-sum(whole) // devices))
 
 
@@ -58,9 +59,9 @@ def test_single_devices_end_with_the_longest_task_or_the_even_share(
 def test_no_timetable_is_below_the_bound(asked: list[Work], devices: int) -> None:
     """Neither the planner's nor a greedy one, whatever it costs to enter and leave."""
     bound = least_us(asked, devices)
-    assert makespan(place(asked, devices, bound, effort())) >= bound
+    assert makespan(place(asked, (0,) * devices, bound, effort())) >= bound
     for policy in ("lrtf", "lpt", "random"):
-        assert makespan(greedy(asked, devices, policy, 0)) >= bound
+        assert makespan(greedy(asked, (0,) * devices, policy, 0)) >= bound
 
 
 @given(works, st.integers(1, 5))
@@ -71,7 +72,7 @@ def test_one_more_device_never_raises_the_bound(asked: list[Work], devices: int)
 
 def test_a_pair_that_trains_faster_together_lowers_the_bound() -> None:
     """Two tasks of 1,000 µs that take 1,200 µs in one program, on one device."""
-    asked = [Work(name, 10, 0, 100) for name in "ab"]
+    asked = [Work.of(name, 10, 0, 100) for name in "ab"]
     pair = Gang("a+b", ("a", "b"), "cpu", 1, 10, 1200)
     assert least_us(asked, 1) == 2000
     assert least_us(asked, 1, pair) == 1200
@@ -81,7 +82,7 @@ def test_a_pair_that_trains_faster_together_lowers_the_bound() -> None:
 def test_a_wide_gang_runs_while_it_pays() -> None:
     """On two devices a task takes 600 µs instead of 1,000. On two devices two such tasks do best
     alone, on three each runs wide for five eighths of its steps."""
-    asked = [Work(name, 10, 0, 100) for name in "ab"]
+    asked = [Work.of(name, 10, 0, 100) for name in "ab"]
     wide = [Gang(f"{name}-wide", (name,), "cpu", 2, 10, 600) for name in "ab"]
     assert least_us(asked[:1], 2, wide[0]) == 600
     assert least_us(asked, 2, *wide) == 1000
@@ -98,15 +99,17 @@ def test_two_kinds_of_devices_share_the_work() -> None:
 
 def test_a_task_that_begins_late_ends_late() -> None:
     """Its earliest start and its own time."""
-    asked = [Work("a", 10, 0, 10), Work("b", 10, 0, 1)]
-    demand = Demand({w.task: w.rounds for w in asked}, {"cpu": 2}, {"b": 500})
+    asked = [Work.of("a", 10, 0, 10), Work.of("b", 10, 0, 1)]
+    demand = Demand({w.name: w.rounds for w in asked}, {"cpu": 2}, {"b": 500})
     assert configuration(demand, list(map(alone, asked)), effort()).us == 510
 
 
 def test_a_task_without_a_gang_is_named() -> None:
     """Nothing could train it."""
     with pytest.raises(ValueError, match="no gang trains b"):
-        configuration(Demand({"a": 1, "b": 1}, {"cpu": 1}), [alone(Work("a", 1, 0, 1))], effort())
+        configuration(
+            Demand({"a": 1, "b": 1}, {"cpu": 1}), [alone(Work.of("a", 1, 0, 1))], effort()
+        )
 
 
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=4), st.integers(1, 40))

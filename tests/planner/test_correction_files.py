@@ -13,6 +13,8 @@ from planner import corrections
 from plans.runlog import encode
 from profiles.schema import Profile
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 QUICK = ("--policy", "hydra")  # where any plan will do
 
 

@@ -25,6 +25,8 @@ from profiles import synthetic
 from profiles.errors import FormatError
 from profiles.schema import Emulation, Profile, Rate
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 HASH = "0" * 64
 PPM = 1_000_000
 

@@ -12,6 +12,8 @@ from plans import violations
 from plans.schema import Plan
 from profiles import synthetic
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 LIMIT = 120
 
 

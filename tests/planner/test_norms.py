@@ -12,6 +12,8 @@ from profiles import synthetic
 from profiles.check import violations
 from profiles.schema import Numerics, Profile
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 HASH = "0" * 64
 CASES = ((3, 1), (6, 50), (8, 1), (100, 50))  # MiB of the device, slowness of the host
 

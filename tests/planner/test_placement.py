@@ -10,23 +10,23 @@ from hypothesis import strategies as st
 
 from planner.placement import place
 from planner.problem import Effort
-from planner.queues import Piece, Work, listed, makespan, queued, score, timed
+from planner.queues import Piece, Run, Work, listed, makespan, queued, score, timed
 
 works = st.lists(
     st.builds(
-        lambda rounds, fixed, period: Work("", rounds, fixed, period),
+        lambda rounds, fixed, period: Work.of("", rounds, fixed, period),
         st.integers(1, 30),
         st.integers(0, 20),
         st.integers(1, 50),
     ),
     min_size=1,
     max_size=5,
-).map(lambda ws: [Work(f"t{i}", w.rounds, w.fixed_us, w.period_us) for i, w in enumerate(ws)])
+).map(lambda ws: [replace(w, name=f"t{i}", tasks=(f"t{i}",)) for i, w in enumerate(ws)])
 
 
 def placed(asked: list[Work], devices: int) -> list[Piece]:
-    floor = max(work.rounds * work.period_us for work in asked)
-    return place(asked, devices, floor, Effort(time.monotonic() + 10, 0))
+    floor = max(work.us(0, work.rounds) - work.us(0, 0) for work in asked)
+    return place(asked, (0,) * devices, floor, Effort(time.monotonic() + 10, 0))
 
 
 @given(works, st.integers(1, 3))
@@ -34,11 +34,11 @@ def test_pieces_are_whole_and_never_in_two_places(asked: list[Work], devices: in
     """All rounds run, each piece as long as it must, devices and tasks one piece at a time."""
     pieces = placed(asked, devices)
     for work in asked:
-        mine = [p for p in pieces if p.task == work.task]
+        mine = [p for p in pieces if p.work == work.name]
         assert sum(p.rounds for p in mine) == work.rounds
-        assert all(p.end_us - p.start_us == work.us(p.rounds) for p in mine)
+        assert all(p.end_us - p.start_us == work.us(0, p.rounds) for p in mine)
     for left, right in ((a, b) for a in pieces for b in pieces if a is not b):
-        if left.task == right.task or left.device == right.device:
+        if left.work == right.work or left.device == right.device:
             assert left.end_us <= right.start_us or right.end_us <= left.start_us
     assert [p.start_us for p in pieces] == sorted(p.start_us for p in pieces)
 
@@ -48,7 +48,7 @@ def test_no_assignment_of_whole_tasks_is_shorter(asked: list[Work], devices: int
     """All ways to put whole tasks on devices, tried one by one."""
     best = min(
         max(
-            sum(w.whole_us for w, d in zip(asked, where, strict=True) if d == device)
+            sum(w.whole_us(0) for w, d in zip(asked, where, strict=True) if d == device)
             for device in range(devices)
         )
         for where in product(range(devices), repeat=len(asked))
@@ -58,7 +58,7 @@ def test_no_assignment_of_whole_tasks_is_shorter(asked: list[Work], devices: int
 
 def test_three_equal_tasks_on_two_devices_are_wrapped() -> None:
     """One task changes devices in the middle, and no device idles."""
-    pieces = placed([Work(f"t{i}", 100, 0, 10) for i in range(3)], 2)
+    pieces = placed([Work.of(f"t{i}", 100, 0, 10) for i in range(3)], 2)
     assert makespan(pieces) == 1500
     assert len(pieces) == 4
 
@@ -66,8 +66,8 @@ def test_three_equal_tasks_on_two_devices_are_wrapped() -> None:
 def test_long_tasks_do_not_hold_up_the_solver() -> None:
     """Hours in µs are coefficients on which HiGHS would not return; they are scaled."""
     hours = [9346653556, 3787324501, 9164305467, 10076150518, 14943924136]
-    asked = [Work(f"t{i}", 1, us - 1, 1) for i, us in enumerate(hours)]
-    pieces = place(asked, 3, 0, Effort(time.monotonic() + 2, 0))
+    asked = [Work.of(f"t{i}", 1, us - 1, 1) for i, us in enumerate(hours)]
+    pieces = place(asked, (0,) * 3, 0, Effort(time.monotonic() + 2, 0))
     assert makespan(pieces) <= 18_510_959_023  # longest first reaches this
 
 
@@ -75,7 +75,7 @@ def test_long_tasks_do_not_hold_up_the_solver() -> None:
 def test_without_costs_to_enter_no_device_idles(asked: list[Work], devices: int) -> None:
     """Tasks of 1 µs rounds that cost nothing to enter are done at the even share, or when the
     longest task is."""
-    free = [replace(work, fixed_us=0, period_us=1) for work in asked]
+    free = [replace(work, runs=(Run(0, 1),)) for work in asked]
     rounds = [work.rounds for work in free]
     assert makespan(placed(free, devices)) == max(*rounds, -(-sum(rounds) // devices))
 
@@ -96,16 +96,18 @@ def test_no_list_of_whole_tasks_completes_sooner_on_average(
 ) -> None:
     """All orders tried one by one: the shortest first is best."""
     tasks = asked[:4]
-    found = place(tasks, devices, 0, Effort(time.monotonic() + 10, 0), "completion")
-    best = min(completed(tasks, listed(tasks, o, devices)) for o in permutations(range(len(tasks))))
+    found = place(tasks, (0,) * devices, 0, Effort(time.monotonic() + 10, 0), "completion")
+    best = min(
+        completed(tasks, listed(tasks, o, (0,) * devices)) for o in permutations(range(len(tasks)))
+    )
     assert completed(tasks, found) == best
 
 
 def test_what_weighs_more_comes_first() -> None:
     """On one device, by length over weight."""
-    asked = [Work("a", 10, 0, 1, weight=1), Work("b", 20, 0, 1, weight=4)]
-    pieces = place(asked, 1, 0, Effort(time.monotonic() + 10, 0), "completion")
-    assert [piece.task for piece in pieces] == ["b", "a"]
+    asked = [Work.of("a", 10, 0, 1), replace(Work.of("b", 20, 0, 1), weight=4)]
+    pieces = place(asked, (0,), 0, Effort(time.monotonic() + 10, 0), "completion")
+    assert [piece.work for piece in pieces] == ["b", "a"]
 
 
 @given(works, st.integers(1, 3), st.lists(st.integers(0, 500), min_size=5, max_size=5))
@@ -115,22 +117,22 @@ def test_no_task_begins_before_its_start(
     """For either objective."""
     late = [replace(w, start_us=us) for w, us in zip(asked, starts, strict=False)]
     for objective in ("makespan", "completion"):
-        for piece in place(late, devices, 0, Effort(time.monotonic() + 10, 0), objective):
-            assert piece.start_us >= next(w.start_us for w in late if w.task == piece.task)
+        for piece in place(late, (0,) * devices, 0, Effort(time.monotonic() + 10, 0), objective):
+            assert piece.start_us >= next(w.start_us for w in late if w.name == piece.work)
 
 
 @given(works, st.integers(1, 3))
 def test_deadlines_that_a_list_can_keep_are_kept(asked: list[Work], devices: int) -> None:
     """Due are all tasks when they end if they are taken in the order of their names."""
-    ends = {p.task: p.end_us for p in listed(asked, range(len(asked)), devices)}
-    due = [replace(work, deadline_us=ends[work.task]) for work in asked]
-    pieces = place(due, devices, 0, Effort(time.monotonic() + 10, 0))
+    ends = {p.work: p.end_us for p in listed(asked, range(len(asked)), (0,) * devices)}
+    due = [replace(work, deadline_us=ends[work.name]) for work in asked]
+    pieces = place(due, (0,) * devices, 0, Effort(time.monotonic() + 10, 0))
     assert score(due, pieces, "makespan").late_us == 0 or devices > 1
 
 
 @given(works, st.integers(1, 3))
 def test_queues_give_the_pieces_they_were_made_of(asked: list[Work], devices: int) -> None:
     """A timetable of whole tasks, taken apart and put together again."""
-    pieces = listed(asked, range(len(asked)), devices)
-    again = timed(asked, queued(asked, pieces, devices))
-    assert sorted(again, key=lambda p: p.task) == sorted(pieces, key=lambda p: p.task)
+    pieces = listed(asked, range(len(asked)), (0,) * devices)
+    again = timed(asked, queued(asked, pieces, devices), (0,) * devices)
+    assert sorted(again, key=lambda p: p.work) == sorted(pieces, key=lambda p: p.work)

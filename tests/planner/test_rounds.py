@@ -11,6 +11,8 @@ from planner.timeline import Entry
 from plans.schema import Program
 from profiles import synthetic
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 @cache
 def programs(policy: Policy, budget_mib: int) -> tuple[Program, ...]:

@@ -13,6 +13,8 @@ from plans.metrics import duration_us
 from profiles import synthetic
 from profiles.errors import FormatError
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 GROUPS = ((0, 1), (2, 3))
 
 
@@ -73,3 +75,6 @@ def test_the_options_of_build(tmp_path_factory: pytest.TempPathFactory) -> None:
     plan = plans.load(folder / "plan.json")
     assert [segment.rounds for segment in plan.segments] == [4, 4, 2]
     refused(planner_cli(*call, "--link-groups", "0"), 2, "must name each of 0 to 1 once")
+    told = planner_cli(*call, "--link-groups", "0,x")
+    assert told.code == 2
+    assert "'0,x' is not like 0,1;2,3" in told.err

@@ -8,6 +8,8 @@ from planner.stalls import stalls
 from plans.schema import Plan
 from profiles import synthetic
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 def built(seed: int, mib: int, rate: int, slowness: int) -> Plan | None:
     task = synthetic.task("a", layers=4, seed=seed, batch=2, host_slowness=slowness)

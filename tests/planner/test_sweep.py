@@ -31,6 +31,8 @@ from profiles import synthetic
 from profiles.errors import FormatError
 from profiles.schema import Profile
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 MIB = 1 << 20
 GB = 10**9
 SLOW = GB // 5
@@ -202,7 +204,7 @@ def made(*steps: int | None) -> Sweep:
         )
         for i, us in enumerate(steps)
     ]
-    return Sweep(tuple(rows), estimated=False, emulated=False)
+    return Sweep(tuple(rows), estimated=False, emulated="")
 
 
 def test_knee_is_the_smallest_budget_within_five_percent_of_the_best() -> None:
