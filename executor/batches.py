@@ -2,18 +2,18 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from executor.device import Mark, until, use_threads
+from executor.ending import Batch
 from executor.errors import RunError, one_line
-from executor.flat import Spec, spec_of, view
 from executor.rng import OwnRandomness
+from executor.values import Layout, Value, hold, mapped, tensors_of
 from executor.workload import Task
 from plans.schema import Task as PlanTask
-from profiles.codec import align
 
 AHEAD = 2  # steps prepared beyond the newest one asked for
 ROOM = AHEAD + 2  # steps there is staging memory for: the newest, and one on its way to the device
@@ -23,9 +23,10 @@ class Batches:
     """The microbatches of one task, step after step, each one flat: inputs, then targets.
 
     `staging` is host memory of staging_bytes(plan), where a microbatch stays until its copy to the
-    device is done. `specs` says how a flat's inputs and targets lie in it; known once a flat was
+    device is done. `layouts` says how a flat's inputs and targets lie in it; known once a flat was
     taken.
-    `prepare(step)` is called in the loading thread before the data of each step.
+    `prepare(step)` is called in the loading thread before the data of each step; `called` says
+    how errors name the call for it.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Batches:
         threads: int,
         staging: Tensor,
         prepare: Callable[[int], None],
+        called: Callable[[int], str] = "data({})".format,
     ) -> None:
-        self.specs: tuple[Spec, Spec] | None = None
+        self.layouts: tuple[Layout, Layout] | None = None
         self._plan = plan
         self._task = task
         self._threads = threads
         self._prepare = prepare
+        self._called = called
         self._changed = threading.Condition()
         self._ready: dict[int, dict[int, Tensor]] = {}
         places = torch.split(staging, plan.batch_bytes)
@@ -105,71 +108,114 @@ class Batches:
                     return
             try:
                 self._prepare(step)
-                flats = dict(enumerate(self._cut(*self._batch(step))))
+                flats = dict(enumerate(self._cut(self._batch(step))))
             except BaseException as error:  # sys.exit in data() must not stall the run
                 text = str(error) if isinstance(error, RunError) else one_line(error)
                 with self._changed:
-                    self._failure = f"task {self._task.name}: data({step}): {text}"
+                    self._failure = f"task {self._task.name}: {self._called(step)}: {text}"
                     self._changed.notify_all()
                 return
             with self._changed:
                 self._ready[step] = flats
                 self._changed.notify_all()
 
-    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
+    def _batch(self, step: int) -> Batch:
         with OwnRandomness():
-            pair = self._task.data(step)
-        if (
-            not isinstance(pair, tuple | list)
-            or len(pair) != 2
-            or not all(isinstance(tensor, Tensor) and tensor.dim() for tensor in pair)
-        ):
-            raise RunError("returned something else than two tensors, batch first")
-        for what, tensor in zip(("inputs", "targets"), pair, strict=True):
-            if len(tensor) != self._plan.batch:
-                raise RunError(
-                    f"returned {len(tensor)} {what}, the plan has a batch of {self._plan.batch}"
-                )
-        return pair[0].detach(), pair[1].detach()
+            batch = batch_of(self._task, step)
+        for what, value in (("inputs", batch.inputs), ("targets", batch.targets)):
+            for tensor in tensors_of(value):
+                if len(tensor) != self._plan.batch:
+                    raise RunError(
+                        f"returned {len(tensor)} {what}, the plan has a batch of {self._plan.batch}"
+                    )
+        return batch
 
-    def _cut(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        count = self._plan.microbatches
-        pairs = zip(inputs.chunk(count), targets.chunk(count), strict=True)
-        return [self._pack(x, y) for x, y in pairs]
+    def _cut(self, batch: Batch) -> list[Tensor]:
+        size = self._plan.microbatch
+        return [self._pack(part(batch, m * size, size)) for m in range(self._plan.microbatches)]
 
-    def _pack(self, x: Tensor, y: Tensor) -> Tensor:
-        specs = (spec_of(x), spec_of(y))
-        if self.specs is None:
-            self.specs = specs
-        if specs != self.specs:
-            raise RunError(
-                f"shapes {list(x.shape)}, {list(y.shape)} differ from those before, "
-                f"{list(self.specs[0].shape)}, {list(self.specs[1].shape)}; a timetable needs equal"
-            )
-        size = sum(align(spec.bytes) for spec in specs)
+    def _pack(self, batch: Batch) -> Tensor:
+        x, y = (hold(value) for value in batch)
+        layouts = (x.layout, y.layout)
+        if self.layouts is None:
+            self.layouts = layouts
+        if layouts != self.layouts:
+            raise RunError(_changed(self.layouts, layouts))
+        size = sum(layout.bytes for layout in layouts)
         if size != self._plan.batch_bytes:
             raise RunError(
                 f"a microbatch has {size} bytes, the plan {self._plan.batch_bytes}; "
                 "profile and build again"
             )
         flat = self._place()
-        view(flat, specs[0]).copy_(x)
-        view(flat, specs[1], align(specs[0].bytes)).copy_(y)
+        x.layout.write(flat, x.tensors)
+        y.layout.write(flat[x.layout.bytes :], y.tensors)
         return flat
 
 
+def batch_of(task: Task, step: int) -> Batch:
+    """What the task's data gives for a step, detached. RunError when it has none or another form;
+    whatever else data raises goes on."""
+    try:
+        given = task.data(step)
+    except (IndexError, StopIteration) as error:
+        raise RunError(
+            f"{one_line(error)}: has no batch of step {step}, and the task has {task.steps} steps; "
+            "lower them or let the data begin again"
+        ) from None
+    if given is None:
+        raise RunError(
+            f"returned None: there is no batch of step {step}, and the task has {task.steps} "
+            "steps; lower them or let the data begin again"
+        )
+    if task.loss is None:
+        batch = Batch(given, None)
+    elif isinstance(given, tuple | list) and len(given) == 2:
+        batch = Batch(*given)
+    else:
+        raise RunError("returned something else than two tensors, inputs and targets")
+    inputs = dict(batch.inputs) if isinstance(batch.inputs, Mapping) else batch.inputs
+    tensors = [*tensors_of(inputs), *tensors_of(batch.targets)]
+    if not tensors_of(inputs) or not all(tensor.dim() and len(tensor) for tensor in tensors):
+        raise RunError("returned something else than two tensors, batch first and not empty")
+    return Batch(mapped(Tensor.detach, inputs), mapped(Tensor.detach, batch.targets))
+
+
+def part(batch: Batch, start: int, size: int) -> Batch:
+    """So many samples of a batch."""
+    return Batch(*(mapped(lambda t: t[start : start + size], value) for value in batch))
+
+
+def batch_bytes(batch: Batch) -> int:
+    """Bytes of a microbatch in its flat."""
+    return sum(hold(value).layout.bytes for value in batch)
+
+
+def _changed(known: tuple[Layout, Layout], now: tuple[Layout, Layout]) -> str:
+    was, shapes = (
+        ", ".join(str(list(spec.shape)) for layout in layouts for spec in layout.specs)
+        for layouts in (known, now)
+    )
+    if was != shapes:
+        return f"shapes {shapes} differ from those before, {was}; a timetable needs equal"
+    pairs = zip(("inputs", "targets"), known, now, strict=True)
+    return next(f"{what} {a.difference(b)}" for what, a, b in pairs if a != b)
+
+
 def staging_bytes(plan: PlanTask) -> int:
-    """Bytes of host memory in which a task's microbatches are prepared."""
-    return ROOM * plan.microbatches * plan.batch_bytes
+    """Bytes of host memory in which a task's microbatches are prepared, and as many in which those
+    of its evaluation are."""
+    return (2 if plan.evaluation else 1) * ROOM * plan.microbatches * plan.batch_bytes
 
 
-def inputs_of(batches: Batches, flat: Tensor) -> Tensor:
+def inputs_of(batches: Batches, flat: Tensor) -> Value:
     """The inputs in a batch buffer."""
-    assert batches.specs is not None
-    return view(flat, batches.specs[0])
+    assert batches.layouts is not None
+    return batches.layouts[0].held(flat)
 
 
-def targets_of(batches: Batches, flat: Tensor) -> Tensor:
-    """The targets in a batch buffer."""
-    assert batches.specs is not None
-    return view(flat, batches.specs[1], align(batches.specs[0].bytes))
+def held_batch(batches: Batches, flat: Tensor) -> Batch:
+    """The microbatch in a batch buffer."""
+    assert batches.layouts is not None
+    inputs, targets = batches.layouts
+    return Batch(inputs.whole(inputs.read(flat)), targets.whole(targets.read(flat[inputs.bytes :])))

@@ -1,36 +1,51 @@
 """One layer set up on a device, so that everything a run does with it can be repeated and timed."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from executor.device import Device, aligned
+from executor.ending import Batch, Ending
 from executor.errors import WorkloadError
-from executor.flat import spec_of, view
+from executor.habits import Names, check_notes, check_reach, note
 from executor.link_profiler import busy
 from executor.packing import PackError
+from executor.recipe import Recipe
 from executor.rng import LentGenerator, RandomMode, no_draws
 from executor.shard import Shard
+from executor.values import (
+    Value,
+    detached,
+    hold,
+    mapped,
+    read_grads,
+    tensors_of,
+    write_grads,
+)
 from executor.workload import Task
 from profiles.codec import align
 
 
 @dataclass(frozen=True)
 class Case:
-    """One layer at one microbatch size. `targets` is given for the last layer only.
+    """One layer at one microbatch size. `batch` is given for the last layer only.
 
-    x and targets are where the layer will compute, or on the host.
+    x, any pytree, and batch are where the layer will compute, or on the host; tensors of x that
+    need gradients say so.
     """
 
     task: Task
     layer: nn.Module
-    x: Tensor
-    targets: Tensor | None
+    x: Any
+    batch: Batch | None
     first: bool
+    microbatch: int
+    recipe: Recipe | None = None  # of the task's optimizers, for the layer's own parameters
 
 
 class Bench:
@@ -43,34 +58,49 @@ class Bench:
         """`shard`: the layer, if `on_device` put it there already."""
         self.case, self.device = case, device
         self.shard = shard or on_device(case, device)
-        x = case.x.to(device.where)
-        self.targets = None if case.targets is None else case.targets.to(device.where)
-        y = self._output(x)
-        sizes = [align(x.nbytes), align(y.nbytes)]
+        x = hold(moved(case.x, device.where))
+        self.batch = None if case.batch is None else Batch(*moved(tuple(case.batch), device.where))
+        made = self._output(x)
+        # Any dy of these shapes costs the same; the output itself is at hand.
+        y = hold(made) if case.batch is None else None
+        self.in_bytes = x.layout.boundary_bytes
+        self.out_bytes = y.layout.boundary_bytes if y else _bytes(made)
+        sizes = [self.in_bytes, y.layout.boundary_bytes if y else 0]
         slab = device.empty(self.shard.grad_bytes + 2 * sum(sizes))
         grads, held, self.out, dx, dy = torch.split(slab, [self.shard.grad_bytes, *sizes, *sizes])
         self.grads = grads
-        self.shard.bind_grads(grads)
-        self.x = view(held, spec_of(x)).copy_(x)
+        x.layout.write(held, x.tensors)
+        self.x = x.layout.held(held)
         self.dx = None if case.first else dx
-        # Any dy of this shape costs the same; the output itself is at hand.
-        self.dy = None if case.targets is not None else view(dy, spec_of(y)).copy_(y)
+        self.dy: Mapping[int, Tensor] | None = None
+        self.layout = y.layout if y else None
+        if y:
+            needed = {n: t.detach() for n, t in enumerate(y.tensors) if y.layout.needs[n]}
+            self.dy = read_grads(dy, write_grads(dy, needed))
         self.state = device.source.get()
         self.draws: bool | None = None  # until counted
         self.alone = False
 
-    def output(self) -> Tensor:
-        """The layer's output as a tensor beside the slab."""
+    def output(self) -> Any:
+        """The layer's output beside the slab, without its graph."""
         return self._output(self.x)
 
-    def _output(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self.shard.run(x)
+    def _output(self, x: Value) -> Any:
+        with self.shard.buffers.kept(snapshot=False):
+            return detached(self.shard.run(x, self._inputs, grads=True))
+
+    @property
+    def _inputs(self) -> Any:
+        return self.batch.inputs if self.batch else None
 
     def forward(self) -> None:
         """A forward without a graph."""
         with self._random() or nullcontext():
-            self.shard.forward(self.x, self.out)
+            if self.layout is None:  # which the last layer of a task never does by itself
+                with self.shard.bare(), self.shard.buffers.kept(snapshot=True):
+                    self.shard.run(self.x, self._inputs)
+            else:
+                self.shard.forward(self.x, self.out, self.layout)
 
     def _random(self) -> RandomMode | LentGenerator | None:
         """What a run would use."""
@@ -83,21 +113,21 @@ class Bench:
     def recompute_backward(self, recomputed: Callable[[], None] = lambda: None) -> Tensor:
         """Calls `recomputed` halfway; returns the generator's state at that point."""
         shard, mode = self.shard, self._random()
+        before = None if self.batch else shard.buffers.now()
         with mode or nullcontext():
-            graph = shard.graph(self.x, dx=self.dx is not None, targets=self.targets)
+            graph = shard.graph(self.x, batch=self.batch, before=before)
         recomputed()
+        shard.bind_grads(self.grads)
         with no_draws() if self.draws is None and self.device.source.shared else nullcontext():
             shard.backward(graph, dy=self.dy, dx=self.dx)
         return mode.state if mode else self.state
 
-    def graph(self) -> Tensor:
+    def graph(self) -> Any:
         """A forward that keeps its graph: the output, or the loss of the last layer."""
-        leaf = self.x.data
-        if self.dx is not None:
-            leaf.requires_grad_()
-        return (
-            self.shard.run(leaf) if self.targets is None else self.shard.losses(leaf, self.targets)
-        )
+        with self.shard.buffers.kept(snapshot=False):
+            if self.batch is not None:
+                return self.shard.losses(self.x, self.batch, grads=True)
+            return self.shard.run(self.x, grads=True)
 
     def packed_bytes(self) -> int | None:
         """Bytes of what such a graph keeps beside parameters and x, and of the output.
@@ -105,10 +135,11 @@ class Bench:
         In a shard the output is the next layer's input, which that one does not count. None for
         a layer that cannot be packed.
         """
-        packing = self.shard.packing(self.x, None)
+        packing = self.shard.packing(self.x.tensors, None)
         try:
             with packing.hooks():
-                packing.pack(self.graph().detach())
+                for tensor in tensors_of(self.graph()):
+                    packing.pack(tensor.detach())
         except PackError:
             return None
         return packing.bytes
@@ -120,13 +151,23 @@ def on_device(case: Case, device: Device) -> Shard:
     The layer's own parameters move into host memory of their flat layout.
     """
     task = case.task
-    loss = task.loss if case.targets is not None else None
-    home = Shard([case.layer], task.optimizer, loss, 1, task.precision, first=case.first)
+    ending = Ending(task.loss) if case.batch is not None else None
+    home = Shard([case.layer], task.optimizer, ending, task.precision, first=case.first)
     host = aligned(home.param_bytes)
     home.write_params(host)
-    shard = home.replica(device.where)
+    shard = home.replica(device.where, apart=device.spec.kind != "cpu")
     shard.bind_params(device.empty(home.param_bytes).copy_(host))
     return shard
+
+
+def moved(value: Any, where: torch.device) -> Any:
+    """The value on a device; its tensors say still which of them need gradients."""
+    return mapped(lambda t: t.detach().to(where).requires_grad_(t.requires_grad), value)
+
+
+def _bytes(value: Any) -> int:
+    """Bytes of the tensors of a model's output, as far as they can be seen."""
+    return sum(align(tensor.nbytes) for tensor in tensors_of(value))
 
 
 @contextmanager
@@ -145,32 +186,41 @@ def loaded(bench: Bench, load: int) -> Iterator[None]:
         yield
 
 
-def checked_output(shard: Shard, device: Device, x: Tensor) -> Tensor:
-    """The layer's output, after a recomputation that changed nothing; WorkloadError otherwise."""
-    with torch.no_grad():
-        state, buffers = device.source.get(), _buffers(shard)
-        first = shard.run(x.clone())
-        device.source.set(state)
-        again = x.clone()
-        second = shard.run(again)
-    if not _same(again, x):
+def checked_output(
+    shard: Shard, device: Device, x: Any, inputs: Any = None, names: Names | None = None
+) -> Any:
+    """The layer's output, after a recomputation that gave the same; WorkloadError otherwise.
+
+    `names`: of the model's own parameters, which a copied layer must not know."""
+    state, notes = device.source.get(), [note(shard.layers)]
+    pristine, one, other = hold(x), hold(_copied(x)), hold(_copied(x))
+    with shard.bare(), shard.buffers.kept(snapshot=True) as before:
+        first = detached(shard.run(one, inputs))
+    notes.append(note(shard.layers))
+    device.source.set(state)
+    with shard.buffers.again(before):
+        made = shard.run(other, inputs, grads=True)
+        second = detached(made)
+    check_notes(notes[0], notes[1], note(shard.layers))
+    check_reach(made, names or {})
+    if not all(map(_same, other.tensors, pristine.tensors)):
         raise WorkloadError("changes its input in place; use inplace=False")
-    for name, value in _buffers(shard).items():
-        if name not in buffers or not _same(value, buffers[name]):
-            raise WorkloadError(
-                f"changes its buffer {name} in a forward, and recomputing would change it twice; "
-                "use a layer without running statistics, such as LayerNorm or GroupNorm"
-            )
-    if not _same(first, second):
+    if not _equal(first, second):
         raise WorkloadError(
-            "gives another output when it is recomputed with the same random state; "
-            "let it draw from torch's default generator only"
+            "gives another output when it is recomputed with the same random state, with gradients "
+            "on; let it draw from torch's default generator only, and compute the same without them"
         )
-    return first
+    return second
 
 
-def _buffers(shard: Shard) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in shard.named_buffers()}
+def _copied(value: Any) -> Any:
+    return mapped(lambda t: t.detach().clone().requires_grad_(t.requires_grad), value)
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """Whether two values have the same tensors."""
+    pairs = zip(tensors_of(left), tensors_of(right), strict=False)
+    return len(tensors_of(left)) == len(tensors_of(right)) and all(_same(a, b) for a, b in pairs)
 
 
 def _same(left: Tensor, right: Tensor) -> bool:

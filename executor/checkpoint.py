@@ -40,18 +40,20 @@ def save(target: Path, task: HostTask, step: int) -> Path:
     """Write the file whole or not at all; the task's state must be settled.
 
     The folder must exist. The file holds {"model": state_dict, "optimizer": {parameter name:
-    state}, "step": steps done, "rng": state of the default generator, "loss_scale": of fp16}.
+    state}, "step": steps done, "rng": state of the default generator, "loss_scale": of fp16,
+    "settings": of parameter groups and schedulers}.
     """
     part = target.with_suffix(".pt.part")
     content = {
-        "model": {name: _own(value) for name, value in task.model.state_dict().items()},
+        "model": {name: own(value) for name, value in task.model.state_dict().items()},
         "optimizer": {
-            name: {key: _own(value) for key, value in state.items()}
+            name: {key: own(value) for key, value in state.items()}
             for name, state in task.optimizer_state().items()
         },
         "step": step,
         "rng": task.rng_state,
         "loss_scale": task.loss_scale,
+        "settings": task.settings(),
     }
     try:
         with open(part, "wb") as stream:
@@ -86,7 +88,11 @@ def load(folder: Path | None, tasks: Sequence[PlanTask]) -> dict[str, Saved]:
                 "build it from the log of the run that made this checkpoint"
             )
         found[task.name] = Saved(
-            content["model"], content["optimizer"], content["rng"], content["loss_scale"]
+            content["model"],
+            content["optimizer"],
+            content["rng"],
+            content["loss_scale"],
+            content.get("settings", ()),
         )
     return found
 
@@ -110,6 +116,6 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _own(value: object) -> object:
-    """A tensor's values alone: saving a view would save the whole store with it."""
+def own(value: object) -> object:
+    """A tensor's values alone: a view is one of the whole store."""
     return value.detach().clone() if isinstance(value, torch.Tensor) else value

@@ -5,6 +5,7 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import plans
@@ -32,7 +33,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("workload", help="file.py:function or package.module:function")
+    parser.add_argument(
+        "workload",
+        help="file.py:function, package.module:function, or hf:NAME, a model or a local folder "
+        "of Hugging Face transformers",
+    )
+    _add_hugging_face(parser)
+    parser.add_argument(
+        "--explain", action="store_true", help="say what the layers are and why; measure nothing"
+    )
     parser.add_argument(
         "--device", choices=["cpu", "cuda"], default="cpu", help="cpu: emulated devices"
     )
@@ -50,6 +59,13 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
         "--latency-us", type=int, metavar="N", help="of a copy of emulated devices, default 20"
     )
     parser.add_argument(
+        "--slow-compute",
+        type=int,
+        metavar="N",
+        help="emulated devices compute N times slower than this machine, so that several of them "
+        "are not held up by its cores; default 1",
+    )
+    parser.add_argument(
         "--devices", type=int, metavar="N", help="default 2 emulated ones, or one CUDA device"
     )
     parser.add_argument("--tf32", action="store_true", help="let fp32 products round to TF32")
@@ -60,13 +76,50 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host-memory", type=console.size, metavar="SIZE", help="default: what is free"
     )
-    parser.add_argument("-o", "--output", type=Path, required=True, help="profile file")
+    parser.add_argument(
+        "--disk",
+        type=Path,
+        metavar="DIR",
+        help="measure files there, so that idle tasks can wait on that disk",
+    )
+    parser.add_argument("-o", "--output", type=Path, help="profile file; needed but for --explain")
     parser.set_defaults(command=_profile)
 
 
-def _profile(arguments: argparse.Namespace) -> int:
-    from executor import profiler  # slow to load, and `run` does without
+def _add_hugging_face(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("of hf: workloads")
+    group.add_argument("--task", metavar="TASK", help="causal-lm (the default), masked-lm, ...")
+    group.add_argument("--batch", type=int, metavar="N", help="samples; default 8")
+    group.add_argument("--seq", type=int, metavar="N", help="tokens in a row; default 128")
+    group.add_argument("--steps", type=int, metavar="N", help="default 100")
+    group.add_argument("--lr", type=float, metavar="RATE", help="of AdamW; default 1e-4")
+    group.add_argument("--precision", metavar="KIND", help="fp32 (the default), bf16, ...")
 
+
+def _workload(arguments: argparse.Namespace) -> str:
+    """The reference from which a run loads the workload again."""
+    names = ("task", "batch", "seq", "steps", "lr", "precision")
+    asked = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    text = str(arguments.workload)
+    if not text.startswith("hf:"):
+        for name in asked:
+            raise UsageError(f"--{name} is for hf: workloads; {text} says its own")
+        return text
+    from executor import huggingface
+
+    name, options = huggingface.parse(text)
+    return huggingface.ref(name, replace(options, **asked))
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    from executor import explain, profiler  # slow to load, and `run` does without
+
+    ref = _workload(arguments)
+    if arguments.explain:
+        print(explain.explain(ref))
+        return 0
+    if arguments.output is None:
+        raise UsageError("where to write the profile is missing; add -o profiles/x.json")
     check_target(arguments.output, _source(arguments.workload))
     emulation = _emulation(arguments)
     options = profiler.Options(
@@ -76,8 +129,9 @@ def _profile(arguments: argparse.Namespace) -> int:
         samples=arguments.samples,
         host_bytes=arguments.host_memory,
         numerics=Numerics(arguments.tf32, arguments.deterministic),
+        disk=arguments.disk,
     )
-    measured = profiler.profile(arguments.workload, options)
+    measured = profiler.profile(ref, options)
     profiles.save(arguments.output, measured)
     print(profiler.table(measured))
     print(f"profile: {arguments.output}")
@@ -85,16 +139,17 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 
 def _emulation(arguments: argparse.Namespace) -> Emulation | None:
-    """The links of emulated devices; None for CUDA devices, which have links of their own."""
+    """How devices are emulated; None for CUDA devices, which are as they are."""
     h2d, d2h, latency = arguments.h2d, arguments.d2h, arguments.latency_us
+    slow = arguments.slow_compute
     if arguments.device == "cpu":
         if arguments.device_memory is None:
             raise UsageError("--device cpu emulates devices; say their size, --device-memory 24MiB")
-        return Emulation(_or(h2d, 10**9), _or(d2h, 10**9), _or(latency, 20))
-    asked = {"--h2d": h2d, "--d2h": d2h, "--latency-us": latency}
+        return Emulation(_or(h2d, 10**9), _or(d2h, 10**9), _or(latency, 20), _or(slow, 1))
+    asked = {"--h2d": h2d, "--d2h": d2h, "--latency-us": latency, "--slow-compute": slow}
     for flag in (flag for flag, value in asked.items() if value is not None):
         raise UsageError(
-            f"{flag} is for emulated devices; the links of a CUDA device are measured, "
+            f"{flag} is for emulated devices; a CUDA device is measured as it is, "
             "and `planner build` takes other rates to plan for"
         )
     return None
@@ -118,6 +173,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--resume", type=Path, metavar="DIR", help="where the tasks of this plan go on from"
+    )
+    parser.add_argument(
+        "--disk",
+        type=Path,
+        metavar="DIR",
+        help="where idle tasks wait, for a plan whose tasks do not fit the host memory together",
     )
     parser.add_argument(
         "--stall-seconds",
@@ -162,7 +223,8 @@ def _run(arguments: argparse.Namespace) -> int:
     log = arguments.output or Path("runs") / f"{arguments.plan.stem}.jsonl"
     check_target(log, arguments.plan, *(_source(task.workload.ref) for task in plan.tasks))
     rules = tuple(map(stopping.parse, arguments.stop))
-    stopping.check(rules, [task.name for task in plan.tasks])
+    evaluated = [task.name for task in plan.tasks if task.evaluation]
+    stopping.check(rules, [task.name for task in plan.tasks], evaluated)
     if arguments.save and arguments.save == arguments.checkpoints:
         raise UsageError("--save and --checkpoints need folders of their own")
     tasks = load_tasks(plan)
@@ -180,13 +242,15 @@ def _run(arguments: argparse.Namespace) -> int:
         trace=trace,
         keep_going=arguments.keep_going,
         stop=rules,
+        disk=arguments.disk,
     )
     result = replay.run(plan, tasks, options)
     saved = []
     kept = [task for task in plan.tasks if task.name not in result.dropped]
+    kept.sort(key=lambda task: task.name in result.store.away)  # those at hand first
     for task in kept if arguments.save else ():
         stop = result.stopped.get(task.name)
-        own, step = result.store.tasks[task.name], stop.step if stop else task.done + task.steps
+        own, step = result.store.at_hand(task.name), stop.step if stop else task.done + task.steps
         saved.append(checkpoint.save(arguments.save / f"{task.name}.pt", own, step))
     show = report.to_json if arguments.json else report.table
     print(show(plan, result, log, saved))

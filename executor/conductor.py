@@ -6,54 +6,30 @@ With `keep_going` it drops the tasks that fail, and goes on with what is left of
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from executor import checkpoint
 from executor.device import Device
 from executor.drops import Drops, Failure, Losses
 from executor.errors import one_line
 from executor.live import LiveTask, Place
+from executor.moves import Moves, Traffic
+from executor.options import Options
 from executor.recorder import Recorder
-from executor.rng import Guard
+from executor.rng import Guard, Source
 from executor.segment import SegmentRun, Setup
-from executor.stopping import Rule, stopped_by
-from executor.store import HostStore
+from executor.stopping import stopped_by
+from executor.store import HostStore, HostTask
 from executor.streams import Halt
-from executor.tracing import Trace
 from executor.turns import Turns, first_steps
 from executor.watch import KeepingGuard
+from plans.evaluation import due_of
+from plans.metrics import DISK
 from plans.runlog import DropRecord, StopRecord
-from plans.schema import Plan
+from plans.schema import Plan, parse_id
 from profiles.errors import GantryError
 
 _TICK_S = 0.1  # how often the main thread writes the log and looks for a stall
 _GOODBYE_S = 1.0  # how long a failed run waits for its threads to stop
-
-
-@dataclass(frozen=True)
-class Options:
-    """log: where the run log goes. serial_copies: no two ops of one device overlap.
-
-    jitter: (seed, most µs) of a random delay before every op, to try other interleavings.
-    stall_seconds: longest time without any op ending; None follows from the plan.
-    checkpoints: a folder where each task's state is written when a segment of it has ended.
-    resume: the folder where tasks that were trained before this plan go on from.
-    plan_sha256: of the plan's file, for the log. trace: of torch's profiler.
-    keep_going: a task that fails is dropped, and the others are trained to their end.
-    stop: rules that end a task early, looked at where a segment of it ends.
-    """
-
-    log: Path | None = None
-    checkpoints: Path | None = None
-    resume: Path | None = None
-    serial_copies: bool = False
-    jitter: tuple[int, int] | None = None
-    stall_seconds: float | None = None
-    plan_sha256: str | None = None
-    trace: Trace | None = None
-    keep_going: bool = False
-    stop: tuple[Rule, ...] = ()
 
 
 class Conductor:
@@ -73,9 +49,10 @@ class Conductor:
         self._halt = Halt()
         self._drops, self._losses, self._turns = Drops(plan), Losses(plan), Turns(plan)
         self._first_steps = first_steps(plan)
+        self._moves = Moves(plan, store, recorder, self._halt)
         self._places = [_place(i, device, devices, options) for i, device in enumerate(devices)]
         threads, source = max(device.threads for device in plan.devices), devices[0].source
-        tasks = {n: LiveTask(t, threads, source, self._step) for n, t in store.tasks.items()}
+        tasks = {n: self._live(t, threads, source) for n, t in store.tasks.items()}
         self._setup = Setup(
             self._places,
             tasks,
@@ -105,16 +82,22 @@ class Conductor:
         finally:
             self._halt.stop()
             for task in self._setup.tasks.values():
-                task.batches.stop()
+                task.stop()
             deadline = time.monotonic() + _GOODBYE_S
             for active in self._active.values():
                 active.join(deadline)
+            self._moves.join(deadline)
         return self._halt.failure
 
     @property
     def dropped(self) -> dict[str, DropRecord]:
         """The tasks that failed, in the order in which they did."""
         return self._drops.records
+
+    @property
+    def traffic(self) -> Traffic:
+        """What went to the disk and came back."""
+        return self._moves.traffic
 
     def peak_bytes(self) -> tuple[int, ...]:
         """Per device, the most that a program's slab and its measured transients took together."""
@@ -129,11 +112,17 @@ class Conductor:
         return tuple(place.slab_bytes for place in self._places)
 
     def _segments(self) -> None:
-        """Start each segment when those before it on its devices and tasks have ended."""
-        while self._turns.waiting or self._active:
-            for index in self._turns.ready():
-                self._start(index)
-            self._halt.wait_for_news(_TICK_S)
+        """Start each segment when those before it on its devices and tasks have ended, and each
+        move to or from the disk when it is its turn."""
+        while self._turns.waiting or self._active or self._moves.left:
+            if not self._move():
+                return
+            ready = self._turns.ready(self._recorder.now())
+            for index, segment in [(index, self._make(index)) for index in ready]:
+                if segment is not None:
+                    self._active[index] = segment
+                    segment.start()
+            self._halt.wait_for_news(self._pause_s())
             ended = [index for index, segment in self._active.items() if segment.ended]
             for task in self._setup.tasks.values():
                 task.collect()
@@ -147,7 +136,30 @@ class Conductor:
             for index in ended:
                 self._retire(index)
 
-    def _start(self, index: int) -> None:
+    def _move(self) -> bool:
+        """See to the queue of moves; whether the run goes on."""
+        ended = self._moves.collect()
+        if ended and ended.error:
+            self._failed(Failure((ended.task,), ended.error, ended.move.id, DISK))
+        elif ended and parse_id(ended.move.id).kind == "P":
+            self._turns.fetched(ended.move.segment, ended.move.id)
+        if not self._halt.stopped:
+            self._moves.begin(self._unsafe(), self._turns.touches)
+        return not self._halt.stopped
+
+    def _unsafe(self) -> list[int]:
+        """Segments of dropped tasks whose threads may still write somewhere."""
+        return [*(i for i, segment in self._active.items() if segment.stopped), *self._lost]
+
+    def _pause_s(self) -> float:
+        """How long to wait for news: until the next tick, or the next task's earliest start."""
+        now = self._recorder.now()
+        due = self._turns.next_us(now)
+        return _TICK_S if due is None else min(_TICK_S, (due - now) / 1e6)
+
+    def _make(self, index: int) -> SegmentRun | None:
+        """The segment's run, to be started with the others whose turn it is: threads at work would
+        only slow down the making of the next. None if it failed, which others survive."""
         program = self._turns.program(index)
         try:
             segment = SegmentRun(
@@ -163,23 +175,28 @@ class Conductor:
                 raise
             text = str(error) if isinstance(error, GantryError) else one_line(error)
             self._failed(Failure(program.tasks, text))
-            return
+            return None
         for number in self._plan.segments[index].devices:
             self._places[number].begin()  # its replicas are there now
         self._turns.begin(index)
         self._seen.add(program.name)
         self._recorder.latest[index] = time.perf_counter()
-        self._active[index] = segment
-        segment.start()
+        return segment
 
     def _retire(self, index: int) -> None:
         """A segment has ended: the states of its tasks are whole, unless it was stopped."""
         segment = self._active.pop(index)
         segment.forget()
         self._turns.end(index)
+        evaluates = self._turns.program(index).evaluates
         for name, first in self._first_steps[index].items():
-            if not segment.stopped and name not in self.dropped:
+            if segment.stopped or name in self.dropped:
+                continue
+            if not evaluates:
                 self._settle(name, first + self._plan.segments[index].rounds)
+            elif self._options.stop:
+                self._stop(name, first, evaluated=True)
+        self._moves.settled(index)
 
     def _settle(self, name: str, step: int) -> None:
         """So many steps of the task are done, and can be kept."""
@@ -192,18 +209,28 @@ class Conductor:
         if self._options.stop:
             self._stop(name, step)
 
-    def _stop(self, name: str, step: int) -> None:
+    def _stop(self, name: str, step: int, *, evaluated: bool = False) -> None:
         """End the task here if a rule says so, and no segment has to train it with another."""
         left = [i for i in self._turns.waiting if name in self._first_steps[i]]
-        self._setup.tasks[name].collect()
-        loss = self._recorder.losses[name].get(step - 1)
-        if not left or loss is None or any(len(self._first_steps[i]) > 1 for i in left):
+        if not left or any(len(self._first_steps[i]) > 1 for i in left):
             return
-        rule = stopped_by(self._options.stop, name, step, loss)
+        if all(self._turns.program(i).evaluates for i in left):
+            return  # it is trained
+        live = self._setup.tasks[name]
+        live.collect()
+        loss = self._recorder.losses[name].get(step - 1)
+        known = self._recorder.val_losses[name]
+        waits = not evaluated and step in due_of(live.plan)
+        val_loss = known[max(known)] if known and not waits else None
+        rule = stopped_by(self._options.stop, name, step, loss, val_loss)
         if rule:
             self.stopped[name] = self._recorder.stop(name, step, rule.text)
             self._turns.skip(name)
-            self._setup.tasks[name].batches.stop()
+            self._moves.stop(name)
+            self._setup.tasks[name].stop()
+
+    def _live(self, task: HostTask, threads: int, source: Source) -> LiveTask:
+        return LiveTask(task, threads, source, self._step, self._recorder.evaluation)
 
     def _step(self, task: str, step: int, loss: float) -> None:
         """A step's loss is known; called from any thread."""
@@ -228,18 +255,23 @@ class Conductor:
         for record in self._drops.settle(to_do, recorder.steps_done(), recorder.now()):
             recorder.drop(record)
             self._turns.skip(record.task)
+            self._moves.drop(record.task)
             for index in going:
                 if record.task in self._first_steps[index]:
                     self._active[index].stop()
-            self._setup.tasks[record.task].batches.stop()
+            self._setup.tasks[record.task].stop()
 
     def _watch(self) -> None:
         """Notice when nothing happens: in the run, or in one of the segments that go on alone."""
         now, latest = time.perf_counter(), self._recorder.latest
         # What has ended waits for nothing but this thread, which may have been writing.
         going = {i: segment for i, segment in self._active.items() if not segment.ended}
+        moved = self._moves.latest
+        if moved is not None and now - moved > self._stall_s:  # which would hold up everybody
+            self._halt.fail(self._stalled(now - moved, self._state()))
         if not self._options.keep_going:
-            silence = now - max((latest[i] for i in going), default=now)
+            known = [latest[i] for i in going] + ([] if moved is None else [moved])
+            silence = now - max(known, default=now)
             if silence > self._stall_s:
                 self._halt.fail(self._stalled(silence, self._state()))
             return
@@ -254,6 +286,10 @@ class Conductor:
             held = "; ".join(line for lost in self._lost.values() for line in lost.states())
             text = f"segment {index} waits for ops of a dropped task that do not return: {held}"
             self._failed(Failure(self._turns.program(index).tasks, text))
+        if self._lost and (task := self._moves.blocked(self._lost, self._turns.touches)):
+            held = "; ".join(line for lost in self._lost.values() for line in lost.states())
+            text = f"its place in the host store is used by ops that do not return: {held}"
+            self._failed(Failure((task,), text))
 
     def _stalled(self, silence: float, state: str) -> str:
         return (
@@ -265,6 +301,7 @@ class Conductor:
         """The running ops first, then who waits for what."""
         lines = [line for segment in self._active.values() for line in segment.states()]
         lines.sort(key=lambda line: " runs " not in line)
+        lines += filter(None, [self._moves.state()])
         return "; ".join(lines) or "no op"
 
 

@@ -1,7 +1,7 @@
 """Emulated devices: memory of the host with a budget, and copies that last as long as on a link.
 
 A CPU device is emulated when its plan says so: its copies are paced to the link's rate, so that
-spilling costs what it would cost on such a link.
+spilling costs what it would cost on such a link. How ops are paced, `pace` says.
 """
 
 import threading
@@ -14,11 +14,10 @@ from torch import Tensor
 
 from executor.device import Mark, QueueKind, aligned, use_threads
 from executor.meter import CpuMeter
+from executor.pace import wait_until
 from executor.rng import CpuSource, Source
 from plans.schema import Buffer, Device
 from profiles.schema import Emulation
-
-_COARSE_S = 60e-6  # a sleep may last this much longer than asked for
 
 
 class Now:
@@ -140,9 +139,3 @@ class Pageable:
 
     def close(self) -> None:
         """Nothing to give back."""
-
-
-def wait_until(deadline: float) -> None:
-    """Return at `deadline`, a time.perf_counter() value, as precisely as a busy wait would."""
-    while (left := deadline - time.perf_counter()) > 0:
-        time.sleep(left - _COARSE_S if left > _COARSE_S else 0)

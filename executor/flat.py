@@ -5,6 +5,7 @@ tensors are the sum of their padded sizes, whatever dtypes it mixes.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -22,18 +23,53 @@ class Spec(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of the values, without padding."""
-        count = self.dtype.itemsize
-        for size in self.shape:
-            count *= size
-        return count
+        """Bytes of the values, without padding; what is expanded (stride 0) is there once."""
+        return _bytes(self)
+
+
+@lru_cache(maxsize=4096)
+def _bytes(spec: Spec) -> int:
+    count = spec.dtype.itemsize
+    for size, step in zip(spec.shape, spec.stride, strict=True):
+        count *= size if step else min(size, 1)
+    return count
 
 
 def spec_of(tensor: Tensor) -> Spec:
     """The tensor's spec; its strides when its values are dense in memory, else contiguous."""
-    shape = tuple(tensor.shape)
-    stride = tuple(tensor.stride())
-    return Spec(tensor.dtype, shape, stride if _dense(shape, stride) else _contiguous(shape))
+    return _spec(tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+def expanded_spec_of(tensor: Tensor) -> Spec:
+    """`spec_of` for a value that may be expanded, as masks are: its values are kept once."""
+    return _expanded(tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+@lru_cache(maxsize=4096)
+def _spec(dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Spec:
+    return Spec(dtype, shape, stride if _dense(shape, stride) else _contiguous(shape))
+
+
+@lru_cache(maxsize=4096)
+def _expanded(dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Spec:
+    once = tuple(n if step else min(n, 1) for n, step in zip(shape, stride, strict=True))
+    if once == shape:
+        return _spec(dtype, shape, stride)
+    steps = _spec(dtype, once, stride).stride
+    return Spec(dtype, shape, tuple(k if s else 0 for k, s in zip(steps, stride, strict=True)))
+
+
+def _once(stride: tuple[int, ...]) -> tuple[slice, ...]:
+    """What of an expanded tensor has bytes of its own."""
+    return tuple(slice(None) if step else slice(0, 1) for step in stride)
+
+
+def put(flat: Tensor, spec: Spec, value: Tensor, offset: int = 0) -> None:
+    """Copy `value`, without its graph, to where `view(flat, spec, offset)` shows it."""
+    target, value = view(flat, spec, offset), value.detach()
+    if 0 in spec.stride:
+        target, value = target[_once(spec.stride)], value[_once(spec.stride)]
+    target.copy_(value)
 
 
 def _dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
@@ -64,15 +100,19 @@ def view(flat: Tensor, spec: Spec, offset: int = 0) -> Tensor:
 
     ValueError when it does not fit, with both numbers.
     """
-    if offset + spec.bytes > flat.numel():
+    end, size = offset + spec.bytes, flat.numel()
+    if end > size:
         raise ValueError(
-            f"a {tuple(spec.shape)} tensor of {spec.dtype} needs {offset + spec.bytes} bytes, "
-            f"its buffer has {flat.numel()}"
+            f"a {tuple(spec.shape)} tensor of {spec.dtype} needs {end} bytes, its buffer has {size}"
         )
-    values = flat[offset : offset + spec.bytes].view(spec.dtype)
+    item = spec.dtype.itemsize
+    if (size | offset) % item:  # the flat has no whole number of values
+        flat, offset = flat[offset:end], 0
+    values = flat.view(spec.dtype)
+    begin = values.storage_offset() + offset // item
     # .data: a version counter of its own, or autograd would take a write to any other byte of
     # the flat for a change of this tensor.
-    return values.as_strided(spec.shape, spec.stride, values.storage_offset()).data
+    return values.as_strided(spec.shape, spec.stride, begin).data
 
 
 def views(flat: Tensor, specs: Iterable[Spec]) -> list[Tensor]:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import NamedTuple
 
 from executor.ops import Work
+from executor.pace import least_us
 from executor.streams import Stream, Ticket
 from plans.schema import Op, Program
 
@@ -15,10 +16,12 @@ Exclusive = Callable[[], AbstractContextManager[object]]
 
 
 class Job(NamedTuple):
-    """An op with what it waits for and, if ops of a device must not overlap, its locks."""
+    """An op with what it waits for, how long it lasts at least (where compute is emulated) and, if
+    ops of a device must not overlap, its locks."""
 
     work: Work
     tickets: tuple[Ticket, ...]
+    least_us: int
     exclusive: Exclusive
 
 
@@ -41,10 +44,14 @@ def jobs_of(
             for i, op in enumerate(line)
         }
         for n, line in lines.items():
-            jobs[n][phase] = [Job(works[op.id], _waits(op, tickets), exclusive(op)) for op in line]
+            jobs[n][phase] = [_job(works[op.id], _waits(op, tickets), exclusive(op)) for op in line]
             begun[n] += len(line) * rounds[phase]
             ends[n][phase] = begun[n]
     return jobs, ends
+
+
+def _job(work: Work, tickets: tuple[Ticket, ...], exclusive: Exclusive) -> Job:
+    return Job(work, tickets, least_us(work.place.device.spec, work.op), exclusive)
 
 
 def _waits(op: Op, tickets: Mapping[str, Ticket]) -> tuple[Ticket, ...]:

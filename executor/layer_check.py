@@ -2,15 +2,29 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from executor.bench import Case, checked_output, on_device
+from executor.batches import batch_of
+from executor.bench import Case, checked_output, moved, on_device
 from executor.device import Device
+from executor.ending import Batch, Ending
 from executor.errors import WorkloadError, one_line
+from executor.habits import (
+    check_held,
+    check_reach,
+    check_sparse,
+    check_views,
+    names_of,
+    spans_of,
+)
+from executor.layers import name_of
 from executor.precision import computing
 from executor.rng import DrawError, OwnRandomness
+from executor.shard import Shard
+from executor.values import hold, mapped, tensors_of
 from executor.workload import Task
 from profiles.errors import GantryError
 
@@ -30,41 +44,76 @@ def blamed(where: str) -> Iterator[None]:
 
 def layer_place(task: Task, index: int, layer: nn.Module) -> str:
     """How errors name a layer: `task gpt: layer 3 (Block)`."""
-    return f"task {task.name}: layer {index} ({type(layer).__name__})"
+    return f"task {task.name}: layer {index} ({name_of(layer)})"
 
 
-def batch(task: Task) -> tuple[Tensor, Tensor]:
-    """The task's first batch, inputs and targets, batch first; WorkloadError if it is none."""
-    place = f"task {task.name}: data(0)"
-    with blamed(place), OwnRandomness():
-        pair = task.data(0)
-    if not isinstance(pair, tuple | list) or not all(isinstance(t, Tensor) for t in pair):
-        raise WorkloadError(f"{place} returned {type(pair).__name__}, not (inputs, targets)")
-    if len(pair) != 2 or any(t.dim() == 0 or len(t) == 0 for t in pair):
-        raise WorkloadError(f"{place} must return two tensors, batch first and not empty")
-    inputs, targets = pair
-    if len(inputs) != len(targets):
-        raise WorkloadError(f"{place} returned {len(inputs)} inputs but {len(targets)} targets")
-    return inputs, targets
+def batch(task: Task) -> Batch:
+    """The task's first batch; WorkloadError if it is none."""
+    with blamed(f"task {task.name}: data(0)"), OwnRandomness():
+        found = batch_of(task, 0)
+    sizes = {what: {len(t) for t in tensors_of(v)} for what, v in found._asdict().items()}
+    if len(set().union(*sizes.values())) > 1:
+        told = " but ".join(f"{max(n)} {what}" for what, n in sizes.items() if n)
+        raise WorkloadError(f"task {task.name}: data(0) returned {told}")
+    return found
 
 
-def check_chain(
-    task: Task, layers: Sequence[nn.Module], inputs: Tensor, targets: Tensor, device: Device
-) -> None:
+def samples(found: Batch) -> int:
+    """How many samples a batch has."""
+    return len(tensors_of(found.inputs)[0])
+
+
+def check_chain(task: Task, layers: Sequence[nn.Module], found: Batch, device: Device) -> None:
     """Run one batch through all layers and the loss; WorkloadError names the first bad one."""
-    x, last = inputs.to(device.where), len(layers) - 1
+    found = Batch(*moved(tuple(found), device.where))
+    x, last, names = found.inputs, len(layers) - 1, names_of(layers)
+    with blamed(f"task {task.name}"):
+        spans = spans_of(layers)
     for index, layer in enumerate(layers):
         with blamed(layer_place(task, index, layer)):
-            shard = on_device(Case(task, layer, x, None, first=index == 0), device)
-            x = checked_output(shard, device, x)
-            if index < last and not x.is_floating_point():
-                raise WorkloadError(f"gives {x.dtype}; boundaries between layers must be floating")
+            check_views(layer, spans)
+            check_held(layer, names)
+            check_sparse(layer)
+    for index, layer in enumerate(layers):
+        with blamed(layer_place(task, index, layer)):
+            case = Case(task, layer, x, None, first=index == 0, microbatch=samples(found))
+            shard = on_device(case, device)
+            before = _places(shard)
+            x = checked_output(shard, device, x, found.inputs, names)
+            _check_in_place(layer, before, _places(shard))
+            if index < last:
+                _check_value(x, device)
     with blamed(f"task {task.name}: loss"), computing(task.precision, device.where):
-        loss = task.loss(x.requires_grad_(x.is_floating_point()), targets.to(device.where))
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            found = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise WorkloadError(
-                f"must return a scalar tensor, the mean over the batch; got {found}"
-            )
+        if task.loss is not None:
+            x = mapped(lambda t: t.detach().requires_grad_(t.is_floating_point()), x)
+        loss = Ending(task.loss).loss_of(x, found)
+        check_reach(loss, names)
         if not loss.requires_grad:
             raise WorkloadError("has no gradient with respect to the outputs; nothing could learn")
+
+
+def _places(shard: Shard) -> list[tuple[int, torch.dtype, torch.device]]:
+    return [(p.data_ptr(), p.dtype, p.device) for p in shard.parameters]
+
+
+def _check_in_place(layer: nn.Module, before: Sequence[object], after: Sequence[object]) -> None:
+    """WorkloadError for a layer that has taken its parameters from where the plan has them."""
+    names = (name for name, _ in layer.named_parameters())
+    for name, was, now in zip(names, before, after, strict=True):
+        if was != now:
+            raise WorkloadError(
+                f"moves or replaces its parameter {name} in its forward; leave out .to(), .cuda(), "
+                ".double() and the like there, and choose the task's precision instead"
+            )
+
+
+def _check_value(value: Any, device: Device) -> None:
+    """WorkloadError for what cannot lie in a boundary's buffer."""
+    for tensor in hold(value).tensors:
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise WorkloadError(f"gives a tensor that is not plain strided ({tensor.layout})")
+        if tensor.device.type != device.where.type:
+            raise WorkloadError(
+                f"gives a tensor on {tensor.device} and computes on {device.where}; make new "
+                "tensors on the device of the input, and leave moving to the plan"
+            )

@@ -5,7 +5,7 @@ Times and bytes come from separate runs, because the memory meter slows a layer 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +17,8 @@ from executor.cpu import CpuDevice
 from executor.device import Device, Meter, Queue, aligned, apart, until
 from executor.meter import CpuMeter
 from executor.precision import needs_norms
+from executor.recipe import Recipe
 from executor.shard import Shard
-from profiles.codec import align
 from profiles.schema import LayerCost, Time
 
 ENOUGH_NS = 100_000_000  # a measurement of FEWEST samples or more ends after so long
@@ -32,12 +32,14 @@ NO_TIME = Time(0, 0, 0, 1)
 @dataclass(frozen=True)
 class Lab:
     """Where and how is measured: ops of the calling thread go to `queue` of `device`, while `load`
-    devices compute; `samples` of each time, fewer where one is long."""
+    devices compute; `samples` of each time, fewer where one is long. `slowdown`: times are told so
+    many times as long as they were."""
 
     device: Device
     queue: Queue
     load: int
     samples: int
+    slowdown: int = 1
 
 
 class Memory(NamedTuple):
@@ -69,19 +71,19 @@ class NormCost(NamedTuple):
     time: Time
 
 
-def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> tuple[LayerCost, Tensor]:
-    """The case's bytes and times, and the layer's output; `shard` as in Bench."""
+def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> tuple[LayerCost, Any]:
+    """The case's bytes and times, and the layer's output, whose tensors say which of them need
+    gradients; `shard` as in Bench."""
     bench = Bench(case, lab.device, shard)
     memory = _memory(bench)
     bench.draws, bench.alone = memory.draws != 0, lab.load == 1
     with loaded(bench, lab.load):
         (forward,) = timed(lambda: elapsed(bench.forward, lab.queue), lab)
         both, backward = timed(lambda: _halves(bench, lab.queue), lab)
-    y = bench.output()
     return LayerCost(
-        microbatch=len(case.x),
-        in_bytes=align(case.x.nbytes),
-        out_bytes=align(y.nbytes),
+        microbatch=case.microbatch,
+        in_bytes=bench.in_bytes,
+        out_bytes=bench.out_bytes,
         saved_bytes=memory.saved,
         forward_peak_bytes=memory.forward_peak,
         backward_peak_bytes=memory.backward_peak,
@@ -90,7 +92,7 @@ def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> tuple[LayerC
         recompute_backward=both,
         backward=backward,
         offload_bytes=memory.packed,
-    ), y
+    ), bench.output()
 
 
 def _memory(bench: Bench) -> Memory:
@@ -137,7 +139,9 @@ class Updates:
         on the host."""
         twins = [nn.Parameter(p.detach().clone(), p.requires_grad) for p in parameters]
         task = case.task
-        home = Shard([nn.ParameterList(twins)], task.optimizer, precision=task.precision)
+        recipe = case.recipe or Recipe(task.optimizer)
+        own = recipe.unscheduled(zip(parameters, twins, strict=True))
+        home = Shard([nn.ParameterList(twins)], own, precision=task.precision)
         masters, params = aligned(home.master_bytes), aligned(home.param_bytes)
         home.write_params(params, masters)
         self.shard = home
@@ -172,11 +176,12 @@ class Updates:
 
 
 def gradients(case: Case, parameters: Sequence[nn.Parameter], bench: Bench) -> list[Tensor]:
-    """Real gradients of those of the layer's `parameters` that have any, where it computes."""
+    """Gradients of those of the layer's `parameters` that learn, where it computes: real ones, or
+    zeros where this batch gives none, since another may."""
     bench.recompute_backward()
     own = dict(zip(map(id, _unique(case.layer)), bench.shard.parameters, strict=True))
-    found = [own[id(p)].grad for p in parameters if p.requires_grad]
-    return [torch.empty(0) if grad is None else grad.clone() for grad in found]
+    found = [own[id(p)] for p in parameters if p.requires_grad]
+    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in found]
 
 
 def _unique(layer: nn.Module) -> list[nn.Parameter]:
@@ -256,7 +261,8 @@ def timed(sample: Callable[[], tuple[int, ...]], lab: Lab) -> tuple[Time, ...]:
     while len(rows) < lab.samples and (len(rows) < FEWEST or sum(r[0] for r in rows) < ENOUGH_NS):
         crowd.add_(1)
         rows.append(sample())
-    spread = np.percentile(np.array(rows) / 1000, [10, 50, 90], axis=0).round()
+    us = np.array(rows) / 1000 * lab.slowdown
+    spread = np.percentile(us, [10, 50, 90], axis=0).round()
     return tuple(Time(int(mid), int(low), int(top), len(rows)) for low, mid, top in spread.T)
 
 

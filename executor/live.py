@@ -3,19 +3,25 @@
 import gc
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import torch
 from torch import Tensor
 
 from executor.batches import Batches
+from executor.buffers import Buffers, Snapshot
 from executor.device import Device, Mark, Meter
 from executor.errors import RunError
-from executor.flat import Spec
+from executor.evaluation import LiveEvaluation
+from executor.graphs import Graph
 from executor.optimizer import Scaling
+from executor.parameters import NONE, Absent
 from executor.precision import LossScale, Norms
 from executor.rng import Guard, Source, TaskRng
-from executor.shard import Graph, Shard
+from executor.shard import Shard
 from executor.store import HostTask
+from executor.values import Grads, Layout
 
 
 class LiveTask:
@@ -27,6 +33,7 @@ class LiveTask:
         threads: int,
         source: Source,
         on_step: Callable[[str, int, float], None],
+        on_evaluation: Callable[[str, int, float], None] = lambda task, step, loss: None,
     ) -> None:
         plan = host.plan
         self.host = host
@@ -34,43 +41,114 @@ class LiveTask:
         draws = [shard.rng_draws for shard in plan.shards]
         self.rng = TaskRng(host.rng_state, draws, plan.microbatches, source, plan.done)
         self.batches = Batches(plan, host.task, threads, host.staging, self.rng.prepare)
-        self.boundaries: dict[tuple[str, int], Spec] = {}  # ("x" or "dx", shard)
+        self.evaluation = (
+            LiveEvaluation(plan, host.task, threads, host.evaluation_staging, on_evaluation)
+            if plan.evaluation
+            else None
+        )
+        self.boundaries: dict[int, Layout] = {}  # how the one before each shard lies in its buffer
         self.graphs: dict[tuple[int, int], Graph] = {}  # (shard, microbatch) between F and B
+        self.before: dict[tuple[int, int], Snapshot | None] = {}  # the same, where it runs again
+        self.gradients: dict[tuple[int, int], Grads] = {}  # of boundaries, from one B to the next
+        self._absent: dict[int, Absent] = {}  # by the address of the gradients
+        self._last: dict[int, tuple[int, Place]] = {}  # microbatch, of shards that change buffers
         self.scale = LossScale(host.loss_scale) if plan.precision == "fp16-autocast" else None
-        self._noted: set[int] = set()  # shards whose norms of this step are known
+        self._noted: dict[int, Sequence[int]] = {}  # parameters whose norms are known, by shard
+        self._norm_dtype = torch.float32
         self._replicas: dict[tuple[int, int], Shard] = {}
         self._unread: deque[tuple[Mark, int, int, Callable[[], float]]] = deque()
         self._losses: dict[int, dict[int, float]] = {}
         self._reading = threading.Lock()
+        self._learning = threading.Lock()
         self._on_step = on_step
 
     def replica(self, shard: int, place: "Place") -> Shard:
         """The shell that computes this shard on this device."""
         key = shard, place.number
         if key not in self._replicas:
-            self._replicas[key] = self.host.shards[shard].replica(place.device.where)
+            device = place.device
+            self._replicas[key] = self.host.shards[shard].replica(
+                device.where, apart=device.spec.kind != "cpu"
+            )
         return self._replicas[key]
 
-    def boundary(self, role: str, shard: int, spec: Spec) -> None:
+    def boundary(self, shard: int, layout: Layout) -> None:
         """Remember how the boundary before `shard` lies in its buffer; it must never change."""
-        known = self.boundaries.setdefault((role, shard), spec)
-        if known != spec:
+        known = self.boundaries.setdefault(shard, layout)
+        if known is not layout and known != layout:
+            raise RunError(f"the boundary before shard {shard} {known.difference(layout)}")
+
+    def expect(self, shard: int, graph: Graph) -> None:
+        """RunError when a graph begins where no gradient comes, since none was needed at first."""
+        needs = self.boundaries[shard + 1].needs
+        ends = graph.ends if isinstance(graph.ends, Mapping) else {}
+        if not all(needs[number] for number in ends):
             raise RunError(
-                f"the boundary before shard {shard} was {list(known.shape)} and is now "
-                f"{list(spec.shape)}; a timetable needs equal shapes"
+                f"the boundary before shard {shard + 1} needs more gradients than in its first "
+                "microbatch; let a tensor between layers need one always or never"
             )
 
-    def note(self, shard: int, norms: Tensor, flat: Tensor) -> None:
-        """The norms of a shard's gradients, into the task's norm buffer (uint8); the last shard of
-        a step also says what they mean for its updates."""
+    def turn(self, shard: int, microbatch: int, place: "Place") -> AbstractContextManager[object]:
+        """Around a forward that counts. RunError if it changes buffers, and not in the order of the
+        plain loop; as long as it is not known whether it does, one device at a time finds out."""
+        buffers = self._replicas[shard, place.number].buffers
+        return self._turn(shard, microbatch, place, buffers) if buffers.any else nullcontext()
+
+    @contextmanager
+    def _turn(
+        self, shard: int, microbatch: int, place: "Place", buffers: Buffers
+    ) -> Iterator[None]:
+        with self._learning if buffers.found.numbers is None else nullcontext():
+            if buffers.changing:
+                self._expect_turn(shard, microbatch, place, buffers)
+                self._last[shard] = microbatch, place
+                yield
+                return
+            yield
+            if buffers.changing:
+                self._expect_turn(shard, microbatch, place, buffers)
+                self._last[shard] = microbatch, place
+
+    def _expect_turn(self, shard: int, microbatch: int, place: "Place", buffers: Buffers) -> None:
+        if microbatch and self._last.get(shard) != (microbatch - 1, place):
+            raise RunError(
+                f"changes its buffer {buffers.changing[0].name} in each forward, so one device has "
+                "to run its microbatches in turn, and the plan has them elsewhere or in another "
+                "order; build with fewer devices for this task"
+            )
+
+    def absent_in(self, flat: Tensor) -> Absent:
+        """The parameters without a gradient in these gradients (uint8)."""
+        return self._absent.get(flat.data_ptr(), NONE) if self._absent else NONE
+
+    def note_absent(self, flat: Tensor, absent: Absent) -> None:
+        """These gradients were written, all but those of the absent parameters."""
+        if absent:
+            self._absent[flat.data_ptr()] = absent
+        elif self._absent:
+            self._absent.pop(flat.data_ptr(), None)
+
+    def carry(self, source: Tensor, target: Tensor) -> None:
+        """What was copied lies elsewhere as well."""
+        if self._absent:
+            self.note_absent(target, self.absent_in(source))
+
+    def note(self, shard: int, norms: Tensor, absent: Absent, flat: Tensor) -> None:
+        """The norms of a shard's gradients, without the absent ones, into the task's norm buffer
+        (uint8); the last shard of a step also says what they mean for its updates."""
         shards = self.host.shards
         buffer = Norms(flat, self.host.trainable)
-        buffer.note(sum(len(other.trainable) for other in shards[:shard]), norms)
-        self._noted.add(shard)
+        numbers = self.host.numbers[shard]
+        present = [number for n, number in enumerate(numbers) if n not in absent]
+        buffer.note(present, norms)
+        self._noted[shard] = present
+        if present:
+            self._norm_dtype = norms.dtype
         if len(self._noted) == sum(bool(shard.trainable) for shard in shards):
+            found = sorted(number for numbers in self._noted.values() for number in numbers)
             self._noted.clear()
             scale = self.scale.to(flat.device) if self.scale else None
-            buffer.close(norms.dtype, self.host.task.clip, scale)
+            buffer.close(found, self._norm_dtype, self.host.task.clip, scale)
 
     def scaling(self, flat: Tensor | None) -> Scaling | None:
         """What a complete norm buffer says; None in a task that has none."""
@@ -84,20 +162,40 @@ class LiveTask:
         self._unread.append((end, step, microbatch, read))
         self.collect()
 
+    def stop(self) -> None:
+        """Load no more batches."""
+        self.batches.stop()
+        if self.evaluation:
+            self.evaluation.batches.stop()
+
     def drop(self) -> None:
         """The task trains no more; let go of what it has beside the host store."""
-        self.batches.stop()
+        self.stop()
         self.graphs.clear()
+        self.before.clear()
         self._replicas.clear()
 
     def settle(self, step: int) -> None:
         """The task's state is in the host store, `step` steps done; from there it can go on."""
         self.host.settle()
+        self._settle_buffers()
         self.host.rng_state = self.rng.state(step, 0, 0)
         self.host.loss_scale = self.scale.state() if self.scale else None
 
+    def _settle_buffers(self) -> None:
+        """Bring what forwards have changed on a device to the model, and to all other replicas."""
+        for number, (_, place) in self._last.items():
+            latest, host = self._replicas[number, place.number], self.host.shards[number]
+            host.buffers.copy_from(latest.buffers)
+            for (shard, _), other in self._replicas.items():
+                if shard == number and other is not latest:
+                    other.buffers.copy_from(host.buffers)
+        self._last.clear()
+
     def collect(self) -> None:
         """Read the losses that are there; a step is reported when all its parts are."""
+        if self.evaluation:
+            self.evaluation.collect()
         with self._reading:
             while self._unread and self._unread[0][0].ready():
                 _, step, microbatch, read = self._unread.popleft()

@@ -2,19 +2,28 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
 from executor.cpu import CpuDevice, Links, Pageable
 from executor.cuda import CudaDevice, CudaSource, PageLocked
 from executor.device import Device, HostMemory
+from executor.errors import UsageError
 from executor.rng import CpuSource, Source
 from plans.schema import Device as Spec
 from profiles.schema import Numerics
 
 
 def open_devices(specs: Sequence[Spec], slabs: Sequence[int]) -> list[Device]:
-    """The devices of a plan with slabs of so many bytes; UsageError for one that is not there."""
+    """The devices of a plan with slabs of so many bytes; UsageError for one that is not there, and
+    for devices that do not draw the same random numbers."""
+    kinds = sorted({spec.kind for spec in specs})
+    if len(kinds) > 1:
+        raise UsageError(
+            f"the plan has {' and '.join(kinds)} devices, whose generators draw different random "
+            "numbers; build one plan for each"
+        )
     made: list[Device] = []
     try:
         _open(specs, slabs, made)
@@ -40,6 +49,15 @@ def _open(specs: Sequence[Spec], slabs: Sequence[int], made: list[Device]) -> No
 def host_memory(specs: Sequence[Spec]) -> HostMemory:
     """Page-locked memory if any of the devices copies by itself."""
     return PageLocked() if any(spec.kind == "cuda" for spec in specs) else Pageable()
+
+
+def free_host_bytes() -> int | None:
+    """Memory that is available now; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(int(r.split()[1]) for r in lines if r.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return None
 
 
 def default_source(kind: str) -> Source:

@@ -3,12 +3,11 @@
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 
 class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -38,17 +37,14 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        old = {_storage(leaf) for leaf in tree_leaves((args, kwargs))}
         out = func(*args, **kwargs)
-        for tensor in tree_leaves(out):
-            if _strided(tensor) and tensor.untyped_storage()._cdata not in old:
-                self._enter(tensor.untyped_storage())
+        for storage in _storages(out):
+            key = storage._cdata
+            if key not in self._alive and all(key != old._cdata for old in _storages(args, kwargs)):
+                self._enter(key, storage)
         return out
 
-    def _enter(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key in self._alive:
-            return
+    def _enter(self, key: int, storage: torch.UntypedStorage) -> None:
         count = storage.nbytes()
         self._alive[key] = (weakref.ref(storage, lambda _: self._leave(key)), count)
         self.live_bytes += count
@@ -81,11 +77,18 @@ class CpuMeter:
         self.taken_bytes = self.graph_bytes + meter.peak_bytes
 
 
-def _storage(value: object) -> int | None:
-    """The identity of a tensor's or of a storage's bytes."""
-    storage = value.untyped_storage() if _strided(value) else value
-    return int(storage._cdata) if isinstance(storage, torch.UntypedStorage) else None
+def _storages(*values: object) -> Iterator[torch.UntypedStorage]:
+    """What has bytes among the arguments of an op, or in what it gives.
 
-
-def _strided(value: object) -> TypeGuard[Tensor]:
-    return isinstance(value, Tensor) and value.layout == torch.strided
+    Called for every op of a first round, and Python runs one thread at a time: torch's own walk
+    through such trees would hold up all devices."""
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.layout == torch.strided:
+                yield value.untyped_storage()
+        elif isinstance(value, torch.UntypedStorage):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _storages(*value)
+        elif isinstance(value, dict):
+            yield from _storages(*value.values())

@@ -58,6 +58,7 @@ def step(
     if work is None or isinstance(found, str) or type(optimizer) not in found.roundings:
         return False
     _run(found, optimizer, work, scale)
+    optimizer._opt_called = True  # type: ignore[attr-defined]  # as a scheduler wants to know
     return True
 
 
@@ -127,7 +128,16 @@ def _watched(optimizer: Optimizer) -> bool:
         torch_optimizer._global_optimizer_post_hooks,
     )
     scaler = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
-    return any(hooks) or "step" in vars(optimizer) or any(value is not None for value in scaler)
+    return any(hooks) or _replaced(optimizer) or any(value is not None for value in scaler)
+
+
+def _replaced(optimizer: Optimizer) -> bool:
+    """Whether the optimizer has a `step` of its own: schedulers give it one that only notes that
+    it was called."""
+    own = vars(optimizer).get("step")
+    noting = getattr(own, "_wrapped_by_lr_sched", False)
+    inside = getattr(own, "__wrapped__", None)
+    return own is not None and not (noting and inside is type(optimizer).step)
 
 
 def _supported(group: dict[str, Any]) -> bool:

@@ -6,7 +6,7 @@ nothing needs to be kept, or in the packed flat, to which the tensor's storage w
 """
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,31 +24,50 @@ class PackError(WorkloadError):
 class Note(NamedTuple):
     """A tensor `offset` bytes into a flat."""
 
-    flat: str  # "param", "x" or "saved"
+    flat: str | int  # "param", "tied", "saved" or the number of an input tensor
     offset: int
     dtype: torch.dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
 
+class _Key(NamedTuple):
+    """Bytes of a storage that have this version."""
+
+    storage: int
+    version: int
+    begin: int
+    size: int
+
+
 class Packing:
     """The notes of one graph. `bytes` is what was packed so far.
 
-    `param` is the shard's flat, `x` its input, `saved` the flat to pack into (None: only count);
-    `constants` stay where they are. Each storage is copied once, whole, to a multiple of
-    ALIGNMENT. A storage is told from one that had its address earlier by a weak reference, and
-    from itself before a change in place by the version.
+    `param` is the shard's flat, `tied` that of parameters it borrows, `inputs` its input's tensors,
+    `saved` the flat to pack into (None: only count); `constants` stay where they are. Each storage
+    is copied once, whole, to a multiple of ALIGNMENT. A storage is told from one that had its
+    address earlier by a weak reference, and from itself before a change in place by the version.
+    Pieces of a storage that are no views of one tensor (`unsafe_chunk` makes such, and recurrent
+    layers use it) have versions of their own: each is copied by itself.
     """
 
     def __init__(
-        self, param: Tensor, x: Tensor, saved: Tensor | None, constants: Iterable[Tensor]
+        self,
+        param: Tensor,
+        inputs: Sequence[Tensor],
+        saved: Tensor | None,
+        constants: Iterable[Tensor],
+        tied: Tensor | None = None,
     ) -> None:
         self.bytes = 0
         self._saved = saved
-        self._flats = {"param": param, "x": x}
-        self._ranges = [(name, t.data_ptr(), t.nbytes) for name, t in self._flats.items()]
+        self._where = inputs[0].device if inputs else param.device
+        self._flats: dict[str | int, Tensor] = {"param": param, **dict(enumerate(inputs))}
+        if tied is not None:
+            self._flats["tied"] = tied
+        self._ranges = [(name, t.data_ptr(), _extent(t)) for name, t in self._flats.items()]
         self._constants = {t.untyped_storage()._cdata for t in constants if _plain(t)}
-        self._packed: dict[tuple[int, int], tuple[weakref.ref[torch.UntypedStorage], int]] = {}
+        self._packed: dict[_Key, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
     def hooks(self) -> saved_tensors_hooks:
         """A context in which what autograd keeps is packed."""
@@ -61,13 +80,13 @@ class Packing:
                 f"keeps a tensor for its backward that is not plain strided ({tensor.layout}), "
                 'which cannot be packed; plan its shard with activations "saved" or "recompute"'
             )
-        elsewhere = tensor.device != self._flats["x"].device  # a kernel's scalars on the host
+        elsewhere = tensor.device != self._where  # a kernel's scalars on the host
         if elsewhere or tensor.untyped_storage()._cdata in self._constants:
             return tensor
         name, offset = self._known(tensor) or ("saved", self._place(tensor))
         return Note(name, offset, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
 
-    def _known(self, tensor: Tensor) -> tuple[str, int] | None:
+    def _known(self, tensor: Tensor) -> tuple[str | int, int] | None:
         """The flat that the tensor is a view of, and where it begins in it."""
         address = tensor.data_ptr()
         for name, start, size in self._ranges:
@@ -76,43 +95,68 @@ class Packing:
         return None
 
     def _place(self, tensor: Tensor) -> int:
-        """Where the tensor begins in the packed flat, after copying its storage there if needed."""
+        """Where the tensor begins in the packed flat, after copying what holds it if needed."""
         storage = tensor.untyped_storage()
-        key = storage._cdata, tensor._version
+        begin, size = _held(tensor)
+        key = _Key(storage._cdata, tensor._version, begin, size)
         known, offset = self._packed.get(key, (None, 0))
         if known is None or known() is None:
             offset = self.bytes
-            self.bytes += align(storage.nbytes())
+            self.bytes += align(size)
             self._packed[key] = weakref.ref(storage), offset
-            self._copy(storage, offset)
-        return offset + int(tensor.storage_offset()) * tensor.itemsize
+            self._copy(storage, begin, size, offset)
+        return offset + int(tensor.storage_offset()) * tensor.itemsize - begin
 
-    def _copy(self, storage: torch.UntypedStorage, offset: int) -> None:
+    def _copy(self, storage: torch.UntypedStorage, begin: int, size: int, offset: int) -> None:
         if self._saved is None:
             return
-        size = storage.nbytes()
         if offset + size > self._saved.numel():
             raise WorkloadError(
                 f"packs {offset + size} bytes or more for its backward, the plan has "
                 f"{self._saved.numel()}; profile and build again"
             )
         values = torch.empty(0, dtype=torch.uint8, device=storage.device)
-        values.set_(storage, 0, (size,), (1,))
+        values.set_(storage, begin, (size,), (1,))
         self._saved[offset : offset + size].copy_(values)
 
-    def move(self, param: Tensor, x: Tensor, saved: Tensor) -> None:
-        """From now on unpack from these flats."""
-        self._flats = {"param": param, "x": x, "saved": saved}
+    def move(
+        self, param: Tensor, inputs: Sequence[Tensor], saved: Tensor, tied: Tensor | None = None
+    ) -> None:
+        """From now on unpack from these."""
+        self._flats = {"param": param, "saved": saved, **dict(enumerate(inputs))}
+        if tied is not None:
+            self._flats["tied"] = tied
 
     def unpack(self, note: Note | Tensor) -> Tensor:
-        """The tensor of a note, a view of its flat; only after `move`."""
+        """The tensor of a note, a view of its flat; only after `move`. PackError for a layer that
+        asks before."""
         if isinstance(note, Tensor):
             return note
+        if note.flat not in self._flats:
+            raise PackError(
+                "goes back through its own graph in its forward, which cannot be packed; plan its "
+                'shard with activations "saved" or "recompute"'
+            )
         flat = self._flats[note.flat]
         begin = int(flat.storage_offset()) * flat.itemsize + note.offset
         return torch.empty(0, dtype=note.dtype, device=flat.device).set_(
             flat.untyped_storage(), begin // note.dtype.itemsize, note.shape, note.stride
         )
+
+
+def _extent(tensor: Tensor) -> int:
+    """Bytes from its first to its last value; what is expanded has fewer than it shows."""
+    if not tensor.numel():
+        return 0
+    steps = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.itemsize
+
+
+def _held(tensor: Tensor) -> tuple[int, int]:
+    """Where the bytes begin that change with the tensor's version, in its storage, and how many
+    there are: those of the tensor that it is a view of."""
+    root = tensor if tensor._base is None else tensor._base
+    return int(root.storage_offset()) * root.itemsize, _extent(root)
 
 
 def _plain(tensor: Tensor) -> bool:

@@ -81,14 +81,26 @@ class Norms:
         values = flat[: _ITEM * (parameters + 2)].view(torch.float64)
         self.each, self.factor, self.left_out = values[:-2], values[-2], values[-1]
 
-    def note(self, first: int, norms: Tensor) -> None:
-        """The norms of a shard whose first trainable parameter is number `first`."""
-        self.each[first : first + len(norms)].copy_(norms)
+    def note(self, numbers: Sequence[int], norms: Tensor) -> None:
+        """The norms of a shard's trainable parameters of these numbers."""
+        if len(numbers) and list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
+            self.each[numbers[0] : numbers[-1] + 1].copy_(norms)
+        elif len(numbers):
+            self.each[torch.tensor(numbers, device=self.each.device)] = norms.to(self.each.dtype)
 
-    def close(self, dtype: torch.dtype, clip: float | None, scale: LossScale | None) -> None:
-        """All norms are there: by what gradients are multiplied, as clip_grad_norm_ would, on
-        gradients unscaled as GradScaler would. Norms and total are of `dtype`."""
+    def close(
+        self,
+        numbers: Sequence[int],
+        dtype: torch.dtype,
+        clip: float | None,
+        scale: LossScale | None,
+    ) -> None:
+        """The norms of the parameters of these numbers are there, others have no gradient: by what
+        gradients are multiplied, as clip_grad_norm_ would, on gradients unscaled as GradScaler
+        would. Norms and total are of `dtype`."""
         norms = self.each.to(dtype)
+        if len(numbers) < len(norms):
+            norms = norms[torch.tensor(numbers, dtype=torch.int64, device=norms.device)]
         factor = torch.ones((), dtype=dtype, device=norms.device)
         self.left_out.zero_()
         if scale is not None:

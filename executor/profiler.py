@@ -8,32 +8,22 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from msgspec.structs import replace
-from torch import Tensor, nn
 from tqdm import tqdm
 
-from executor import link_profiler
-from executor.bench import Case, on_device
+from executor import disk_profiler, link_profiler, task_profiler
 from executor.contention import contention, warm_up
 from executor.cuda_machine import describe, update_threads, usable
 from executor.device import Device, HostMemory, use_threads
-from executor.errors import UsageError, WorkloadError
-from executor.layer_check import batch, blamed, check_chain, layer_place
-from executor.layer_profiler import Lab, layer_cost, update_costs
-from executor.layers import split, ties
-from executor.machine import apply, host_memory, open_devices
-from executor.precision import needs_norms, norm_bytes
-from executor.shard import Shard
-from executor.store import free_host_bytes
-from executor.workload import Task, build, load
+from executor.errors import UsageError
+from executor.layer_profiler import Lab
+from executor.machine import apply, free_host_bytes, host_memory, open_devices
+from executor.workload import load
 from plans.schema import Device as DeviceSpec
 from profiles import console, schema
-from profiles.codec import align
 from profiles.units import LARGEST, show_bytes, show_us
 
 HOST_SHARE = 0.8  # of the memory that is available now
@@ -42,8 +32,6 @@ SLOWEST = 100_000  # bytes per second of a link; over a slower one even a small 
 
 PLAIN = schema.Numerics()
 
-Tick = Callable[[], object]
-
 
 @dataclass(frozen=True)
 class Options:
@@ -51,6 +39,7 @@ class Options:
 
     emulation None: CUDA devices, with as much memory as is free where device_bytes is None.
     samples: of each time, fewer where one is long. host_bytes None: what the machine has free.
+    disk: a folder where idle tasks may wait.
     """
 
     device_bytes: int | None
@@ -59,6 +48,7 @@ class Options:
     samples: int = 9
     host_bytes: int | None = None
     numerics: schema.Numerics = PLAIN
+    disk: Path | None = None
 
 
 def profile(ref: str, options: Options) -> schema.Profile:
@@ -73,15 +63,16 @@ def profile(ref: str, options: Options) -> schema.Profile:
         lab = _lab(device, options)
         usable = _usable(device, options)
         links = _links(device, memory, options)
+        disk = disk_profiler.measure(options.disk, memory) if options.disk else None
         with tqdm(total=0, unit="layer", disable=None, file=sys.stderr) as bar:
-            measured = tuple(_task(task, workload, lab, bar) for task in tasks)
+            measured = tuple(task_profiler.measure(task, workload, lab, bar) for task in tasks)
         provenance = _provenance(device, lab)
     finally:
         device.close()
         memory.close()
         use_threads(threads)
     return schema.Profile(
-        machine=_machine(device.spec, usable, links, options),
+        machine=_machine(device.spec, usable, links, disk, options),
         tasks=measured,
         provenance=provenance,
     )
@@ -105,7 +96,18 @@ def _lab(device: Device, options: Options) -> Lab:
     queue = device.queue("compute")
     queue.enter()
     warm_up(device)
-    return Lab(device, queue, options.devices if options.emulation else 1, options.samples)
+    slowdown = _slowdown(options.emulation)
+    return Lab(device, queue, _load(options), options.samples, slowdown)
+
+
+def _load(options: Options) -> int:
+    """How many devices compute at once while one is measured: those that are N times slower than
+    the machine keep it busy for one Nth of the time."""
+    return -(-options.devices // _slowdown(options.emulation)) if options.emulation else 1
+
+
+def _slowdown(emulation: schema.Emulation | None) -> int:
+    return emulation.compute_slowdown if emulation else 1
 
 
 def table(measured: schema.Profile) -> str:
@@ -121,13 +123,12 @@ def table(measured: schema.Profile) -> str:
         step += sum(layer.costs[-1].forward.median_us for layer in task.layers[:-1])
         sizes = (show_bytes(param), show_bytes(state), show_us(step))
         rows.append((task.name, str(len(task.layers)), *sizes))
-    return "\n".join(console.columns(rows))
-
-
-def microbatch_sizes(batch_size: int) -> list[int]:
-    """The powers of two that divide the batch, and the batch itself; ascending."""
-    powers = (1 << k for k in range(batch_size.bit_length()))
-    return sorted({size for size in powers if batch_size % size == 0} | {batch_size})
+    marks = [f"times are {measured.emulated}"] if measured.emulated else []
+    if disk := measured.machine.host.disk:
+        write, read = (rate.bytes_per_s // 10**6 for rate in (disk.write, disk.read))
+        room = show_bytes(disk.usable_bytes)
+        marks.append(f"disk: writes {write} MB/s, reads {read} MB/s, {room} for idle tasks")
+    return "\n".join([*console.columns(rows), *marks])
 
 
 def _check(options: Options) -> None:
@@ -136,6 +137,7 @@ def _check(options: Options) -> None:
     link = options.emulation
     if link:
         limits.append(("--latency-us", link.latency_us, 0, 100_000))
+        limits.append(("--slow-compute", link.compute_slowdown, 1, 1000))
     for flag, value, least, most in limits:
         if value < least:
             raise UsageError(f"{flag} is {value}; {least} is the least")
@@ -145,118 +147,6 @@ def _check(options: Options) -> None:
     for flag, rate in rates:
         if rate < SLOWEST:
             raise UsageError(f"{flag} is {rate} bytes per second; {SLOWEST} is the least")
-
-
-def _task(task: Task, workload: schema.Workload, lab: Lab, bar: "tqdm[None]") -> schema.Task:
-    model, _ = build(task)
-    with blamed(f"task {task.name}"):
-        layers = split(model)
-    inputs, targets = batch(task)
-    sizes = microbatch_sizes(len(inputs))
-    _check_layers(task, layers, inputs, targets, lab.device)
-    bar.total += len(layers) * len(sizes)
-    bar.set_description(task.name)
-    trainable = {id(p) for p in model.parameters() if p.requires_grad}
-    optimizer = _optimizer_name(task, list(model.parameters()))
-    measured = tuple(_layers(task, layers, inputs, targets, lab, bar.update))
-    fit = {cost.microbatch for cost in measured[0].costs}
-    return schema.Task(
-        name=task.name,
-        workload=workload,
-        steps=task.steps,
-        batch=len(inputs),
-        optimizer=optimizer,
-        batches=tuple(
-            schema.BatchCost(n, align(inputs[:n].nbytes) + align(targets[:n].nbytes))
-            for n in sizes
-            if n in fit
-        ),
-        ties=ties(layers),
-        precision=task.precision,
-        norm_bytes=norm_bytes(len(trainable)) if needs_norms(task.precision, task.clip) else 0,
-        layers=measured,
-    )
-
-
-def _check_layers(
-    task: Task, layers: list[nn.Module], inputs: Tensor, targets: Tensor, device: Device
-) -> None:
-    """Run as much of the batch as the device holds through all layers, to refuse bad ones."""
-    for size in reversed(microbatch_sizes(len(inputs))):
-        try:
-            check_chain(task, layers, inputs[:size], targets[:size], device)
-        except torch.OutOfMemoryError:
-            continue
-        return
-    raise WorkloadError(f"task {task.name}: not even one sample fits the device")
-
-
-def _layers(
-    task: Task,
-    layers: list[nn.Module],
-    inputs: Tensor,
-    targets: Tensor,
-    lab: Lab,
-    tick: Tick,
-) -> list[schema.Layer]:
-    """All layers in turn, each on the boundaries that the one before it gave."""
-    xs = {size: inputs[:size] for size in microbatch_sizes(len(inputs))}
-    seen: set[int] = set()
-    measured = []
-    for index, layer in enumerate(layers):
-        last = index == len(layers) - 1
-        cases = [
-            Case(task, layer, x, targets[:size] if last else None, first=index == 0)
-            for size, x in xs.items()
-        ]
-        owned = [p for p in layer.parameters() if id(p) not in seen]
-        seen |= {id(p) for p in owned}
-        with blamed(layer_place(task, index, layer)):
-            shard = on_device(cases[0], lab.device)
-            costs = []
-            for case in cases:
-                try:
-                    cost, y = layer_cost(case, lab, shard)
-                except torch.OutOfMemoryError:
-                    xs = {size: x for size, x in xs.items() if size < len(case.x)}
-                    break
-                xs[len(case.x)] = y
-                costs.append(cost)
-                tick()
-            if not costs:
-                raise WorkloadError("does not fit the device with the smallest microbatch")
-            del shard
-            measured.append(_layer(cases[len(costs) - 1], owned, tuple(costs), lab))
-    fit = set(xs)  # in all layers
-    return [replace(m, costs=tuple(c for c in m.costs if c.microbatch in fit)) for m in measured]
-
-
-def _layer(
-    case: Case, owned: list[nn.Parameter], costs: tuple[schema.LayerCost, ...], lab: Lab
-) -> schema.Layer:
-    """A layer's record; `case` is the whole batch, `owned` the parameters that count in it."""
-    update, host, norm = update_costs(case, owned, lab)
-    held = Shard([nn.ParameterList(owned)], case.task.optimizer, precision=case.task.precision)
-    return schema.Layer(
-        name=type(case.layer).__name__,
-        param_bytes=held.param_bytes,
-        grad_bytes=held.grad_bytes,
-        state_bytes=update.state_bytes,
-        buffer_bytes=sum(align(b.nbytes) for b in case.layer.buffers()),
-        update_peak_bytes=max(update.peak_bytes, host.peak_bytes),
-        update_device=update.time,
-        update_host=host.time,  # on emulated devices the same code on the same cores
-        norm=norm.time if norm and held.grad_bytes else None,
-        norm_peak_bytes=norm.peak_bytes if norm else 0,
-        costs=costs,
-    )
-
-
-def _optimizer_name(task: Task, parameters: list[nn.Parameter]) -> str:
-    if not parameters:
-        return "none"
-    with blamed(f"task {task.name}: optimizer"):
-        return type(task.optimizer(parameters)).__name__
 
 
 def _usable(device: Device, options: Options) -> int:
@@ -269,11 +159,25 @@ def _usable(device: Device, options: Options) -> int:
 def _links(device: Device, memory: HostMemory, options: Options) -> tuple[schema.Link, ...]:
     emulation = options.emulation
     slowest = min(emulation.h2d_bytes_per_s, emulation.d2h_bytes_per_s) if emulation else None
-    return link_profiler.links(device, memory, slowest, options.samples)
+    links = link_profiler.links(device, memory, slowest, options.samples)
+    return tuple(_computed(link, _slowdown(emulation)) for link in links)
+
+
+def _computed(link: schema.Link, slowdown: int) -> schema.Link:
+    """A copy inside the device is its own work: it takes so many times as long."""
+    if link.kind != "d2d":
+        return link
+    rate = link.alone
+    slow = schema.Rate(max(1, rate.bytes_per_s // slowdown), rate.latency_us * slowdown)
+    return schema.Link("d2d", slow, slow)
 
 
 def _machine(
-    spec: DeviceSpec, usable_bytes: int, links: tuple[schema.Link, ...], options: Options
+    spec: DeviceSpec,
+    usable_bytes: int,
+    links: tuple[schema.Link, ...],
+    disk: schema.Disk | None,
+    options: Options,
 ) -> schema.Machine:
     devices = tuple(
         schema.Device(
@@ -286,9 +190,8 @@ def _machine(
         )
         for number in range(options.devices)
     )
-    host = schema.Host(options.host_bytes or _free_bytes(), _cores())
-    load = options.devices if options.emulation else 1
-    return schema.Machine(devices, host, load=load, numerics=options.numerics)
+    host = schema.Host(options.host_bytes or _free_bytes(), _cores(), disk)
+    return schema.Machine(devices, host, load=_load(options), numerics=options.numerics)
 
 
 def _cores() -> int:
@@ -315,7 +218,8 @@ def _provenance(device: Device, lab: Lab) -> dict[str, str]:
     }
     if device.spec.kind == "cuda":
         return noted | describe(device.where) | {"compute beside copies": contention(device)}
-    return noted | {"timing": f"emulated devices, {lab.load} computing at once"}
+    slower = f", {lab.slowdown} times slower than measured" if lab.slowdown > 1 else ""
+    return noted | {"timing": f"emulated devices, {lab.load} computing at once{slower}"}
 
 
 def _cpu_model() -> str:

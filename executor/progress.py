@@ -13,6 +13,7 @@ _SHOWN = 4  # tasks on a line
 
 class TaskState(NamedTuple):
     """done: steps of this run, of `steps`; loss: of the latest one, None before the first.
+    val_loss: of the latest evaluation.
 
     end_us: when the last step should be done, µs since the run began; of a task that is done,
     when it was.
@@ -23,6 +24,7 @@ class TaskState(NamedTuple):
     steps: int
     loss: float | None
     end_us: int
+    val_loss: float | None = None
 
 
 class Progress:
@@ -34,7 +36,7 @@ class Progress:
         self._runs: dict[str, list[tuple[Segment, Program]]] = {name: [] for name in self.steps}
         for segment in plan.segments:
             program = programs[segment.program]
-            for name in program.tasks:
+            for name in () if program.evaluates else program.tasks:
                 self._runs[name].append((segment, program))
 
     def planned_us(self, task: str, done: int) -> int:
@@ -88,4 +90,6 @@ def tasks(states: Iterable[TaskState]) -> list[str]:
 
 def _words(state: TaskState) -> str:
     loss = "nan" if state.loss is None or not isfinite(state.loss) else f"{state.loss:.4g}"
-    return f"{state.name} {state.done}/{state.steps} loss {loss} done at {show_us(state.end_us)}"
+    val = "" if state.val_loss is None else f" val {state.val_loss:.4g}"
+    done = f"{state.name} {state.done}/{state.steps}"
+    return f"{done} loss {loss}{val} done at {show_us(state.end_us)}"

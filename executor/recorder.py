@@ -19,6 +19,7 @@ from plans.runlog import (
     CheckpointRecord,
     DropRecord,
     End,
+    EvaluationRecord,
     Header,
     Line,
     OpRecord,
@@ -51,6 +52,7 @@ class Recorder:
 
     def __init__(self, plan: Plan, plan_sha256: str, out: Path | None) -> None:
         self.losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
+        self.val_losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.ended_us: dict[str, int] = {}  # when a task's latest step was complete
         self.latest: dict[int, float] = {}  # when a segment's latest op ended, perf_counter()
         self._dropped: dict[str, DropRecord] = {}
@@ -59,6 +61,7 @@ class Recorder:
         self._ops: deque[_Launched] = deque()
         self._open: list[_Launched] = []  # launched, and not ended when it was last looked at
         self._steps: deque[StepRecord] = deque()
+        self._evaluations: deque[EvaluationRecord] = deque()
         self._origin = time.perf_counter()
         self._out = out
         self._part: BinaryIO | None = None
@@ -89,6 +92,12 @@ class Recorder:
         self.losses[task][step] = loss  # last: who sees a loss finds its time
         self._steps.append(StepRecord(task, step, value, self.ended_us[task]))
 
+    def evaluation(self, task: str, step: int, loss: float) -> None:
+        """Note the loss of an evaluation after so many steps."""
+        value = loss if isfinite(loss) else None
+        self.val_losses[task][step] = loss
+        self._evaluations.append(EvaluationRecord(task, step, value, self.now()))
+
     def steps_done(self) -> dict[str, int]:
         """How many steps of each task are done, those before this plan too."""
         return {task.name: task.done + len(self.losses[task.name]) for task in self._plan.tasks}
@@ -101,7 +110,9 @@ class Recorder:
 
     def progress(self) -> list[TaskState]:
         """How far each task is that was not dropped."""
-        return self._progress.states(self.losses, self.ended_us, self._dropped)
+        states = self._progress.states(self.losses, self.ended_us, self._dropped)
+        latest = {name: own[max(own)] for name, own in self.val_losses.items() if own}
+        return [state._replace(val_loss=latest.get(state.name)) for state in states]
 
     def checkpoint(self, task: str, step: int, file: Path) -> None:
         """Note that a task can go on from `file`."""
@@ -116,7 +127,7 @@ class Recorder:
     def drain(self) -> None:
         """Write what has come in, and say how far the run is."""
         ops, steps = self._ended(), _empty(self._steps)
-        self._write([*ops, *steps])
+        self._write([*ops, *steps, *_empty(self._evaluations)])
         if self._bar is not None:
             self._bar.update(len(steps))
             if steps:
@@ -163,7 +174,8 @@ class Recorder:
             at = op.end.seconds()
             start, end = self._us(op.start.seconds()), self._us(at)
             records.append(OpRecord(op.segment, op.id, op.round, start, end, op.metered))
-            self.latest[op.segment] = max(self.latest[op.segment], at)
+            if op.segment in self.latest:  # not before a task's move from the disk
+                self.latest[op.segment] = max(self.latest[op.segment], at)
         return records
 
     def _us(self, seconds: float) -> int:
@@ -213,6 +225,6 @@ def _header(plan: Plan, plan_sha256: str) -> Header:
         plan_sha256=plan_sha256,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         devices=tuple(device.name for device in plan.devices),
-        emulated=any(device.emulation for device in plan.devices),
+        emulated=plan.emulated != "",
         software={"torch": str(torch.__version__), "python": sys.version.split()[0]},
     )

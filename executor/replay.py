@@ -1,6 +1,8 @@
 """Replay of a plan: opens what it runs on, lets a conductor replay it, says what came of it."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,14 +11,18 @@ import torch
 from torch import nn
 
 from executor import checkpoint, onepass
-from executor.conductor import Conductor, Options
+from executor.conductor import Conductor
 from executor.device import Device, HostMemory
-from executor.errors import RunError
+from executor.disk import open_files, remove
+from executor.errors import RunError, UsageError
 from executor.machine import apply, default_source, host_memory, open_devices
 from executor.meter import MemoryMeter
+from executor.moves import Traffic
+from executor.options import Options
 from executor.recorder import Recorder
-from executor.store import HostStore
+from executor.store import HostStore, Saved
 from executor.workload import Task
+from plans.disk import kept_bytes, moved
 from plans.runlog import DropRecord, StopRecord
 from plans.schema import Plan
 from profiles.codec import pretty, sha256
@@ -31,7 +37,8 @@ class Result:
     losses per task and step, and when each task's last loss was known; the trained models and
     optimizer states are in `store`. Per device: peak_bytes, slab and transients with live graphs;
     slab_bytes, the end of the last byte of the slab that an op touched; late_allocations, how often
-    torch asked the device for memory after the first rounds of a segment, which should be never."""
+    torch asked the device for memory after the first rounds of a segment, which should be never.
+    traffic: to the disk and back. val_losses: of each task's evaluations, by the steps done."""
 
     losses: dict[str, list[float]]
     ended_us: dict[str, int]
@@ -43,14 +50,22 @@ class Result:
     late_allocations: tuple[int, ...]
     dropped: dict[str, DropRecord] = field(default_factory=dict)
     stopped: dict[str, StopRecord] = field(default_factory=dict)
+    traffic: Traffic | None = None
+    val_losses: dict[str, dict[int, float]] = field(default_factory=dict)
 
     def model(self, task: str) -> nn.Module:
-        """The trained model, its parameters views of the host store."""
-        return self.store.tasks[task].model
+        """The trained model, its parameters views of the host store.
+
+        Where tasks took turns in the store, the model is of use until another one is asked for.
+        """
+        return self.store.at_hand(task).model
 
     def optimizer_state(self, task: str) -> dict[str, dict[str, Any]]:
         """Each parameter's optimizer state by the model's own parameter name."""
-        return self.store.tasks[task].optimizer_state()
+        state = self.store.at_hand(task).optimizer_state()
+        if self.traffic is None:
+            return state
+        return {n: {k: checkpoint.own(v) for k, v in kept.items()} for n, kept in state.items()}
 
 
 def run(plan: Plan, tasks: Sequence[Task], options: Options | None = None) -> Result:
@@ -59,11 +74,14 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options | None = None) -> Re
     A log, if asked for, is complete whatever happens, unless the process is killed.
     """
     options = options or Options()
+    if plan.disk and options.disk is None:
+        raise UsageError("the plan lets idle tasks wait on the disk; say where, --disk DIR")
     apply(plan.numerics)
     devices = open_devices(plan.devices, _slabs(plan))
     memory = host_memory(plan.devices)
     try:
-        return _run(plan, tasks, options, devices, memory)
+        with _young():
+            return _run(plan, tasks, options, devices, memory)
     finally:
         for device in devices:
             device.close()
@@ -78,7 +96,22 @@ def _run(
     memory: HostMemory,
 ) -> Result:
     saved = checkpoint.load(options.resume, plan.tasks)
-    store = HostStore(plan, tasks, memory, default_source(plan.devices[0].kind), saved)
+    files = open_files(options.disk or Path(), _files(plan)) if plan.disk else {}
+    try:
+        source = default_source(plan.devices[0].kind)
+        store = HostStore(plan, tasks, memory, source, saved, files)
+        return _replay(plan, options, devices, store, saved)
+    finally:
+        remove(files)
+
+
+def _replay(
+    plan: Plan,
+    options: Options,
+    devices: Sequence[Device],
+    store: HostStore,
+    saved: Mapping[str, Saved],
+) -> Result:
     for device in devices:  # replicas have the module buffers beside the plan's budget
         device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
     _warm_up(plan)
@@ -100,8 +133,25 @@ def _run(
     losses = {task: [by[step] for step in sorted(by)] for task, by in recorder.losses.items()}
     late = replay.late_allocations()
     sizes = peaks, slabs, store.bytes, late
-    ends = replay.dropped, replay.stopped
-    return Result(losses, recorder.ended_us, store, actual_us, *sizes, *ends)
+    ends = replay.dropped, replay.stopped, replay.traffic if plan.disk else None
+    return Result(losses, recorder.ended_us, store, actual_us, *sizes, *ends, recorder.val_losses)
+
+
+@contextmanager
+def _young() -> Iterator[None]:
+    """Let the garbage collector pass over what was there before: it stops every thread, and would
+    for a tenth of a second each time it goes through all that torch brings along."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _files(plan: Plan) -> dict[str, int]:
+    """Bytes of the file of every task that is ever on the disk."""
+    ever = moved(plan)
+    return {task.name: kept_bytes(task) for task in plan.tasks if task.name in ever}
 
 
 def _slabs(plan: Plan) -> list[int]:

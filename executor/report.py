@@ -3,14 +3,18 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from executor.moves import Traffic
 from executor.recorder import told
 from executor.replay import Result
 from plans.schema import Plan, Task
 from profiles import console
 from profiles.units import show_bytes, show_us
+
+_SHOWN = 3  # latest evaluations of a task in the table
 
 
 def to_json(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str:
@@ -20,9 +24,11 @@ def to_json(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str
         "tasks": list(_tasks(plan, result)),
         "predicted_us": plan.prediction.makespan_us,
         "actual_us": result.actual_us,
-        "emulated": _emulated(plan),
+        "emulated": plan.emulated != "",
+        "compute_slowdown": plan.compute_slowdown,
         "peak_bytes": result.peak_bytes,
         "host_bytes": result.host_bytes,
+        "disk": asdict(result.traffic) if result.traffic else None,
         "late_allocations": result.late_allocations,
         "log": str(log),
         "saved": [str(path) for path in saved],
@@ -42,6 +48,10 @@ def _tasks(plan: Plan, result: Result) -> Iterator[dict[str, Any]]:
             "steps_done": _steps_done(task, result),
             "first_loss": _finite(losses[0]) if losses else None,
             "last_loss": _finite(losses[-1]) if losses else None,
+            "val_losses": [
+                {"step": step, "loss": _finite(loss)}
+                for step, loss in sorted(result.val_losses.get(task.name, {}).items())
+            ],
             "planned_end_us": planned.get(task.name),
             "ended_us": result.ended_us.get(task.name),
             "dropped": why,
@@ -59,8 +69,12 @@ def _finite(loss: float) -> float | None:
     return loss if math.isfinite(loss) else None
 
 
-def _emulated(plan: Plan) -> bool:
-    return any(device.emulation for device in plan.devices)
+def _disk(traffic: Traffic) -> str:
+    written, read = show_bytes(traffic.written_bytes), show_bytes(traffic.read_bytes)
+    return (
+        f"disk: {written} written in {show_us(traffic.write_us)} ({traffic.writes} moves), "
+        f"{read} read in {show_us(traffic.read_us)} ({traffic.reads} moves)"
+    )
 
 
 def table(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str:
@@ -77,12 +91,19 @@ def table(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str:
         rows.append((task.name, steps, first, last, ended))
     lines = console.columns(rows, numbers=True)
     predicted, actual = show_us(plan.prediction.makespan_us), show_us(result.actual_us)
-    note = " (emulated links)" if _emulated(plan) else ""
+    note = f" ({plan.emulated})" if plan.emulated else ""
     lines.append(f"predicted {predicted}, actual {actual}{note}")
     for device, peak in zip(plan.devices, result.peak_bytes, strict=True):
         budget = show_bytes(device.budget_bytes)
         lines.append(f"{device.name}: peak {show_bytes(peak)} of {budget}")
+    if result.traffic:
+        lines.append(_disk(result.traffic))
     lines.append(f"log: {log}")
+    for name, found in result.val_losses.items():
+        told_of = [
+            f"{loss:.4g} after step {step}" for step, loss in sorted(found.items())[-_SHOWN:]
+        ]
+        lines += [f"val_loss: {name} {', '.join(told_of)}"] if told_of else []
     lines += [f"saved: {path}" for path in saved]
     lines += [f"dropped: {told(drop)}" for drop in result.dropped.values()]
     lines += [f"stopped: {s.task} after step {s.step} by {s.rule}" for s in result.stopped.values()]

@@ -196,10 +196,24 @@ class RandomMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         if self._closed:
-            raise DrawError(self._closed)
+            return self._drawless(lambda: func(*args, **kwargs))
         if kwargs.get("generator") is not None:
             raise DrawError("draws from a generator of its own; use torch's default generator")
         return self._draw(lambda: func(*args, **kwargs))
+
+    def _drawless(self, op: Callable[[], Any]) -> Any:
+        """An op that may draw, as attention does with dropout, and must not."""
+        generator = torch.default_generator
+        with _GENERATOR:
+            parked = generator.get_state()
+            try:
+                made = op()
+                drew = not torch.equal(generator.get_state(), parked)
+            finally:
+                generator.set_state(parked)
+        if drew:
+            raise DrawError(self._closed)
+        return made
 
     def _draw(self, op: Callable[[], Any]) -> Any:
         generator = torch.default_generator

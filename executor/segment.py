@@ -18,6 +18,7 @@ from executor.errors import one_line
 from executor.jobs import PHASES, Job, device_of, exclusive_on, jobs_of
 from executor.live import LiveTask, Place
 from executor.ops import Work, resolve
+from executor.pace import wait_until
 from executor.recorder import Recorder
 from executor.rng import no_draws
 from executor.streams import Halt, Stopped, Stream
@@ -70,6 +71,11 @@ class SegmentRun:
         self._metered = metered
         self._first_steps = first_steps
         self._steps = {op.id for op in program.round}
+        self._tasks = [setup.tasks[name] for name in program.tasks]
+        self._evaluates = program.evaluates
+        for task in self._tasks:
+            evaluation = task.evaluation if self._evaluates else None
+            (evaluation or task).batches.start()  # data is prepared while all else is made
         self._halt = Halt(setup.halt)
         self._rounds = {"enter": 1, "round": segment.rounds, "leave": 1}
         phases = {"enter": program.enter, "round": program.round, "leave": program.leave}
@@ -85,7 +91,6 @@ class SegmentRun:
         ]
         self._left = len(self._threads)
         self._lock = threading.Lock()
-        self._tasks = [setup.tasks[name] for name in program.tasks]
 
     @property
     def ended(self) -> bool:
@@ -112,8 +117,6 @@ class SegmentRun:
                 self._setup.places[number].renew()
 
     def start(self) -> None:
-        for task in self._tasks:
-            task.batches.start()
         for thread in self._threads:
             thread.start()
 
@@ -149,7 +152,8 @@ class SegmentRun:
         """What the op that `stream` launches has done."""
         _, op, number, _ = stream.now or ("", "", 0, "")
         task = op.partition(".")[0]
-        step = self._first_steps[task] + number if op in self._steps else None
+        first = self._first_steps.get(task, 0)
+        step = first + (0 if self._evaluates else number) if op in self._steps else None
         tasks = (task,) if task else tuple(self._first_steps)
         return Failure(tasks, text, op or stream.name, stream.name, number, step, fatal)
 
@@ -168,7 +172,11 @@ class SegmentRun:
             number = device_of(op.stream)
             place, memory = setup.places[devices[number]], program.memory[number]
             live, step = setup.tasks[task], first_steps[task]
-            work = resolve(op, live, place, step, memory, self._metered, flats)
+            if self._evaluates and live.evaluation:
+                step = live.evaluation.number(step)
+            work = resolve(
+                op, live, place, step, memory, self._metered, flats, evaluates=self._evaluates
+            )
             works[op.id] = work
             for names, cut in ((op.reads, work.reads), (op.writes, work.writes)):
                 for role, name in names.items():
@@ -218,7 +226,7 @@ class SegmentRun:
         for round_index in range(rounds):
             if place and round_index == WARM:
                 place.warmed_up()
-            for work, tickets, exclusive in jobs:
+            for work, tickets, least_us, exclusive in jobs:
                 halt.check()
                 for other, base, stride, op in tickets:
                     stream.now = ("waits for ", work.op.id, round_index, op)
@@ -229,6 +237,8 @@ class SegmentRun:
                     start = queue.mark()
                     with self._around(work, round_index):
                         told = work.run(round_index)
+                    if least_us:
+                        wait_until(start.seconds() + least_us / 1e6, halt.check)
                     end = queue.mark()
                     if exclusive is not nullcontext:
                         until(end, halt.check)

@@ -1,58 +1,41 @@
 """A shard: the user's own layers as a shell around memory that comes and goes.
 
 Invariant: parameters, gradients and optimizer state are views of the flats that were bound last;
-nothing a shard computes outlives the op except what it wrote there, and a graph if asked for one.
+nothing a shard computes outlives the op except what it wrote there, the values that its layers'
+buffers had, and a graph if asked for one.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 
+from executor.buffers import Buffers, Found, Snapshot
+from executor.ending import Batch, Ending
 from executor.errors import WorkloadError, one_line
-from executor.flat import Spec, Views, spec_of, view
-from executor.gradients import Home, foreign_hooks, homes
-from executor.optimizer import Factory, Scaling, ShardOptimizer
-from executor.packing import PackError, Packing
-from executor.precision import computing, norms_of
-from profiles.codec import align
+from executor.eval_mode import Modes
+from executor.forward import Forward
+from executor.graphs import Done, Graph, Made, edges, forgetting
+from executor.optimizer import Scaling, ShardOptimizer
+from executor.packing import Packing
+from executor.parameters import NONE, Absent, Parameters
+from executor.precision import norms_of
+from executor.recipe import Factory, Recipe
+from executor.tied import Tie, Tied
+from executor.values import Layout, Value, hold, write_grads
 from profiles.schema import Precision
 
 _CPU = torch.device("cpu")
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-class Done(NamedTuple):
-    """What a backward made: the loss (last shard), and how dx lies in its buffer."""
-
-    loss: Tensor | None
-    dx: Spec | None
-
-
-@dataclass(frozen=True, eq=False)
-class Graph:
-    """What a forward left for its backward, which can be run once.
-
-    `leaf` is the input as autograd knows it, `end` where backward begins (None: nothing to do).
-    With `packing` the graph holds no memory, and parameters and input may lie elsewhere later;
-    without, both must be where they were.
-    """
-
-    leaf: Tensor
-    end: GradientEdge | Tensor | None
-    loss: Tensor | None
-    packing: Packing | None
-
 
 class Shard:
-    """Contiguous layers run as one. `loss` is given for the task's last shard only; `first`: the
-    input is the data, which becomes bf16 where the parameters are.
+    """Contiguous layers run as one. `ending` is given for the task's last shard only; `first`: the
+    input is the data, which becomes bf16 where the parameters are. `tied`: what it has to do with
+    parameters that other shards use as well; those that it borrows are not its own.
 
     Bind parameters before a forward, parameters and gradients before a backward. One thread at
     a time may use a shard; `replica` makes another one for another device.
@@ -61,36 +44,47 @@ class Shard:
     def __init__(
         self,
         layers: Sequence[nn.Module],
-        optimizer: Factory,
-        loss: Loss | None = None,
-        microbatches: int = 1,
+        optimizer: Factory | Recipe,
+        ending: Ending | None = None,
         precision: Precision = "fp32",
         *,
         first: bool = False,
+        found: Found | None = None,
+        tied: Tied | None = None,
     ) -> None:
         self._layers = list(layers)
         self._factory = optimizer
-        self._loss = loss
-        self._microbatches = microbatches
+        self._ending = ending
         self._precision = precision
         self._first = first
-        self.parameters = _unique(layers)
-        self.trainable = [p for p in self.parameters if p.requires_grad]
-        low = self._precision == "bf16"
-        self._params = Views([_spec(p, low) for p in self.parameters])
-        self._grads = Views([_spec(p, low) for p in self.trainable])
-        self._masters = Views([_spec(p)._replace(dtype=torch.float32) for p in self.trainable])
-        self._param_flat = torch.empty(0, dtype=torch.uint8)
-        self._homes: list[Home] | None = None
+        self._forward = Forward(self._layers, ending, precision, first)
+        self._tied = tied
+        self._parameters = Parameters(
+            self._layers, precision, list(tied.borrowed.values()) if tied else ()
+        )
+        self.buffers = Buffers(self._layers, found)
         self._optimizer: ShardOptimizer | None = None
+        self._modes = Modes(self._layers)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        return self._layers
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return self._parameters.all
+
+    @property
+    def trainable(self) -> list[nn.Parameter]:
+        return self._parameters.trainable
 
     @property
     def param_bytes(self) -> int:
-        return self._params.bytes
+        return self._parameters.bytes
 
     @property
     def grad_bytes(self) -> int:
-        return self._grads.bytes
+        return self._parameters.grad_bytes
 
     @property
     def state_bytes(self) -> int:
@@ -100,7 +94,7 @@ class Shard:
     @property
     def master_bytes(self) -> int:
         """Bytes of the fp32 copies at the beginning of the state; 0 where there are none."""
-        return self._masters.bytes if self._precision == "bf16" else 0
+        return self._parameters.master_bytes
 
     @property
     def adopted_bytes(self) -> int:
@@ -116,137 +110,159 @@ class Shard:
         """Copy the current parameters into `flat` (uint8, param_bytes) and bind them there.
 
         In bf16 they become so now; `state` (uint8) gets the fp32 masters."""
-        if self._precision == "bf16":
-            if state is not None:
-                for master, parameter in zip(self._masters.at(state), self.trainable, strict=True):
-                    master.copy_(parameter.detach())
-            for layer in self._layers:
-                layer.to(torch.bfloat16)
-        for parameter, target in zip(self.parameters, self._params.at(flat), strict=True):
-            target.copy_(parameter.detach())
-        self.bind_params(flat)
+        self._parameters.write(flat, state)
+        self.buffers = Buffers(self._layers, self.buffers.found)  # bf16 made others of them
 
     def bind_params(self, flat: Tensor) -> None:
         """Let the parameters be views of `flat`, whose bytes are already there."""
-        if flat.data_ptr() == self._param_flat.data_ptr():
-            return
-        for parameter, value in zip(self.parameters, self._params.at(flat), strict=True):
-            parameter.data = value
-        self._param_flat = flat
+        self._parameters.bind(flat)
+
+    def bind_tied(self, flat: Tensor) -> None:
+        """Let the parameters that are borrowed be views of their owner's flat."""
+        if self._tied:
+            self._tied.bind(flat)
 
     def bind_grads(self, flat: Tensor) -> None:
         """Let gradients end in `flat`."""
-        for parameter, value in zip(self.trainable, self._grads.at(flat), strict=True):
-            if parameter.grad is not value:
-                parameter.grad = value
+        self._parameters.bind_grads(flat)
 
-    def forward(self, x: Tensor, out: Tensor) -> Spec:
+    def forward(
+        self, x: Value, out: Tensor, known: Layout | None = None, *, keep: bool = False
+    ) -> Made:
         """Run the layers on `x` without a graph and write the boundary to `out` (uint8).
 
-        Returns how the boundary lies in `out`.
+        `known`: how it lay the last time. The first time gradients are on, to tell which of the
+        boundary's tensors need some, but nothing is kept for them, unless asked to `keep` it.
+        HooksRefused by layers that can only be run so.
         """
-        with torch.no_grad():
-            y = self.run(x)
-            spec = spec_of(y)
-            view(out, spec).copy_(y)
-        return spec
+        with self.buffers.kept(snapshot=True) as before:
+            if known is None:
+                with nullcontext() if keep else forgetting():
+                    y = hold(self.run(x, grads=True))
+                layout = y.layout
+            else:
+                with self.bare():
+                    y = hold(self.run(x, grads=self._forward.aware))
+                layout = y.layout.like(known)
+        layout.write(out, y.tensors)
+        return Made(layout, tuple(before))
 
-    def run(self, x: Tensor) -> Tensor:
-        """The last boundary, or the outputs, for `x`; with a graph where gradients are on."""
-        with computing(self._precision, x.device):
-            return self._run(x)
+    def bare(self) -> AbstractContextManager[object]:
+        """Around a forward that has no backward."""
+        return self._forward.bare()
 
-    def losses(self, x: Tensor, targets: Tensor) -> Tensor:
-        """The last shard's loss for the boundary `x`; with a graph where gradients are on."""
-        return self._mean_loss(self.run(x), targets)
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Bytes of the module buffers that a replica on another device has copies of."""
-        return sum(align(b.nbytes) for b in {id(b): b for _, b in self.named_buffers()}.values())
-
-    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """The layers' module buffers by their names in the layer."""
-        for layer in self._layers:
-            yield from layer.named_buffers()
+    def forward_graph(
+        self, x: Value, out: Tensor, *, saved: Tensor | None = None
+    ) -> tuple[Made, Graph]:
+        """`forward` and `graph` in one; what the graph keeps is packed into `saved` (uint8)."""
+        leaves = x.leaves(grads=True)
+        with self.buffers.apart():
+            packing = self.packing(leaves, saved) if saved is not None else None
+            with packing.hooks() if packing else nullcontext():
+                y = hold(self._forward.run(x, leaves))
+        y.layout.write(out, y.tensors)
+        return Made(y.layout, None), Graph(leaves, edges(y), None, packing)
 
     def graph(
         self,
-        x: Tensor,
+        x: Value,
         *,
-        dx: bool,
-        targets: Tensor | None = None,
+        batch: Batch | None = None,
         scale: Tensor | None = None,
+        before: Snapshot | None = None,
     ) -> Graph:
-        """Run the layers on `x` with a graph; the last shard takes `targets` and adds the loss.
+        """Run the layers on `x` with a graph; the last shard takes its `batch` and adds the loss.
 
-        `dx`: the gradient of x will be wanted. `scale`: by what the loss is multiplied.
+        `scale`: by what the loss is multiplied. `before`: what a forward that was run on `x` says
+        of buffers that it changed; None where there was none.
         """
-        leaf = _leaf(x, dx)
-        return self._ended(leaf, self.run(leaf), targets, scale=scale)
+        leaves = x.leaves(grads=True)
+        forward = (
+            self.buffers.kept(snapshot=False) if before is None else self.buffers.again(before)
+        )
+        with forward:
+            if batch is None:
+                ends = edges(hold(self._forward.run(x, leaves)))
+                return Graph(leaves, ends, None, None)
+            loss = self._forward.loss(x, leaves, batch)
+        scaled = loss if scale is None else loss * scale.squeeze()
+        return Graph(leaves, scaled if loss.requires_grad else None, loss.detach(), None)
 
-    def forward_graph(
-        self, x: Tensor, out: Tensor, *, dx: bool, saved: Tensor | None = None
-    ) -> tuple[Spec, Graph]:
-        """`forward` and `graph` in one; what the graph keeps is packed into `saved` (uint8)."""
-        leaf = _leaf(x, dx)
-        packing = self.packing(leaf, saved) if saved is not None else None
-        with packing.hooks() if packing else nullcontext():
-            y = self.run(leaf)
-        spec = spec_of(y)
-        view(out, spec).copy_(y.detach())
-        return spec, self._ended(leaf, y, None, packing)
+    def run(self, x: Value, inputs: Any = None, *, grads: bool = False) -> Any:
+        """What the last layer gives for `x`; with a graph where gradients are on, `grads`: back to
+        the tensors of x that need some. A last layer with `takes_inputs` gets `inputs` too."""
+        return self._forward.run(x, x.leaves(grads), inputs)
 
-    def packing(self, x: Tensor, saved: Tensor | None) -> Packing:
-        """For a forward on `x` with the bound parameters."""
-        buffers = [buffer for layer in self._layers for buffer in layer.buffers()]
-        return Packing(self._param_flat, x, saved, buffers)
+    def losses(self, x: Value, batch: Batch, *, grads: bool = False) -> Tensor:
+        """The last shard's loss for the boundary `x`; with a graph where gradients are on."""
+        return self._forward.loss(x, x.leaves(grads), batch)
 
-    def _ended(
-        self,
-        leaf: Tensor,
-        y: Tensor,
-        targets: Tensor | None,
-        packing: Packing | None = None,
-        scale: Tensor | None = None,
-    ) -> Graph:
-        if targets is not None:
-            loss = self._mean_loss(y, targets)
-            scaled = loss if scale is None else loss * scale.squeeze()
-            end = scaled if loss.requires_grad else None
-            return Graph(leaf, end, loss.detach(), packing)
-        # From the edge, not from y, so that y can go as soon as no saved tensor needs it.
-        return Graph(leaf, get_gradient_edge(y) if y.requires_grad else None, None, packing)
+    def train(self, training: bool = True) -> None:
+        """Let the layers be in the modes that they are trained in, or all in eval mode."""
+        self._modes.train(training)
+
+    def evaluate(self, x: Value, out: Tensor) -> Layout:
+        """Run the layers on `x` without a graph, write the boundary to `out` (uint8), and change
+        nothing; how it lies there."""
+        with torch.no_grad(), self.buffers.still():
+            y = hold(self.run(x))
+            if y.layout.bytes > len(out):
+                raise WorkloadError(
+                    f"gives {y.layout.bytes} bytes in eval mode, and {len(out)} as it trains"
+                )
+            y.layout.write(out, y.tensors)
+        return y.layout
+
+    def evaluated(self, x: Value, batch: Batch) -> Tensor:
+        """The last shard's part of the loss for the boundary `x`; nothing changes."""
+        with torch.no_grad(), self.buffers.still():
+            return self.losses(x, batch)
+
+    def packing(self, leaves: Sequence[Tensor], saved: Tensor | None) -> Packing:
+        """For a forward on a value's tensors with the bound parameters."""
+        constants = [buffer for layer in self._layers for buffer in layer.buffers()]
+        tied = self._tied.bound if self._tied else None
+        return Packing(self._parameters.flat, leaves, saved, constants, tied)
 
     def backward(
-        self, graph: Graph, *, dy: Tensor | None = None, dx: Tensor | None = None, add: bool = False
+        self,
+        graph: Graph,
+        *,
+        dy: Mapping[int, Tensor] | None = None,
+        dx: Tensor | None = None,
+        absent: Absent | None = None,
+        tie: Tie | None = None,
     ) -> Done:
         """Go back through `graph`, one of this shard; gradients go to the bound flat.
 
-        Any shard but the last takes `dy`. `dx` (uint8) is written last and may share bytes with
-        the input or `dy`. Without `add` the gradient flat is overwritten.
+        Any shard but the last takes `dy`, the gradients of the boundary's tensors that have some.
+        `dx` (uint8) is written last and may share bytes with the input or `dy`. Gradients are added
+        to those in the flat, of which the `absent` are none; None: the flat is overwritten.
+        `tie`: what other shards that use the same parameters have given for this microbatch.
         """
-        before = self._expect_gradients(add)
-        if graph.end is not None:
-            torch.autograd.backward(graph.end, dy)
-        self._all_reached(before)
-        spec = None
-        if dx is not None:
-            leaf = graph.leaf
-            grad = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
-            spec = spec_of(grad)
-            view(dx, spec).copy_(grad)
-        return Done(graph.loss, spec)
+        self._parameters.expect_grads(absent)
+        roots: list[tuple[Tensor | GradientEdge, Tensor | None]] = []
+        if self._tied and tie:
+            roots += self._tied.begin(tie)
+        if isinstance(graph.ends, Tensor):
+            roots.append((graph.ends, None))
+        elif graph.ends:
+            roots += [(graph.ends[n], grad) for n, grad in (dy or {}).items() if n in graph.ends]
+        if roots:
+            ends = cast("list[Tensor]", [end for end, _ in roots])  # edges may be among them
+            torch.autograd.backward(ends, [grad for _, grad in roots])
+        grads = write_grads(dx, graph.grads()) if dx is not None else ()
+        left = self._tied.absent(tie) if self._tied and tie else NONE
+        return Done(graph.loss, grads, self._parameters.absent(), left)
 
-    def move(self, graph: Graph, x: Tensor, saved: Tensor) -> None:
+    def move(self, graph: Graph, x: Value, saved: Tensor) -> None:
         """Let a packed graph go on with the bound parameters, with `x` and `saved` (uint8)."""
-        if graph.packing is not None:
-            graph.packing.move(self._param_flat, x, saved)
-            graph.leaf.data = x.data
+        graph.move(self._parameters.flat, x, saved, self._tied.bound if self._tied else None)
 
-    def norms(self, flat: Tensor) -> Tensor:
-        """The norm of each gradient in `flat`, in the order of the trainable parameters."""
-        return norms_of(self._grads.at(flat))
+    def norms(self, flat: Tensor, absent: Absent = NONE) -> Tensor:
+        """The norm of each gradient in `flat`, in the order of the trainable parameters, without
+        the absent ones."""
+        return norms_of(self._parameters.grads(flat, absent))
 
     def update(
         self,
@@ -254,51 +270,54 @@ class Shard:
         grad_flat: Tensor,
         state_flat: Tensor | None,
         scaling: Scaling | None = None,
+        absent: Absent = NONE,
     ) -> None:
         """One optimizer step in place on these flats, on the host or on a device.
 
         `state_flat` None: the optimizer keeps no state beside its counters. `scaling`: what the
-        norms of all gradients say about this step.
+        norms of all gradients say about this step. The `absent` stay as they are.
         """
         if not self.trainable:
             return
-        self.bind_params(param_flat)
-        self.bind_grads(grad_flat)
+        self._parameters.bind(param_flat)
+        self._parameters.bind_grads(grad_flat, absent)
         if self._optimizer is None:
             self._optimizer = self._new_optimizer()
         self._optimizer.step(state_flat, scaling)
 
     def restore(
-        self, saved: Mapping[str, Mapping[str, Any]], names: Mapping[int, str], state: Tensor
+        self,
+        saved: Mapping[str, Mapping[str, Any]],
+        names: Mapping[int, str],
+        state: Tensor,
+        settings: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Optimizer state by parameter name, `names` by the id of the parameter, into `state`."""
+        """Optimizer state by parameter name, `names` by the id of the parameter, into `state`;
+        `settings` of groups and schedulers, of all shards of a task."""
         if not self.trainable:
             return
         self._optimizer = self._new_optimizer()
         own = [saved.get(names[id(parameter)], {}) for parameter in self.parameters]
         self._optimizer.restore(own, state)
+        self._optimizer.restore_settings(settings, names)
 
     def _new_optimizer(self) -> ShardOptimizer:
-        masters = self._masters if self._precision == "bf16" else None
-        return ShardOptimizer(self.parameters, self._factory, masters)
+        return ShardOptimizer(self.parameters, self._factory, self._parameters.masters)
 
-    def add_grads(self, target: Tensor, other: Tensor) -> None:
-        """Add the gradients in `other` to those in `target`, both flats of this shard."""
-        for mine, theirs in zip(self._grads.at(target), self._grads.at(other), strict=True):
-            mine += theirs
+    def add_grads(
+        self, target: Tensor, other: Tensor, absent: Absent = NONE, others: Absent = NONE
+    ) -> Absent:
+        """Add the gradients in `other` to those in `target`, both flats of this shard in which
+        some are absent; those absent afterwards."""
+        return self._parameters.add_grads(target, other, absent, others)
 
-    def replica(self, where: torch.device = _CPU) -> "Shard":
+    def replica(self, where: torch.device = _CPU, *, apart: bool = False) -> "Shard":
         """The same layers as another shell, without parameters until some of `where` are bound.
 
-        Module buffers are shared, or copied to a device that has memory of its own."""
-        for parameter in self.parameters:
-            if foreign_hooks(parameter):
-                raise WorkloadError(
-                    f"parameter {self._name(parameter)} has a hook, which would not see the "
-                    "gradients of devices; put it into the layer or the optimizer"
-                )
-        memo: dict[int, object] = {id(p): _hollow(p, where) for p in self.parameters}
-        memo |= {id(b): b.to(where) for layer in self._layers for b in layer.buffers()}
+        Module buffers are shared, or with `apart` copied to a device that has memory of its own."""
+        memo = self._parameters.hollow(where)
+        own = (b for layer in self._layers for b in layer.buffers())
+        memo |= {id(b): b.to(where, copy=True) if apart else b.to(where) for b in own}
         try:
             layers = copy.deepcopy(self._layers, memo)
         except Exception as error:
@@ -306,93 +325,11 @@ class Shard:
         twin = Shard(
             layers,
             self._factory,
-            self._loss,
-            self._microbatches,
+            self._ending,
             self._precision,
             first=self._first,
+            found=self.buffers.found,
+            tied=self._tied.of(memo) if self._tied else None,
         )
-        twin._params, twin._grads = Views(self._params.specs), Views(self._grads.specs)
+        twin._parameters.take_layout(self._parameters)
         return twin
-
-    def _run(self, x: Tensor) -> Tensor:
-        """The layers one after another on `x`, with a version counter of `x`'s own."""
-        start = value = x if x.requires_grad else x.data
-        if self._first and self._precision == "bf16" and value.is_floating_point():
-            value = value.to(torch.bfloat16)
-        version = start._version
-        for layer in self._layers:
-            try:
-                value = layer(value)
-            except PackError as error:
-                raise PackError(f"layer {type(layer).__name__} {error}") from error
-            if not isinstance(value, Tensor):
-                raise WorkloadError(
-                    f"layer {type(layer).__name__} returned {type(value).__name__}; "
-                    "between layers there is exactly one tensor"
-                )
-        if start._version != version:
-            raise WorkloadError(
-                f"layer {type(self._layers[0]).__name__} changes its input in place; "
-                "use inplace=False"
-            )
-        return value
-
-    def _mean_loss(self, y: Tensor, targets: Tensor) -> Tensor:
-        assert self._loss is not None, "only the last shard takes targets"
-        with computing(self._precision, y.device):
-            loss = self._loss(y, targets.data)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise WorkloadError("the loss function must return a scalar tensor")
-        return loss / self._microbatches
-
-    def _expect_gradients(self, add: bool) -> list[int]:
-        """Say where gradients end; versions of the bound ones if they are added to, else -1."""
-        if self._homes is None:
-            self._homes = homes(self.trainable)
-        before = []
-        for parameter, home in zip(self.trainable, self._homes, strict=True):
-            assert parameter.grad is not None, "gradients are bound before a backward"
-            home.view = parameter.grad
-            before.append(home.view._version if add else -1)
-            if not add:
-                parameter.grad = None
-        return before
-
-    def _all_reached(self, before: list[int]) -> None:
-        """An ordinary loop would skip a parameter without gradient; here it would see zeros."""
-        for parameter, version in zip(self.trainable, before, strict=True):
-            if parameter.grad is None or parameter.grad._version == version:
-                raise WorkloadError(
-                    f"parameter {self._name(parameter)} got no gradient; "
-                    "freeze it with requires_grad_(False) or use it"
-                )
-
-    def _name(self, parameter: nn.Parameter) -> str:
-        return next(
-            f"{name} of layer {index} of the shard"
-            for index, layer in enumerate(self._layers)
-            for name, p in layer.named_parameters()
-            if p is parameter
-        )
-
-
-def _unique(layers: Sequence[nn.Module]) -> list[nn.Parameter]:
-    """Parameters in the order of `parameters()`, a shared one once."""
-    return list({id(p): p for layer in layers for p in layer.parameters()}.values())
-
-
-def _spec(parameter: nn.Parameter, low: bool = False) -> Spec:
-    """How a parameter lies in a flat; `low`: once it is bf16."""
-    spec = spec_of(parameter)
-    floating = parameter.is_floating_point()
-    return spec._replace(dtype=torch.bfloat16) if low and floating else spec
-
-
-def _leaf(x: Tensor, dx: bool) -> Tensor:
-    """`x` as the beginning of a graph, with a gradient of its own if `dx`."""
-    return x.data.requires_grad_() if dx else x.data
-
-
-def _hollow(parameter: nn.Parameter, where: torch.device) -> nn.Parameter:
-    empty = torch.empty(0, dtype=parameter.dtype, device=where)
-    return nn.Parameter(empty, requires_grad=parameter.requires_grad)

@@ -6,20 +6,25 @@ replicas, so the store is never pointed elsewhere by a device.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from executor.batches import staging_bytes
+from executor.batches import batch_of, staging_bytes
 from executor.device import HostMemory
+from executor.disk import StateFile, Tick
+from executor.ending import Ending
 from executor.errors import MismatchError, RunError, one_line
-from executor.layers import split, ties
-from executor.precision import needs_norms, norm_bytes
-from executor.rng import Source
+from executor.layers import chain_of, split
+from executor.machine import free_host_bytes
+from executor.matching import expect_bytes, expect_evaluation, expect_layers, expect_precision
+from executor.rng import OwnRandomness, Source
+from executor.settings import merged
 from executor.shard import Shard
+from executor.tied import tying
 from executor.workload import Task, build
+from plans.disk import begins_away, moved
 from plans.schema import Plan
 from plans.schema import Shard as PlanShard
 from plans.schema import Task as PlanTask
@@ -30,12 +35,14 @@ from profiles.units import show_bytes
 @dataclass(frozen=True)
 class Saved:
     """What a task goes on from: its model's state dict, optimizer state by parameter name, the
-    random numbers' state before its next step, and an fp16 task's loss scale."""
+    random numbers' state before its next step, an fp16 task's loss scale, and the settings of its
+    optimizers as executor/settings.py has them."""
 
     model: Mapping[str, Any]
     optimizer: Mapping[str, Mapping[str, Any]]
     rng: Tensor
     loss_scale: Mapping[str, Tensor] | None
+    settings: Sequence[Mapping[str, Any]] = ()
 
 
 class HostTask:
@@ -55,24 +62,27 @@ class HostTask:
     ) -> None:
         self.plan = plan
         self.task = task
-        self.staging = staging
+        half = len(staging) // (2 if plan.evaluation else 1)
+        self.staging, self.evaluation_staging = staging[:half], staging[half:]
+        self._places: list[tuple[nn.Parameter, Tensor]] = []
         self.model, self.rng_state = build(task, source)
         self.loss_scale: Mapping[str, Tensor] | None = None
         if saved:
             _check_saved(plan, saved, self.rng_state)
             self.rng_state, self.loss_scale = saved.rng, saved.loss_scale
             _load_model(self.model, saved, plan.name)
-        layers = split(self.model)
-        _check_layers(plan, layers)
-        last = len(plan.shards) - 1
+        layers = _layers(plan, task, self.model)
+        expect_layers(plan, layers)
+        last, tied = len(plan.shards) - 1, tying(plan, layers, task.precision)
+        recipe = task.recipe(self.model)
         self.shards = [
             Shard(
                 layers[cut.first_layer : cut.end_layer],
-                task.optimizer,
-                task.loss if k == last else None,
-                plan.microbatches,
+                recipe,
+                Ending(task.loss, plan.microbatches) if k == last else None,
                 task.precision,
                 first=k == 0,
+                tied=tied[k],
             )
             for k, cut in enumerate(plan.shards)
         ]
@@ -81,15 +91,17 @@ class HostTask:
             for k, sizes in enumerate(map(_sizes, plan.shards))
         ]
         for k, shard in enumerate(self.shards):
-            _check_bytes(plan, k, shard)
+            expect_bytes(plan, k, shard)
             shard.write_params(self._flats[k]["param"], self._flats[k]["state"])
-        self.buffer_bytes = sum(shard.buffer_bytes for shard in self.shards)
-        self.trainable = sum(len(shard.trainable) for shard in self.shards)
-        _check_precision(plan, task, self.trainable)
+        self.buffer_bytes = sum(shard.buffers.bytes for shard in self.shards)
+        self.numbers = _numbers(self.model, self.shards)
+        self.trainable = sum(map(len, self.numbers))
+        expect_precision(plan, task, self.trainable)
+        expect_evaluation(plan, task)
         if saved:
             names = {id(p): name for name, p in self.model.named_parameters()}
             for shard, own in zip(self.shards, self._flats, strict=True):
-                shard.restore(saved.optimizer, names, own["state"])
+                shard.restore(saved.optimizer, names, own["state"], saved.settings)
 
     def settle(self) -> None:
         """Point model and optimizers back at the store, after devices held the state."""
@@ -100,22 +112,46 @@ class HostTask:
             for parameter in shard.parameters:
                 parameter.grad = None
 
+    @property
+    def kept(self) -> list[Tensor]:
+        """What lives in the store between segments, shard by shard; without what has no bytes."""
+        return [flat for flats in self._flats for flat in flats.values() if flat.numel()]
+
+    def leave(self) -> None:
+        """Let go of the store, where others will be: using the model is an error from now on."""
+        self._places = [(p, p.data) for shard in self.shards for p in shard.parameters]
+        for parameter, place in self._places:
+            parameter.data = place.new_empty(0)
+
+    def come_back(self) -> None:
+        """The state is in its place in the store again."""
+        for parameter, place in self._places:
+            parameter.data = place
+
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
-        """Each parameter's optimizer state by the user's own parameter name; after `settle`."""
+        """Each parameter's optimizer state by the user's own parameter name, for those that have
+        some; after `settle`."""
         names = {id(p): name for name, p in self.model.named_parameters()}
         return {
             names[id(parameter)]: state
             for shard in self.shards
             if shard.optimizer
             for parameter, state in shard.optimizer.state().items()
+            if state
         }
+
+    def settings(self) -> list[dict[str, Any]]:
+        """What the optimizers keep of no parameter in particular, as a checkpoint has it."""
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        return merged([s.optimizer.settings(names) for s in self.shards if s.optimizer])
 
 
 class HostStore:
     """All host buffers of the plan, and what batches are prepared in, from `memory`.
 
     `tasks` are the models in it, by name. Everything is taken before the first model is built;
-    RunError with a table when the machine has less.
+    RunError with a table when the machine has less. Tasks may take turns in the same bytes: those
+    `away` are in their `files`, all but their module buffers and what their optimizers count.
     """
 
     def __init__(
@@ -125,6 +161,7 @@ class HostStore:
         memory: HostMemory,
         source: Source,
         saved: Mapping[str, Saved],
+        files: Mapping[str, StateFile] | None = None,
     ) -> None:
         by_name = {task.name: task for task in tasks}
         for planned in plan.tasks:
@@ -138,12 +175,62 @@ class HostStore:
         slab = memory.take(self.bytes)
         self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in plan.host.buffers}
         staging = {task.name: memory.take(staging_bytes(task)) for task in plan.tasks}
-        self.tasks = {
-            t.name: HostTask(
+        self.away: set[str] = set()
+        self._files = files or {}
+        self._gone: set[str] = set()
+        self.tasks: dict[str, HostTask] = {}
+        waiting = {task for task, moves in moved(plan).items() if begins_away(moves)}
+        for t in sorted(plan.tasks, key=lambda t: t.name not in waiting):
+            self.tasks[t.name] = HostTask(
                 t, by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name)
             )
-            for t in plan.tasks
-        }
+            if t.name in waiting:
+                self.spill(t.name)
+
+    def spill(self, task: str, tick: Tick = lambda: None) -> None:
+        """Write the task's settled state to its file; its place in the store is free then."""
+        self._files[task].write(self.tasks[task].kept, tick)
+        self.tasks[task].leave()
+        self.away.add(task)
+
+    def fetch(self, task: str, tick: Tick = lambda: None) -> None:
+        """Read the task's state back into its place, which nobody may use meanwhile.
+
+        Failed tasks that are still there are gone for good."""
+        for other in self._beside(task):
+            self.tasks[other].leave()
+            self._gone.add(other)
+        self._files[task].read(self.tasks[task].kept, tick)
+        self.tasks[task].come_back()
+        self.away.discard(task)
+
+    def at_hand(self, task: str) -> HostTask:
+        """The task with its state in the store, when nothing runs any more.
+
+        Those whose place it takes go to the disk; their models are of use again when they come
+        back.
+        """
+        if task in self.away:
+            for other in self._beside(task):
+                self.spill(other)
+            self.fetch(task)
+        return self.tasks[task]
+
+    def _beside(self, task: str) -> list[str]:
+        """The tasks in the store that have bytes of this one's place."""
+        place = self.tasks[task].kept
+        here = self._files.keys() - self.away - self._gone - {task}
+        return [other for other in sorted(here) if _overlap(place, self.tasks[other].kept)]
+
+
+def _overlap(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    """Whether some of these flats have bytes in common."""
+    spans = [(flat.data_ptr(), flat.data_ptr() + flat.numel()) for flat in other]
+    return any(
+        flat.data_ptr() < end and start < flat.data_ptr() + flat.numel()
+        for flat in one
+        for start, end in spans
+    )
 
 
 def _check_room(plan: Plan, store: int) -> None:
@@ -162,15 +249,6 @@ def _check_room(plan: Plan, store: int) -> None:
         f"the host store and the batches need {needed} bytes, the machine has {free} free: {table}"
         "; free memory, or build with a smaller --host-memory"
     )
-
-
-def free_host_bytes() -> int | None:
-    """Memory that is available now; None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * next(int(r.split()[1]) for r in lines if r.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        return None
 
 
 def _check_saved(plan: PlanTask, saved: Saved, rng_state: Tensor) -> None:
@@ -197,6 +275,15 @@ def _load_model(model: nn.Module, saved: Saved, name: str) -> None:
         ) from None
 
 
+def _numbers(model: nn.Module, shards: Sequence[Shard]) -> list[list[int]]:
+    """The place of every shard's trainable parameters among those of all, in the model's order: a
+    total norm has other bits in another one, and layers may run in another one."""
+    held = {id(p) for shard in shards for p in shard.trainable}
+    ordered = [id(p) for p in model.parameters() if id(p) in held]
+    places = {parameter: number for number, parameter in enumerate(ordered)}
+    return [[places[id(p)] for p in shard.trainable] for shard in shards]
+
+
 def _sizes(shard: PlanShard) -> dict[str, int]:
     return {"param": shard.param_bytes, "state": shard.state_bytes}
 
@@ -206,45 +293,11 @@ def _flat(flats: dict[str, Tensor], name: str, size: int) -> Tensor:
     return flats[name][:size] if size else torch.empty(0, dtype=torch.uint8)
 
 
-def _check_precision(plan: PlanTask, task: Task, trainable: int) -> None:
-    norms = norm_bytes(trainable) if needs_norms(task.precision, task.clip) else 0
-    if (plan.precision, plan.norm_bytes) != (task.precision, norms):
-        raise MismatchError(
-            f"task {plan.name}: the plan is for {plan.precision} with {plan.norm_bytes} bytes of "
-            f"gradient norms, the workload for {task.precision} with {norms}; "
-            "profile and build again"
-        )
-
-
-def _check_layers(plan: PlanTask, layers: Sequence[nn.Module]) -> None:
-    planned = plan.shards[-1].end_layer
-    if len(layers) != planned:
-        raise MismatchError(
-            f"task {plan.name}: the plan has {planned} layers, the model {len(layers)}; "
-            "profile and build again"
-        )
-    for group in ties(layers):
-        homes = {
-            number
-            for number, shard in enumerate(plan.shards)
-            for layer in group
-            if shard.first_layer <= layer < shard.end_layer
-        }
-        if len(homes) > 1:
-            raise MismatchError(
-                f"task {plan.name}: layers {list(group)} share a parameter but the plan has them "
-                f"in shards {sorted(homes)}; profile and build again"
-            )
-
-
-def _check_bytes(plan: PlanTask, index: int, shard: Shard) -> None:
-    planned = plan.shards[index]
-    for what, mine, theirs in (
-        ("parameter", shard.param_bytes, planned.param_bytes),
-        ("gradient", shard.grad_bytes, planned.grad_bytes),
-    ):
-        if mine != theirs:
-            raise MismatchError(
-                f"shard {plan.name}.s{index}: the model has {mine} {what} bytes, the plan "
-                f"{theirs}; profile and build again"
-            )
+def _layers(plan: PlanTask, task: Task, model: nn.Module) -> list[nn.Module]:
+    """The layers that were profiled: found once more, on a whole batch as there."""
+    try:
+        with OwnRandomness():
+            batch = batch_of(task, plan.done)
+    except Exception:  # which the op that needs the batch says, with its step
+        return split(model)
+    return chain_of(model, batch.inputs, task.loss is not None, task.precision).layers

@@ -3,12 +3,17 @@
 A segment that is skipped hands what it waited for on to those that waited for it. Of that, they
 need only wait for segments that share a device, a task or host bytes with them: one whose threads
 never return must not hold up what it cannot touch.
+
+A segment whose task waits on the disk begins when it was read back.
+
+A task may have an earliest start, which counts from the beginning of the run, whatever came before.
 """
 
 from collections.abc import Collection, Iterator
 
 from plans.metrics import Interval, union
-from plans.schema import Plan, Program
+from plans.schema import Plan, Program, parse_id
+from profiles.units import LARGEST
 
 
 class Turns:
@@ -21,10 +26,27 @@ class Turns:
         self._inherited: dict[int, set[int]] = {}
         self._ended: set[int] = set()
         self._stretches: dict[str, list[Interval]] = {}
+        self._starts = _starts(plan)
+        self._unfetched: dict[int, set[str]] = {}  # by segment, moves that it waits for
+        for move in plan.disk.moves if plan.disk else ():
+            if parse_id(move.id).kind == "P":
+                self._unfetched.setdefault(move.segment, set()).add(move.id)
 
-    def ready(self) -> list[int]:
-        """The segments that may begin now, in the plan's order."""
-        return [index for index in self.waiting if not self._blockers(index)]
+    def ready(self, now_us: int = LARGEST) -> list[int]:
+        """The segments that may begin at this time of the run, in the plan's order."""
+        late = [index for index in self.waiting if self._starts.get(index, 0) <= now_us]
+        here = [index for index in late if not self._unfetched.get(index)]
+        return [index for index in here if not self._blockers(index)]
+
+    def fetched(self, segment: int, move: str) -> None:
+        """A task of this segment was read back from the disk."""
+        self._unfetched[segment].discard(move)
+
+    def next_us(self, now_us: int) -> int | None:
+        """When, after that time, the next segment may begin that waits for nothing else."""
+        early = [index for index, start in self._starts.items() if start > now_us]
+        free = [i for i in early if i in self.waiting and not self._blockers(i)]
+        return min((self._starts[index] for index in free), default=None)
 
     def begin(self, index: int) -> None:
         del self.waiting[index]
@@ -63,11 +85,14 @@ class Turns:
             return True
         if set(self.program(one).tasks) & set(self.program(other).tasks):
             return True
-        theirs = self._host(self.program(other))
+        return self.touches(one, self._host(self.program(other)))
+
+    def touches(self, index: int, stretches: Collection[Interval]) -> bool:
+        """Whether segment `index` uses some of these host bytes."""
         return any(
             start < end and begin < stop
-            for start, stop in self._host(self.program(one))
-            for begin, end in theirs
+            for start, stop in self._host(self.program(index))
+            for begin, end in stretches
         )
 
     def _host(self, program: Program) -> list[Interval]:
@@ -89,15 +114,27 @@ class Turns:
         return out
 
 
+def _starts(plan: Plan) -> dict[int, int]:
+    """The earliest start of every segment that has one, in µs of the run."""
+    programs = {program.name: program for program in plan.programs}
+    tasks = {task.name: task.start_us for task in plan.tasks if task.start_us}
+    starts = {
+        index: max((tasks.get(name, 0) for name in programs[segment.program].tasks), default=0)
+        for index, segment in enumerate(plan.segments)
+    }
+    return {index: start for index, start in starts.items() if start}
+
+
 def first_steps(plan: Plan) -> list[dict[str, int]]:
-    """For each segment, the step of each of its tasks that its round 0 trains."""
+    """For each segment, the step of each of its tasks that its round 0 trains, or after how many
+    it evaluates."""
     programs = {program.name: program for program in plan.programs}
     done = {task.name: task.done for task in plan.tasks}
     out = []
     for segment in plan.segments:
-        names = programs[segment.program].tasks
-        out.append({name: done[name] for name in names})
-        for name in names:
+        program = programs[segment.program]
+        out.append({name: done[name] for name in program.tasks})
+        for name in () if program.evaluates else program.tasks:
             done[name] += segment.rounds
     return out
 

@@ -45,7 +45,7 @@ def must_not_draw(work: Work) -> bool:
     """Whether any draw in this op is an error, and would move the generator of other devices."""
     if not work.place.device.source.shared:
         return False
-    if work.name.kind in "UNR":
+    if work.name.kind in "UNR" or (work.evaluates and work.name.kind == "F"):
         return True
     if work.name.kind not in "FB" or work.place.alone:
         return False

@@ -1,6 +1,7 @@
 """Settings for all tests: reproducible properties, and GPU tests skipped where there is no GPU."""
 
 import importlib.util
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -18,28 +19,66 @@ def _has_gpu() -> bool:
 
 
 _LONG = (  # files that take longest, in a run that gives each file to one process
-    "test_corrections",
+    "test_matrix",
+    "test_bring_your_model",
+    "test_random_modules",
     "test_end_to_end",
+    "test_bad_input",
+    "test_suite",
+    "test_corrections",
     "test_sweep",
     "test_mutations",
-    "test_suite",
-    "test_builder",
-    "test_bad_input",
     "test_odd_models",
-    "test_go_on",
-    "test_cuda",
+    "test_builder",
     "test_notebooks",
+    "test_cuda",
+    "test_huggingface",
+    "test_kinds",
+    "test_pairs",
+    "test_many_tasks",
+    "test_go_on",
+    "test_evaluation",
+    "test_ties",
     "test_rounds",
-    "test_speed",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, so that none is left alone at the end; skip tests marked gpu on a machine
     without one."""
-    items.sort(key=lambda item: item.path.stem not in _LONG)
+    places = {name: place for place, name in enumerate(_LONG)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
     if any(item.get_closest_marker("gpu") for item in items) and not _has_gpu():
         skip = pytest.mark.skip(reason="needs a CUDA device")
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(skip)
+
+
+_QUICK = {
+    "answers.OPS": 4_500,
+    "bounds.task_bound.__defaults__": (2,),
+    "pairs._OPS": 1_000,
+    "search._DIVISIONS": 2,
+    "search._FEW": 3,
+    "search._GUIDES": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[None]:
+    """The planner looks at a tenth of the candidates and says less of its bounds: for tests of what
+    a plan says and does, not of how good it is. Processes of their own search in full."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _QUICK.items():
+            patch.setattr(f"planner.{name}", value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[None]:
+    """Profiles leave the caches as they are between samples, which takes a tenth of the time: for
+    tests that look at no times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("executor.layer_profiler.CROWD_BYTES", 1)
+        yield

@@ -30,6 +30,8 @@ from support.cli import (
 import plans
 from plans import runlog
 
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
 ROOT = Path(__file__).parents[1]
 
 WORK = """
@@ -490,6 +492,7 @@ def test_an_output_that_is_an_input() -> None:
     """No command overwrites what it reads."""
     commands: list[tuple[Callable[..., Answer], str]] = [
         (planner_cli, "build profile.json -o profile.json"),
+        (planner_cli, "build profile.json --from run.jsonl -o run.jsonl"),
         (planner_cli, "show plan.json --trace ./plan.json"),
         (planner_cli, "compare plan.json run.jsonl --trace run.jsonl"),
         (executor_cli, "run plan.json -o plan.json"),

@@ -25,6 +25,8 @@ from planner.problem import Policy
 from plans.schema import Plan
 from profiles.schema import Emulation, Profile
 
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
 REF = "support.demo_short:demo"
 LINK = Emulation(h2d_bytes_per_s=10**9, d2h_bytes_per_s=10**9, latency_us=20)
 BUDGET = 24 << 20
@@ -32,8 +34,12 @@ BUDGET = 24 << 20
 
 @pytest.fixture(scope="module")
 def measured() -> Profile:
-    """One profile for all plans; a single sample will do, since no time is asserted."""
-    return profile(REF, Options(device_bytes=BUDGET, emulation=LINK, devices=1, samples=1))
+    """One profile for all plans; a single sample and two ways to cut the batch will do, since no
+    time is asserted."""
+    options = Options(device_bytes=BUDGET, emulation=LINK, devices=1, samples=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("executor.task_profiler.microbatch_sizes", lambda batch: [batch // 4, batch])
+        return profile(REF, options)
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,8 @@ import plans
 from executor.workload import Task
 from plans import runlog
 
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
 WIDTH = 32
 ROOT = Path(__file__).parents[1]
 

@@ -5,12 +5,14 @@ lines and compared with an ordinary training loop.
 """
 
 from collections.abc import Callable
+from dataclasses import replace as replace_task
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from msgspec.structs import replace
+from support import values
 from support.cli import executor_cli, planner_cli, profile, smallest_budget, succeeded
 from support.plain import train
 from torch import Tensor, nn
@@ -23,14 +25,16 @@ from executor.workload import Task, load
 from plans import runlog
 from profiles.schema import Precision
 
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
 WIDTH = 32
 
 
-def rows(step: int, batch: int = 4) -> tuple[Tensor, Tensor]:
+def rows(step: int, batch: int = 4, width: int = WIDTH) -> tuple[Tensor, Tensor]:
     """Inputs and targets of the same shape, a function of the step alone."""
     generator = torch.Generator().manual_seed(step)
-    inputs = torch.randn(batch, WIDTH, generator=generator)
-    return inputs, torch.randn(batch, WIDTH, generator=generator)
+    inputs = torch.randn(batch, width, generator=generator)
+    return inputs, torch.randn(batch, width, generator=generator)
 
 
 def tokens(step: int) -> tuple[Tensor, Tensor]:
@@ -194,7 +198,71 @@ def loss_scale() -> list[Task]:
     return odd(dropped_out, loss=loud, precision="fp16-autocast", clip=0.1, steps=12)
 
 
+def chain_of_values() -> list[Task]:
+    """Masks, a learned bias and constants go along all layers."""
+    return odd(lambda: values.handed(5), partial(rows, width=values.WIDTH))
+
+
+def half_of_it_frozen() -> list[Task]:
+    return odd(lambda: values.half_frozen(5), partial(rows, width=values.WIDTH))
+
+
+def statistics() -> list[Task]:
+    return odd(lambda: values.statistics(4), partial(rows, width=values.WIDTH))
+
+
+def experts() -> list[Task]:
+    return odd(lambda: values.experts(4), partial(rows, width=values.WIDTH))
+
+
+def experts_clipped() -> list[Task]:
+    return odd(lambda: values.experts(4), partial(rows, width=values.WIDTH), clip=0.1)
+
+
+class Slope(nn.Module):
+    """Adds the slope of an energy to it, as models of forces do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = linear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x if x.requires_grad else x.requires_grad_()
+            energy: Tensor = self.linear(x)
+            (slope,) = torch.autograd.grad(energy.square().sum(), x, create_graph=True)
+        return energy + slope
+
+
+def gradients_inside() -> list[Task]:
+    return odd(lambda: nn.Sequential(linear(), Slope(), Slope(), linear()))
+
+
+def adapters() -> list[Task]:
+    return odd(lambda: values.adapted(4), partial(rows, width=values.WIDTH))
+
+
+def loss_of_its_own() -> list[Task]:
+    """Inputs with names, and no loss but the model's."""
+
+    def make() -> nn.Module:
+        return nn.Sequential(*values.adapted(4), values.Lossy(lambda loss, y: {"loss": loss}))
+
+    def data(step: int) -> dict[str, Tensor]:
+        return {"input": rows(step, width=values.WIDTH)[0]}
+
+    return [replace_task(odd(make)[0], data=data, loss=None)]
+
+
 STREAMING = [
+    chain_of_values,
+    half_of_it_frozen,
+    statistics,
+    experts,
+    experts_clipped,
+    gradients_inside,
+    adapters,
+    loss_of_its_own,
     clipped,
     clipped_momentum,
     autocast,
@@ -231,8 +299,10 @@ def trained_as_planned(devices: int = 1) -> plans.Plan:
     steps = runlog.load("run.jsonl").steps
     assert [step.loss for step in sorted(steps, key=lambda s: s.step)] == plain.losses
     saved = torch.load("saved/odd.pt")
-    for name, value in plain.params.items():
+    for name, value in (plain.params | plain.buffers).items():
         assert torch.equal(saved["model"][name], value), name
+    for name in plain.params:
+        assert bool(plain.state[name]) == (name in saved["optimizer"]), name
         for key, number in plain.state[name].items():
             assert _same(saved["optimizer"][name][key], number), (name, key)
     return plan

@@ -14,6 +14,8 @@ from executor.replay import run
 from planner import Problem, build
 from profiles.schema import Emulation
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 SLOW = Emulation(h2d_bytes_per_s=400_000_000, d2h_bytes_per_s=400_000_000, latency_us=20)
 BUDGET = 10 << 20
 

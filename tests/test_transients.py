@@ -21,6 +21,8 @@ from plans.metrics import duration_us
 from plans.schema import Bound, Segment
 from profiles.schema import Emulation, Profile
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 REF = "support.uneven:tasks"
 FAST = Emulation(h2d_bytes_per_s=10**10, d2h_bytes_per_s=10**10, latency_us=0)
 

@@ -31,6 +31,8 @@ from plans.schema import Plan
 from profiles import Profile, violations
 from profiles.schema import Numerics
 
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
 PLANS = handmade.PLANS | noted.NOTED
 ONE_DEVICE = [name for name, make in PLANS.items() if len(make().devices) == 1]
 

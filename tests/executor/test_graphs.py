@@ -22,6 +22,7 @@ from executor.device import aligned
 from executor.errors import RunError, WorkloadError
 from executor.replay import run
 from executor.shard import Shard
+from executor.values import hold
 from executor.workload import Task
 from plans.schema import Plan
 
@@ -98,7 +99,7 @@ def test_what_cannot_be_packed_is_named() -> None:
     out, room = aligned(1 << 12), aligned(1 << 16)
     shard.write_params(aligned(shard.param_bytes))
     with pytest.raises(WorkloadError, match=r"^layer Sparse keeps a tensor .* not plain strided"):
-        shard.forward_graph(torch.rand(2, WIDTH), out, dx=True, saved=room)
+        shard.forward_graph(hold(torch.rand(2, WIDTH)), out, saved=room)
 
 
 def with_saved(plan: Plan, shard: int, saved: int) -> Plan:

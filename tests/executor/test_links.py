@@ -3,10 +3,12 @@
 import threading
 import time
 
+import pytest
 import torch
 from msgspec import structs
 
 from executor.device import Device as Face
+from executor.errors import UsageError
 from executor.machine import open_devices
 from plans.schema import Device
 from profiles.schema import Emulation
@@ -46,3 +48,10 @@ def test_devices_of_a_group_take_turns_on_their_link() -> None:
     assert spent(open_devices(group, [BYTES] * 3)) >= 3 * BYTES / RATE
     apart = [structs.replace(SPEC, link_group=number) for number in range(3)]
     assert min(spent(open_devices(apart, [BYTES] * 3)) for _ in range(5)) < 3 * BYTES / RATE
+
+
+def test_devices_of_a_plan_draw_the_same_random_numbers() -> None:
+    """A plan with both kinds of generators is refused before a device is opened."""
+    other = structs.replace(SPEC, kind="cuda", emulation=None)
+    with pytest.raises(UsageError, match="cpu and cuda devices"):
+        open_devices([SPEC, other], [BYTES] * 2)

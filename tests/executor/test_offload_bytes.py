@@ -3,6 +3,7 @@
 from functools import partial
 from itertools import combinations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from support.lab import LAB
@@ -14,7 +15,10 @@ from executor.bench import Case
 from executor.device import aligned
 from executor.layer_profiler import layer_cost
 from executor.shard import Shard
+from executor.values import hold
 from executor.workload import Task
+
+pytestmark = pytest.mark.usefixtures("warm")
 
 
 def _task(*layers: nn.Module) -> Task:
@@ -42,7 +46,7 @@ def test_layers_together_pack_no_more_than_each_for_itself() -> None:
     task, xs = _task(*CHAIN), [batches(0)[0]]
     each = []
     for k, layer in enumerate(CHAIN):
-        cost, y = layer_cost(Case(task, layer, xs[-1], None, first=k == 0), LAB)
+        cost, y = layer_cost(Case(task, layer, xs[-1], None, k == 0, len(xs[-1])), LAB)
         each.append(cost.offload_bytes or 0)
         xs.append(y)
     assert each[3] == 0  # a view of its input
@@ -50,7 +54,7 @@ def test_layers_together_pack_no_more_than_each_for_itself() -> None:
         shard = Shard(CHAIN[first:end], task.optimizer)
         shard.write_params(aligned(shard.param_bytes))
         room, out = aligned(sum(each[first:end])), aligned(1 << 12)
-        _, graph = shard.forward_graph(xs[first], out, dx=True, saved=room)
+        _, graph = shard.forward_graph(hold(xs[first]), out, saved=room)
         assert graph.packing is not None
         assert graph.packing.bytes <= room.numel()
 
@@ -65,5 +69,7 @@ class SparseLayer(nn.Module):
 def test_what_cannot_be_packed_has_no_offload_bytes() -> None:
     """A layer that keeps something sparse is measured, and not offered for offloading."""
     task, layer = _task(SparseLayer()), SparseLayer()
-    cost, _ = layer_cost(Case(task, layer, torch.rand(4, 4), None, first=False), LAB)
+    cost, _ = layer_cost(
+        Case(task, layer, torch.rand(4, 4, requires_grad=True), None, False, 4), LAB
+    )
     assert cost.offload_bytes is None

@@ -254,12 +254,26 @@ def odd_state(side: Side) -> None:
     side.optimizer.state[side.masters[1]] = {"step": torch.zeros(())}
 
 
+def test_a_scheduler_may_watch(kernels: None) -> None:
+    """The step that a scheduler puts in place of the optimizer's only notes that it was called."""
+    side, other = Side(KINDS["adamw"], [33, 7]), Side(KINDS["adamw"], [33, 7])
+    rates = [StepLR(one.optimizer, 1, gamma=0.5) for one in (side, other)]
+    for _ in range(3):
+        side.new_grads()
+        other.new_grads()
+        assert side.one_pass(1.0)
+        other.plain(1.0)
+        for rate in rates:
+            rate.step()
+        assert all(map(torch.equal, side.tensors(), other.tensors()))
+
+
 def hooked(side: Side) -> None:
     side.optimizer.register_step_post_hook(lambda *_: None)
 
 
-def scheduled(side: Side) -> None:
-    StepLR(side.optimizer, 1)
+def stepped_otherwise(side: Side) -> None:
+    side.optimizer.step = lambda closure=None: None  # type: ignore[assignment, method-assign]
 
 
 def another_gradient(side: Side) -> None:
@@ -276,7 +290,8 @@ def a_stranger(side: Side) -> None:
     "change",
     [
         amsgrad, maximize, not_fused, another_kind, subclass, float_params, half_grads,
-        strided_grads, double_masters, odd_state, hooked, scheduled, another_gradient, a_stranger,
+        strided_grads, double_masters, odd_state, hooked, stepped_otherwise, another_gradient,
+        a_stranger,
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_refused_and_untouched(change: Callable[[Side], None]) -> None:

@@ -1,7 +1,9 @@
 """What a graph keeps, packed: what takes room, what does not, and that it is found again."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -12,14 +14,14 @@ WIDTH = 16
 
 
 def packing(x: Tensor, room: int = 1 << 14, constants: tuple[Tensor, ...] = ()) -> Packing:
-    return Packing(aligned(256), x, aligned(room), constants)
+    return Packing(aligned(256), [x], aligned(room), constants)
 
 
 def found(made: Packing, x: Tensor, *notes: object) -> list[Tensor]:
     """What the notes stand for, from the flats where they were packed."""
     saved = made._saved
     assert saved is not None
-    made.move(aligned(256), x, saved)
+    made.move(aligned(256), [x], saved)
     return [made.unpack(note) for note in notes]  # type: ignore[arg-type]
 
 
@@ -80,7 +82,7 @@ def test_input_and_constants_take_no_room() -> None:
 
 
 def _sizes(layer: nn.Module, x: Tensor, room: Tensor | None) -> int:
-    made = Packing(aligned(256), x, room, layer.buffers())
+    made = Packing(aligned(256), [x], room, layer.buffers())
     with made.hooks():
         layer(x.requires_grad_())
     return made.bytes
@@ -101,7 +103,33 @@ def test_counting_needs_no_room() -> None:
 def test_what_lies_elsewhere_stays_there() -> None:
     """A kernel's scalars on the host are read there; only what is on the device is packed."""
     x = torch.zeros(4, device="meta")
-    made = Packing(torch.zeros(4, device="meta"), x, None, [])
+    made = Packing(torch.zeros(4, device="meta"), [x], None, [])
     seed = torch.tensor(7)
     assert made.pack(seed) is seed
     assert made.bytes == 0
+
+
+def test_pieces_of_a_storage_have_versions_of_their_own() -> None:
+    """Changed in place after another piece was packed, a piece is what it is then."""
+    x, made = torch.rand(4), packing(torch.rand(4))
+    one, other = torch.zeros(2, 6).unsafe_chunk(2, -1)
+    notes = [made.pack(one.add_(1)), made.pack(other.add_(2)), made.pack(other.t())]
+    values = found(made, x, *notes)
+    assert [set(value.flatten().tolist()) for value in values] == [{1.0}, {2.0}, {2.0}]
+    assert made.bytes == 512
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+def test_recurrent_layers_are_found_again(kind: type[nn.Module]) -> None:
+    """Their gates are pieces of one tensor, changed in place one by one."""
+    layer, x = kind(WIDTH, WIDTH, batch_first=True), torch.rand(2, 5, WIDTH)
+    grads = []
+    for made in (None, Packing(aligned(256), [x], aligned(1 << 18), ())):
+        layer.zero_grad()
+        with made.hooks() if made else nullcontext():
+            y = layer(x)[0]
+        if made:
+            made.move(aligned(256), [x], made._saved)  # type: ignore[arg-type]
+        y.square().sum().backward()
+        grads.append([parameter.grad for parameter in layer.parameters()])
+    assert all(map(torch.equal, *grads))

@@ -9,12 +9,15 @@ from torch import Tensor, nn
 from torch.optim import Adagrad, AdamW
 
 from executor.device import aligned
+from executor.ending import Batch, Ending
 from executor.errors import RunError, WorkloadError
 from executor.flat import Spec, flat_bytes, spec_of, view, views
 from executor.layers import split, ties
 from executor.meter import MemoryMeter
-from executor.optimizer import Factory
+from executor.parameters import NONE
+from executor.recipe import Factory
 from executor.shard import Shard
+from executor.values import hold
 
 
 def make_optimizer(parameters: list[nn.Parameter]) -> AdamW:
@@ -97,7 +100,7 @@ def test_a_shard_moves() -> None:
     twin = nn.Linear(4, 4)
     twin.load_state_dict(layer.state_dict())
     optimizer = make_optimizer(list(twin.parameters()))
-    shard = Shard([layer], make_optimizer, F.mse_loss)
+    shard = Shard([layer], make_optimizer, Ending(F.mse_loss))
     params, state = aligned(shard.param_bytes), aligned(4 * shard.param_bytes)
     shard.write_params(params)
     for _ in range(3):
@@ -108,7 +111,7 @@ def test_a_shard_moves() -> None:
         grads = aligned(shard.grad_bytes).fill_(7)
         shard.bind_params(params)
         shard.bind_grads(grads)
-        shard.backward(shard.graph(x, dx=False, targets=y))
+        shard.backward(shard.graph(hold(x), batch=Batch(x, y)))
         shard.update(params, grads, state)
         assert torch.equal(layer.weight, twin.weight)
     assert shard.state_bytes == 2 * shard.param_bytes
@@ -125,7 +128,8 @@ def test_a_replica_has_its_own_parameters() -> None:
     other.bind_params(flats[1])
     out = [aligned(256) for _ in range(2)]
     made = [
-        view(o, s.forward(torch.ones(1, 4), o)) for s, o in zip((shard, other), out, strict=True)
+        s.forward(hold(torch.ones(1, 4)), o).layout.read(o)[0]
+        for s, o in zip((shard, other), out, strict=True)
     ]
     assert made[0].sum() == 0
     assert made[1].sum() != 0
@@ -144,11 +148,12 @@ def test_a_replica_keeps_ties() -> None:
 
 def test_state_that_does_not_fit() -> None:
     """An optimizer that keeps more state than planned is told with both numbers."""
-    shard = Shard([nn.Linear(4, 4)], make_optimizer, F.mse_loss)
+    shard = Shard([nn.Linear(4, 4)], make_optimizer, Ending(F.mse_loss))
     params, grads = aligned(shard.param_bytes), aligned(shard.grad_bytes)
     shard.write_params(params)
     shard.bind_grads(grads)
-    shard.backward(shard.graph(torch.rand(1, 4), dx=False, targets=torch.rand(1, 4)))
+    x, y = torch.rand(2, 1, 4)
+    shard.backward(shard.graph(hold(x), batch=Batch(x, y)))
     with pytest.raises(RunError, match="keeps 1024 bytes of state, the plan has 256"):
         shard.update(params, grads, aligned(256))
 
@@ -182,7 +187,7 @@ def test_new_state_passes_through_little_memory(
 ) -> None:
     """The first step of torch's own optimizers takes one parameter's state at a time."""
     layers = [nn.Linear(64, 64, bias=False) for _ in range(3)]
-    shard = Shard(layers, factory, F.mse_loss)
+    shard = Shard(layers, factory, Ending(F.mse_loss))
     params, grads, state = (aligned(n * shard.param_bytes) for n in (1, 1, 2))
     shard.write_params(params)
     shard.bind_grads(grads.fill_(1))
@@ -197,13 +202,15 @@ def test_new_state_passes_through_little_memory(
 def test_gradients_end_where_they_are_bound() -> None:
     """Overwritten or added to, in whatever flat: each microbatch goes where the shard points."""
     layer, loss = nn.Linear(4, 4), F.mse_loss
-    shard = Shard([layer], make_optimizer, loss)
+    shard = Shard([layer], make_optimizer, Ending(loss))
     shard.write_params(aligned(shard.param_bytes))
     x, y = torch.rand(3, 2, 4), torch.rand(3, 2, 4)
     flats = [aligned(shard.grad_bytes).fill_(255) for _ in range(2)]
     for m, (flat, add) in enumerate([(0, False), (1, False), (0, True)]):
         shard.bind_grads(flats[flat])
-        shard.backward(shard.graph(x[m], dx=False, targets=y[m]), add=add)
+        shard.backward(
+            shard.graph(hold(x[m]), batch=Batch(x[m], y[m])), absent=NONE if add else None
+        )
     twin = nn.Linear(4, 4)
     twin.load_state_dict(layer.state_dict())
     for flat, members in enumerate([(0, 2), (1,)]):
@@ -218,24 +225,27 @@ def test_gradients_end_where_they_are_bound() -> None:
 
 
 class Fading(nn.Linear):
-    """Uses its bias the first time only."""
+    """Uses its bias the second time only."""
 
     seen = 0
 
     def forward(self, x: Tensor) -> Tensor:
         self.seen += 1
-        return super().forward(x) if self.seen == 1 else x @ self.weight
+        return super().forward(x) if self.seen == 2 else x @ self.weight
 
 
-def test_every_microbatch_reaches_every_parameter() -> None:
-    """A parameter that only the first microbatch uses is named by the second."""
-    shard = Shard([Fading(4, 4)], make_optimizer, F.mse_loss)
+def test_a_gradient_may_begin_with_a_later_microbatch() -> None:
+    """A parameter that only the second of three microbatches uses has that one's gradient."""
+    shard = Shard([Fading(4, 4)], make_optimizer, Ending(F.mse_loss))
     shard.write_params(aligned(shard.param_bytes))
-    shard.bind_grads(aligned(shard.grad_bytes))
+    grads = aligned(shard.grad_bytes).fill_(255)
     x, y = torch.rand(2, 4), torch.rand(2, 4)
-    shard.backward(shard.graph(x, dx=False, targets=y))
-    with pytest.raises(WorkloadError, match="parameter bias of layer 0 of the shard got no grad"):
-        shard.backward(shard.graph(x, dx=False, targets=y), add=True)
+    absent = None
+    for expected in ({1}, set(), set()):
+        shard.bind_grads(grads)
+        done = shard.backward(shard.graph(hold(x), batch=Batch(x, y)), absent=absent)
+        absent = done.absent
+        assert absent == expected
 
 
 def test_sparse_gradients_become_dense() -> None:
@@ -245,7 +255,8 @@ def test_sparse_gradients_become_dense() -> None:
     shard.write_params(aligned(shard.param_bytes))
     flat = aligned(shard.grad_bytes).fill_(255)
     shard.bind_grads(flat)
-    shard.backward(shard.graph(torch.tensor([1, 1, 5]), dx=False), dy=torch.ones(3, 4))
+    graph = shard.graph(hold(torch.tensor([1, 1, 5])))
+    shard.backward(graph, dy={0: torch.ones(3, 4)})
     assert layer.weight.grad is not None
     assert layer.weight.grad.sum(1).tolist() == [0, 8, 0, 0, 0, 4]
     assert layer.weight.grad.data_ptr() == flat.data_ptr()

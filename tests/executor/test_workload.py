@@ -10,6 +10,8 @@ from executor.errors import WorkloadError
 from executor.workload import Task, build, load
 from profiles.codec import sha256
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 GOOD = """
 import torch
 from executor.workload import Task

@@ -16,7 +16,7 @@ from planner.choice import Choice
 from planner.costs import Links, TaskCosts, sizes
 from planner.lifetimes import bytes_alive
 from planner.modes import HELD, Activations, Held, Mode, Place, possible
-from planner.problem import Problem
+from planner.problem import Kind, Problem
 from planner.rounds import Round
 from profiles import synthetic
 from profiles.schema import Device, Link, Rate, Task
@@ -58,7 +58,8 @@ class Small:
 
     @property
     def problem(self) -> Problem:
-        return Problem((self.task,), self.device, 1, self.device_bytes, 1 << 40)
+        kind = Kind("cpu", (self.task,), self.device, 1, self.device_bytes)
+        return Problem((kind,), 1 << 40)
 
 
 def small(seed: int, layers: int, *, norms: bool = False) -> Small:

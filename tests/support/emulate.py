@@ -106,6 +106,28 @@ def reference(task: Task) -> tuple[Seen, dict[str, bytes]]:
     return seen, final
 
 
+def judged(task: Task) -> tuple[Seen, dict[str, bytes]]:
+    """The same of a task that is only evaluated, batch after batch."""
+    seen: Seen = {}
+    held = {s: first_values(task, s) for s in range(len(task.shards))}
+    for step in range(ROUNDS):
+        for m in range(task.microbatches):
+            x = batch = _batch(task, step, m)
+            for s, (param, _) in held.items():
+                name = f"{task.name}.s{s}.F{m}"
+                seen[name, step, "param"] = param
+                seen[name, step, "x" if s else "batch"] = x
+                if s == len(held) - 1:
+                    seen[name, step, "batch"] = batch
+                else:
+                    x = forward(task, s, param, x)
+    final = {}
+    for s, values in held.items():
+        for role, value in zip(("param", "state"), values, strict=True):
+            final[f"{task.name}.s{s}.{role}"] = value
+    return seen, final
+
+
 class Graph(NamedTuple):
     """What a forward keeps: of which step, where it ran, the addresses it holds, its bytes."""
 
@@ -157,6 +179,10 @@ class Machine:
         if name.kind in "PSX":
             need(len(op.writes) == 1 and set(op.reads) <= set(op.writes), "not a copy")
             made = read or {"batch": _batch(task, step, name.index)}
+        elif name.kind == "F" and self.program.evaluates:
+            last = name.number == len(task.shards) - 1
+            source = read["x" if name.number else "batch"]
+            made = {} if last else {"y": forward(task, name.number, read["param"], source)}
         elif name.kind == "F":
             source = read["x" if name.number else "batch"]
             made = {"y": forward(task, name.number, read["param"], source)}

@@ -1,17 +1,20 @@
 """Hand-made timetables cut to the size of real models, so that they can be replayed."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from msgspec.structs import replace
 
+from executor.batches import batch_bytes, batch_of, part
 from executor.device import aligned
-from executor.flat import flat_bytes, spec_of, view
-from executor.layers import split
+from executor.ending import Batch, Ending
+from executor.layers import chain_of
 from executor.meter import MemoryMeter
 from executor.precision import needs_norms, norm_bytes
 from executor.rng import count_draws
 from executor.shard import Shard
+from executor.values import Value, detached, hold
 from executor.workload import Task, build
 from plans.capacity import value_bytes
 from plans.schema import Buffer, Memory, Op, Plan, Program, parse_id
@@ -66,69 +69,77 @@ def lasting(plan: Plan, rounds: int) -> Plan:
     )
 
 
+def later(plan: Plan, done: int, rounds: int) -> Plan:
+    """The plan for so many steps after `done`."""
+    tasks = tuple(replace(task, steps=rounds, done=done) for task in plan.tasks)
+    segments = tuple(replace(segment, rounds=rounds) for segment in plan.segments)
+    return replace(plan, tasks=tasks, segments=segments)
+
+
 def _task(old: PlanTask, task: Task) -> PlanTask:
     model, _ = build(task)
-    layers = split(model)
-    inputs, targets = task.data(0)
-    x, y = inputs[: old.microbatch], targets[: old.microbatch]
-    batch_bytes = flat_bytes([spec_of(x), spec_of(y)])
+    batch = part(batch_of(task, 0), 0, old.microbatch)
+    layers = chain_of(model, batch.inputs, task.loss is not None).layers
+    x, recipe = batch.inputs, task.recipe(model)
     shards = []
     for k, shard in enumerate(old.shards):
         last = k == len(old.shards) - 1
         mine = Shard(
             layers[shard.first_layer : shard.end_layer],
-            task.optimizer,
-            task.loss if last else None,
-            1,
+            recipe,
+            Ending(task.loss) if last else None,
             task.precision,
             first=k == 0,
         )
-        measured, x = _shard(shard, mine, x, y if last else None)
+        measured, x = _shard(shard, mine, x, batch if last else None)
         shards.append(replace(measured, in_bytes=measured.in_bytes if k else 0))
     norms = norm_bytes(sum(p.requires_grad for p in model.parameters()))
     return replace(
         old,
         shards=tuple(shards),
-        batch_bytes=batch_bytes,
+        batch_bytes=batch_bytes(batch),
         ties=(),
         precision=task.precision,
         norm_bytes=norms if needs_norms(task.precision, task.clip) else 0,
     )
 
 
-def _shard(
-    old: PlanShard, shard: Shard, x: torch.Tensor, targets: torch.Tensor | None
-) -> tuple[PlanShard, torch.Tensor]:
+def _shard(old: PlanShard, shard: Shard, value: Any, batch: Batch | None) -> tuple[PlanShard, Any]:
     params, grads, out = aligned(shard.param_bytes), aligned(shard.grad_bytes), aligned(1 << 16)
     state = aligned(16 * shard.param_bytes)
     shard.write_params(params, state)
-    shard.bind_grads(grads)
+    shard.bind_grads(grads.zero_())
+    x, y, layout = hold(value), None, None
     before = torch.default_generator.get_state()
-    spec = shard.forward(x, out)
+    if batch is None:
+        layout = shard.forward(x, out).layout
+        y = detached(layout.whole([t.clone() for t in layout.read(out)]))
+        for tensor, needed in zip(hold(y).tensors, layout.needs, strict=True):
+            tensor.requires_grad_(needed)
+    else:
+        shard.losses(x, batch)
     draws = count_draws(before, torch.default_generator.get_state())
-    y = view(out, spec).clone()
-    graph = shard.graph(x, dx=False, targets=targets)
-    shard.backward(graph, dy=y if targets is None else None)
     shard.update(params, grads, state)
     made = replace(
         old,
         param_bytes=shard.param_bytes,
         grad_bytes=shard.grad_bytes,
         state_bytes=shard.state_bytes,
-        in_bytes=align(x.nbytes),
+        in_bytes=x.layout.boundary_bytes,
         saved_bytes=_saved(old.activations, shard, x, out),
         rng_draws=draws,
     )
     return made, y
 
 
-def _saved(activations: str, shard: Shard, x: torch.Tensor, out: torch.Tensor) -> int:
+def _saved(activations: str, shard: Shard, x: Value, out: torch.Tensor) -> int:
     """Bytes of a graph, alive or packed."""
     if activations == "recompute":
         return 0
     room = aligned(1 << 20) if activations == "offload" else None
+    shard.forward_graph(x, out, saved=room)  # what only the first forward takes
     with MemoryMeter() as meter:
-        _, graph = shard.forward_graph(x, out, dx=True, saved=room)
+        _, graph = shard.forward_graph(x, out, saved=room)
     return graph.packing.bytes if graph.packing else meter.live_bytes
 
 

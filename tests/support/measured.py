@@ -1,15 +1,17 @@
 """Plans with honest transients: those that each op really takes, and reserves tight around them."""
 
 from collections.abc import Sequence
+from typing import Any
 
-import torch
 from msgspec.structs import replace
 
+from executor.batches import batch_of, part
 from executor.device import aligned
-from executor.flat import view
-from executor.layers import split
+from executor.ending import Batch, Ending
+from executor.layers import chain_of
 from executor.meter import MemoryMeter
 from executor.shard import Shard
+from executor.values import hold
 from executor.workload import Task, build
 from plans.graphs import heaviest
 from plans.schema import Op, Plan, Program, parse_id
@@ -54,46 +56,52 @@ def _tight(program: Program, plan: Plan) -> Program:
 
 
 def _task(planned: PlanTask, task: Task) -> Transients:
-    layers = split(build(task)[0])
-    inputs, targets = task.data(0)
-    x, y = inputs[: planned.microbatch], targets[: planned.microbatch]
+    batch = part(batch_of(task, 0), 0, planned.microbatch)
+    layers = chain_of(build(task)[0], batch.inputs, task.loss is not None).layers
+    x = batch.inputs
     took: Transients = {}
     for k, cut in enumerate(planned.shards):
         last = k == len(planned.shards) - 1
         shard = Shard(
             layers[cut.first_layer : cut.end_layer],
             task.optimizer,
-            task.loss if last else None,
-            planned.microbatches,
+            Ending(task.loss, planned.microbatches) if last else None,
         )
-        sizes, x = _shard(cut, shard, x, k > 0, y if last else None)
+        sizes, x = _shard(cut, shard, x, k > 0, batch if last else None)
         took |= {(task.name, k, kind): size for kind, size in sizes.items()}
     return took
 
 
 def _shard(
-    cut: PlanShard, shard: Shard, x: torch.Tensor, dx: bool, targets: torch.Tensor | None
-) -> tuple[dict[str, int], torch.Tensor]:
+    cut: PlanShard, shard: Shard, value: Any, dx: bool, batch: Batch | None
+) -> tuple[dict[str, int], Any]:
     """Peaks of forward, backward and update; of a backward, beside the graph that it finds."""
     params, grads, out, back = (
         aligned(size) for size in (shard.param_bytes, shard.grad_bytes, 1 << 16, 1 << 16)
     )
     shard.write_params(params)
     shard.bind_grads(grads)
-    y = view(out, shard.forward(x, out)).clone()
-    dy = y if targets is None else None
+    x, y, dy, known = hold(value), None, {}, None
+    if batch is None:
+        known = shard.forward(x, out).layout
+        y = known.whole([t.clone() for t in known.read(out)])
+        for n, tensor in enumerate(hold(y).tensors):
+            if known.needs[n]:
+                dy[n] = tensor.clone()
+                tensor.requires_grad_()
     room = aligned(cut.saved_bytes) if cut.activations == "offload" else None
+    took, before = {}, None
     with MemoryMeter() as ahead:
-        if cut.activations == "recompute":
-            shard.forward(x, out)
-        else:
-            _, graph = shard.forward_graph(x, out, dx=dx, saved=room)
-    took = {"F": ahead.peak_bytes}
+        if cut.activations != "recompute":
+            _, graph = shard.forward_graph(x, out, saved=room)
+        elif known:
+            before = shard.forward(x, out, known).before
+    took["F"] = ahead.peak_bytes
     meter = MemoryMeter() if cut.activations == "recompute" else ahead
     start = meter.live_bytes
     with meter.restart():
         if cut.activations == "recompute":
-            graph = shard.graph(x, dx=dx, targets=targets)
+            graph = shard.graph(x, batch=batch, before=before)
         elif room is not None:
             shard.move(graph, x, room)
         shard.backward(graph, dy=dy, dx=back if dx else None)

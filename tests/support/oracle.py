@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from support.emulate import ROUNDS, Harm, Machine, Seen, first_values, need, reference
+from support.emulate import ROUNDS, Harm, Machine, Seen, first_values, judged, need, reference
 
 from plans.schema import Buffer, Op, Plan, Program, Task, parse_id
 
@@ -45,8 +45,10 @@ def _static(plan: Plan) -> None:
         need(buffer.offset + buffer.bytes <= plan.host.bytes, "host store")
     programs = {program.name: program for program in plan.programs}
     for task in plan.tasks:
-        rounds = sum(s.rounds for s in plan.segments if task.name in programs[s.program].tasks)
-        need(rounds == task.steps, "steps")
+        own = [s for s in plan.segments if task.name in programs[s.program].tasks]
+        trains = [s.rounds for s in own if not programs[s.program].evaluates]
+        need(sum(trains) == task.steps, "steps")
+        _evaluations(task, [(programs[s.program].evaluates, s.rounds) for s in own])
     for segment in plan.segments:
         program = programs[segment.program]
         need(len(set(segment.devices)) == program.devices == len(segment.devices), "devices")
@@ -73,6 +75,16 @@ def _whole(task: Task) -> None:
         keeps = shard.activations != "recompute"
         need(not (keeps and shard is task.shards[-1]), "the last shard keeps nothing")
         need(keeps or not shard.saved_bytes, "saved bytes of what is not saved")
+
+
+def _evaluations(task: Task, runs: list[tuple[bool, int]]) -> None:
+    """Step by step, and batch by batch where the task is evaluated."""
+    told = "".join(rounds * ("e" if evaluates else "t") for evaluates, rounds in runs)
+    wanted = ""
+    for step in range(1, task.steps + 1):
+        judge = task.evaluation
+        wanted += "t" + "e" * (judge.batches if judge and step % judge.every == 0 else 0)
+    need(told == wanted, "evaluations")
 
 
 def _segments_apart(plan: Plan) -> None:
@@ -188,7 +200,7 @@ def _compare(line: list[Node], program: Program, plan: Plan, buffers: Mapping[st
     final: dict[str, bytes] = {}
     for task in plan.tasks:
         if task.name in program.tasks:
-            seen, held = reference(task)
+            seen, held = judged(task) if program.evaluates else reference(task)
             expected, final = expected | seen, final | held
         else:
             for s in range(len(task.shards)):

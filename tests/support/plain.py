@@ -3,20 +3,25 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from executor.workload import Task
+from executor.workload import Evaluation, Task
 
 
 class Plain(NamedTuple):
-    """losses: one per step; params and state by the model's own parameter names."""
+    """losses: one per step; params and state by the model's own parameter names, buffers too.
+    val_losses: of evaluations, by the steps done."""
 
     losses: list[float]
     params: dict[str, Tensor]
     state: dict[str, dict[str, Any]]
+    buffers: dict[str, Tensor]
+    val_losses: dict[int, float]
 
 
 def train(task: Task, microbatches: int | Callable[[int], int], threads: int = 1) -> Plain:
@@ -28,10 +33,15 @@ def train(task: Task, microbatches: int | Callable[[int], int], threads: int = 1
         model = copy.deepcopy(task.model) if isinstance(task.model, nn.Module) else task.model()
         model.train()
         loop = _Loop(task, model)
-        losses = [loop.step(step, count(step)) for step in range(task.steps)]
+        losses, val_losses = [], {}
+        for step in range(task.steps):
+            losses.append(loop.step(step, count(step)))
+            if task.evaluate and (step + 1) % task.evaluate.every == 0:
+                val_losses[step + 1] = loop.evaluate(task.evaluate, count(step))
     params = {name: p.detach().clone() for name, p in model.named_parameters()}
     state = {name: loop.state(p) for name, p in model.named_parameters()}
-    return Plain(losses, params, state)
+    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
+    return Plain(losses, params, state, buffers, val_losses)
 
 
 class _Loop:
@@ -46,8 +56,22 @@ class _Loop:
                 p: nn.Parameter(p.detach().clone()) for p in parameters if p.requires_grad
             }
             model.to(torch.bfloat16)
-        self.optimizer = task.optimizer([self.masters[p] for p in parameters])
+        self.optimizer = task.optimizer(self._listed())
+        self.scheduler = task.scheduler(self.optimizer) if task.scheduler else None
         self.scaler = torch.amp.GradScaler("cpu", enabled=task.precision == "fp16-autocast")
+
+    def _listed(self) -> list[Any]:
+        """Parameters as an optimizer takes them, a group for each set of options."""
+        groups = self.task.groups
+        if groups is None:
+            return list(self.masters.values())
+        found: dict[str, dict[str, Any]] = {}
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                options = dict(groups(name, parameter))
+                group = found.setdefault(repr(sorted(options.items())), options | {"params": []})
+                group["params"].append(self.masters[parameter])
+        return list(found.values())
 
     def state(self, parameter: nn.Parameter) -> dict[str, Any]:
         master = self.masters[parameter]
@@ -55,19 +79,50 @@ class _Loop:
         return kept | dict(self.optimizer.state[master])
 
     def step(self, step: int, microbatches: int) -> float:
-        task = self.task
-        inputs, targets = task.data(step)
-        if task.precision == "bf16" and inputs.is_floating_point():
-            inputs = inputs.to(torch.bfloat16)
-        total = 0.0
-        slices = zip(inputs.chunk(microbatches), targets.chunk(microbatches), strict=True)
-        for x, y in slices:
+        given, total = self._given(self.task.data(step)), 0.0
+        for m in range(microbatches):
+            piece = tree_map(partial(_piece, m, microbatches), given)
             with self._autocast():
-                loss = task.loss(self.model(x), y) / microbatches
+                loss = self._loss(piece) / microbatches
             torch.autograd.backward(self.scaler.scale(loss))
             total += float(loss.detach())
         self._update()
         return total
+
+    def evaluate(self, evaluation: Evaluation, microbatches: int) -> float:
+        self.model.eval()
+        losses = []
+        for number in range(evaluation.batches):
+            given, total = self._given(evaluation.data(number)), 0.0
+            for m in range(microbatches):
+                piece = tree_map(partial(_piece, m, microbatches), given)
+                with torch.no_grad(), self._autocast():
+                    total += float(self._loss(piece) / microbatches)
+            losses.append(total)
+        self.model.train()
+        return sum(losses) / len(losses)
+
+    def _given(self, given: Any) -> Any:
+        if self.task.precision != "bf16":
+            return given
+        if self.task.loss is None:
+            return tree_map(_low, given)
+        return tree_map(_low, given[0]), given[1]
+
+    def _loss(self, piece: Any) -> Tensor:
+        if self.task.loss is None:
+            out = self._outputs(piece)
+            if isinstance(out, Tensor):
+                return out
+            loss: Tensor = out.loss if hasattr(out, "loss") else out["loss" if "loss" in out else 0]
+            return loss
+        inputs, targets = piece
+        return self.task.loss(self._outputs(inputs), targets)
+
+    def _outputs(self, inputs: Any) -> Any:
+        if isinstance(inputs, tuple):
+            return self.model(*inputs)
+        return self.model(**inputs) if isinstance(inputs, dict) else self.model(inputs)
 
     def _autocast(self) -> AbstractContextManager[object]:
         dtypes = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}
@@ -83,12 +138,23 @@ class _Loop:
             torch.nn.utils.clip_grad_norm_(list(self.masters.values()), self.task.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.scheduler:
+            self.scheduler.step()
         self.optimizer.zero_grad()
         self.model.zero_grad()
         with torch.no_grad():
             for p, master in self.masters.items():
                 if p is not master:
                     p.copy_(master)
+
+
+def _low(value: Any) -> Any:
+    floating = isinstance(value, Tensor) and value.is_floating_point()
+    return value.to(torch.bfloat16) if floating else value
+
+
+def _piece(number: int, count: int, value: Any) -> Any:
+    return value.chunk(count)[number] if isinstance(value, Tensor) else value
 
 
 @contextmanager

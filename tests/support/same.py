@@ -16,15 +16,17 @@ def assert_same(
     result: Result,
     oracle: Callable[[Task, int], Plain] = train,
 ) -> None:
-    """Losses, parameters and optimizer state are bit for bit those of the plain loop."""
+    """Losses, parameters, optimizer state and buffers are bit for bit those of the plain loop."""
     for planned, task in zip(plan.tasks, tasks, strict=True):
         plain = oracle(task, planned.microbatches)
         assert result.losses[task.name] == plain.losses
         for name, parameter in result.model(task.name).named_parameters():
             assert torch.equal(parameter, plain.params[name]), name
+        for name, buffer in result.model(task.name).named_buffers():
+            assert torch.equal(buffer, plain.buffers[name]), name
         state = result.optimizer_state(task.name)
         for name, values in plain.state.items():
-            assert values.keys() == state[name].keys()
+            assert values.keys() == state.get(name, {}).keys(), name
             for key, value in values.items():
                 same = torch.equal(state[name][key], value) if value is not None else True
                 assert same, (name, key)

@@ -21,12 +21,12 @@ CASES = ((3, 2, 4), (4, 2, 4), (5, 3, 4), (6, 4, 4), (8, 4, 6))
 def tiny(tasks: int, devices: int, units: int, *, fixed: int, seed: int) -> list[Work]:
     """A seeded case: tasks of 1 to `units` rounds of a unit each."""
     rng = random.Random(f"{tasks} {devices} {units} {fixed} {seed}")
-    return [Work(f"t{i}", rng.randint(1, units), fixed, 1) for i in range(tasks)]
+    return [Work.of(f"t{i}", rng.randint(1, units), fixed, 1) for i in range(tasks)]
 
 
 def shortest(works: Sequence[Work], devices: int, horizon: int) -> int:
     """The least makespan of any timetable, if it is at most `horizon`."""
-    least = max(max(w.whole_us for w in works), -(-sum(w.whole_us for w in works) // devices))
+    least = max(max(w.whole_us(0) for w in works), -(-sum(w.whole_us(0) for w in works) // devices))
     return next(end for end in range(least, horizon + 1) if _fits(works, devices, end))
 
 
@@ -39,9 +39,9 @@ def _fits(works: Sequence[Work], devices: int, end: int) -> bool:
         own: list[list[tuple[float, object]]] = [[] for _ in range(end)]
         rounds: list[tuple[float, object]] = []
         for a in range(end):
-            for b in range(a + work.fixed_us + 1, end + 1):
+            for b in range(a + work.us(0, 0) + 1, end + 1):
                 run = model.add_variable(f"run_{index}_{a}_{b}", 0, 1, cat="Binary")
-                rounds.append((b - a - work.fixed_us, run))
+                rounds.append((b - a - work.us(0, 0), run))
                 for instant in range(a, b):
                     own[instant].append((1, run))
         model += total(rounds) >= work.rounds
@@ -55,5 +55,5 @@ def _fits(works: Sequence[Work], devices: int, end: int) -> bool:
 
 def ours(works: Sequence[Work], devices: int) -> int:
     """The makespan that placement reaches."""
-    least = max(max(w.whole_us for w in works), -(-sum(w.whole_us for w in works) // devices))
-    return makespan(place(works, devices, least, Effort(time.monotonic() + 60, 0)))
+    least = max(max(w.whole_us(0) for w in works), -(-sum(w.whole_us(0) for w in works) // devices))
+    return makespan(place(works, (0,) * devices, least, Effort(time.monotonic() + 60, 0)))

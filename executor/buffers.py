@@ -1,0 +1,249 @@
+"""Module buffers that a forward changes, such as the running statistics of a BatchNorm.
+
+A layer may change them in place or put other tensors in their stead. Either way the values end in
+the tensors that were there first, which the user's model shows. Which ones change is found in the
+first forward, for all replicas of a shard at once; running a forward again begins with the values
+that the first run saw, and leaves the current ones alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from executor.errors import WorkloadError
+from profiles.codec import align
+
+Snapshot = tuple[Tensor, ...]  # of the buffers that change, in their order
+
+
+class _Slot(NamedTuple):
+    """A buffer: where modules hold it, its name in the layer, the tensor that is there for good."""
+
+    owners: tuple[tuple[nn.Module, str], ...]
+    name: str
+    home: Tensor
+
+
+class Found:
+    """Which buffers change, by their number; `numbers` is None until a forward has shown it."""
+
+    def __init__(self) -> None:
+        self.numbers: tuple[int, ...] | None = None
+
+
+class Buffers:
+    """The buffers of one shard's layers. `found` is shared by all its replicas."""
+
+    def __init__(self, layers: Sequence[nn.Module], found: Found | None = None) -> None:
+        self.found = found or Found()
+        self._slots = _slots(layers)
+        self._versions = self._current()
+
+    @property
+    def any(self) -> bool:
+        """Whether there are buffers at all."""
+        return bool(self._slots)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all buffers, each padded."""
+        return sum(align(slot.home.nbytes) for slot in self._slots)
+
+    @property
+    def changing(self) -> list[_Slot]:
+        """The buffers that change, as far as it is known."""
+        return [self._slots[number] for number in self.found.numbers or ()]
+
+    @property
+    def changing_bytes(self) -> int:
+        """Bytes of those that change, each padded."""
+        return sum(align(slot.home.nbytes) for slot in self.changing)
+
+    def kept(self, *, snapshot: bool) -> AbstractContextManager[list[Tensor]]:
+        """Around a forward whose changes count and whose graph, if any, ends with the op. With
+        `snapshot` the list holds afterwards what the changing buffers were before."""
+        return self._kept(snapshot) if self._slots else nullcontext([])
+
+    @contextmanager
+    def _kept(self, snapshot: bool) -> Iterator[list[Tensor]]:
+        if self.found.numbers is None:
+            with self._learned(apart=False) as before:
+                yield before
+            if not snapshot:
+                before.clear()
+            return
+        before = list(self.now()) if snapshot else []
+        yield before
+        _settle(self.changing)
+        self._expect_unchanged()
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Around a forward whose changes count and whose graph stays: it works on tensors of its
+        own, which the next forward does not change."""
+        return self._apart() if self._slots else nullcontext()
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        if self.found.numbers is None:
+            with self._learned(apart=True):
+                yield
+            return
+        for slot in self.changing:
+            _show(slot, slot.home.clone())
+        yield
+        _settle(self.changing)
+        self._expect_unchanged()
+
+    def again(self, before: Sequence[Tensor]) -> AbstractContextManager[None]:
+        """Around another run of a forward that began with the values `before`, which it may use
+        up; nothing changes."""
+        return self._again(before) if before else nullcontext()
+
+    @contextmanager
+    def _again(self, before: Sequence[Tensor]) -> Iterator[None]:
+        for slot, own in zip(self.changing, before, strict=True):
+            _show(slot, own)
+        yield
+        for slot in self.changing:
+            _show(slot, slot.home)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Around a forward that must not change any; WorkloadError for one that does."""
+        was = self._current()
+        yield
+        for slot, version in zip(self._slots, was, strict=True):
+            if _latest(slot) is not slot.home or slot.home._version != version:
+                raise WorkloadError(
+                    f"buffer {slot.name} changes in eval mode; evaluation must leave it alone"
+                )
+
+    def now(self) -> Snapshot:
+        """The values of those that change, to begin `again` with."""
+        return tuple(slot.home.clone() for slot in self.changing)
+
+    def copy_from(self, other: "Buffers") -> None:
+        """Take over the values of the buffers that change from another replica."""
+        for mine, theirs in zip(self.changing, other.changing, strict=True):
+            if mine.home is not theirs.home:
+                mine.home.copy_(theirs.home)
+        self._versions = self._current()
+
+    @contextmanager
+    def _learned(self, *, apart: bool) -> Iterator[list[Tensor]]:
+        """The first forward: what it changes is known afterwards, module by module; the list
+        holds what that was before. `apart`: its graph may keep the memory of what it changed."""
+        was = [_content(slot.home) for slot in self._slots]
+        before: list[Tensor] = []
+        if apart:
+            for slot in self._slots:
+                _show(slot, slot.home.data)
+        try:
+            yield before
+        except BaseException:  # it may be run again
+            for slot, content in zip(self._slots, was, strict=True):
+                _show(slot, slot.home)
+                if _content(slot.home) != content:
+                    slot.home.data.copy_(_restored(content, slot.home))
+            raise
+        changed = {
+            id(module)
+            for slot, content in zip(self._slots, was, strict=True)
+            for module, name in slot.owners
+            if _content(_shown(module, name, slot)) != content
+        }
+        numbers = tuple(
+            number
+            for number, slot in enumerate(self._slots)
+            if any(id(module) in changed for module, _ in slot.owners)
+        )
+        for slot in (self._slots[number] for number in numbers if apart):
+            slot.home.data = _latest(slot).detach().clone()
+        for number, slot in enumerate(self._slots):
+            if apart and number not in numbers:
+                _show(slot, slot.home)
+        before += [_restored(was[number], self._slots[number].home) for number in numbers]
+        self.found.numbers = numbers
+        _settle(self.changing)
+        self._versions = self._current()
+
+    def _current(self) -> list[int]:
+        return [slot.home._version for slot in self._slots]
+
+    def _expect_unchanged(self) -> None:
+        """What did not change in the first forward must not do so later."""
+        now, known = self._current(), self.found.numbers or ()
+        if now == self._versions:
+            return
+        for number, slot in enumerate(self._slots):
+            if number not in known and now[number] != self._versions[number]:
+                raise WorkloadError(
+                    f"buffer {slot.name} changes in this forward and did not in the first one, so "
+                    "it could not be run again; let it change always or never"
+                )
+        self._versions = now
+
+
+def _slots(layers: Sequence[nn.Module]) -> list[_Slot]:
+    """Each buffer once, wherever modules hold it."""
+    owners: dict[int, list[tuple[nn.Module, str]]] = {}
+    names: dict[int, str] = {}
+    tensors: dict[int, Tensor] = {}
+    for layer in layers:
+        own = set(map(id, layer.buffers()))  # a module in it may show what the layer does not use
+        for path, module in layer.named_modules():
+            for name, value in module._buffers.items():
+                if value is not None and id(value) in own:
+                    tensors[id(value)] = value
+                    owners.setdefault(id(value), []).append((module, name))
+                    names.setdefault(id(value), f"{path}.{name}" if path else name)
+    return [_Slot(tuple(owners[key]), names[key], tensors[key]) for key in tensors]
+
+
+def _show(slot: _Slot, tensor: Tensor) -> None:
+    for module, name in slot.owners:
+        module._buffers[name] = tensor
+
+
+def _settle(slots: Sequence[_Slot]) -> None:
+    """Bring what the modules show now home, and let them show that again."""
+    for slot in slots:
+        latest = _latest(slot)
+        if latest is not slot.home:
+            with torch.no_grad():
+                slot.home.copy_(latest)
+            _show(slot, slot.home)
+
+
+def _latest(slot: _Slot) -> Tensor:
+    """What a module shows that is not the tensor at home, if there is any."""
+    shown = (_shown(module, name, slot) for module, name in slot.owners)
+    latest = next((tensor for tensor in shown if tensor is not slot.home), slot.home)
+    if latest.shape != slot.home.shape:
+        raise WorkloadError(
+            f"buffer {slot.name} was {list(slot.home.shape)} and is now {list(latest.shape)}; "
+            "let it keep its shape"
+        )
+    return latest
+
+
+def _shown(module: nn.Module, name: str, slot: _Slot) -> Tensor:
+    tensor = module._buffers.get(name)
+    return slot.home if tensor is None else tensor
+
+
+def _content(tensor: Tensor) -> bytes:
+    """The values, in memory that is none of the device's."""
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _restored(content: bytes, like: Tensor) -> Tensor:
+    """A tensor like another, of these values."""
+    made = torch.empty_like(like)
+    if content:
+        values = torch.frombuffer(bytearray(content), dtype=like.dtype).view(like.shape)
+        made.copy_(values)
+    return made

@@ -1,0 +1,220 @@
+"""What a model does between two of its layers, as a layer: its own code, without what was before.
+
+Modules called before the gap are not run again: they return what the boundary has of their outputs,
+and zeros where nobody uses the values. From there on the model runs as it is, until it calls the
+layer after the gap.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+
+from executor.chain.called import call
+from executor.chain.constants import expect
+from executor.chain.parts import (
+    Action,
+    Const,
+    Dummy,
+    Held,
+    Left,
+    Live,
+    Part,
+    Same,
+    Slot,
+    Stop,
+    packed,
+    unpacked,
+)
+from executor.chain.quiet import Quiet, device_of
+from executor.chain.record import intercepted, plainly
+from executor.chain.same import loss_of
+from executor.chain.shell import Owner, apply_to, settle
+from executor.errors import WorkloadError
+
+_END = "its end"
+
+
+@dataclass(frozen=True)
+class Script:
+    """What happens in a gap; copies of it share one, since nobody changes it.
+
+    `actions`: the paths of the modules that are called, in turn, and what each call does.
+    `inputs`: what the model is called with; the first and the last gap are given the batch.
+    `out`: the boundary after it, from kept values and from the boundary before it. `batch`: a
+    tensor of the boundary that says how large the batch is, and its values a sample. `quiet`: the
+    code left out draws random numbers. `fixed`: see quiet.Quiet.
+    """
+
+    actions: tuple[tuple[str, Action], ...]
+    inputs: tuple[Part, ...]
+    inputs_tree: TreeSpec
+    first: bool
+    last: bool
+    out: tuple[int | Slot, ...]
+    batch: tuple[int, int] | None
+    quiet: bool
+    fixed: Mapping[int, Any]
+    has_loss: bool
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Script":
+        return self
+
+
+class Gap(Owner):
+    """What the model does between two layers, before the first, or after the last."""
+
+    def __init__(self, label: str, shell: nn.Module, script: Script) -> None:
+        """`shell`: the model's modules with the parameters and buffers that the gap uses."""
+        super().__init__()
+        self.label = label
+        self.takes_inputs = script.last
+        self.shell = shell
+        self._script = script
+
+    def forward(self, value: Any, inputs: Any = None) -> Any:
+        script = self._script
+        given = value if script.first else inputs
+        values = tree_leaves(value) if script.first else unpacked(value)
+        where, batch = device_of(value), _size(script, values, given)
+        settle(self.shell, where)
+        replay = _Replay(self.label, self.shell, script, values, batch, where)
+        ended, output = replay.run(replay.inputs(given))
+        if ended != script.last:
+            raise WorkloadError(f"{self.label}: the model ends before its next layer")
+        if ended:
+            return output if script.has_loss else loss_of(output)
+        kept = replay.kept
+        return packed([values[o.place] if isinstance(o, Slot) else kept[o] for o in script.out])
+
+    def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> "Gap":
+        apply_to(self.shell, fn, recurse)
+        return self
+
+
+class _Replay:
+    """One run of the model's code in a gap. `kept`: values made on the way, by their place."""
+
+    def __init__(
+        self,
+        label: str,
+        shell: nn.Module,
+        script: Script,
+        values: Sequence[Tensor],
+        batch: int,
+        where: torch.device,
+    ) -> None:
+        self.kept: dict[int, Tensor] = {}
+        self._batch, self._where = batch, where
+        self._label, self._shell, self._script, self._values = label, shell, script, values
+        self._mode = Quiet(label, script.fixed, dead=script.quiet)
+        self._turns = iter(script.actions)
+
+    def inputs(self, given: Any) -> Any:
+        """What the model is called with: the batch, or what the boundary has of it."""
+        parts, tree = self._script.inputs, self._script.inputs_tree
+        if given is None:
+            return tree_unflatten([self._part(part, ()) for part in parts], tree)
+        leaves, tree = tree_flatten(given)
+        apart = [isinstance(part, Slot) and part.clone for part in parts]
+        if not any(apart):
+            return given
+        return tree_unflatten(
+            [leaf.clone() if own else leaf for leaf, own in zip(leaves, apart, strict=True)], tree
+        )
+
+    def run(self, inputs: Any) -> tuple[bool, Any]:
+        """Whether the model ran to its end, and what it returned."""
+        modules = {path: self._shell.get_submodule(path) for path, _ in self._script.actions}
+        watched = self._script.quiet or self._script.fixed  # a mode costs some µs per op
+        with intercepted({m: partial(self._called, path, m) for path, m in modules.items()}):
+            try:
+                with self._mode if watched else nullcontext():
+                    output = call(self._shell, inputs)
+            except _Reached:
+                return False, None
+        if self._script.last:
+            self._turn(_END)
+        return True, output
+
+    def _called(self, path: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Instead of the call of a module: what its turn says."""
+        if self._mode.inside:
+            return plainly(module, *args, **kwargs)
+        action = self._turn(path)
+        if isinstance(action, Left):
+            own = tree_leaves((args, kwargs))
+            parts = [self._part(part, own) for part in action.parts]
+            if action.last:
+                self._mode.dead = False
+            return tree_unflatten(parts, action.tree)
+        if isinstance(action, Stop):
+            self._stop(action, path, (args, kwargs))
+            raise _Reached
+        assert action is not None
+        self._mode.inside = True
+        try:
+            result = plainly(module, *args, **kwargs)
+        finally:
+            self._mode.inside = False
+        self._keep(action, f"gets from {path}", result)
+        return result
+
+    def _turn(self, path: str) -> Action | None:
+        """What this call does; WorkloadError when it is another's turn."""
+        before, action = next(self._turns, (_END, None))
+        if before != path:
+            raise WorkloadError(
+                f"{self._label}: the model comes to {path} where it came to {before}; a "
+                "timetable needs the same calls for every batch"
+            )
+        return action
+
+    def _keep(self, action: Live | Stop, what: str, value: Any) -> None:
+        leaves, tree = tree_flatten(value)
+        expect(self._label, what, leaves, tree, action.tree, action.constants)
+        self.kept.update((take.place, leaves[take.leaf]) for take in action.takes)
+
+    def _stop(self, stop: Stop, path: str, value: Any) -> None:
+        self._keep(stop, f"calls {path} with", value)
+        leaves = tree_leaves(value)
+        for leaf, place in stop.same:
+            if leaves[leaf] is not self._values[place]:
+                raise WorkloadError(
+                    f"{self._label}: the model gives {path} a tensor that it changes for some "
+                    "batches only; change it inside one of its modules, or with torch.where"
+                )
+
+    def _part(self, part: Part, own: Sequence[Any]) -> Any:
+        """A leaf of what the model is given, or a module returns that was given `own`."""
+        match part:
+            case Slot(place, clone):
+                return self._values[place].clone() if clone else self._values[place]
+            case Dummy():
+                return part.at(self._batch, self._where)
+            case Same(place):
+                return own[place]
+            case Held(name):
+                return attrgetter(name)(self._shell)
+            case Const(value):
+                return value
+
+
+class _Reached(BaseException):
+    """The next layer is called; not an Exception, which the model might catch."""
+
+
+def _size(script: Script, values: Sequence[Tensor], given: Any) -> int:
+    """How many samples there are."""
+    if given is not None:
+        return next((len(x) for x in tree_leaves(given) if isinstance(x, Tensor)), 1)
+    if script.batch is None:
+        return 1
+    place, per_sample = script.batch
+    return values[place].numel() // per_sample

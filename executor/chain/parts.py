@@ -1,0 +1,123 @@
+"""What pieces of a model are told to do: where each leaf of arguments and outputs comes from, and
+what becomes of it. Between pieces go plain tensors: one, or a tuple."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import TreeSpec
+
+T = TypeVar("T")
+
+Boundary = Tensor | tuple[Tensor, ...]
+
+
+def unpacked(value: Boundary) -> tuple[Tensor, ...]:
+    """A boundary's tensors."""
+    return (value,) if isinstance(value, Tensor) else value
+
+
+def packed(values: Sequence[Tensor]) -> Boundary:
+    """A boundary of these tensors."""
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+@dataclass(frozen=True)
+class Fixed(Generic[T]):
+    """What copies of a layer share, since nobody changes it."""
+
+    value: T
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Fixed[T]":
+        return self
+
+
+@dataclass(frozen=True)
+class Const:
+    """A leaf that is no tensor, the same in every run."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A leaf that comes with the boundary, at this place of it. `clone`: it is changed in place,
+    and others may need it as it was."""
+
+    place: int
+    clone: bool = False
+
+
+@dataclass(frozen=True)
+class Held:
+    """A parameter or buffer of the model that a module is called with or returns."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Dummy:
+    """A tensor of zeros whose values nobody uses. `dims`: (size, whether it grows with the batch),
+    sizes being those of a batch of one sample where they grow."""
+
+    dtype: torch.dtype
+    dims: tuple[tuple[int, bool], ...]
+
+    def at(self, batch: int, where: torch.device) -> Tensor:
+        """Zeros for a batch of this size."""
+        shape = [size * batch if grows else size for size, grows in self.dims]
+        return torch.zeros(shape, dtype=self.dtype, device=where)
+
+
+@dataclass(frozen=True)
+class Same:
+    """A leaf that is the module's argument at this place, handed on."""
+
+    place: int
+
+
+Part = Const | Slot | Held | Dummy | Same
+
+
+@dataclass(frozen=True)
+class Take:
+    """From what a call returned or was given: leaf `leaf` goes to place `place` of the values
+    that a piece hands on."""
+
+    leaf: int
+    place: int
+
+
+@dataclass(frozen=True)
+class Left:
+    """A call that was before: it returns these parts. `last`: from here on the model runs."""
+
+    parts: tuple[Part, ...]
+    tree: TreeSpec
+    last: bool
+
+
+@dataclass(frozen=True)
+class Live:
+    """A call in the gap itself: it runs, and what is needed later is kept. `constants`: what of
+    its outputs is no tensor, by place."""
+
+    takes: tuple[Take, ...]
+    tree: TreeSpec
+    constants: Mapping[int, Any]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The call of the next layer, where the gap ends. `constants`: what of its arguments is no
+    tensor, by place. `same`: which arguments are tensors of the boundary as it came, and where."""
+
+    takes: tuple[Take, ...]
+    tree: TreeSpec
+    constants: Mapping[int, Any]
+    same: tuple[tuple[int, int], ...]
+
+
+Action = Left | Live | Stop

@@ -1,0 +1,55 @@
+"""How a task's last shard ends: in the loss of one microbatch, whoever computes it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from executor.errors import WorkloadError
+from executor.values import mapped
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+class Batch(NamedTuple):
+    """A microbatch in memory; without targets where the model returns its loss itself."""
+
+    inputs: Any
+    targets: Any
+
+
+@dataclass(frozen=True)
+class Ending:
+    """`loss` None: the last layer returns the loss, or something that holds it."""
+
+    loss: Loss | None
+    microbatches: int = 1
+
+    def loss_of(self, outputs: Any, batch: Batch) -> Tensor:
+        """The mean loss over a microbatch; WorkloadError when it is no scalar."""
+        if self.loss is None:
+            loss = loss_in(outputs)
+        else:
+            loss = self.loss(outputs, mapped(lambda t: t.data, batch.targets))
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            found = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            whose = "must return" if self.loss else "of the model must be"
+            raise WorkloadError(f"{whose} a scalar tensor, the mean over the batch; got {found}")
+        return loss
+
+
+def loss_in(outputs: Any) -> Any:
+    """The loss in what a model returns: itself, `.loss`, ["loss"] or its first element."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    if hasattr(outputs, "loss"):
+        return outputs.loss
+    if isinstance(outputs, Mapping) and "loss" in outputs:
+        return outputs["loss"]
+    if isinstance(outputs, tuple | list) and outputs:
+        return outputs[0]
+    raise WorkloadError(
+        f"a task without `loss` has a model that returns its loss: a scalar tensor, `.loss`, "
+        f'["loss"] or the first element; it returned {type(outputs).__name__}'
+    )

@@ -1,0 +1,95 @@
+"""Eval mode: layers as they are when a model is used, and what they must not do then."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from executor.chain.called import call
+from executor.chain.same import loss_of, lowered, lowered_inputs
+from executor.errors import WorkloadError, one_line
+from executor.layers import first, run
+from executor.precision import computing
+from executor.rng import no_draws
+from executor.values import tensors_of
+from executor.workload import Task
+
+DRAWS = "draws random numbers in eval mode; evaluation must not, or training would go on otherwise"
+
+_CUT = (
+    "layers of the model were found as it trains, and are not what it does in eval mode; let it be "
+    "an nn.Sequential, or do the same in both modes outside of its modules"
+)
+
+
+def modules_of(layers: Sequence[nn.Module]) -> Iterator[nn.Module]:
+    """All modules whose mode the layers' code may ask for; a piece between two layers of a model
+    runs the model's own code around modules that it does not own."""
+    for layer in layers:
+        for module in layer.modules():
+            yield module
+            for shell in getattr(module, "_shell", ()):
+                yield from shell.modules()
+
+
+class Modes:
+    """Switches layers between the modes that they were in and eval mode."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        self._layers = layers
+        self._trained: list[nn.Module] | None = None  # while they are in eval mode
+
+    def train(self, training: bool) -> None:
+        if training == (self._trained is None):
+            return
+        if training:
+            for module in self._trained or ():
+                module.training = True
+            self._trained = None
+            return
+        self._trained = [module for module in modules_of(self._layers) if module.training]
+        for module in self._trained:
+            module.training = False
+
+
+@contextmanager
+def evaluating(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """Eval mode for a while, without gradients or random numbers."""
+    modes = Modes(layers)
+    modes.train(False)
+    try:
+        with torch.no_grad(), no_draws(DRAWS):
+            yield
+    finally:
+        modes.train(True)
+
+
+def check(task: Task, model: nn.Module, layers: Sequence[nn.Module], inputs: Any) -> None:
+    """WorkloadError when the layers, found in training, give other bits than the model in eval
+    mode, draw random numbers there, or change a buffer."""
+    where = f"task {task.name}: evaluation"
+    few = lowered_inputs(first(inputs, 2), task.precision)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    bits = computing(task.precision, torch.device("cpu"))
+    try:
+        with lowered(model, task.precision), bits, evaluating([model]):
+            whole = call(model, few)
+    except Exception as error:
+        raise WorkloadError(f"{where}: {one_line(error)}") from error
+    try:
+        with lowered(model, task.precision), bits, evaluating(layers):
+            parts = run(layers, few)
+    except Exception as error:
+        raise WorkloadError(f"{where}: {_CUT}: {one_line(error)}") from error
+    for name, buffer in model.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise WorkloadError(
+                f"{where}: buffer {name} changes in eval mode; let it, where training is False, be"
+            )
+    if task.loss is None:
+        whole, parts = loss_of(whole), loss_of(parts)
+    mine, theirs = tensors_of(whole), tensors_of(parts)
+    if len(mine) != len(theirs) or not all(map(torch.equal, mine, theirs)):
+        raise WorkloadError(f"{where}: {_CUT}: it gives other values")

@@ -1,0 +1,164 @@
+"""Emulated compute: ops of slow devices last as long as planned, and can be interrupted."""
+
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from support import handmade
+from support.chains import tasks_for
+from support.cli import executor_cli, refused
+from support.fit import fit
+from support.lab import LAB
+from support.retime import retimed
+from support.same import assert_same
+
+from executor import conductor, link_profiler, report
+from executor.errors import RunError
+from executor.layer_profiler import timed
+from executor.pace import least_us, wait_until
+from executor.profiler import Options, profile, table
+from executor.replay import Options as RunOptions
+from executor.replay import run
+from planner.compare import compare
+from planner.compare import table as comparison
+from planner.residuals import residuals
+from planner.show import describe
+from plans import runlog
+from plans.schema import Plan, Program
+from plans.trace import happened
+from profiles.schema import Emulation, Link, Rate
+
+PACED = Emulation(10**9, 10**9, 20, compute_slowdown=7)
+LONG_US = 30_000
+TOYS = str(Path(__file__).parents[1] / "support" / "toys.py")
+
+
+def slowed(plan: Plan, us: int, emulation: Emulation = PACED) -> Plan:
+    """The plan on slow devices, each op of which lasts so long."""
+    devices = tuple(structs.replace(device, emulation=emulation) for device in plan.devices)
+    programs = tuple(_lasting(program, us) for program in plan.programs)
+    return retimed(structs.replace(plan, devices=devices, programs=programs))
+
+
+def _lasting(program: Program, us: int) -> Program:
+    ops = (structs.replace(op, start_us=0, end_us=us) for op in program.round)
+    return structs.replace(program, round=tuple(ops))
+
+
+@pytest.mark.parametrize("name", ["resident", "streamed"])
+def test_ops_last_as_long_as_planned(name: str, tmp_path: Path) -> None:
+    """Compute and updates, on the device and on the host, last as planned; copies and bits do not
+    change."""
+    tasks = tasks_for(handmade.PLANS[name]())
+    plan = slowed(fit(handmade.PLANS[name](), tasks), LONG_US)
+    result = run(plan, tasks, RunOptions(log=tmp_path / "x.jsonl"))
+    assert_same(plan, tasks, result)
+    log = runlog.load(tmp_path / "x.jsonl")
+    ops = list(happened(plan, log))
+    computed = [o for o in ops if o.stream.endswith("compute") or o.stream.startswith("host")]
+    assert {o.op.id.partition(".")[2].split(".")[1][0] for o in computed} >= {"B", "U"}
+    assert all(o.end_us - o.start_us >= LONG_US - 1 for o in computed)
+    rounds = [o for o in ops if o.stream.endswith(("h2d", "d2h"))]
+    assert min(o.end_us - o.start_us for o in rounds) < LONG_US
+    assert result.actual_us >= plan.prediction.makespan_us // 2
+
+
+def test_other_devices_wait_for_nothing() -> None:
+    """Only compute of slowed devices has a least time."""
+    plan = slowed(handmade.streamed(), LONG_US)
+    (device,), ops = plan.devices, plan.programs[0].round
+    quick = structs.replace(device, emulation=structs.replace(PACED, compute_slowdown=1))
+    real = structs.replace(device, emulation=None)
+    assert {least_us(other, op) for other in (quick, real) for op in ops} == {0}
+    kinds = {op.stream.partition(".")[2]: least_us(device, op) for op in ops}
+    assert kinds == {"compute": LONG_US, "h2d": 0, "d2h": 0, "0": LONG_US}
+
+
+def test_a_run_can_be_ended_while_an_op_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure elsewhere ends the run long before a paced op would have ended."""
+    tasks = tasks_for(handmade.fleet())
+    plan = slowed(fit(handmade.fleet(), tasks), 60_000_000)
+    made = conductor.Conductor.execute
+
+    def failing(self: conductor.Conductor) -> str:
+        threading.Timer(0.5, self._halt.fail, ("enough",)).start()
+        return made(self)
+
+    monkeypatch.setattr(conductor.Conductor, "execute", failing)
+    begun = time.monotonic()
+    with pytest.raises(RunError, match="enough"):
+        run(plan, tasks)
+    assert time.monotonic() - begun < 10
+
+
+def test_waiting_is_never_short() -> None:
+    """The moment has come when the wait is over, whether it is near, far, or past."""
+    for seconds in (-1.0, 0.0, 30e-6, 0.01, 0.12):
+        end, checks = time.perf_counter() + seconds, [0]
+        wait_until(end, lambda checks=checks: checks.append(0))  # type: ignore[misc]
+        assert time.perf_counter() >= end
+        assert len(checks) > (seconds > 0)
+
+
+def test_times_are_told_as_many_times_as_long() -> None:
+    """What was measured, times the slowdown."""
+    lab = replace(LAB, samples=3, slowdown=7)
+    (time_,) = timed(lambda: (2_000_000,), lab)
+    assert (time_.median_us, time_.p10_us, time_.p90_us) == (14_000, 14_000, 14_000)
+
+
+def test_a_profile_of_slow_devices_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies inside the device are its work and take longer, those of links do not; fewer devices
+    than there are compute at once while one is measured."""
+    rate = Rate(bytes_per_s=7000, latency_us=3)
+    links = tuple(Link(kind, rate, rate) for kind in ("h2d", "d2h", "d2d"))  # type: ignore[arg-type]
+    monkeypatch.setattr(link_profiler, "links", lambda *_: links)
+    options = Options(1 << 20, PACED, devices=8, samples=1, host_bytes=1 << 30)
+    found = profile(f"{TOYS}:mlp", options)
+    assert found.machine.load == 2
+    inside = Rate(bytes_per_s=1000, latency_us=21)
+    assert found.machine.devices[0].links == (*links[:2], Link("d2d", inside, inside))
+    assert table(found).endswith("times are emulated compute, 7 times slower")
+    assert "7 times slower" in found.provenance["timing"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--slow-compute", 0), "--slow-compute is 0; 1 is the least"),
+        (("--slow-compute", 1001), "--slow-compute is 1001; 1000 is the most"),
+        (("--device", "cuda", "--slow-compute", 2), "--slow-compute is for emulated devices"),
+    ],
+)
+def test_a_slowdown_that_cannot_be_is_refused(
+    options: tuple[object, ...], text: str, tmp_path: Path
+) -> None:
+    """With its limit, or what it is for."""
+    target = ("-o", tmp_path / "p.json", "--device-memory", "1MiB")
+    refused(executor_cli("profile", f"{TOYS}:mlp", *target, *options), 2, text)
+
+
+def test_every_table_says_that_compute_is_emulated(tmp_path: Path) -> None:
+    """The report of a run, in words and for scripts; the plan in words; the comparison."""
+    tasks = tasks_for(handmade.resident())
+    plan = slowed(fit(handmade.resident(), tasks), 1000)
+    log = tmp_path / "x.jsonl"
+    result = run(plan, tasks, RunOptions(log=log))
+    words = "emulated compute, 7 times slower"
+    assert f"({words})" in report.table(plan, result, log, [])
+    assert json.loads(report.to_json(plan, result, log, []))["compute_slowdown"] == 7
+    assert words in describe(plan)
+    read = runlog.load(log)
+    found = compare(plan, read, read.header.plan_sha256)
+    assert words in comparison(found)
+    assert (found.emulated, found.compute_slowdown) == (True, 7)
+    taught = residuals(plan, read, plan_sha256="0" * 64, log_sha256="1" * 64)
+    assert taught.machine.emulation == PACED
+    ratios = [
+        one.ratio_ppm for task in taught.tasks for ones in task.times.values() for one in ones
+    ]
+    assert min(ratios) >= 1_000_000

@@ -1,0 +1,48 @@
+"""Plans of one task trained in a given way, tied layers in several shards among them."""
+
+from msgspec import structs
+
+from planner.builder import Answer, assemble
+from planner.choice import Choice
+from planner.costs import Links, TaskCosts
+from planner.improve import resettled
+from planner.modes import Mode
+from planner.problem import Kind, Problem
+from planner.rounds import Round
+from plans import prove
+from plans.metrics import duration_us
+from plans.schema import Bound, Plan, Segment
+from profiles import synthetic
+from profiles.schema import Task
+
+
+def choice(
+    task: Task, mode: Mode, microbatch: int, cuts: tuple[int, ...], block: int = 1 << 16
+) -> Choice:
+    """All shards in the same mode, or the nearest that is possible; the block begins at a shard,
+    the last one at most."""
+    costs, last = TaskCosts(task, microbatch, apart=True), len(cuts) - 2
+    return resettled(Choice(costs, cuts, (mode,) * (last + 1), min(block, last)))
+
+
+def planned(asked: Problem, made: Choice) -> Plan:
+    """A proven plan that trains the task in this way, in the least memory."""
+    timed, task = Round(made, Links.of(asked.device), 0).program(), made.costs.task
+    segment = Segment(task.name, (0,), task.steps, 0, duration_us(timed, task.steps))
+    answer = Answer(made, timed, 1, True)
+    bounds = (Bound("none", 0),)
+    plan = assemble(asked, [answer], [], [segment], bounds, "0" * 64, "gantry", 0)
+    prove(plan)
+    return plan
+
+
+def synthetic_task(ties: tuple[tuple[int, ...], ...], **options: int) -> Task:
+    """A chain of six layers that tie what the first of each group holds."""
+    task = synthetic.task("a", layers=6, seed=1, ties=ties, **options)
+    sizes = tuple(task.layers[group[0]].grad_bytes for group in ties)
+    return structs.replace(task, tie_bytes=sizes)
+
+
+def problem(task: Task, device_bytes: int = 1 << 30) -> Problem:
+    machine = synthetic.machine(usable_bytes=1 << 40, bytes_per_s=1 << 30)
+    return Problem((Kind("cpu", (task,), machine.devices[0], 1, device_bytes),), 1 << 40)

@@ -1,0 +1,66 @@
+"""From tasks to plans in a second or two: one sample of each time, one microbatch size, a short
+search, one thread, since tiny models are slower on two. No test that plans this way looks at times.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
+
+from executor import layer_profiler, profiler, task_profiler
+from executor.profiler import Options, profile
+from executor.workload import Task
+from planner import Problem, answers, build, builder, search
+from planner.errors import Infeasible
+from plans.schema import Plan
+from profiles.schema import Emulation, Profile
+
+ROOM = 1 << 26  # bytes of a device that every small model fits
+_LINK = Emulation(h2d_bytes_per_s=10**9, d2h_bytes_per_s=10**9, latency_us=5)
+
+
+@contextmanager
+def quickly(ops: int = 500) -> Iterator[None]:
+    """Profiles and builds are cheap: the caches stay as they are between samples, at most `ops`
+    are simulated, and nobody says what would be faster."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with (
+        mock.patch.object(layer_profiler, "CROWD_BYTES", 1),
+        mock.patch.object(answers, "OPS", ops),
+        mock.patch.object(search, "_DIVISIONS", 2),
+        mock.patch.object(builder, "_advised", lambda problem, plan, planned, effort: plan),
+    ):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+def measured(task: Task, microbatches: int) -> Profile:
+    """The task's profile, in this many microbatches only."""
+    with (
+        mock.patch.object(profiler, "load", return_value=([task], "0" * 64)),
+        mock.patch.object(task_profiler, "microbatch_sizes", lambda batch: [batch // microbatches]),
+    ):
+        options = Options(device_bytes=ROOM, emulation=_LINK, devices=1, samples=1)
+        return profile(f"tests:{task.name}", options)
+
+
+def built(made: Profile, device_bytes: int) -> Plan:
+    """A plan for one device of this size. Infeasible where that is too small."""
+    asked = Problem.of(made, devices=1, device_bytes=device_bytes, host_bytes=None)
+    return build(asked, profile_sha256="0" * 64)
+
+
+def smallest(made: Profile) -> int:
+    """The bytes of the smallest device that will do."""
+    room = 1
+    while True:
+        try:
+            built(made, room)
+        except Infeasible as error:
+            room = error.smallest
+        else:
+            return room

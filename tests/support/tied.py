@@ -1,0 +1,153 @@
+"""Small models whose layers share a weight across the whole chain, as workloads."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from executor.workload import Evaluation, Task
+from profiles.schema import Precision
+
+BATCH, LENGTH, WORDS, WIDTH = 6, 4, 48, 16
+
+
+class Embedding(nn.Module):
+    """Words and positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.words(x) + self.places.weight
+        return y
+
+
+class Head(nn.Module):
+    """Scores of all words by the embedding's own weight."""
+
+    def __init__(self, words: nn.Parameter) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.weight = words
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(self.norm(x), self.weight)
+
+
+class Memory(nn.Module):
+    """Looks words up by their scores: uses the weight twice."""
+
+    def __init__(self, words: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = words
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + F.linear(x, self.weight).softmax(-1) @ self.weight
+
+
+class Idle(nn.Module):
+    """Has the weight and does not use it."""
+
+    def __init__(self, words: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = words
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x)
+
+
+def block() -> nn.Sequential:
+    wide = 2 * WIDTH
+    inner = nn.Linear(WIDTH, wide), nn.GELU(), nn.Linear(wide, WIDTH)
+    return nn.Sequential(*inner, nn.Dropout(0.1))
+
+
+def gpt() -> nn.Sequential:
+    """Layers 0 and 4."""
+    first = Embedding()
+    return nn.Sequential(first, block(), block(), block(), Head(first.words.weight))
+
+
+def several() -> nn.Sequential:
+    """Layers 0, 2 and 4."""
+    first = Embedding()
+    weight = first.words.weight
+    return nn.Sequential(first, block(), Memory(weight), block(), Head(weight))
+
+
+def idle() -> nn.Sequential:
+    """Layers 0, 2 and 4, one of which does nothing with it."""
+    first = Embedding()
+    weight = first.words.weight
+    return nn.Sequential(first, block(), Idle(weight), block(), Head(weight))
+
+
+def bare() -> nn.Sequential:
+    """Layers 0 and 4, the last of which has nothing of its own."""
+    first = nn.Embedding(WORDS, WIDTH)
+    last = nn.Linear(WIDTH, WORDS, bias=False)
+    last.weight = first.weight
+    return nn.Sequential(first, block(), block(), block(), last)
+
+
+def batches(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    text = torch.randint(WORDS, (BATCH, LENGTH + 1), generator=generator)
+    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+
+def loss(scores: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(scores.flatten(0, 1).float(), targets.flatten())
+
+
+def _tasks(
+    model: Callable[[], nn.Module], precision: Precision = "fp32", clip: float | None = None
+) -> list[Task]:
+    optimizer = partial(AdamW, lr=1e-2, fused=True)
+    return [Task("t", model, batches, loss, optimizer, 3, seed=3, precision=precision, clip=clip)]
+
+
+def plain() -> list[Task]:
+    return _tasks(gpt)
+
+
+def three() -> list[Task]:
+    return _tasks(several)
+
+
+def unused() -> list[Task]:
+    return _tasks(idle)
+
+
+def alone() -> list[Task]:
+    return _tasks(bare)
+
+
+def clipped() -> list[Task]:
+    return _tasks(several, clip=0.1)
+
+
+def masters() -> list[Task]:
+    return _tasks(gpt, "bf16", 0.1)
+
+
+def autocast() -> list[Task]:
+    return _tasks(gpt, "bf16-autocast")
+
+
+def scaled() -> list[Task]:
+    return _tasks(gpt, "fp16-autocast", 0.1)
+
+
+def twice_cast() -> list[Task]:
+    return _tasks(several, "bf16-autocast")
+
+
+def judged() -> list[Task]:
+    (task,) = plain()
+    return [replace(task, evaluate=Evaluation(3, batches, 1))]
