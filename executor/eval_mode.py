@@ -25,13 +25,9 @@ _CUT = (
 
 
 def modules_of(layers: Sequence[nn.Module]) -> Iterator[nn.Module]:
-    """All modules whose mode the layers' code may ask for; a piece between two layers of a model
-    runs the model's own code around modules that it does not own."""
+    """All modules whose mode the layers' code may ask for."""
     for layer in layers:
-        for module in layer.modules():
-            yield module
-            for shell in getattr(module, "_shell", ()):
-                yield from shell.modules()
+        yield from layer.modules()
 
 
 class Modes:

@@ -60,13 +60,6 @@ Bounds = Sequence[TaskBound | None]
 """Of one task on each kind of device; None where it has no plan at all."""
 
 
-def lower_bounds(
-    problem: Problem, effort: Effort, *, phased: bool, alone: bool = True
-) -> tuple[Bound, ...]:
-    """All named bounds on the makespan, in µs; see `named_bounds`."""
-    return named_bounds(problem, task_bounds(problem, effort), phased=phased, alone=alone)
-
-
 def task_bounds(
     problem: Problem, effort: Effort, jobs: int = 1, able: Able = lambda task, kind: True
 ) -> list[Bounds]:
