@@ -206,6 +206,6 @@ def predict(plan: Plan, bounds: tuple[Bound, ...]) -> Prediction:
         lower_bound_name=best.name,
         gap_ppm=(makespan - best.us) * 1_000_000 // makespan if makespan else 0,
         bounds=bounds,
-        devices=tuple(metrics.predict_device(plan, n) for n in range(len(plan.devices))),
-        tasks=tuple(metrics.predict_task(plan, task.name) for task in plan.tasks),
+        devices=metrics.predict_devices(plan),
+        tasks=metrics.predict_tasks(plan),
     )

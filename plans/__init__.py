@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from plans.check import violations
+from plans.check import findings, violations
 from plans.schema import VERSION, Plan
 from profiles.codec import decode, pretty, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError, GantryError
+from profiles.findings import Findings
 
 __all__ = [
     "FormatError",
@@ -20,14 +21,17 @@ __all__ = [
 ]
 
 
-class InvalidPlan(GantryError):
-    """The checker found violations; `violations` holds them all, the message the first few."""
+_SHOWN = 20
 
-    def __init__(self, found: list[str]) -> None:
-        self.violations = found
-        shown = "\n".join(f"  {line}" for line in found[:20])
-        more = f"\n  … and {len(found) - 20} more" if len(found) > 20 else ""
-        super().__init__(f"the plan breaks {len(found)} rule(s):\n{shown}{more}")
+
+class InvalidPlan(GantryError):
+    """The checker found violations; `violations` are those it lists, the message the first few."""
+
+    def __init__(self, found: Findings) -> None:
+        self.violations = found.lines()
+        shown = "\n".join(f"  {line}" for line in self.violations[:_SHOWN])
+        more = f"\n  … and {found.total - _SHOWN} more" if found.total > _SHOWN else ""
+        super().__init__(f"the plan breaks {found.total} rule(s):\n{shown}{more}")
 
 
 def loads(data: bytes, where: str = "plan") -> Plan:
@@ -42,7 +46,8 @@ def load(path: str | Path) -> Plan:
 
 def prove(plan: Plan) -> None:
     """Raise InvalidPlan with every violation, or return: the plan is sound."""
-    if found := violations(plan):
+    found = findings(plan)
+    if found.total:
         raise InvalidPlan(found)
 
 

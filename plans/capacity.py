@@ -6,14 +6,15 @@ since a device's streams run at the same time but one op each.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 from plans.disk import Stays
 from plans.graphs import Load, heaviest
-from plans.schema import Host, OpName, Plan, Program, Task
+from plans.schema import Buffer, Host, OpName, Plan, Program, Task
 from plans.shape import View, op_name, site, stored
 from plans.ties import crossing
+from profiles.codec import ALIGNMENT
 
 Extent = tuple[int, int, str]  # first byte, end and name of a host buffer
 
@@ -60,12 +61,23 @@ def values_fit(view: View) -> Iterator[str]:
 def host_fits(plan: Plan) -> Iterator[str]:
     """The host store fits its budget, and its buffers the store."""
     host = plan.host
+    yield from aligned(host.buffers)
     if host.bytes > host.budget_bytes:
         yield f"host: {host.bytes} bytes exceed the budget of {host.budget_bytes}"
     for buffer in host.buffers:
         end = buffer.offset + buffer.bytes
         if end > host.bytes:
             yield f"{buffer.name}: ends at byte {end} but the host store has {host.bytes}"
+
+
+def aligned(buffers: Iterable[Buffer]) -> Iterator[str]:
+    """Every buffer begins where tensors may: other addresses crash ops or change last bits."""
+    for buffer in buffers:
+        if buffer.offset % ALIGNMENT:
+            yield (
+                f"{buffer.name}: begins at byte {buffer.offset} of space {buffer.space}, expected "
+                f"a multiple of {ALIGNMENT}"
+            )
 
 
 def stores(plan: Plan, stays: Stays) -> Iterator[str]:
@@ -149,6 +161,7 @@ def devices_fit(program: Program, plan: Plan, numbers: tuple[int, ...]) -> Itera
 def memory_fits(view: View, host: Host) -> Iterator[str]:
     """Buffers lie inside the program's slabs, transients inside its reserves."""
     program = view.program
+    yield from aligned(program.buffers)
     for buffer in program.buffers:
         slab, end = program.memory[int(buffer.space)].slab_bytes, buffer.offset + buffer.bytes
         if end > slab:
@@ -157,10 +170,9 @@ def memory_fits(view: View, host: Host) -> Iterator[str]:
                 f"{program.name!r} has a slab of {slab}"
             )
     hungry: dict[int | None, list[Load]] = {}  # by device, None for the host
-    for stream in dict.fromkeys(op.stream for op in view.ops()):
+    for stream, load in heaviest(view).items():
         kind, local = site(stream)
-        if load := heaviest(view, stream):
-            hungry.setdefault(None if kind == "host" else local, []).append(load)
+        hungry.setdefault(None if kind == "host" else local, []).append(load)
     for local, memory in enumerate(program.memory):
         yield from _reserve(hungry.get(local, []), local, program.name, memory.reserve_bytes)
     needed = host.bytes + sum(load.bytes for load in hungry.get(None, []))

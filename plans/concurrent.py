@@ -24,14 +24,12 @@ class _Stretch(NamedTuple):
 def shared_bytes(plan: Plan, views: dict[str, View], stays: Stays) -> Iterator[str]:
     """One line per pair of concurrent segments that conflict; `views` are those of the programs
     of sound shape, others are passed over."""
-    clashes = _clashes(views)
-    if not clashes:
-        return
-    ancestors = _ancestors(plan)
+    ancestors: list[int] = []
     runs: dict[str, list[int]] = {}
     for index, segment in enumerate(plan.segments):
         runs.setdefault(segment.program, []).append(index)
-    for (one, other), (start, end) in clashes.items():
+    for one, other, (start, end) in _clashes(views):
+        ancestors = ancestors or _ancestors(plan)
         for first in runs.get(one, []):
             for second in runs.get(other, []):
                 low, high = min(first, second), max(first, second)
@@ -43,20 +41,23 @@ def shared_bytes(plan: Plan, views: dict[str, View], stays: Stays) -> Iterator[s
                     )
 
 
-def _clashes(views: dict[str, View]) -> dict[tuple[str, str], tuple[int, int]]:
+def _clashes(views: dict[str, View]) -> Iterator[tuple[str, str, tuple[int, int]]]:
     """Pairs of programs without a common task that touch the same host bytes, and some of them."""
+    numbers = {name: number for number, name in enumerate(views)}
     trains = {name: view.tasks.keys() for name, view in views.items()}
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+    found: set[int] = set()  # pairs as one number each: there may be millions
     active: list[_Stretch] = []
     for stretch in sorted(s for view in views.values() for s in _touched(view)):
         active = [other for other in active if other.end > stretch.start]
         for other in active:
-            names = sorted((stretch.program, other.program))
-            if (stretch.writes or other.writes) and not trains[names[0]] & trains[names[1]]:
-                common = stretch.start, min(stretch.end, other.end)
-                found.setdefault((names[0], names[1]), common)
+            if not (stretch.writes or other.writes):
+                continue
+            one, two = sorted((stretch.program, other.program))
+            pair = numbers[one] * len(numbers) + numbers[two]
+            if pair not in found and trains[one].isdisjoint(trains[two]):
+                found.add(pair)
+                yield one, two, (stretch.start, min(stretch.end, other.end))
         active.append(stretch)
-    return found
 
 
 def _touched(view: View) -> Iterator[_Stretch]:

@@ -4,6 +4,7 @@ The moves are one queue, so that places in it tell when a task is in the store: 
 the beginning, up to its S. That holds even when other tasks fail or are ended early.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from math import inf
@@ -59,41 +60,61 @@ class Stays:
     """When tasks are in the store; without moves all of them, always. The moves must be sound."""
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._programs = {program.name: program for program in plan.programs}
         self._always = (Stay(-1, inf, inf),)
         self._stays = _stays(plan)
+        self._apart: dict[tuple[str, str], bool] = {}
+        programs = {program.name: program for program in plan.programs}
+        self._windows: list[tuple[float, float]] = []
         self._runs: dict[str, list[int]] = {}
         for index, segment in enumerate(plan.segments):
             self._runs.setdefault(segment.program, []).append(index)
+            tasks = programs[segment.program].tasks if segment.program in programs else ()
+            self._windows.append(self._window(index, tasks))
 
     def apart(self, one: str, other: str) -> bool:
         """Whether two tasks are never in the store together."""
-        return all(_exclude(a, b) for a in self._of(one) for b in self._of(other))
+        if (one, other) not in self._apart:
+            never = not any(self._meets(other, stay.first, stay.last) for stay in self._of(one))
+            self._apart[one, other] = never
+        return self._apart[one, other]
 
     def absent(self, program: str, task: str) -> bool:
         """Whether a task is on the disk whenever this program runs."""
-        return all(
-            any(_exclude(own, stay) for own in self._during(index))
-            for index in self._runs.get(program, [])
-            for stay in self._of(task)
-        )
+        windows = (self._windows[index] for index in self._runs.get(program, []))
+        return not any(self._meets(task, *window) for window in windows)
 
     def exclude(self, one: int, other: int) -> bool:
         """Whether two segments never run together, since their tasks are never together."""
-        return any(_exclude(a, b) for a in self._during(one) for b in self._during(other))
+        (begin, end), (first, last) = self._windows[one], self._windows[other]
+        return end < first or last < begin
 
     def _of(self, task: str) -> tuple[Stay, ...]:
         return self._stays.get(task, self._always)
 
-    def _during(self, segment: int) -> Iterator[Stay]:
-        """The stays of a segment's tasks in which it runs."""
-        for task in self._programs[self._plan.segments[segment].program].tasks:
-            yield next((s for s in self._of(task) if segment <= s.until), self._of(task)[-1])
+    def _meets(self, task: str, first: float, last: float) -> bool:
+        """Whether a stay of the task reaches into the moves from `first` to `last`, or encloses
+        them where `last` comes before `first`."""
+        stays = self._of(task)
+        place = bisect_left(stays, first, key=_last)
+        return place < len(stays) and stays[place].first <= last
+
+    def _window(self, segment: int, tasks: Sequence[str]) -> tuple[float, float]:
+        """The latest first move and the earliest last one of the stays in which a segment's tasks
+        run it: who is in the store together with all of them is there at both."""
+        stays = []
+        for task in tasks:
+            own = self._of(task)
+            stays.append(own[min(bisect_left(own, float(segment), key=_until), len(own) - 1)])
+        firsts, lasts = (stay.first for stay in stays), (stay.last for stay in stays)
+        return max(firsts, default=-1), min(lasts, default=inf)
 
 
-def _exclude(one: Stay, other: Stay) -> bool:
-    return one.last < other.first or other.last < one.first
+def _last(stay: Stay) -> float:
+    return stay.last
+
+
+def _until(stay: Stay) -> float:
+    return stay.until
 
 
 def _stays(plan: Plan) -> dict[str, tuple[Stay, ...]]:

@@ -51,7 +51,7 @@ def evaluations(plan: Plan) -> Iterator[str]:
     programs = {program.name: program for program in plan.programs}
     tasks = {task.name: task for task in plan.tasks}
     done = {task.name: task.done for task in plan.tasks}
-    waiting = {task.name: list(due_of(task)) for task in plan.tasks}
+    waiting = {task.name: due_of(task) for task in plan.tasks}
     for task in plan.tasks:
         if task.evaluation and task.evaluation.owed and task.done % task.evaluation.every:
             yield (
@@ -61,11 +61,10 @@ def evaluations(plan: Plan) -> Iterator[str]:
     for index, segment in enumerate(plan.segments):
         program = programs.get(segment.program)
         for name in program.tasks if program else ():
-            if name not in tasks:
-                continue
             due = waiting[name]
             if program and program.evaluates:
                 yield from _evaluates(index, segment.rounds, tasks[name], done[name], due)
+                waiting[name] = due[1:] if _next(due) == done[name] else due
                 continue
             done[name] += segment.rounds
             if due and done[name] > due[0]:
@@ -73,20 +72,30 @@ def evaluations(plan: Plan) -> Iterator[str]:
                     f"segment {index}: trains {name} up to step {done[name]}, but it evaluates "
                     f"after step {due[0]}"
                 )
-                due[:] = [step for step in due if step >= done[name]]
+                waiting[name] = due[-((due[0] - done[name]) // due.step) :]
     for name, due in waiting.items():
-        for step in due:
-            yield f"{name}: is never evaluated after step {step}"
+        if due:
+            yield f"{name}: is never evaluated after step {_steps(due)}"
 
 
-def _evaluates(index: int, rounds: int, task: Task, done: int, due: list[int]) -> Iterator[str]:
+def _next(due: range) -> int | None:
+    return due[0] if due else None
+
+
+def _steps(due: range) -> str:
+    """Steps in messages; there may be more than memory holds."""
+    if len(due) <= 3:
+        return ", ".join(map(str, due))
+    return f"{due[0]}, {due[1]}, ... {due[-1]} ({len(due)} of them)"
+
+
+def _evaluates(index: int, rounds: int, task: Task, done: int, due: range) -> Iterator[str]:
     """What is wrong with a segment that evaluates the task after `done` steps."""
     where = f"segment {index}: evaluates {task.name} after step {done}"
-    if due[:1] != [done]:
+    if _next(due) != done:
         wanted = f"after step {due[0]} next" if due else "no more"
         yield f"{where}, but it is evaluated {wanted}"
         return
-    del due[0]
     batches = task.evaluation.batches if task.evaluation else 0
     if rounds != batches:
         yield f"{where} in {rounds} rounds, expected {batches} batches"

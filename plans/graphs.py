@@ -73,16 +73,23 @@ class Load(NamedTuple):
         return self.graph_bytes + self.op.transient_bytes
 
 
-def heaviest(view: View, stream: str) -> Load | None:
-    """The load that is largest as the ops of a stream run one by one; None without ops.
+def heaviest(view: View) -> dict[str, Load]:
+    """For every stream the load that is largest as its ops run one by one.
 
     A graph lives from the end of its forward to the end of its backward.
     """
+    ops: dict[str, list[Op]] = {}
+    for op in _walk(view):
+        ops.setdefault(op.stream, []).append(op)
+    return {stream: _heaviest(view, own) for stream, own in ops.items()}
+
+
+def _heaviest(view: View, ops: list[Op]) -> Load:
     alive: dict[tuple[str, int, int], int] = {}
     total = 0
-    worst: Load | None = None
-    for op in _walk(view, stream):
-        if worst is None or total + op.transient_bytes > worst.bytes:
+    worst = Load(ops[0], 0, 0)
+    for op in ops:
+        if total + op.transient_bytes > worst.bytes:
             worst = Load(op, len(alive), total)
         name = op_name(op.id)
         key = name.task, name.number, name.index
@@ -96,10 +103,9 @@ def heaviest(view: View, stream: str) -> Load | None:
     return worst
 
 
-def _walk(view: View, stream: str) -> Iterator[Op]:
-    """The stream's ops in the order they run; only in a round graphs come and go."""
-    program = view.program
-    for ops, times in ((program.enter, 1), (program.round, ROUNDS), (program.leave, 1)):
-        own = [op for op in ops if op.stream == stream]
-        for _ in range(times):
-            yield from own
+def _walk(view: View) -> Iterator[Op]:
+    """The ops of every stream in the order they run."""
+    yield from view.program.enter
+    for _ in range(ROUNDS):
+        yield from view.program.round
+    yield from view.program.leave

@@ -1,9 +1,8 @@
 """What follows from a plan's numbers: when any op runs in any round, and how copies hide."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
-
-from msgspec import structs
 
 from plans.schema import DevicePrediction, Op, Plan, Program, Segment, TaskPrediction
 
@@ -139,53 +138,65 @@ def exposed_copy_us(ops: Iterable[tuple[str, int, int]]) -> dict[str, int]:
     return {device: uncovered(spans, compute.get(device, [])) for device, spans in copies.items()}
 
 
-def predicted_exposed_us(program: Program, segment: Segment) -> dict[str, int]:
-    """Exposed copies of a segment per device, without listing all its rounds.
-
-    Rounds reach at most round_us / period_us into each other; beyond that every further round
-    adds the same.
-    """
-    enough = program.round_us // max(1, program.period_us) + 3
-    if segment.rounds <= enough:
-        return exposed_copy_us(_short(program, segment, segment.rounds))
-    few = exposed_copy_us(_short(program, segment, enough - 1))
-    more = exposed_copy_us(_short(program, segment, enough))
-    return {
-        device: us + (segment.rounds - enough) * (us - few.get(device, 0))
-        for device, us in more.items()
-    }
+def round_reach(program: Program, rounds: int) -> int:
+    """How many of so many rounds run at the same time, at most."""
+    return min(rounds, program.round_us // max(1, program.period_us) + 1)
 
 
-def _short(program: Program, segment: Segment, rounds: int) -> Iterator[tuple[str, int, int]]:
-    for op in segment_timeline(0, program, structs.replace(segment, rounds=rounds)):
-        yield op.stream, op.start_us, op.end_us
+def _exposed_us(program: Program, rounds: int) -> list[int]:
+    """Exposed copies of so many rounds on each of the program's own devices."""
+    phases = [(program.enter, 0), (program.round, program.enter_us)]
+    phases += [(program.round, program.enter_us + r * program.period_us) for r in range(1, rounds)]
+    leave = program.enter_us + (rounds - 1) * program.period_us + program.round_us
+    phases.append((program.leave, leave))
+    spans = ((o.stream, at + o.start_us, at + o.end_us) for ops, at in phases for o in ops)
+    found = exposed_copy_us(spans)
+    return [found.get(str(device), 0) for device in range(program.devices)]
 
 
-def _runs(plan: Plan) -> Iterator[tuple[Segment, Program]]:
+def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
+    """What the plan's own times say of every device over the whole run.
+
+    Beyond the rounds that reach into each other every further one exposes as much."""
     programs = {program.name: program for program in plan.programs}
+    computing = {program.name: _compute_us(program) for program in plan.programs}
+    exposed = cache(lambda name, rounds: _exposed_us(programs[name], rounds))
+    totals = [(0, 0, 0)] * len(plan.devices)
     for segment in plan.segments:
-        yield segment, programs[segment.program]
+        name, program = segment.program, programs[segment.program]
+        few = min(segment.rounds, round_reach(program, segment.rounds) + 2)
+        copies, rest = exposed(name, few), segment.rounds - few
+        before = exposed(name, few - 1) if rest else copies
+        for local, (number, memory) in enumerate(zip(segment.devices, program.memory, strict=True)):
+            compute, copied, peak = totals[number]
+            totals[number] = (
+                compute + segment.rounds * computing[name][local],
+                copied + copies[local] + rest * (copies[local] - before[local]),
+                max(peak, memory.slab_bytes + memory.reserve_bytes),
+            )
+    return tuple(DevicePrediction(*total) for total in totals)
 
 
-def predict_device(plan: Plan, number: int) -> DevicePrediction:
-    """What the plan's own times say of one device over the whole run."""
-    compute = exposed = peak = 0
-    for segment, program in _runs(plan):
-        if number not in segment.devices:
-            continue
-        place = segment.devices.index(number)
-        ops = [op for op in program.round if op.stream == f"{place}.compute"]
-        compute += segment.rounds * sum(op.end_us - op.start_us for op in ops)
-        exposed += predicted_exposed_us(program, segment).get(str(number), 0)
-        memory = program.memory[place]
-        peak = max(peak, memory.slab_bytes + memory.reserve_bytes)
-    return DevicePrediction(compute, exposed, peak)
+def _compute_us(program: Program) -> list[int]:
+    """What one round computes on each of the program's devices."""
+    found = [0] * program.devices
+    for op in program.round:
+        device, _, kind = op.stream.partition(".")
+        if kind == "compute":
+            found[int(device)] += op.end_us - op.start_us
+    return found
 
 
-def predict_task(plan: Plan, name: str) -> TaskPrediction:
-    """When the task's segments begin and end, and a round of the first of them."""
-    own = [(segment, program) for segment, program in _runs(plan) if name in program.tasks]
-    begin = min(segment.start_us for segment, _ in own)
-    end = max(segment.end_us for segment, _ in own)
-    rounds = [program.period_us for _, program in own if not program.evaluates]
-    return TaskPrediction(name, begin, end, rounds[0])
+def predict_tasks(plan: Plan) -> tuple[TaskPrediction, ...]:
+    """When each task's segments begin and end, and a round of the first that trains it."""
+    programs = {program.name: program for program in plan.programs}
+    spans: dict[str, tuple[int, int]] = {}
+    rounds: dict[str, int] = {}
+    for segment in plan.segments:
+        program = programs[segment.program]
+        for name in program.tasks:
+            start, end = spans.get(name, (segment.start_us, segment.end_us))
+            spans[name] = min(start, segment.start_us), max(end, segment.end_us)
+            if not program.evaluates:
+                rounds.setdefault(name, program.period_us)
+    return tuple(TaskPrediction(t.name, *spans[t.name], rounds[t.name]) for t in plan.tasks)

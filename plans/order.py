@@ -17,7 +17,7 @@ from plans.schema import Op, Program
 
 ROUNDS = 3
 
-Clock = NDArray[np.int64]
+Clock = NDArray[np.int32]  # a place is below ROUNDS times the ops of a file
 
 
 class Phase(NamedTuple):
@@ -46,35 +46,31 @@ class Phase(NamedTuple):
         return [(number - lag) * len(self.ops) + i for i, lag in self.waits[index] if lag <= number]
 
 
-def phases(program: Program) -> tuple[list[Phase], list[str]]:
-    """enter, round and leave, with one line per `after` that names no op of its phase."""
-    made, found = [], []
+def phases(program: Program) -> list[Phase]:
+    """enter, round and leave of a program of sound shape."""
+    made = []
     for name, ops in (
         ("enter", program.enter),
         ("round", program.round),
         ("leave", program.leave),
     ):
         repeats = name == "round"
-        waits, unknown = _waits(ops, repeats)
-        found += [f"{op}: waits for {other!r}, no op of its {name}" for op, other in unknown]
+        waits = _waits(ops, repeats)
         period = program.period_us if repeats else 0
         made.append(Phase(name, ops, waits, ROUNDS if repeats else 1, period))
-    return made, found
+    return made
 
 
-def _waits(
-    ops: tuple[Op, ...], repeats: bool
-) -> tuple[tuple[tuple[tuple[int, int], ...], ...], list[tuple[str, str]]]:
+def _waits(ops: tuple[Op, ...], repeats: bool) -> tuple[tuple[tuple[int, int], ...], ...]:
     numbers = {op.id: index for index, op in enumerate(ops)}
     edges = {f"{op}@-1": (index, 1) for op, index in numbers.items()} if repeats else {}
     edges |= {op: (index, 0) for op, index in numbers.items()}
     previous = {op.stream: (index, 1) for index, op in enumerate(ops)}  # the last of each stream
-    waits, unknown = [], []
+    waits = []
     for index, op in enumerate(ops):
-        unknown += [(op.id, other) for other in op.after if other not in edges]
-        waits.append((previous[op.stream], *(edges[x] for x in op.after if x in edges)))
+        waits.append((previous[op.stream], *(edges[other] for other in op.after)))
         previous[op.stream] = (index, 0)
-    return tuple(waits), unknown
+    return tuple(waits)
 
 
 def cycles(phase: Phase) -> Iterator[str]:
@@ -154,7 +150,7 @@ def clocks(phase: Phase, order: list[int], streams: Streams) -> Iterator[tuple[i
     kept: dict[int, Clock] = {}
     for node in order:
         earlier = phase.before(node)
-        clock = np.zeros(len(streams.names), dtype=np.int64)
+        clock = np.zeros(len(streams.names), dtype=np.int32)
         for before in earlier:
             if clock[streams.of[before % size]] < streams.place[before]:
                 np.maximum(clock, kept[before], out=clock)

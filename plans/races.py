@@ -88,8 +88,8 @@ class _Space:
         self.streams = np.array(streams)
         self.column = {stream: column for column, stream in enumerate(streams)}
         self.writer = np.zeros(intervals, dtype=np.intp)  # stream of the last writer
-        self.written = np.zeros(intervals, dtype=np.int64)  # its place there
-        self.read = np.zeros((intervals, len(streams)), dtype=np.int64)
+        self.written = np.zeros(intervals, dtype=np.int32)  # its place there
+        self.read = np.zeros((intervals, len(streams)), dtype=np.int32)
 
     def unordered(self, access: Access, clock: Clock) -> tuple[int, int] | None:
         """Stream and place of an earlier conflicting op that `clock` does not know of."""

@@ -61,10 +61,17 @@ def _ties(name: OpName, task: Task) -> tuple[frozenset[str], frozenset[str], fro
 
 def wrong_roles(op: Op, name: OpName, task: Task, *, evaluates: bool = False) -> Iterator[str]:
     """What is wrong with the roles of an op of a shard that `task` has."""
-    empty = _empty_roles(name, task) if name.kind in _IN_PLACE else frozenset[str]()
-    got = (frozenset(op.reads) - empty, frozenset(op.writes) - empty)
-    allowed = allowed_roles(name, task, evaluates=evaluates)
-    if got not in [(reads - empty, writes - empty) for reads, writes in allowed]:
+    empty = _empty_roles(name, task)
+    got = (frozenset(op.reads), frozenset(op.writes))
+    every = allowed_roles(name, task, evaluates=evaluates)
+    if name.kind in _IN_PLACE:  # what an op changes or uses is left out where it has no bytes
+        allowed = [(reads - empty, writes - empty) for reads, writes in every]
+    else:  # and nothing else is left of a copy
+        allowed = [(reads, writes) for reads, writes in every if not writes & empty]
+    if not allowed:
+        (role, *_) = every[0][1]
+        yield f"{op.id}: copies {role}, which has 0 bytes; a value of 0 bytes is never copied"
+    elif got not in allowed:
         wanted = " or ".join(f"{sorted(reads)} -> {sorted(writes)}" for reads, writes in allowed)
         yield f"{op.id}: roles {sorted(op.reads)} -> {sorted(op.writes)}, expected {wanted}"
     if name.kind in _IN_PLACE:

@@ -4,8 +4,10 @@ What passes here can be looked up without care by the rules that follow.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+from msgspec import structs
 
 from plans.evaluation import evaluated, misplaced
 from plans.roles import wrong_roles
@@ -15,6 +17,7 @@ _STREAMS = {
     **dict.fromkeys("FBRN", "compute"),
     **{"P": "h2d", "S": "d2h", "X": "p2p"},
 }
+_FEW = 8  # items of a list that messages name
 
 
 class View(NamedTuple):
@@ -71,6 +74,26 @@ def op_name(op_id: str) -> OpName:
     return name
 
 
+def few(names: Sequence[object]) -> str:
+    """A list in messages, however long it is."""
+    if len(names) <= _FEW:
+        return str(list(names))
+    return f"{list(names[:_FEW])} and {len(names) - _FEW} more"
+
+
+def known(plan: Plan) -> Plan:
+    """The plan whose programs name no task twice and none that it does not have: what is wrong
+    there, `plan_shape` has said."""
+    names = {task.name for task in plan.tasks}
+    return structs.replace(
+        plan,
+        programs=tuple(
+            structs.replace(p, tasks=tuple(n for n in dict.fromkeys(p.tasks) if n in names))
+            for p in plan.programs
+        ),
+    )
+
+
 def repeated(names: Iterable[str]) -> dict[str, int]:
     """Names that occur more than once, and how often."""
     return {name: count for name, count in Counter(names).items() if count > 1}
@@ -88,6 +111,13 @@ def plan_shape(plan: Plan) -> Iterator[str]:
     for buffer in plan.host.buffers:
         if buffer.space != "host":
             yield f"{buffer.name}: a host buffer lies in space {buffer.space!r}, expected 'host'"
+    tasks = {task.name for task in plan.tasks}
+    for program in plan.programs:
+        for name, count in Counter(program.tasks).items():
+            if name not in tasks:
+                yield f"{program.name}: trains task {name!r}, which the plan does not have"
+            if count > 1:
+                yield f"{program.name}: names task {name!r} {count} times, expected 1"
     programs = {program.name: program for program in plan.programs}
     for index, segment in enumerate(plan.segments):
         yield from _segment(f"segment {index}", segment, programs, len(plan.devices))
@@ -106,7 +136,7 @@ def _segment(
             f"which needs {wanted}"
         )
     if len(set(segment.devices)) != len(segment.devices):
-        yield f"{where}: names a device twice in {list(segment.devices)}"
+        yield f"{where}: names a device twice in {few(segment.devices)}"
     for device in segment.devices:
         if device >= devices:
             yield f"{where}: device {device} does not exist, the plan has {devices}"
@@ -115,11 +145,6 @@ def _segment(
 def program_shape(view: View, host: dict[str, Buffer]) -> Iterator[str]:
     """Everything about one program that must hold before its order and values can be judged."""
     program = view.program
-    for name in program.tasks:
-        if name not in view.tasks:
-            yield f"{program.name}: trains task {name!r}, which the plan does not have"
-    for name, count in repeated(program.tasks).items():
-        yield f"{program.name}: names task {name!r} {count} times, expected 1"
     yield from _buffers(program, host)
     for name, count in repeated(op.id for op in view.ops()).items():
         yield f"{name}: {count} ops have this name, expected 1"
@@ -128,8 +153,12 @@ def program_shape(view: View, host: dict[str, Buffer]) -> Iterator[str]:
         ("round", program.round),
         ("leave", program.leave),
     ):
+        edges = _edges(members, phase)
         for op in members:
             yield from _op(op, phase, view)
+            for other in op.after:
+                if other not in edges:
+                    yield f"{op.id}: waits for {other!r}, no op of its {phase}"
     yield from _complete(view)
 
 
@@ -150,6 +179,12 @@ def _buffers(program: Program, host: dict[str, Buffer]) -> Iterator[str]:
             )
 
 
+def _edges(ops: Sequence[Op], phase: str) -> set[str]:
+    """What ops of a phase may wait for."""
+    names = {op.id for op in ops}
+    return names | {f"{name}@-1" for name in names} if phase == "round" else names
+
+
 def _op(op: Op, phase: str, view: View) -> Iterator[str]:
     """What is wrong with one op by itself, the first things first."""
     try:
@@ -160,7 +195,7 @@ def _op(op: Op, phase: str, view: View) -> Iterator[str]:
         return
     task = view.tasks.get(name.task)
     if task is None:
-        yield f"{op.id}: task {name.task!r} is not one of the program's {list(view.program.tasks)}"
+        yield f"{op.id}: task {name.task!r} is not one of the program's {few(view.program.tasks)}"
         return
     evaluates = view.program.evaluates
     if evaluates and (wrong := [*misplaced(op, name)]):
@@ -204,6 +239,8 @@ def _item(op: Op, name: OpName, task: Task, phase: str, *, evaluates: bool) -> I
         yield f"{op.id}: there is no microbatch {name.index}, the task has {task.microbatches}"
     if name.kind == "U" and name.number < shards and not task.shards[name.number].grad_bytes:
         yield f"{op.id}: updates a shard of 0 gradient bytes, whose parameters never change"
+    if name.kind == "R" and name.number < shards and not task.shards[name.number].grad_bytes:
+        yield f"{op.id}: adds gradients of a shard of 0 gradient bytes"
     if name.kind == "N":
         yield from _noted(op, name, task)
     if name.kind == "U" and name.index:

@@ -6,7 +6,9 @@ owner's parameters where they are, and hand what they add to a microbatch's grad
 the last of them to the first and on to the owner.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from plans.schema import Task
@@ -24,11 +26,14 @@ class Crossing(NamedTuple):
 
 
 def homes(task: Task, group: tuple[int, ...]) -> list[int | None]:
-    """The shard of every layer of a group, None for one that is in no shard."""
-    spans = [(shard.first_layer, shard.end_layer) for shard in task.shards]
+    """The shard of every layer of a group, None for one that is in no shard.
+
+    Of shards that are not in order, which another rule tells, nothing sensible follows."""
+    firsts = [shard.first_layer for shard in task.shards]
+    found = [bisect_right(firsts, layer) - 1 for layer in group]
     return [
-        next((n for n, (first, end) in enumerate(spans) if first <= layer < end), None)
-        for layer in group
+        k if k >= 0 and layer < task.shards[k].end_layer else None
+        for k, layer in zip(found, group, strict=True)
     ]
 
 
@@ -38,10 +43,27 @@ def _apart(task: Task) -> dict[tuple[int, ...], list[int | None]]:
     return {group: places for group, places in every.items() if len({*places}) > 1}
 
 
+class _Same:
+    """A task by identity: to hash one by value takes longer the larger it is."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def __hash__(self) -> int:
+        return id(self.task)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.task is self.task
+
+
 def crossing(task: Task) -> Crossing | None:
     """The ties that cross shards; None where none does, or where they make no sense."""
-    if not task.tie_bytes:
-        return None
+    return _crossing(_Same(task)) if task.tie_bytes else None
+
+
+@lru_cache(maxsize=256)
+def _crossing(same: _Same) -> Crossing | None:
+    task = same.task
     apart = _apart(task).values()
     owners = {places[0] for places in apart}
     every = [k for k in {place for places in apart for place in places} if k is not None]

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 
-from plans.metrics import phase_starts
+from msgspec import structs
+
+from plans.metrics import phase_starts, predict_devices, predict_tasks, round_reach
 from plans.order import Phase
 from plans.schema import Plan, Prediction, Program, Segment
+from profiles.schema import Struct
 
 PPM = 1_000_000
+_TOGETHER = 64  # rounds of a program
 
 
 def phase_times(program: Program, phases: list[Phase]) -> Iterator[str]:
@@ -51,6 +55,12 @@ def segment_times(plan: Plan) -> Iterator[str]:
             yield (
                 f"segment {index}: ends at {segment.end_us} µs, but {segment.rounds} rounds of "
                 f"{program.name!r} from {segment.start_us} µs end at {end} µs"
+            )
+        together = round_reach(program, segment.rounds)
+        if together > _TOGETHER:
+            yield (
+                f"segment {index}: {together} rounds of {program.name!r} run at the same time, "
+                f"expected at most {_TOGETHER}"
             )
         yield from _begun(index, segment, program, earliest)
         clash = _clash(segment, program, busy)
@@ -106,6 +116,23 @@ def certificate(plan: Plan) -> Iterator[str]:
     yield from _bounds(told)
 
 
+def predictions(plan: Plan) -> Iterator[str]:
+    """What is predicted of devices and tasks follows from the times of an otherwise sound plan."""
+    told = {task.name: task for task in plan.prediction.tasks}
+    for number, (device, due) in enumerate(
+        zip(plan.prediction.devices, predict_devices(plan), strict=True)
+    ):
+        yield from _unlike(f"device {number}", device, due)
+    for task in predict_tasks(plan):
+        yield from _unlike(f"task {task.name!r}", told[task.name], task)
+
+
+def _unlike(what: str, told: Struct, due: Struct) -> Iterator[str]:
+    for field, value in structs.asdict(told).items():
+        if value != (wanted := getattr(due, field)):
+            yield f"prediction: {field} of {what} is {value} but the plan's own times give {wanted}"
+
+
 def _bounds(told: Prediction) -> Iterator[str]:
     largest = max((bound.us for bound in told.bounds), default=None)
     if largest is None:
@@ -128,6 +155,5 @@ def _bounds(told: Prediction) -> Iterator[str]:
             f"prediction: makespan {told.makespan_us} µs is below the lower bound "
             f"{told.lower_bound_us}"
         )
-    elif told.makespan_us and abs(told.gap_ppm * told.makespan_us - slack * PPM) > told.makespan_us:
-        gap = slack * PPM // told.makespan_us
+    elif told.gap_ppm != (gap := slack * PPM // max(told.makespan_us, 1)):
         yield f"prediction: gap is {told.gap_ppm} ppm but makespan and lower bound give {gap}"

@@ -27,6 +27,7 @@ from planner.traffic import traffic
 from planner.turnover import Tenant, Timed, Turn, turnover
 from plans import Plan
 from plans.check import violations
+from plans.metrics import predict_devices, predict_tasks
 from plans.schema import Host, Segment, parse_id
 from profiles import synthetic
 from profiles.schema import Disk, Rate
@@ -95,7 +96,8 @@ def squeezed(plan: Plan, share: float, rate: int = MB, *, gather: bool = False) 
     ends = [entry.end_us for entry in (*found.segments, *(found.disk.moves if found.disk else ()))]
     told, makespan = plan.prediction, max(ends)
     gap = (makespan - told.lower_bound_us) * MB // makespan
-    told = structs.replace(told, makespan_us=makespan, gap_ppm=gap)
+    devices, tasks = predict_devices(found), predict_tasks(found)
+    told = structs.replace(told, makespan_us=makespan, gap_ppm=gap, devices=devices, tasks=tasks)
     return structs.replace(found, prediction=told)
 
 
@@ -333,7 +335,7 @@ def test_the_disk_has_a_line_of_its_own() -> None:
     """Tasks, bytes, how busy it is, and what segments wait for it."""
     plan = shown()
     line = next(line for line in describe(plan).splitlines() if line.startswith("  disk: "))
-    assert "2 task(s) wait there at times in 320 B; 160 B written, 160 B read" in line
+    assert "2 task(s) wait there at times in 2.5 KiB; 1.2 KiB written, 1.2 KiB read" in line
 
 
 def test_a_wait_for_the_disk_is_counted_once() -> None:
@@ -350,10 +352,10 @@ def test_a_moment_names_the_move_that_runs() -> None:
     moves = plan.disk.moves if plan.disk else ()
     writing, reading = moves
     words = moment_words.describe(plan, moments.moment(plan, writing.start_us))
-    assert "disk: a.disk.S0: writes 160 B of a after segment 0" in words
+    assert "disk: a.disk.S0: writes 1.2 KiB of a after segment 0" in words
     words = moment_words.describe(plan, moments.moment(plan, 0, "c"))
     assert "c waits on the disk for segment 2" in words
-    assert "disk: idle until c.disk.P0: reads 160 B of c for segment 2" in words
+    assert "disk: idle until c.disk.P0: reads 1.2 KiB of c for segment 2" in words
     last = moments.moment(plan, plan.prediction.makespan_us - 1)
     assert last.move is None
     assert moment_words.to_json(plan, last)["disk"] is None

@@ -25,13 +25,13 @@ def twins() -> Plan:
 def test_programs_that_are_alike_are_proven_once(monkeypatch) -> None:
     """The rules about one program run for the first of three tasks of a shape."""
     plan, looked_at = twins(), []
-    inner = check._program
+    inner = check._inside
 
-    def counted(what, *others):
+    def counted(found, what, *others):
         looked_at.append(what.program.name)
-        return inner(what, *others)
+        inner(found, what, *others)
 
-    monkeypatch.setattr(check, "_program", counted)
+    monkeypatch.setattr(check, "_inside", counted)
     assert violations(plan) == []
     assert looked_at == [plan.programs[0].name]
 

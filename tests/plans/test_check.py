@@ -117,8 +117,8 @@ def test_a_wrong_slot_is_told_with_both_values() -> None:
     plan = made("offloaded")
     reads = {**find(plan, "a.s0.B0").reads, "param": "a.param1"}
     assert violations(change(plan, "a.s0.B0", reads=reads)) == [
-        "a.s0.B0 round 0: reads param from a.param1 (space 0 bytes 224..304), expected a.s0 param "
-        "version 0 but it holds a.s1 param version 0"
+        "a.s0.B0 round 0: reads param from a.param1 (space 0 bytes 1792..2560), expected a.s0 "
+        "param version 0 but it holds a.s1 param version 0"
     ]
 
 
@@ -137,8 +137,8 @@ def test_a_lost_microbatch_is_found() -> None:
     plan = made("resident")
     reads = {r: n for r, n in find(plan, "a.s0.B1").reads.items() if r != "grad"}
     assert violations(change(plan, "a.s0.B1", reads=reads)) == [
-        "a.s0.U0 round 0: reads grad from a.grad0 (space 0 bytes 160..224), expected a.s0 grad of "
-        "step 0 with microbatches 0..1 but it holds a.s0 grad of step 0, microbatch 1"
+        "a.s0.U0 round 0: reads grad from a.grad0 (space 0 bytes 1280..1792), expected a.s0 grad "
+        "of step 0 with microbatches 0..1 but it holds a.s0 grad of step 0, microbatch 1"
     ]
 
 

@@ -205,8 +205,8 @@ def test_every_harmful_change_of_moves_is_refused(name: str) -> None:
         ([("b.disk.S0\n", 1)], "'b.disk.S0\\n' is not the name of a move"),
         (
             [("c.disk.P0", 2), ("b.disk.S0", 1)],
-            "c.s0.param: begins at byte 720 of the host store, inside b.s0.param, which ends at "
-            "784; both are kept between segments",
+            "c.s0.param: begins at byte 6144 of the host store, inside b.s0.param, which ends at "
+            "6656; both are kept between segments",
         ),
     ],
 )

@@ -16,7 +16,10 @@ def made(name: str) -> Plan:
 @pytest.mark.parametrize(
     ("field", "said"),
     [
-        ("slab_bytes", "a.x2.1: ends at byte 544 but device 0 of program 'solo' has a slab of 543"),
+        (
+            "slab_bytes",
+            "a.x2.1: ends at byte 5120 but device 0 of program 'solo' has a slab of 5119",
+        ),
         ("reserve_bytes", "needs 100 transient bytes but device 0 of program 'solo' reserves 99"),
     ],
 )
@@ -36,7 +39,7 @@ def test_devices_must_be_large_enough() -> None:
     plan = made("streamed")
     small = replace(plan.devices[0], budget_bytes=plan.devices[0].budget_bytes - 1)
     assert violations(replace(plan, devices=(small,))) == [
-        "solo: slab 544 + reserve 100 = 644 bytes exceed the budget of device 0 'cpu0', 643"
+        "solo: slab 5120 + reserve 100 = 5220 bytes exceed the budget of device 0 'cpu0', 5219"
     ]
 
 
@@ -44,10 +47,10 @@ def test_the_host_must_be_large_enough() -> None:
     """Host budget and host store are kept, too."""
     plan = made("streamed")
     short = replace(plan.host, budget_bytes=plan.host.bytes - 1)
-    assert violations(replace(plan, host=short)) == ["host: 720 bytes exceed the budget of 719"]
+    assert violations(replace(plan, host=short)) == ["host: 6144 bytes exceed the budget of 6143"]
     short = replace(plan.host, bytes=plan.host.bytes - 1)
     assert violations(replace(plan, host=short)) == [
-        "a.s2.grad: ends at byte 720 but the host store has 719"
+        "a.s2.grad: ends at byte 6144 but the host store has 6143"
     ]
 
 
@@ -62,8 +65,8 @@ def test_transients_of_host_updates_count() -> None:
     """What host updates need beside the store must fit the host budget."""
     found = violations(change(made("streamed"), "a.s1.U0", transient_bytes=1))
     assert found == [
-        "solo: the host store and the transients of its updates take 721 bytes, "
-        "the host budget is 720"
+        "solo: the host store and the transients of its updates take 6145 bytes, "
+        "the host budget is 6144"
     ]
 
 
@@ -71,10 +74,10 @@ def test_a_value_must_fit_its_buffer() -> None:
     """A slot smaller than the shard's parameters is reported with both sizes."""
     plan = made("streamed")
     small = tuple(
-        replace(b, bytes=95) if b.name == "a.slot0" else b for b in plan.programs[0].buffers
+        replace(b, bytes=1023) if b.name == "a.slot0" else b for b in plan.programs[0].buffers
     )
     found = violations(replace(plan, programs=(replace(plan.programs[0], buffers=small),)))
-    assert "a.s2.P1: param has 96 bytes but a.slot0 of space 0 has 95" in found
+    assert "a.s2.P1: param has 1024 bytes but a.slot0 of space 0 has 1023" in found
 
 
 def test_stored_state_has_bytes_of_its_own() -> None:
@@ -91,7 +94,7 @@ def test_the_store_of_every_shard_exists() -> None:
     plan = made("resident")
     kept = tuple(b for b in plan.host.buffers if b.name != "a.s0.param")
     found = violations(replace(plan, host=replace(plan.host, buffers=kept)))
-    assert "a.s0.param: the host store has no such buffer, 64 bytes are needed" in found
+    assert "a.s0.param: the host store has no such buffer, 512 bytes are needed" in found
 
 
 def test_shards_cover_the_layers() -> None:

@@ -13,7 +13,9 @@ from support.streaming import streamed_part
 
 from executor.workload import Task
 from plans.disk import kept_bytes
+from plans.metrics import predict_tasks
 from plans.schema import Buffer, Disk, Move, Plan, parse_id
+from profiles.codec import align
 
 MOVE_US = 35
 
@@ -31,7 +33,7 @@ def together(plan: Plan, rooms: Iterable[Sequence[str]]) -> Plan:
             for buffer in plan.host.buffers:
                 if buffer.name.partition(".")[0] == name:
                     made.append(replace(buffer, offset=at))
-                    at += buffer.bytes
+                    at += align(buffer.bytes)
             end = max(end, at)
         base = end
     return replace(
@@ -88,12 +90,11 @@ def timed(plan: Plan) -> Plan:
     makespan = max(entry.end_us for entry in [*segments, *moves])
     told = plan.prediction
     gap = (makespan - told.lower_bound_us) * 1_000_000 // makespan
-    return replace(
-        plan,
-        segments=tuple(segments),
-        disk=replace(plan.disk, moves=tuple(moves)) if plan.disk else None,
-        prediction=replace(told, makespan_us=makespan, gap_ppm=gap),
-    )
+    plan = replace(plan, segments=tuple(segments))
+    disk = replace(plan.disk, moves=tuple(moves)) if plan.disk else None
+    tasks = predict_tasks(plan)
+    told = replace(told, makespan_us=makespan, gap_ppm=gap, tasks=tasks)
+    return replace(plan, disk=disk, prediction=told)
 
 
 def _kind(move: Move) -> str:

@@ -32,6 +32,7 @@ from plans.schema import (
     Task,
     TaskPrediction,
 )
+from profiles.codec import align
 
 
 def program(name: str, devices: int, parts: Iterable[Part]) -> Program:
@@ -43,7 +44,7 @@ def program(name: str, devices: int, parts: Iterable[Part]) -> Program:
     for part in parts:
         for buffer, (space, size) in part.buffers.items():
             buffers.append(Buffer(buffer, space, offsets[space], size))
-            offsets[space] += size
+            offsets[space] += align(size)
     return Program(
         name=name,
         memory=tuple(Memory(offsets[str(d)], reserve) for d in range(devices)),
@@ -72,7 +73,7 @@ def assemble(
     for part in parts:
         for name, needed in (*_stored(part.task), *part.host.items()):
             store.append(Buffer(name, "host", size, needed))
-            size += needed
+            size += align(needed)
     tasks = tuple(part.task for part in parts)
     plan = Plan(
         inputs={"profile": "1" * 64},

@@ -222,7 +222,8 @@ def returned_part(name: str) -> Part:
         for m in range(2):
             rounds += _back(name, k, m)
     rounds += [*_host_update(name, 2), *_host_update(name, 1), update(name, 0, 0)]
-    return Part(of, buffers, enter, rounds, leave, {f"{name}.x1.h{m}": IN for m in range(2)}, 80)
+    host = {f"{name}.x1.h{m}": IN for m in range(2)}
+    return Part(of, buffers, enter, rounds, leave, host, kept=2 * SAVED)
 
 
 def _through_one_buffer(name: str) -> Iterator[Op]:

@@ -19,6 +19,7 @@ from support.mutate_tasks import (
 from support.retime import retimed
 
 from plans.schema import Buffer, Op, Plan
+from profiles.codec import ALIGNMENT
 
 
 class Mutant(NamedTuple):
@@ -213,10 +214,14 @@ def overlap_buffer(plan: Plan) -> Sites:
 
 
 def touch_buffer(plan: Plan) -> Sites:
-    """A buffer reaches one byte into the next."""
+    """A buffer reaches as little into the next as buffers can."""
     yield from _changed_buffers(
         plan,
-        lambda b, after: replace(b, offset=after.offset - b.bytes + 1) if after.offset else None,
+        lambda b, after: (
+            replace(b, offset=after.offset - b.bytes + ALIGNMENT)
+            if after.offset + ALIGNMENT >= b.bytes
+            else None
+        ),
     )
 
 

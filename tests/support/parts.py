@@ -1,16 +1,17 @@
 """What one task brings to a handmade program: ways to train, each written out op by op.
 
-Sizes are tiny. Edges are listed where another stream is waited for; what a stream's own order
-gives is left out, as a planner would.
+Sizes are tiny, and such that buffers lie without gaps between them. Edges are listed where another
+stream is waited for; what a stream's own order gives is left out, as a planner would.
 """
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from plans.schema import Op, Shard, Task
+from profiles.codec import ALIGNMENT
 from profiles.schema import Workload
 
-IN, BATCH, GRAD, STATE, SAVED = 32, 48, 64, 96, 40
+IN, BATCH, GRAD, STATE, SAVED = (k * ALIGNMENT for k in (1, 2, 2, 3, 1))
 _US = {"F": 40, "B": 90, "U": 30, "P": 25, "S": 20, "X": 15, "R": 10, "N": 5}
 TRANSIENT = 100
 
@@ -65,7 +66,7 @@ def task(name: str, shards: int, microbatches: int, update: Update, steps: int) 
                 update == "device",
                 "recompute",
                 update,
-                64 + 16 * k,
+                (2 + k) * ALIGNMENT,
                 GRAD,
                 STATE,
                 IN if k else 0,

@@ -1,10 +1,12 @@
 """Honest times for any plan: everything starts as soon as what it waits for ends."""
 
+from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from itertools import accumulate
 
 from msgspec.structs import replace
 
+from plans import metrics
 from plans.schema import Bound, Op, Plan, Program, Segment
 
 
@@ -15,6 +17,7 @@ def retimed(plan: Plan) -> Plan:
     segments = _segments(plan)
     makespan = max(segment.end_us for segment in segments)
     bound = min(_compute_us(plan), makespan)
+    plan = replace(plan, segments=segments)
     prediction = replace(
         plan.prediction,
         makespan_us=makespan,
@@ -23,7 +26,10 @@ def retimed(plan: Plan) -> Plan:
         gap_ppm=(makespan - bound) * 1_000_000 // makespan if makespan else 0,
         bounds=(Bound("longest op", min(bound, 1)), Bound("compute", bound)),
     )
-    return replace(plan, segments=segments, prediction=prediction)
+    with suppress(ValueError, IndexError, KeyError):  # mutants from which nothing follows
+        devices, tasks = metrics.predict_devices(plan), metrics.predict_tasks(plan)
+        prediction = replace(prediction, devices=devices, tasks=tasks)
+    return replace(plan, prediction=prediction)
 
 
 def _program(program: Program) -> Program:

@@ -1,0 +1,273 @@
+"""Plans of at most 1 MB that would cost a careless checker hours or all memory.
+
+Each is a handmade plan with a part of it blown up; none is sound.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from support.handmade import PLANS, large
+
+from plans.schema import Plan
+
+MOST_BYTES = 1 << 20
+BIG = 1 << 50
+
+Tree = dict[str, Any]
+
+
+def tree(name: str) -> Tree:
+    return _plain(PLANS[name]())
+
+
+def _plain(plan: Plan) -> Tree:
+    made: Tree = msgspec.json.decode(msgspec.json.encode(plan))
+    return made
+
+
+def _cut(rows: list[Any], base: Tree) -> list[Any]:
+    """As many of these rows as fit into a file beside the rest."""
+    room = MOST_BYTES - len(msgspec.json.encode(base)) - 4096
+    size, kept = 0, []
+    for row in rows:
+        size += len(msgspec.json.encode(row)) + 1
+        if size > room:
+            break
+        kept.append(row)
+    return kept
+
+
+def _op(name: str, stream: str, **fields: Any) -> Tree:
+    return {"id": name, "stream": stream, "start_us": 0, "end_us": 0, **fields}
+
+
+def endless_evaluations() -> Tree:
+    plan = tree("resident")
+    plan["tasks"][0] |= {"steps": BIG, "evaluation": {"every": 2, "batches": 1}}
+    return plan
+
+
+def endless_rounds() -> Tree:
+    """Rounds that would all run at the same time."""
+    plan = tree("resident")
+    plan["tasks"][0]["steps"] = plan["segments"][0]["rounds"] = BIG
+    plan["programs"][0] |= {"period_us": 0, "round_us": BIG}
+    return plan
+
+
+def many_reaches() -> Tree:
+    """Segments of every length whose rounds reach far into each other."""
+    plan = _plain(large(1500))
+    program, (segment,) = plan["programs"][0], plan["segments"]
+    program["period_us"] = program["round_us"] // 60
+    plan["segments"] = [segment | {"rounds": n} for n in range(1, 500)]
+    return plan
+
+
+def endless_microbatches() -> Tree:
+    plan = tree("streamed")
+    plan["tasks"][0] |= {"microbatches": BIG // 4, "batch": BIG}
+    return plan
+
+
+def many_ties() -> Tree:
+    """Many groups of layers in a task of many shards and ops."""
+    plan = _plain(large(1500))
+    task = plan["tasks"][0]
+    task |= {"tie_bytes": 4, "ties": []}
+    last = task["shards"][-1]["end_layer"] - 1
+    task["ties"] = _cut([[0, last - k % 2] for k in range(200_000)], plan)
+    return plan
+
+
+def strange_tasks() -> Tree:
+    """A program of many unknown tasks, in many segments, with ops of none of them."""
+    plan = tree("resident")
+    plan["programs"][0]["tasks"] = ["a", *(f"t{n}" for n in range(40_000))]
+    plan["programs"][0]["round"] += [_op(f"z.s0.B{n}", "0.compute") for n in range(3000)]
+    plan["segments"] = _cut(plan["segments"] * 20_000, plan)
+    return plan
+
+
+def strange_edges() -> Tree:
+    """An op that waits for many that are not there, and one that waits for itself often."""
+    plan = tree("resident")
+    first, second, *_ = plan["programs"][0]["round"]
+    second["after"] = [second["id"]] * 20_000
+    first["after"] = _cut([f"x{n}" for n in range(200_000)], plan)
+    return plan
+
+
+def many_streams() -> Tree:
+    """A device of its own for every batch."""
+    plan = tree("resident")
+    program = plan["programs"][0]
+    rows = [
+        (
+            _op(f"a.batch.P{n}", f"{n}.h2d", writes={"batch": f"b{n}"}),
+            {"name": f"b{n}", "space": str(n), "offset": 0, "bytes": 512},
+            {"slab_bytes": 9999, "reserve_bytes": 999},
+        )
+        for n in range(2, 10_000)
+    ]
+    rows = _cut(rows, plan)
+    plan["tasks"][0] |= {"microbatches": len(rows) + 2, "batch": 2 * len(rows) + 4}
+    memory = program["memory"][0]
+    program["memory"] = [memory, memory, *(memory for *_, memory in rows)]
+    program["round"] += [op for op, *_ in rows]
+    program["buffers"] += [buffer for _, buffer, _ in rows]
+    return plan
+
+
+def many_races() -> Tree:
+    """Everything at the same bytes, and nothing waits."""
+    plan = _plain(large(3000))
+    for buffer in plan["programs"][0]["buffers"]:
+        buffer["offset"] = 0
+    for op in plan["programs"][0]["round"]:
+        op["after"] = []
+    return plan
+
+
+def many_ends() -> Tree:
+    """Host buffers of many lengths at one place, each written by many streams."""
+    plan = _plain(large(2500))
+    for number, buffer in enumerate(plan["host"]["buffers"]):
+        buffer |= {"offset": 0, "bytes": 4096 + number}
+    for op in plan["programs"][0]["round"]:
+        op["after"] = []
+    return plan
+
+
+def many_rings() -> Tree:
+    plan = _plain(large(3000))
+    ops = plan["programs"][0]["round"]
+    for op in ops:
+        op["after"] = [ops[-1]["id"]]
+    return plan
+
+
+def missing_ops() -> Tree:
+    """Many programs, none of which has an op of a task of many shards."""
+    plan = tree("resident")
+    task, program = plan["tasks"][0], plan["programs"][0]
+    shard = task["shards"][0] | {"in_bytes": 256}
+    task["shards"] = [shard | {"first_layer": n, "end_layer": n + 1} for n in range(1500)]
+    small = program | {"buffers": [], "enter": [], "round": program["round"][:1], "leave": []}
+    plan["programs"] = _cut([small | {"name": f"p{n}"} for n in range(9999)], plan)
+    return plan
+
+
+def many_stays() -> Tree:
+    """Two tasks of many shards that come and go often, in the same bytes."""
+    plan = tree("fleet")
+    moves = []
+    for number, task in enumerate(plan["tasks"]):
+        shard = task["shards"][0] | {"in_bytes": 256}
+        task["shards"] = [shard | {"first_layer": n, "end_layer": n + 1} for n in range(450)]
+        plan["host"]["buffers"] += [
+            {"name": f"{task['name']}.s{n}.state", "space": "host", "offset": 0, "bytes": 768}
+            for n in range(450)
+        ]
+        plan["segments"] += [plan["segments"][number]] * 1000
+    for n in range(2, 1002):
+        moves += [("a", "S", n), ("b", "P", 1000 + n), ("b", "S", 1000 + n), ("a", "P", n + 1)]
+    counts: dict[str, int] = {}
+    rows = []
+    for task, kind, segment in moves:
+        head = f"{task}.disk.{kind}"
+        count = counts[head] = counts.get(head, -1) + 1
+        rows.append({"id": f"{head}{count}", "segment": segment, "start_us": 0, "end_us": 0})
+    size = sum(s["param_bytes"] + s["state_bytes"] for t in plan["tasks"] for s in t["shards"])
+    plan["disk"] = {"budget_bytes": size, "bytes": size, "moves": rows}
+    plan["disk"]["moves"] = _cut(rows, plan)
+    return plan
+
+
+def many_programs() -> Tree:
+    """Tasks with a program and a segment each, all of which write the same host bytes."""
+    plan = tree("resident")
+    task, program, segment = plan["tasks"][0], plan["programs"][0], plan["segments"][0]
+    text = msgspec.json.encode([task, program, segment, plan["host"]["buffers"]])
+    size, count = len(text), 0
+    made: list[Any] = [[], [], [], []]
+    while size < MOST_BYTES - 60_000:
+        name = f"t{count}".encode()
+        parts = text.replace(b'"a.', b'"' + name + b".").replace(b'"a"', b'"' + name + b'"')
+        parts = parts.replace(b'"solo"', b'"' + name + b'"')
+        one, two, three, buffers = msgspec.json.decode(parts)
+        made[0].append(one)
+        made[1].append(two)
+        made[2].append(three | {"devices": [count]})
+        made[3] += buffers
+        size += len(parts) + 140
+        count += 1
+    plan["tasks"], plan["programs"], plan["segments"] = made[:3]
+    plan["host"]["buffers"] = made[3]
+    plan["devices"] = [plan["devices"][0]] * count
+    return plan
+
+
+def many_segments() -> Tree:
+    """Two programs at the same time on the same host bytes, again and again."""
+    plan = tree("relay")
+    one, two = plan["segments"]
+    pair = [one | {"devices": [0]}, two | {"devices": [1]}]
+    plan["devices"] *= 2
+    plan["segments"] = _cut([pair[n % 2] for n in range(20_000)], plan)
+    return plan
+
+
+def long_names() -> Tree:
+    """A name as long as the file, in the lines of many ops."""
+    plan = tree("resident")
+    for op in plan["programs"][0]["round"]:
+        op["after"] = ["x" * 100_000] * 2
+    return plan
+
+
+def long_numbers() -> Tree:
+    plan = tree("resident")
+    plan["programs"][0]["round"][0]["id"] = f"a.batch.P{'9' * 6000}"
+    plan["disk"] = {
+        "budget_bytes": 1,
+        "bytes": 0,
+        "moves": [{"id": f"a.disk.S{'9' * 6000}", "segment": 0, "start_us": 0, "end_us": 0}],
+    }
+    return plan
+
+
+def many_devices() -> Tree:
+    """A segment on a hundred thousand devices, and a prediction for as many."""
+    plan = tree("resident")
+    plan["segments"][0]["devices"] = [n % 7 for n in range(100_000)]
+    row = {"compute_us": 0, "exposed_copy_us": 0, "peak_bytes": 0}
+    plan["prediction"]["devices"] = _cut([row] * 20_000, plan)
+    return plan
+
+
+def many_bounds() -> Tree:
+    plan = tree("resident")
+    plan["prediction"]["bounds"] = _cut([{"name": "x", "us": n} for n in range(99_999)], plan)
+    return plan
+
+
+def no_values() -> Tree:
+    """Ops of the right shape, in an order in which every value is wrong."""
+    plan = _plain(large(3000))
+    plan["programs"][0]["round"].reverse()
+    for op in plan["programs"][0]["round"]:
+        op["after"] = []
+    return plan
+
+
+HOSTILE: dict[str, Callable[[], Tree]] = {
+    made.__name__: made
+    for made in (
+        *(endless_evaluations, endless_rounds, many_reaches, endless_microbatches, many_ties),
+        *(strange_tasks, strange_edges, many_streams, many_races, many_ends, many_rings),
+        *(missing_ops, many_stays, many_programs, many_segments, long_names, long_numbers),
+        *(many_devices, many_bounds, no_values),
+    )
+}
