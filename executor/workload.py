@@ -29,7 +29,7 @@ from profiles.codec import read_bytes, sha256
 from profiles.schema import Precision
 from profiles.units import LARGEST
 
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,8 @@ def _checked(ref: str, tasks: object) -> list[Task]:
     for task in tasks:
         if not isinstance(task.name, str) or not _NAME.fullmatch(task.name):
             raise WorkloadError(
-                f"{ref}: task name {task.name!r} may hold only letters, digits, '_' and '-'"
+                f"{ref}: task name {task.name!r} may hold only letters, digits, '_' and '-', "
+                "200 at most"
             )
         if type(task.steps) is not int or not 1 <= task.steps <= LARGEST:
             raise WorkloadError(

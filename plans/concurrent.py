@@ -21,28 +21,47 @@ class _Stretch(NamedTuple):
     writes: bool
 
 
+class _Clash(NamedTuple):
+    """Two programs without a common task that touch the same host bytes, some of which these."""
+
+    programs: tuple[str, str]
+    start: int
+    end: int
+
+
 def shared_bytes(plan: Plan, views: dict[str, View], stays: Stays) -> Iterator[str]:
-    """One line per pair of concurrent segments that conflict; `views` are those of the programs
-    of sound shape, others are passed over."""
+    """One line per segment and program of an earlier segment that may run with it and conflicts;
+    `views` are those of the programs of sound shape, others are passed over."""
     ancestors: list[int] = []
     runs: dict[str, list[int]] = {}
+    bits: dict[str, int] = {}  # the same, as bits of an integer
     for index, segment in enumerate(plan.segments):
         runs.setdefault(segment.program, []).append(index)
-    for one, other, (start, end) in _clashes(views):
+        bits[segment.program] = bits.get(segment.program, 0) | 1 << index
+    for pair in _clashes(views):
         ancestors = ancestors or _ancestors(plan)
-        for first in runs.get(one, []):
-            for second in runs.get(other, []):
-                low, high = min(first, second), max(first, second)
-                if not ancestors[high] >> low & 1 and not stays.exclude(low, high):
+        for one, other in (pair.programs, pair.programs[::-1]):
+            for high in runs.get(one, []):
+                beside = bits.get(other, 0) & ~ancestors[high] & ((1 << high) - 1)
+                low = next((at for at in _ones(beside) if not stays.exclude(at, high)), None)
+                if low is not None:
                     yield (
-                        f"segment {high} ({plan.segments[high].program!r}): may run together with "
-                        f"segment {low} ({plan.segments[low].program!r}), and both touch host "
-                        f"bytes {start}..{end}, one of them writing"
+                        f"segment {high} ({one!r}): may run together with segment {low} "
+                        f"({other!r}), and both touch host bytes {pair.start}..{pair.end}, one of "
+                        "them writing"
                     )
 
 
-def _clashes(views: dict[str, View]) -> Iterator[tuple[str, str, tuple[int, int]]]:
-    """Pairs of programs without a common task that touch the same host bytes, and some of them."""
+def _ones(bits: int) -> Iterator[int]:
+    """The places of the bits that are set."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
+def _clashes(views: dict[str, View]) -> Iterator[_Clash]:
+    """One of every pair of programs that clash."""
     numbers = {name: number for number, name in enumerate(views)}
     trains = {name: view.tasks.keys() for name, view in views.items()}
     found: set[int] = set()  # pairs as one number each: there may be millions
@@ -56,7 +75,7 @@ def _clashes(views: dict[str, View]) -> Iterator[tuple[str, str, tuple[int, int]
             pair = numbers[one] * len(numbers) + numbers[two]
             if pair not in found and trains[one].isdisjoint(trains[two]):
                 found.add(pair)
-                yield one, two, (stretch.start, min(stretch.end, other.end))
+                yield _Clash((one, two), stretch.start, min(stretch.end, other.end))
         active.append(stretch)
 
 

@@ -11,9 +11,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from profiles.schema import (
+    LONGEST_NAME,
     Count,
     Emulation,
     Evaluation,
+    Label,
     Name,
     Numerics,
     Positive,
@@ -43,9 +45,15 @@ Role = Literal[
     "tie",
 ]
 OpId = Annotated[
-    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.(s\d+|batch|norm|x\d+|dx\d+|a\d+)\.[FBUPSXRN]\d+$")
+    str,
+    msgspec.Meta(
+        pattern=r"^[A-Za-z0-9_-]+\.(s\d+|batch|norm|x\d+|dx\d+|a\d+)\.[FBUPSXRN]\d+$",
+        max_length=LONGEST_NAME,
+    ),
 ]
-MoveId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.disk\.[PS]\d+$")]
+MoveId = Annotated[
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.disk\.[PS]\d+$", max_length=LONGEST_NAME)
+]
 Stream = Annotated[str, msgspec.Meta(pattern=r"^(\d+\.(compute|h2d|d2h|p2p)|host\.\d+)$")]
 Space = Annotated[str, msgspec.Meta(pattern=r"^(host|\d+)$")]
 
@@ -79,7 +87,7 @@ def parse_id(op_id: str) -> OpName:
 class Buffer(Struct, frozen=True):
     """A byte range of a device's slab (space "0", "1", ...) or of the host store ("host")."""
 
-    name: str
+    name: Label
     space: Space
     offset: Count
     bytes: Positive
@@ -148,7 +156,7 @@ class Device(Struct, frozen=True):
 
     link_group: devices of one group share one link to the host, in each direction."""
 
-    name: str
+    name: Label
     kind: Literal["cpu", "cuda"]
     budget_bytes: Positive
     threads: Threads
@@ -185,7 +193,7 @@ class Program(Struct, frozen=True):
     evaluates: its rounds are batches of which only the loss is taken; they change nothing.
     """
 
-    name: str
+    name: Label
     memory: Annotated[tuple[Memory, ...], msgspec.Meta(min_length=1)]
     tasks: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1)]
     enter_us: Count
@@ -208,7 +216,7 @@ class Segment(Struct, frozen=True):
     """`rounds` rounds of a program on some devices. Segments that share a device or a task run in
     the order of the list, each beginning when the earlier ones have ended."""
 
-    program: str
+    program: Label
     devices: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
     rounds: Positive
     start_us: Count

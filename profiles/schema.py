@@ -14,7 +14,9 @@ from profiles.units import LARGEST
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Threads = Annotated[int, msgspec.Meta(ge=1, le=1024)]
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+$")]
+LONGEST_NAME = 512
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+$", max_length=200)]
+Label = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
 Precision = Literal["fp32", "bf16-autocast", "fp16-autocast", "bf16"]
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 

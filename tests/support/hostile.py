@@ -100,19 +100,18 @@ def strange_edges() -> Tree:
 
 
 def many_streams() -> Tree:
-    """A device of its own for every batch."""
+    """A device of its own for every copy."""
     plan = tree("resident")
     program = plan["programs"][0]
     rows = [
         (
-            _op(f"a.batch.P{n}", f"{n}.h2d", writes={"batch": f"b{n}"}),
-            {"name": f"b{n}", "space": str(n), "offset": 0, "bytes": 512},
+            _op(f"a.s0.P{n}", f"{n}.h2d", reads={"param": "a.s0.param"}, writes={"param": f"{n}"}),
+            {"name": f"{n}", "space": str(n), "offset": 0, "bytes": 512},
             {"slab_bytes": 9999, "reserve_bytes": 999},
         )
         for n in range(2, 10_000)
     ]
     rows = _cut(rows, plan)
-    plan["tasks"][0] |= {"microbatches": len(rows) + 2, "batch": 2 * len(rows) + 4}
     memory = program["memory"][0]
     program["memory"] = [memory, memory, *(memory for *_, memory in rows)]
     program["round"] += [op for op, *_ in rows]
@@ -168,11 +167,13 @@ def many_stays() -> Tree:
         task["shards"] = [shard | {"first_layer": n, "end_layer": n + 1} for n in range(450)]
         plan["host"]["buffers"] += [
             {"name": f"{task['name']}.s{n}.state", "space": "host", "offset": 0, "bytes": 768}
-            for n in range(450)
+            for n in range(9, 450)
         ]
         plan["segments"] += [plan["segments"][number]] * 1000
-    for n in range(2, 1002):
+    moves += [("a", "S", 0), ("b", "P", 1), ("b", "S", 1), ("a", "P", 2)]
+    for n in range(2, 1001):
         moves += [("a", "S", n), ("b", "P", 1000 + n), ("b", "S", 1000 + n), ("a", "P", n + 1)]
+    moves += [("a", "S", 1001), ("b", "P", 2001)]
     counts: dict[str, int] = {}
     rows = []
     for task, kind, segment in moves:
