@@ -23,6 +23,7 @@ _GENERATOR = threading.Lock()  # whoever touches the default generator during a 
 _LEFT = slice(8, 12)
 _WORDS = slice(24, 24 + 624 * 8)
 _BLOCK = 624
+_SOME = "no plain number"
 _IN_BACKWARD = "draws random numbers in its backward; do not checkpoint inside it"
 
 
@@ -105,8 +106,8 @@ class TaskRng:
     """The state in which each forward of a task begins, for the last two steps.
 
     `draws` are those of one forward of each shard. With one microbatch shards run in the order
-    of the plain loop, so each begins where the one before it ended and `draws` is not needed.
-    `initial` is the state before `first_step`.
+    of the plain loop, so each begins where the one before it ended; `draws` that are known are
+    held against the first step. `initial` is the state before `first_step`.
     """
 
     def __init__(
@@ -119,7 +120,9 @@ class TaskRng:
     ) -> None:
         if microbatches > 1 and None in draws:
             raise ValueError("a shard with an unknown number of draws allows one microbatch only")
+        self._known = draws
         self._draws = [count or 0 for count in draws]
+        self._first_step = first_step
         self._microbatches = microbatches
         self._source = source or CpuSource()
         self._states: dict[tuple[int, int, int], Tensor] = {(first_step, 0, 0): initial}
@@ -153,14 +156,27 @@ class TaskRng:
         """Say in which state the forward ended; DrawError when it is not the expected one."""
         following = self._next(step, microbatch, shard)
         with self._lock:
-            expected = self._states.setdefault(following, end)
+            begin = self._states.get((step, microbatch, shard))
+            expected = self._states.get(following)
+            if expected is None:  # one microbatch
+                expected = self._states[following] = self._judged(step, shard, begin, end)
             if following == (step + 1, 0, 0):
                 self._states = {k: v for k, v in self._states.items() if k[0] >= step}
         if not torch.equal(expected, end):
+            drawn = None if begin is None else self._source.count(begin, end)
             raise DrawError(
-                "draws a varying number of random numbers, so its microbatches cannot be "
-                "reproduced; profile again, or make the layer draw the same number each time"
+                f"draws a varying number of random numbers, {_SOME if drawn is None else drawn} "
+                f"now and {self._draws[shard]} in the plan, so its microbatches cannot be "
+                "reproduced; profile and build again, or make the layer draw the same number each "
+                "time"
             )
+
+    def _judged(self, step: int, shard: int, begin: Tensor | None, end: Tensor) -> Tensor:
+        """Where a forward should end that nothing was prepared for: in the first step as the plan
+        says, if it says anything, and then wherever it does."""
+        if step > self._first_step or begin is None or self._known[shard] is None:
+            return end
+        return self._source.advanced(begin, self._draws[shard])
 
     def _next(self, step: int, microbatch: int, shard: int) -> tuple[int, int, int]:
         if shard + 1 < len(self._draws):
@@ -294,9 +310,10 @@ class Guard:
     def check(self) -> None:
         """DrawError when somebody drew since the guard was made or last complained."""
         with _GENERATOR:
-            untouched = torch.equal(self._source.get(), self._parked)
-        if not untouched:
+            now = self._source.get()
+        if not torch.equal(now, self._parked):
+            drawn = self._source.count(self._parked, now)
             raise DrawError(
-                "it, or something beside it, drew random numbers or set a seed although the plan "
-                "knows of none; profile again"
+                f"it, or something beside it, drew {_SOME if drawn is None else drawn} random "
+                "numbers or set a seed although the plan knows of none; profile again"
             )

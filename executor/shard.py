@@ -144,7 +144,7 @@ class Shard:
                 with self.bare():
                     y = hold(self.run(x, grads=self._forward.aware))
                 layout = y.layout.like(known)
-        layout.write(out, y.tensors)
+        layout.write_boundary(out, y.tensors)
         return Made(layout, tuple(before))
 
     def bare(self) -> AbstractContextManager[object]:
@@ -160,7 +160,7 @@ class Shard:
             packing = self.packing(leaves, saved) if saved is not None else None
             with packing.hooks() if packing else nullcontext():
                 y = hold(self._forward.run(x, leaves))
-        y.layout.write(out, y.tensors)
+        y.layout.write_boundary(out, y.tensors)
         return Made(y.layout, None), Graph(leaves, edges(y), None, packing)
 
     def graph(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
-from executor.errors import WorkloadError
+from executor.errors import MismatchError, WorkloadError
 from executor.flat import Spec, expanded_spec_of, put, spec_of, view
 from profiles.codec import align
 
@@ -78,6 +78,15 @@ class Layout:
         """Copy the tensors into `flat` (uint8)."""
         for spec, offset, tensor in zip(self.specs, self._offsets, tensors, strict=True):
             put(flat, spec, tensor, offset)
+
+    def write_boundary(self, flat: Tensor, tensors: Sequence[Tensor]) -> None:
+        """Copy the tensors into `flat`, which is to hold their gradients too."""
+        if self.boundary_bytes > len(flat):
+            raise MismatchError(
+                f"the boundary behind it has {self.boundary_bytes} bytes, the plan says "
+                f"{len(flat)}; profile and build again"
+            )
+        self.write(flat, tensors)
 
     def read(self, flat: Tensor) -> list[Tensor]:
         """The tensors in `flat` (uint8), with version counters of their own."""

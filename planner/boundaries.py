@@ -12,7 +12,24 @@ from planner.problem import Problem, Want
 from plans.evaluation import due_steps
 from plans.metrics import duration_us
 from plans.schema import Program, Segment
+from profiles.errors import FormatError
 from profiles.schema import Task
+
+MOST_SEGMENTS = 100_000
+"""A plan lists all its segments."""
+
+
+def few_segments(problem: Problem) -> None:
+    """FormatError where evaluations and --segment-steps would cut a plan into too many pieces."""
+    for task in problem.tasks:
+        due = len(due_steps(task.evaluation, problem.done.get(task.name, 0), task.steps))
+        pieces = 2 * due + task.steps // (problem.segment_steps or task.steps)
+        if pieces > MOST_SEGMENTS:
+            raise FormatError(
+                f"{task.name}: {task.steps} steps with {due} evaluations would be cut into about "
+                f"{pieces} segments, a plan has {MOST_SEGMENTS} at most; evaluate less often, or "
+                "give a larger --segment-steps"
+            )
 
 
 def cut(

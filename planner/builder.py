@@ -9,7 +9,7 @@ from planner import disk
 from planner.answers import Answer as Answer
 from planner.answers import Own, as_hydra, searched
 from planner.arrange import arranged, attentive
-from planner.boundaries import cut
+from planner.boundaries import cut, few_segments
 from planner.bounds import named_bounds, task_bounds
 from planner.choice import Choice, extent, pack
 from planner.costs import ShardCost
@@ -39,6 +39,7 @@ def build(
     jobs: processes that search at the same time; they change the plan only where time ends it.
     """
     one_generator(problem)
+    few_segments(problem)
     effort = Effort(time.monotonic() + seconds, seed)
     if policy == "hydra":
         own = as_hydra(problem)

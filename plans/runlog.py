@@ -129,12 +129,11 @@ def load(path: str | Path) -> RunLog:
 
     A last line without its end, of a run that was killed while it wrote, is left out.
     """
-    lines = list(_lines(path))
-    if not lines or not isinstance(lines[0], Header):
-        raise FormatError(f"{path}: line 1: this is not a run log; it begins with a header")
+    header, *lines = _lines(path)
+    assert isinstance(header, Header), "the first line's type was looked at"
     ends = [line for line in lines if isinstance(line, End)]
     return RunLog(
-        header=lines[0],
+        header=header,
         ops=tuple(line for line in lines if isinstance(line, OpRecord)),
         steps=tuple(line for line in lines if isinstance(line, StepRecord)),
         checkpoints=tuple(line for line in lines if isinstance(line, CheckpointRecord)),
@@ -148,8 +147,21 @@ def load(path: str | Path) -> RunLog:
 def _lines(path: str | Path) -> Iterator[Line]:
     decoder = msgspec.json.Decoder(Line)
     *rows, _ = read_bytes(path).split(b"\n")
+    if not rows or _kind(rows[0]) != "header":
+        raise FormatError(
+            f"{path}: line 1: this is not a run log, which begins with a header; give the .jsonl "
+            "file that a run wrote"
+        )
     for number, row in enumerate(rows, 1):
         try:
             yield decoder.decode(row)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise FormatError(f"{path}: line {number}: {error}") from None
+
+
+def _kind(row: bytes) -> object:
+    """The type that a line says it has; None when it is no line of a log."""
+    try:
+        return msgspec.json.decode(row, type=dict[str, object]).get("type")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

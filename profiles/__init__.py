@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from profiles.check import violations
+from profiles.check import findings, violations
 from profiles.codec import decode, pretty, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError
 from profiles.schema import VERSION, Profile
@@ -13,10 +13,10 @@ __all__ = ["FormatError", "Profile", "load", "loads", "save", "sha256", "violati
 def loads(data: bytes, where: str = "profile") -> Profile:
     """A sound profile from bytes; FormatError names the first broken rule and how many more."""
     profile = decode(data, Profile, version=VERSION, where=where)
-    broken = violations(profile)
-    if broken:
-        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-        raise FormatError(f"{where}: {broken[0]}{more}")
+    found = findings(profile)
+    if found.total:
+        more = f" (and {found.total - 1} more)" if found.total > 1 else ""
+        raise FormatError(f"{where}: {found.lines()[0]}{more}")
     return profile
 
 

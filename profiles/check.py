@@ -1,19 +1,27 @@
 """What a profile must satisfy beyond its schema. All violations at once."""
 
+from collections import Counter
 from collections.abc import Iterator
 
+from profiles.findings import Findings
 from profiles.schema import Layer, Profile, Task, Time
 
 
 def violations(profile: Profile) -> list[str]:
-    """Every rule that `profile` breaks, each with the place; empty when it is sound."""
-    found = list(_machine(profile))
-    names = [task.name for task in profile.tasks]
-    found += [
-        f"tasks: name {n!r} is used twice" for n in sorted({n for n in names if names.count(n) > 1})
-    ]
+    """Every rule that `profile` breaks, each with the place, so many of them in words; empty when
+    it is sound."""
+    return findings(profile).lines()
+
+
+def findings(profile: Profile) -> Findings:
+    """Every rule that `profile` breaks."""
+    found = Findings()
+    found.add("machine", _machine(profile))
+    names = Counter(task.name for task in profile.tasks)
+    twice = (f"tasks: name {n!r} is used twice" for n, count in names.items() if count > 1)
+    found.add("names", twice)
     for task in profile.tasks:
-        found += _task(task)
+        found.add("tasks", _task(task))
     return found
 
 

@@ -49,6 +49,11 @@ def decode(data: bytes, kind: type[T], *, version: int, where: str) -> T:
     expected = kind.__name__.lower()
     try:
         head = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FormatError(f"{where}: this is not a {expected} file: {error}") from None
+    except RecursionError:
+        raise FormatError(f"{where}: this is not a {expected} file (nested too deeply)") from None
+    try:
         if head.get("format") != expected:
             raise FormatError(
                 f"{where}: this is not a {expected} file (format is {head.get('format')!r})"
@@ -61,8 +66,6 @@ def decode(data: bytes, kind: type[T], *, version: int, where: str) -> T:
         return msgspec.json.decode(data, type=kind, strict=True)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{where}: {error}") from None
-    except RecursionError:
-        raise FormatError(f"{where}: this is not a {expected} file (nested too deeply)") from None
 
 
 def pretty(value: Any) -> bytes:

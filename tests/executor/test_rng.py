@@ -180,3 +180,12 @@ def test_no_draws_at_all() -> None:
         torch.ones(3).add_(1)
         with pytest.raises(DrawError, match="draws random numbers in its backward"):
             torch.rand(3)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_a_plan_that_says_another_number_is_told_both(microbatches: int) -> None:
+    """In the first forward, and with the remedy."""
+    for planned, drawn in ((7, 5), (0, 5), (7, 0)):
+        rng = TaskRng(seeded(), [planned, 3], microbatches)
+        with pytest.raises(DrawError, match=f"{drawn} now and {planned} in the plan.*profile and"):
+            rng.finish(0, 0, 0, after(rng.state(0, 0, 0), drawn))

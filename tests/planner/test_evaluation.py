@@ -20,6 +20,7 @@ from plans import violations
 from plans.metrics import duration_us
 from plans.schema import Plan
 from profiles import synthetic
+from profiles.errors import FormatError
 from profiles.schema import Evaluation, Task
 
 
@@ -74,6 +75,16 @@ def test_short_segments_and_evaluations_cut_alike() -> None:
     plan = planned(replace(problem, segment_steps=2))
     train, judge = (False, 2), (True, 2)
     assert course(plan, "a") == [train, (False, 1), judge, train, (False, 1), judge]
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "most"), [(10**7, 2, None), (1 << 50, 1 << 49, 3), (1 << 50, 2, None)]
+)
+def test_too_many_segments_are_refused(steps: int, every: int, most: int | None) -> None:
+    """At once and with both numbers, before anything is listed."""
+    problem = replace(asked(chain("a", steps, Evaluation(every, 1))), segment_steps=most)
+    with pytest.raises(FormatError, match=r"^a: .* segments, a plan has 100000 at most; evaluate"):
+        planned(problem)
 
 
 def test_what_was_owed_comes_first() -> None:
