@@ -211,7 +211,12 @@ PLANS: dict[str, tuple[Broken, str]] = {
         lambda good: edited(good, "programs", 0, "round", 0, "id", value="a"),
         "programs[0].round[0].id",
     ),
+    "digits": (
+        lambda good: edited(good, "programs", 0, "round", 0, "id", value=f"a.s{'9' * 5000}.F0"),
+        "length <= 512 - at `$.programs[0].round[0].id`",
+    ),
     "profile": (lambda _: Path("profile.json").read_bytes(), "not a plan file"),
+    "a log": (lambda _: Path("run.jsonl").read_bytes(), "not a plan file"),
 }
 
 
@@ -247,7 +252,6 @@ UNSOUND: dict[str, Broken] = {
     "huge buffer": lambda good: edited(good, "programs", 0, "buffers", 0, "bytes", value=10**15),
     "before the start": lambda good: edited(good, *ROUND, "start_us", value=-(10**30)),
     "op of two lines": lambda good: edited(good, *ROUND, "id", value="a.s0.F0\n"),
-    "digits": lambda good: edited(good, *ROUND, "id", value=f"a.s{'9' * 5000}.F0"),
     "far stream": lambda good: edited(good, *ROUND, "stream", value=f"{'9' * 5000}.h2d"),
     "circle": lambda good: edited(good, *ROUND, "after", value=["a.s0.U0"]),
     "microbatches": lambda good: edited(good, "tasks", 0, "microbatches", value=10**9),
@@ -293,6 +297,27 @@ def test_a_log_that_is_none(file: str) -> None:
     with nothing_written():
         answer = planner_cli("compare", "plan.json", file, "--gantt", "new.png")
     refused(answer, 2, f"{file}: ")
+    assert ("this is not a run log" in answer.err) == Path(file).is_file()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("in_bytes", 256, "512 bytes, the plan says 256; profile and build again"),
+        ("rng_draws", 7, "0 now and 7 in the plan, so its microbatches cannot be reproduced; prof"),
+    ],
+)
+def test_a_wrong_fact_of_the_model(field: str, value: int, text: str) -> None:
+    """What the plan quotes of the model ends the first op that knows better, by the op's name."""
+    plan = json.loads(Path("plan.json").read_text())
+    for shard in plan["tasks"][0]["shards"]:
+        if shard[field] or field == "rng_draws":
+            shard[field] = value
+    Path("wrong.json").write_text(json.dumps(plan))
+    answer = executor_cli("run", "wrong.json", "-o", "new.jsonl")
+    refused(answer, 1, text)
+    assert "a.s0." in answer.err
+    assert "in round 0" in answer.err
 
 
 def test_a_log_of_another_plan() -> None:

@@ -1,5 +1,7 @@
 """The plan file: strict when read, the same when written back, never half written."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -116,6 +118,17 @@ def test_a_plan_cannot_be_changed() -> None:
     """Plans are values: setting a field fails."""
     with pytest.raises(AttributeError, match="immutable"):
         streamed().host.bytes = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("module", ["plans", "profiles"])
+@pytest.mark.parametrize("arguments", [[], ["x"]])
+def test_schemas_are_asked_for_by_name(module: str, arguments: list[str]) -> None:
+    """Without the name of a format, or with another, the command says which there are."""
+    command = [sys.executable, "-m", module, *arguments]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert answer.stderr.startswith(f"usage: python -m {module}")
+    assert "Traceback" not in answer.stderr
 
 
 def test_prove_says_what_is_broken() -> None:
