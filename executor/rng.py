@@ -23,7 +23,7 @@ _GENERATOR = threading.Lock()  # whoever touches the default generator during a 
 _LEFT = slice(8, 12)
 _WORDS = slice(24, 24 + 624 * 8)
 _BLOCK = 624
-_SOME = "no plain number"
+_SOME = "no plain"
 _IN_BACKWARD = "draws random numbers in its backward; do not checkpoint inside it"
 
 
@@ -314,6 +314,7 @@ class Guard:
         if not torch.equal(now, self._parked):
             drawn = self._source.count(self._parked, now)
             raise DrawError(
-                f"it, or something beside it, drew {_SOME if drawn is None else drawn} random "
-                "numbers or set a seed although the plan knows of none; profile again"
+                "it, or something beside it, drew random numbers or set a seed although the plan "
+                f"knows of none: {_SOME if drawn is None else drawn} draws instead of 0; profile "
+                "again"
             )

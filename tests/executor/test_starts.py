@@ -9,6 +9,7 @@ from msgspec import structs
 from support import handmade
 from support.chains import tasks_for
 from support.fit import fit
+from support.retime import foretold
 from support.same import assert_same
 
 import plans
@@ -31,14 +32,7 @@ def waiting(start_us: int, name: str = "fleet") -> tuple[Plan, list[Task]]:
     begin = max(start_us, last.start_us)
     late = structs.replace(last, start_us=begin, end_us=begin + last.end_us - last.start_us)
     owners = [structs.replace(t, start_us=start_us if t.name == "b" else 0) for t in plan.tasks]
-    told, end = plan.prediction, late.end_us
-    gap = (end - told.lower_bound_us) * 1_000_000 // end
-    plan = structs.replace(
-        plan,
-        tasks=tuple(owners),
-        segments=(first, late),
-        prediction=structs.replace(told, makespan_us=end, gap_ppm=gap),
-    )
+    plan = foretold(structs.replace(plan, tasks=tuple(owners), segments=(first, late)))
     plans.prove(plan)
     return plan, tasks
 

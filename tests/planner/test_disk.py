@@ -15,6 +15,7 @@ from support.cli import planner_cli, refused, succeeded
 from support.disk_oracle import disk_harm
 from support.keeping import packed_part
 from support.parts import Part, resident_part
+from support.retime import foretold
 from support.streaming import streamed_part
 
 import profiles
@@ -27,7 +28,6 @@ from planner.traffic import traffic
 from planner.turnover import Tenant, Timed, Turn, turnover
 from plans import Plan
 from plans.check import violations
-from plans.metrics import predict_devices, predict_tasks
 from plans.schema import Host, Segment, parse_id
 from profiles import synthetic
 from profiles.schema import Disk, Rate
@@ -93,12 +93,7 @@ def squeezed(plan: Plan, share: float, rate: int = MB, *, gather: bool = False) 
     room = problem(low + int(share * (high - low)), rate)
     plan = structs.replace(plan, host=structs.replace(plan.host, budget_bytes=room.host_bytes))
     found = disk.housed(room, plan, gather=gather)
-    ends = [entry.end_us for entry in (*found.segments, *(found.disk.moves if found.disk else ()))]
-    told, makespan = plan.prediction, max(ends)
-    gap = (makespan - told.lower_bound_us) * MB // makespan
-    devices, tasks = predict_devices(found), predict_tasks(found)
-    told = structs.replace(told, makespan_us=makespan, gap_ppm=gap, devices=devices, tasks=tasks)
-    return structs.replace(found, prediction=told)
+    return foretold(found)
 
 
 @settings(max_examples=25)

@@ -9,11 +9,11 @@ from support.chains import tasks_for
 from support.fit import fit
 from support.keeping import packed_part, saved_part
 from support.parts import Part, resident_part
+from support.retime import foretold
 from support.streaming import streamed_part
 
 from executor.workload import Task
 from plans.disk import kept_bytes
-from plans.metrics import predict_tasks
 from plans.schema import Buffer, Disk, Move, Plan, parse_id
 from profiles.codec import align
 
@@ -87,14 +87,8 @@ def timed(plan: Plan) -> Plan:
         moves, segments = queue, made
         if before == (moves, segments):
             break
-    makespan = max(entry.end_us for entry in [*segments, *moves])
-    told = plan.prediction
-    gap = (makespan - told.lower_bound_us) * 1_000_000 // makespan
-    plan = replace(plan, segments=tuple(segments))
     disk = replace(plan.disk, moves=tuple(moves)) if plan.disk else None
-    tasks = predict_tasks(plan)
-    told = replace(told, makespan_us=makespan, gap_ppm=gap, tasks=tasks)
-    return replace(plan, disk=disk, prediction=told)
+    return foretold(replace(plan, segments=tuple(segments), disk=disk))
 
 
 def _kind(move: Move) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from msgspec.structs import replace
+from support.retime import foretold
 
 from executor.batches import batch_bytes, batch_of, part
 from executor.device import aligned
@@ -38,7 +39,7 @@ def fit(
     fitted = tuple(_task(old, by_name[old.name]) for old in plan.tasks)
     plan = replace(plan, tasks=fitted)
     needed = _needed(plan)
-    host, spaces = _laid_out(plan.host.buffers, needed)
+    kept, spaces = _laid_out(plan.host.buffers, needed)
     store = spaces["host"]
     programs = []
     slab = 1
@@ -51,12 +52,8 @@ def fit(
     devices = tuple(
         replace(device, budget_bytes=slab + reserve, emulation=emulation) for device in plan.devices
     )
-    return replace(
-        plan,
-        programs=tuple(programs),
-        host=replace(plan.host, buffers=host, bytes=store, budget_bytes=store),
-        devices=devices,
-    )
+    host = replace(plan.host, buffers=kept, bytes=store, budget_bytes=store)
+    return foretold(replace(plan, programs=tuple(programs), host=host, devices=devices))
 
 
 def lasting(plan: Plan, rounds: int) -> Plan:

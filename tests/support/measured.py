@@ -47,10 +47,9 @@ def _tight(program: Program, plan: Plan) -> Program:
     host = {buffer.name: buffer for buffer in plan.host.buffers}
     what = view_of(program, {task.name: task for task in plan.tasks}, host)
     needed = [0] * program.devices
-    for stream in {op.stream for op in what.ops()}:
+    for stream, load in heaviest(what).items():
         kind, number = site(stream)
-        if kind != "host" and (load := heaviest(what, stream)):
-            needed[number] += load.bytes
+        needed[number] += load.bytes if kind != "host" else 0
     pairs = zip(program.memory, needed, strict=True)
     return replace(program, memory=tuple(replace(m, reserve_bytes=n) for m, n in pairs))
 

@@ -15,17 +15,23 @@ def retimed(plan: Plan) -> Plan:
     (cycles) keeps its times."""
     plan = replace(plan, programs=tuple(_program(program) for program in plan.programs))
     segments = _segments(plan)
-    makespan = max(segment.end_us for segment in segments)
-    bound = min(_compute_us(plan), makespan)
-    plan = replace(plan, segments=segments)
+    bound = min(_compute_us(plan), max(segment.end_us for segment in segments))
     prediction = replace(
         plan.prediction,
-        makespan_us=makespan,
         lower_bound_us=bound,
         lower_bound_name="compute",
-        gap_ppm=(makespan - bound) * 1_000_000 // makespan if makespan else 0,
         bounds=(Bound("longest op", min(bound, 1)), Bound("compute", bound)),
     )
+    return foretold(replace(plan, segments=segments, prediction=prediction))
+
+
+def foretold(plan: Plan) -> Plan:
+    """The plan with what follows from its times, and its lower bound, in its prediction."""
+    moves = plan.disk.moves if plan.disk else ()
+    makespan = max(entry.end_us for entry in (*plan.segments, *moves))
+    slack = makespan - plan.prediction.lower_bound_us
+    gap = slack * 1_000_000 // makespan if makespan else 0
+    prediction = replace(plan.prediction, makespan_us=makespan, gap_ppm=gap)
     with suppress(ValueError, IndexError, KeyError):  # mutants from which nothing follows
         devices, tasks = metrics.predict_devices(plan), metrics.predict_tasks(plan)
         prediction = replace(prediction, devices=devices, tasks=tasks)
