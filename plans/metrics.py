@@ -143,15 +143,34 @@ def round_reach(program: Program, rounds: int) -> int:
     return min(rounds, program.round_us // max(1, program.period_us) + 1)
 
 
-def _exposed_us(program: Program, rounds: int) -> list[int]:
+class _Spans(NamedTuple):
+    """When a program's ops run; many programs, of tasks of one shape, have the same."""
+
+    devices: int
+    period_us: int
+    enter: tuple[tuple[str, int, int], ...]  # stream, start and end from the segment's start on
+    round: tuple[tuple[str, int, int], ...]  # those of the first round
+    leave: tuple[tuple[str, int, int], ...]  # those after one round
+
+
+def _spans(program: Program) -> _Spans:
+    first = program.enter_us
+    phases = ((program.enter, 0), (program.round, first), (program.leave, first + program.round_us))
+    return _Spans(
+        program.devices,
+        program.period_us,
+        *(tuple((o.stream, at + o.start_us, at + o.end_us) for o in ops) for ops, at in phases),
+    )
+
+
+def _exposed_us(spans: _Spans, rounds: int) -> list[int]:
     """Exposed copies of so many rounds on each of the program's own devices."""
-    phases = [(program.enter, 0), (program.round, program.enter_us)]
-    phases += [(program.round, program.enter_us + r * program.period_us) for r in range(1, rounds)]
-    leave = program.enter_us + (rounds - 1) * program.period_us + program.round_us
-    phases.append((program.leave, leave))
-    spans = ((o.stream, at + o.start_us, at + o.end_us) for ops, at in phases for o in ops)
-    found = exposed_copy_us(spans)
-    return [found.get(str(device), 0) for device in range(program.devices)]
+    later = [(spans.round, r * spans.period_us) for r in range(rounds)]
+    phases = [(spans.enter, 0), *later, (spans.leave, later[-1][1])]
+    found = exposed_copy_us(
+        (s, at + start, at + end) for ops, at in phases for s, start, end in ops
+    )
+    return [found.get(str(device), 0) for device in range(spans.devices)]
 
 
 def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
@@ -160,13 +179,14 @@ def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
     Beyond the rounds that reach into each other every further one exposes as much."""
     programs = {program.name: program for program in plan.programs}
     computing = {program.name: _compute_us(program) for program in plan.programs}
-    exposed = cache(lambda name, rounds: _exposed_us(programs[name], rounds))
+    exposed = cache(_exposed_us)
+    spans = {program.name: _spans(program) for program in plan.programs}
     totals = [(0, 0, 0)] * len(plan.devices)
     for segment in plan.segments:
         name, program = segment.program, programs[segment.program]
         few = min(segment.rounds, round_reach(program, segment.rounds) + 2)
-        copies, rest = exposed(name, few), segment.rounds - few
-        before = exposed(name, few - 1) if rest else copies
+        copies, rest = exposed(spans[name], few), segment.rounds - few
+        before = exposed(spans[name], few - 1) if rest else copies
         for local, (number, memory) in enumerate(zip(segment.devices, program.memory, strict=True)):
             compute, copied, peak = totals[number]
             totals[number] = (

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
+from support.retime import foretold
 
 from executor.batches import batch_of, part
 from executor.device import aligned
@@ -30,7 +31,7 @@ def measured(plan: Plan, tasks: Sequence[Task]) -> Plan:
     for planned in plan.tasks:
         took |= _task(planned, by_name[planned.name])
     programs = tuple(_tight(_with(program, took), plan) for program in plan.programs)
-    return replace(plan, programs=programs)
+    return foretold(replace(plan, programs=programs))
 
 
 def _with(program: Program, took: Transients) -> Program:
