@@ -233,12 +233,12 @@ class CudaSource:
         words[1] += draws
         return words.view(torch.uint8)
 
-    def count(self, before: Tensor, after: Tensor) -> int | None:
-        """How far the offset moved; None when the seed changed or it went back."""
+    def count(self, before: Tensor, after: Tensor, limit: int = 1 << 62) -> int | None:
+        """How far the offset moved; None when the seed changed or it went back or too far."""
         (seed, start), (later, end) = (
             state.view(torch.int64).tolist() for state in (before, after)
         )
-        return end - start if seed == later and end >= start else None
+        return end - start if seed == later and 0 <= end - start <= limit else None
 
     @property
     def _generator(self) -> torch.Generator:

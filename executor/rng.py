@@ -23,7 +23,6 @@ _GENERATOR = threading.Lock()  # whoever touches the default generator during a 
 _LEFT = slice(8, 12)
 _WORDS = slice(24, 24 + 624 * 8)
 _BLOCK = 624
-_SOME = "no plain"
 _IN_BACKWARD = "draws random numbers in its backward; do not checkpoint inside it"
 
 
@@ -45,8 +44,8 @@ class Source(Protocol):
     def advanced(self, state: Tensor, draws: int) -> Tensor:
         """The state so many draws after `state`."""
 
-    def count(self, before: Tensor, after: Tensor) -> int | None:
-        """Draws between two states; None when they were no plain draws."""
+    def count(self, before: Tensor, after: Tensor, limit: int = ...) -> int | None:
+        """Draws between two states; None when they were no plain draws, or more than `limit`."""
 
 
 class CpuSource:
@@ -66,8 +65,14 @@ class CpuSource:
         advance(generator, draws)
         return generator.get_state()
 
-    def count(self, before: Tensor, after: Tensor) -> int | None:
-        return count_draws(before, after)
+    def count(self, before: Tensor, after: Tensor, limit: int = 1 << 28) -> int | None:
+        return count_draws(before, after, limit)
+
+
+def _told(source: Source, before: Tensor, after: Tensor) -> str:
+    """The draws between two states for messages, which take no more than a moment."""
+    drawn = source.count(before, after, 1 << 22)
+    return "unknown" if drawn is None else str(drawn)
 
 
 def advance(generator: Generator, draws: int) -> None:
@@ -106,8 +111,8 @@ class TaskRng:
     """The state in which each forward of a task begins, for the last two steps.
 
     `draws` are those of one forward of each shard. With one microbatch shards run in the order
-    of the plain loop, so each begins where the one before it ended; `draws` that are known are
-    held against the first step. `initial` is the state before `first_step`.
+    of the plain loop, so each begins where the one before it ended, and of `draws` only those
+    that are 0 are needed. `initial` is the state before `first_step`.
     """
 
     def __init__(
@@ -122,7 +127,6 @@ class TaskRng:
             raise ValueError("a shard with an unknown number of draws allows one microbatch only")
         self._known = draws
         self._draws = [count or 0 for count in draws]
-        self._first_step = first_step
         self._microbatches = microbatches
         self._source = source or CpuSource()
         self._states: dict[tuple[int, int, int], Tensor] = {(first_step, 0, 0): initial}
@@ -158,25 +162,18 @@ class TaskRng:
         with self._lock:
             begin = self._states.get((step, microbatch, shard))
             expected = self._states.get(following)
-            if expected is None:  # one microbatch
-                expected = self._states[following] = self._judged(step, shard, begin, end)
+            if expected is None:  # with one microbatch, where draws may lead anywhere
+                expected = end if begin is None or self._known[shard] != 0 else begin
+                self._states[following] = expected
             if following == (step + 1, 0, 0):
                 self._states = {k: v for k, v in self._states.items() if k[0] >= step}
         if not torch.equal(expected, end):
-            drawn = None if begin is None else self._source.count(begin, end)
+            drawn = "unknown" if begin is None else _told(self._source, begin, end)
             raise DrawError(
-                f"draws a varying number of random numbers, {_SOME if drawn is None else drawn} "
-                f"now and {self._draws[shard]} in the plan, so its microbatches cannot be "
-                "reproduced; profile and build again, or make the layer draw the same number each "
-                "time"
+                f"draws a varying number of random numbers, {drawn} now and {self._draws[shard]} "
+                "in the plan, so its microbatches cannot be reproduced; profile and build again, "
+                "or make the layer draw the same number each time"
             )
-
-    def _judged(self, step: int, shard: int, begin: Tensor | None, end: Tensor) -> Tensor:
-        """Where a forward should end that nothing was prepared for: in the first step as the plan
-        says, if it says anything, and then wherever it does."""
-        if step > self._first_step or begin is None or self._known[shard] is None:
-            return end
-        return self._source.advanced(begin, self._draws[shard])
 
     def _next(self, step: int, microbatch: int, shard: int) -> tuple[int, int, int]:
         if shard + 1 < len(self._draws):
@@ -312,9 +309,8 @@ class Guard:
         with _GENERATOR:
             now = self._source.get()
         if not torch.equal(now, self._parked):
-            drawn = self._source.count(self._parked, now)
+            drawn = _told(self._source, self._parked, now)
             raise DrawError(
                 "it, or something beside it, drew random numbers or set a seed although the plan "
-                f"knows of none: {_SOME if drawn is None else drawn} draws instead of 0; profile "
-                "again"
+                f"knows of none: {drawn} draws instead of 0; profile again"
             )

@@ -47,13 +47,15 @@ def view(program: Program, tasks: dict[str, Task], host: dict[str, Buffer]) -> V
 
 
 def stored(task: Task) -> dict[str, tuple[int, Role]]:
-    """What the host store keeps of a task between segments: buffer name -> shard and role."""
-    roles: tuple[Role, ...] = ("param", "state")
-    return {
-        f"{task.name}.s{number}.{role}": (number, role)
-        for number in range(len(task.shards))
-        for role in roles
-    }
+    """What the host store keeps of a task between segments: buffer name -> shard and role, of
+    values that have bytes."""
+    kept: dict[str, tuple[int, Role]] = {}
+    for number, shard in enumerate(task.shards):
+        if shard.param_bytes:
+            kept[f"{task.name}.s{number}.param"] = number, "param"
+        if shard.state_bytes:
+            kept[f"{task.name}.s{number}.state"] = number, "state"
+    return kept
 
 
 def site(stream: str) -> tuple[str, int]:

@@ -182,10 +182,13 @@ def test_no_draws_at_all() -> None:
             torch.rand(3)
 
 
-@pytest.mark.parametrize("microbatches", [1, 2])
-def test_a_plan_that_says_another_number_is_told_both(microbatches: int) -> None:
-    """In the first forward, and with the remedy."""
-    for planned, drawn in ((7, 5), (0, 5), (7, 0)):
-        rng = TaskRng(seeded(), [planned, 3], microbatches)
-        with pytest.raises(DrawError, match=f"{drawn} now and {planned} in the plan.*profile and"):
-            rng.finish(0, 0, 0, after(rng.state(0, 0, 0), drawn))
+@pytest.mark.parametrize(
+    ("planned", "drawn", "microbatches"), [(7, 5, 2), (0, 5, 2), (7, 0, 2), (0, 5, 1)]
+)
+def test_a_plan_that_says_another_number_is_told_both(
+    planned: int, drawn: int, microbatches: int
+) -> None:
+    """In the first forward, and with the remedy; with one microbatch only none are needed."""
+    rng = TaskRng(seeded(), [planned, 3], microbatches)
+    with pytest.raises(DrawError, match=f"{drawn} now and {planned} in the plan.*profile and"):
+        rng.finish(0, 0, 0, after(rng.state(0, 0, 0), drawn))

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 from msgspec.structs import replace
-from support.retime import foretold
+from support.edits import PHASES, without
+from support.retime import foretold, retimed
 
 from executor.batches import batch_bytes, batch_of, part
 from executor.device import aligned
@@ -18,7 +19,7 @@ from executor.shard import Shard
 from executor.values import Value, detached, hold
 from executor.workload import Task, build
 from plans.capacity import value_bytes
-from plans.schema import Buffer, Memory, Op, Plan, Program, parse_id
+from plans.schema import Buffer, Memory, Op, Plan, Program, Role, parse_id
 from plans.schema import Shard as PlanShard
 from plans.schema import Task as PlanTask
 from profiles.codec import align
@@ -37,7 +38,7 @@ def fit(
     """`plan` with the shards, sizes and draws of `tasks`, and buffers laid out anew."""
     by_name = {task.name: task for task in tasks}
     fitted = tuple(_task(old, by_name[old.name]) for old in plan.tasks)
-    plan = replace(plan, tasks=fitted)
+    plan = _less(replace(plan, tasks=fitted))
     needed = _needed(plan)
     kept, spaces = _laid_out(plan.host.buffers, needed)
     store = spaces["host"]
@@ -138,6 +139,30 @@ def _saved(activations: str, shard: Shard, x: Value, out: torch.Tensor) -> int:
     with MemoryMeter() as meter:
         _, graph = shard.forward_graph(x, out, saved=room)
     return graph.packing.bytes if graph.packing else meter.live_bytes
+
+
+def _less(plan: Plan) -> Plan:
+    """The plan without roles of values of 0 bytes, and without copies of those."""
+    tasks = {task.name: task for task in plan.tasks}
+
+    def filled(op: Op, roles: dict[Role, str]) -> dict[Role, str]:
+        name = parse_id(op.id)
+        return {r: b for r, b in roles.items() if value_bytes(name, r, tasks[name.task])}
+
+    programs = []
+    for program in plan.programs:
+        for phase in PHASES:
+            ops = [
+                replace(op, reads=filled(op, op.reads), writes=filled(op, op.writes))
+                for op in getattr(program, phase)
+            ]
+            for op in [op for op in ops if not op.reads and not op.writes]:
+                ops = without(ops, next(at for at, one in enumerate(ops) if one.id == op.id))
+            program = replace(program, **{phase: tuple(ops)})
+        programs.append(program)
+    if (less := tuple(programs)) == plan.programs:
+        return plan
+    return retimed(replace(plan, programs=less))
 
 
 def _needed(plan: Plan) -> dict[str, int]:
