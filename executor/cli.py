@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m executor", description=__doc__)
+    parser = console.Parser(prog="python -m executor", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_profile(commands.add_parser("profile", help="measure every layer of a workload"))
     _add_run(commands.add_parser("run", help="train what a plan says, as it says"))

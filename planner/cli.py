@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
+    parser = console.Parser(
         prog="python -m planner",
         description="Plan, check, show and compare timetables.",
         epilog=_EPILOG,

@@ -120,10 +120,6 @@ class Problem:
         return self.only.device_bytes
 
     @property
-    def taken_bytes(self) -> int:
-        return self.only.taken_bytes
-
-    @property
     def devices(self) -> int:
         """How many there are, of all kinds."""
         return sum(kind.count for kind in self.kinds)

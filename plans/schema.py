@@ -256,15 +256,6 @@ class Joint(Struct, frozen=True):
     alone_us: Count
 
 
-class Remedy(Struct, frozen=True):
-    """A change that would make rounds of a program faster, and about how long they would be."""
-
-    program: str
-    change: Literal["device-memory", "h2d", "microbatch"]
-    to: Positive
-    period_us: Count
-
-
 class Solver(Struct, frozen=True):
     """How the plan was found; nothing here changes between two builds of the same inputs."""
 
@@ -273,7 +264,6 @@ class Solver(Struct, frozen=True):
     status: Literal["complete", "time-limit"]
     candidates: Count
     joint: tuple[Joint, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
 
 
 class Move(Struct, frozen=True):

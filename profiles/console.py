@@ -7,9 +7,18 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
 
 from profiles.errors import GantryError
 from profiles.units import parse_bytes, parse_rate, parse_us
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line; the usage is what --help is for. So are its commands."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit code 2."""
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
 
 def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:

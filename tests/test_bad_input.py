@@ -535,8 +535,8 @@ def test_a_bad_folder_to_save_in() -> None:
 
 
 def shell(command: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    """A bash command line in which $planner and $executor are the two commands."""
-    programs = {name: f"{sys.executable} -m {name}" for name in ("planner", "executor")}
+    """A bash command line in which $planner, $executor and $plans are commands."""
+    programs = {name: f"{sys.executable} -m {name}" for name in ("planner", "executor", "plans")}
     environment = os.environ | programs | {"PYTHONPATH": str(ROOT)}
     whole = f"set -o pipefail; {command}"
     return subprocess.run(
@@ -577,6 +577,23 @@ def test_a_usage_error_from_the_shell() -> None:
     assert done.returncode == 2
     assert done.stderr == "error: missing.json: cannot be read: No such file or directory\n"
     assert not done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("planner",), "the following arguments are required: COMMAND; see python -m planner"),
+        (("planner", "build", "x.json"), "-o/--output; see python -m planner build --help"),
+        (("planner", "show", "x.json", "--all"), "unrecognized arguments: --all; see"),
+        (("plans",), "required: format; see python -m plans --help"),
+        (("plans", "profile"), "argument format: invalid choice: 'profile'"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line(arguments: tuple[str, ...], text: str) -> None:
+    """What is wrong, and where the usage is told."""
+    done = shell(f"${' '.join(arguments)}")
+    refused(Answer(done.returncode, done.stdout, done.stderr), 2, text)
 
 
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])

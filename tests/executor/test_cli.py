@@ -135,11 +135,16 @@ def test_bad_input(arguments: list[str], text: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["run", "p", "--stall-seconds", "0"]])
-def test_wrong_usage(arguments: list[str]) -> None:
-    """argparse explains itself and leaves with code 2."""
+def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """One line on stderr that says where more is, and exit code 2."""
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 2
+    command = "python -m executor run" if arguments else "python -m executor"
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.endswith(f"; see {command} --help\n")
+    assert err.count("\n") == 1
 
 
 def asleep(folder: Path, *options: str) -> subprocess.Popen[str]:
