@@ -108,10 +108,11 @@ def test_an_unsound_plan_does_not_run(plan: Plan, capsys: pytest.CaptureFixture[
 
 
 def test_a_changed_workload(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
-    """A workload that is not the one profiled is refused with both hashes."""
-    Path("work.py").write_text(Path("work.py").read_text() + "\n# changed\n")
+    """A workload that is not the one profiled is refused with both hashes before it runs."""
+    Path("work.py").write_text(Path("work.py").read_text() + '\nopen("ran", "w").close()\n')
     assert main(["run", "plan.json"]) == 2
     err = capsys.readouterr().err
+    assert not Path("ran").exists()
     assert plan.tasks[0].workload.sha256 in err
     assert plans.sha256(Path("work.py").read_bytes()) in err
 
