@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import BinaryIO, Literal, NamedTuple, TypeVar
 
 import torch
 from tqdm import tqdm
@@ -136,15 +136,23 @@ class Recorder:
             self._said = time.perf_counter()
             print(line(self.progress(), self.now()), file=sys.stderr, flush=True)
 
-    def close(self, error: str, peak_bytes: tuple[int, ...], host_bytes: int) -> int:
+    def close(
+        self,
+        error: str,
+        peak_bytes: tuple[int, ...],
+        host_bytes: int,
+        *,
+        interrupted: bool = False,
+    ) -> int:
         """Write the last line and give the log its name; µs since the run began."""
         try:
             self.drain()
         except RunError:  # a device that failed says so again
             if not error:
                 raise
+        failed: Literal["interrupted", "failed"] = "interrupted" if interrupted else "failed"
         end = End(
-            status="failed" if error else "partial" if self._dropped else "ok",
+            status=failed if error else "partial" if self._dropped else "ok",
             error=error or "; ".join(f"dropped: {told(r)}" for r in self._dropped.values()),
             actual_us=self.now(),
             peak_bytes=peak_bytes,

@@ -14,7 +14,7 @@ from executor import checkpoint, onepass
 from executor.conductor import Conductor
 from executor.device import Device, HostMemory
 from executor.disk import open_files, remove
-from executor.errors import RunError, UsageError
+from executor.errors import InterruptedRun, RunError, UsageError
 from executor.machine import apply, default_source, host_memory, open_devices
 from executor.meter import MemoryMeter
 from executor.moves import Traffic
@@ -125,9 +125,11 @@ def _replay(
         recorder.checkpoint(name, step, checkpoint.path_of(options.resume or Path(), name, step))
     error = replay.execute()
     peaks, slabs = replay.peak_bytes(), replay.slab_bytes()
-    actual_us = recorder.close(error, peaks, store.bytes)
+    actual_us = recorder.close(error, peaks, store.bytes, interrupted=replay.interrupted > 0)
     if options.trace:
         options.trace.end()
+    if replay.interrupted:
+        raise InterruptedRun(error, replay.interrupted)
     if error:
         raise RunError(error)
     losses = {task: [by[step] for step in sorted(by)] for task, by in recorder.losses.items()}

@@ -87,10 +87,11 @@ class StopRecord(Struct, frozen=True, tag="stop", tag_field="type"):
 class End(Struct, frozen=True, kw_only=True, tag="end", tag_field="type"):
     """peak_bytes: per device, slab in use plus the largest transients seen.
 
-    status "partial": some tasks were dropped, all others were trained to their end.
+    status "partial": some tasks were dropped, all others were trained to their end. "interrupted":
+    a signal ended the run.
     """
 
-    status: Literal["ok", "partial", "failed"]
+    status: Literal["ok", "partial", "failed", "interrupted"]
     error: str = ""
     actual_us: Count
     peak_bytes: tuple[Count, ...]
