@@ -275,7 +275,10 @@ class Conductor:
     def _step(self, task: str, step: int, loss: float) -> None:
         """A step's loss is known; called from any thread."""
         self._recorder.step(task, step, loss)
-        if self._options.keep_going and (text := self._losses.trouble(task, step, loss)):
+        text = self._losses.trouble(task, step, loss)
+        if text and not self._options.keep_going:
+            self._recorder.warn(task, f"{text}; --keep-going drops such tasks")
+        elif text:
             plan = self._setup.tasks[task].plan
             op = f"{task}.s{len(plan.shards) - 1}.B{plan.microbatches - 1}"
             self._failed(Failure((task,), text, op, step=step))

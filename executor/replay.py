@@ -38,7 +38,8 @@ class Result:
     optimizer states are in `store`. Per device: peak_bytes, slab and transients with live graphs;
     slab_bytes, the end of the last byte of the slab that an op touched; late_allocations, how often
     torch asked the device for memory after the first rounds of a segment, which should be never.
-    traffic: to the disk and back. val_losses: of each task's evaluations, by the steps done."""
+    traffic: to the disk and back. val_losses: of each task's evaluations, by the steps done.
+    warnings: of tasks that went on although their loss was no number, the first of each."""
 
     losses: dict[str, list[float]]
     ended_us: dict[str, int]
@@ -52,6 +53,7 @@ class Result:
     stopped: dict[str, StopRecord] = field(default_factory=dict)
     traffic: Traffic | None = None
     val_losses: dict[str, dict[int, float]] = field(default_factory=dict)
+    warnings: dict[str, str] = field(default_factory=dict)
 
     def model(self, task: str) -> nn.Module:
         """The trained model, its parameters views of the host store.
@@ -136,7 +138,8 @@ def _replay(
     late = replay.late_allocations()
     sizes = peaks, slabs, store.bytes, late
     ends = replay.dropped, replay.stopped, replay.traffic if plan.disk else None
-    return Result(losses, recorder.ended_us, store, actual_us, *sizes, *ends, recorder.val_losses)
+    notes = recorder.val_losses, recorder.warnings
+    return Result(losses, recorder.ended_us, store, actual_us, *sizes, *ends, *notes)
 
 
 @contextmanager

@@ -19,7 +19,8 @@ _SHOWN = 3  # latest evaluations of a task in the table
 
 def to_json(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str:
     """Times in µs. `planned_end_us` and `ended_us` are when a task's last step was to be done and
-    when its latest one was; `dropped` says in which step and op a task failed, and why."""
+    when its latest one was; `dropped` says in which step and op a task failed, and why; `warning`
+    where the loss of one that went on was no number."""
     content = {
         "tasks": list(_tasks(plan, result)),
         "predicted_us": plan.prediction.makespan_us,
@@ -54,6 +55,7 @@ def _tasks(plan: Plan, result: Result) -> Iterator[dict[str, Any]]:
             ],
             "planned_end_us": planned.get(task.name),
             "ended_us": result.ended_us.get(task.name),
+            "warning": result.warnings.get(task.name),
             "dropped": why,
             "stopped": {"step": stop.step, "rule": stop.rule} if stop else None,
         }
@@ -105,6 +107,7 @@ def table(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str:
         ]
         lines += [f"val_loss: {name} {', '.join(told_of)}"] if told_of else []
     lines += [f"saved: {path}" for path in saved]
+    lines += [f"warning: task {name}: {text}" for name, text in result.warnings.items()]
     lines += [f"dropped: {told(drop)}" for drop in result.dropped.values()]
     lines += [f"stopped: {s.task} after step {s.step} by {s.rule}" for s in result.stopped.values()]
     return "\n".join(lines)
