@@ -241,4 +241,8 @@ def _header(plan: Plan, plan_sha256: str) -> Header:
         devices=tuple(device.name for device in plan.devices),
         emulated=plan.emulated != "",
         software={"torch": str(torch.__version__), "python": sys.version.split()[0]},
+        microbatch={task.name: task.microbatch for task in plan.tasks},
+        earlier_microbatch={
+            task.name: task.earlier_microbatch for task in plan.tasks if task.earlier_microbatch
+        },
     )

@@ -46,6 +46,8 @@ def _tasks(plan: Plan, result: Result) -> Iterator[dict[str, Any]]:
         yield {
             "task": task.name,
             "steps": task.steps,
+            "microbatch": task.microbatch,
+            "earlier_microbatch": task.earlier_microbatch or None,
             "steps_done": _steps_done(task, result),
             "first_loss": _finite(losses[0]) if losses else None,
             "last_loss": _finite(losses[-1]) if losses else None,
@@ -59,6 +61,13 @@ def _tasks(plan: Plan, result: Result) -> Iterator[dict[str, Any]]:
             "dropped": why,
             "stopped": {"step": stop.step, "rule": stop.rule} if stop else None,
         }
+
+
+def _changed(task: Task) -> str:
+    return (
+        f"microbatch: {task.name} has {task.microbatch} and had {task.earlier_microbatch} up to "
+        f"step {task.done}: the last bits are not those of a run that never stopped"
+    )
 
 
 def _steps_done(task: Task, result: Result) -> int:
@@ -107,6 +116,7 @@ def table(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str:
         ]
         lines += [f"val_loss: {name} {', '.join(told_of)}"] if told_of else []
     lines += [f"saved: {path}" for path in saved]
+    lines += [_changed(task) for task in plan.tasks if task.earlier_microbatch]
     lines += [f"warning: task {name}: {text}" for name, text in result.warnings.items()]
     lines += [f"dropped: {told(drop)}" for drop in result.dropped.values()]
     lines += [f"stopped: {s.task} after step {s.step} by {s.rule}" for s in result.stopped.values()]

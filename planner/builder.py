@@ -136,6 +136,7 @@ def _task(problem: Problem, planned: Answer) -> Task:
     # The baseline keeps nothing on a device and updates everything there.
     hydra_mode = Mode("streamed", "device-streamed")
     modes = choice.modes if isinstance(choice, Choice) else (hydra_mode,) * len(choice.shards)
+    before = problem.microbatch.get(costs.task.name, 0)
     return Task(
         name=costs.task.name,
         workload=costs.task.workload,
@@ -147,6 +148,7 @@ def _task(problem: Problem, planned: Answer) -> Task:
         ties=costs.task.ties,
         tie_bytes=choice.tie_bytes if isinstance(choice, Choice) else 0,
         done=problem.done.get(costs.task.name, 0),
+        earlier_microbatch=0 if before == costs.microbatch else before,
         start_us=problem.wants.get(costs.task.name, Want()).start_us,
         precision=costs.task.precision,
         norm_bytes=costs.task.norm_bytes,

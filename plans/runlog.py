@@ -8,7 +8,7 @@ import msgspec
 
 from profiles.codec import read_bytes
 from profiles.errors import FormatError
-from profiles.schema import Count, Sha256, Struct
+from profiles.schema import Count, Positive, Sha256, Struct
 
 VERSION = 1
 
@@ -21,6 +21,8 @@ class Header(Struct, frozen=True, kw_only=True, tag="header", tag_field="type"):
     devices: tuple[str, ...]
     emulated: bool
     software: dict[str, str] = {}
+    microbatch: dict[str, Positive] = {}  # of each task
+    earlier_microbatch: dict[str, Positive] = {}  # of tasks that go on with another than they had
 
 
 class OpRecord(Struct, frozen=True, tag="op", tag_field="type"):

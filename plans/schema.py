@@ -136,6 +136,7 @@ class Task(Struct, frozen=True, kw_only=True):
     ties: tuple[tuple[Count, ...], ...] = ()  # groups of layers that share a parameter
     tie_bytes: Count = 0  # of a microbatch's gradients of what crosses shards; 0: nothing does
     done: Count = 0  # steps that were trained before this plan begins, which `steps` leaves out
+    earlier_microbatch: Count = 0  # of those steps, where it was another: the last bits differ
     start_us: Count = 0  # no segment of the task begins sooner, counted from the run's beginning
     precision: Precision = "fp32"
     norm_bytes: Count = 0  # of all gradients' norms; 0: updates do not wait for them

@@ -92,6 +92,60 @@ def test_training_goes_on_from_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert torch.equal(saved["model"][name], value), name
 
 
+def test_a_task_keeps_its_microbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Going on, whether or not another one would be better; another only where that is let, and
+    then plan, `show`, log and report say so."""
+    monkeypatch.chdir(tmp_path)
+    profile(f"{__file__}:short", "short.json")
+    profile(f"{__file__}:long", "long.json")
+    needs = {size: smallest_budget("long.json", "--microbatch", size) for size in (1, 2)}
+    roomy, tight = max(needs, key=needs.__getitem__), min(needs, key=needs.__getitem__)
+    assert needs[roomy] > needs[tight]
+    for others, own in ((1, 2), (2, 1), (roomy, roomy)):
+        sizes = ("--microbatch", f"kept={own}", "--microbatch", others)
+        succeeded(planner_cli("build", "short.json", "-o", "first.json", *sizes))
+        run = ("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept")
+        succeeded(executor_cli(*run))
+        build = ("build", "long.json", "--from", "first.jsonl", "-o", "rest.json")
+        succeeded(planner_cli(*build))
+        rest = plans.load("rest.json").tasks
+        assert [(t.microbatch, t.earlier_microbatch) for t in rest] == [(own, 0), (others, 0)]
+    room = ("--device-memory", needs[tight])
+    text = f"rough keeps microbatches of {roomy} as they began: --microbatch free lets them change"
+    refused(planner_cli(*build, *room), 3, text)
+    succeeded(planner_cli(*build, *room, "--microbatch", "free"))
+    rest = plans.load("rest.json").tasks
+    changed = {t.name: t.earlier_microbatch for t in rest if t.microbatch != roomy}
+    assert changed
+    assert set(changed.values()) == {roomy}
+    assert all(t.name in changed or not t.earlier_microbatch for t in rest)
+    text = f"microbatches of {roomy} up to step 3"
+    assert succeeded(planner_cli("show", "rest.json")).out.count(text) == len(changed)
+    told = succeeded(executor_cli("run", "rest.json", "-o", "rest.jsonl", "--resume", "kept")).out
+    assert told.count(f"has {tight} and had {roomy} up to step 3: the last bits") == len(changed)
+    header = runlog.load("rest.jsonl").header
+    assert header.earlier_microbatch == changed
+    assert header.microbatch == {t.name: t.microbatch for t in rest}
+
+
+def test_a_log_that_does_not_say_the_microbatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older log is no reason to change it silently: the size has to be given."""
+    monkeypatch.chdir(tmp_path)
+    profile(f"{__file__}:short", "short.json")
+    profile(f"{__file__}:long", "long.json")
+    succeeded(planner_cli("build", "short.json", "-o", "first.json"))
+    succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"))
+    told = Path("first.jsonl").read_text()
+    size = '"microbatch":{"kept":2,"rough":2,"ended":2},'
+    assert size in told
+    Path("first.jsonl").write_text(told.replace(size, ""))
+    build = ("build", "long.json", "--from", "first.jsonl", "-o", "rest.json")
+    refused(planner_cli(*build), 2, "does not say which microbatches task kept had")
+    succeeded(planner_cli(*build, "--microbatch", 2))
+
+
 def slow() -> list[Task]:
     def late(step: int) -> tuple[Tensor, Tensor]:
         time.sleep(0.02)
