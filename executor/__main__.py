@@ -12,7 +12,7 @@ if __name__ == "__main__":
         code = stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
-        code = 1
+        code = 130
     print(end="", flush=True)
     print(end="", file=sys.stderr, flush=True)
     os._exit(code)

@@ -16,7 +16,7 @@ from executor.tracing import Trace
 from plans.schema import Plan
 from profiles import console
 from profiles.codec import check_target, read_bytes
-from profiles.schema import Emulation, Numerics
+from profiles.schema import Emulation, Numerics, Workload
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m executor", description=__doc__)
+    parser = console.Parser(prog="python -m executor", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_profile(commands.add_parser("profile", help="measure every layer of a workload"))
     _add_run(commands.add_parser("run", help="train what a plan says, as it says"))
@@ -261,18 +261,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def load_tasks(plan: Plan) -> list[workload.Task]:
     """The plan's tasks from their workloads, which must be those that the plan was made for."""
-    loaded: dict[str, dict[str, workload.Task]] = {}
+    loaded: dict[Workload, dict[str, workload.Task]] = {}
     for planned in plan.tasks:
-        ref, expected = planned.workload.ref, planned.workload.sha256
-        if ref not in loaded:
-            tasks, digest = workload.load(ref)
-            if digest != expected:
-                raise MismatchError(
-                    f"{ref}: its sha256 is {digest}, the plan was made for {expected}; "
-                    "profile and build again"
-                )
-            loaded[ref] = {task.name: task for task in tasks}
-        if planned.name not in loaded[ref]:
-            names = ", ".join(loaded[ref])
-            raise MismatchError(f"{ref}: has no task {planned.name}, only {names}")
-    return [loaded[planned.workload.ref][planned.name] for planned in plan.tasks]
+        source = planned.workload
+        if source not in loaded:
+            tasks, _ = workload.load(source.ref, source.sha256)
+            loaded[source] = {task.name: task for task in tasks}
+        if planned.name not in loaded[source]:
+            names = ", ".join(loaded[source])
+            raise MismatchError(f"{source.ref}: has no task {planned.name}, only {names}")
+    return [loaded[planned.workload][planned.name] for planned in plan.tasks]

@@ -3,9 +3,11 @@
 With `keep_going` it drops the tasks that fail, and goes on with what is left of the plan.
 """
 
+import signal
 import threading
 import time
 from collections.abc import Sequence
+from types import FrameType
 
 from executor import checkpoint
 from executor.device import Device
@@ -26,10 +28,12 @@ from plans.evaluation import due_of
 from plans.metrics import DISK
 from plans.runlog import DropRecord, StopRecord
 from plans.schema import Plan, parse_id
+from profiles.console import Interrupted, heard
 from profiles.errors import GantryError
 
 _TICK_S = 0.1  # how often the main thread writes the log and looks for a stall
 _GOODBYE_S = 1.0  # how long a failed run waits for its threads to stop
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Conductor:
@@ -66,17 +70,27 @@ class Conductor:
             options.keep_going,
         )
         self.stopped: dict[str, StopRecord] = {}  # by a rule, their states whole
+        self.interrupted = 0  # the signal that ended the run
+        self._signal = 0  # the one that is to end it where states are whole
+        self._ending = False
         self._seen: set[str] = set()
         self._active: dict[int, SegmentRun] = {}
         self._lost: dict[int, SegmentRun] = {}  # stopped, and some op does not return
         self._stall_s = options.stall_seconds or _patience(plan)
 
     def execute(self) -> str:
-        """Run all segments; what went wrong, or nothing."""
+        """Run all segments; what went wrong, or nothing.
+
+        Where checkpoints are kept, the first signal to end lets rounds under way end and keeps
+        what they have trained; a second one ends them, too."""
         try:
-            self._segments()
-        except KeyboardInterrupt:
-            self._halt.fail(f"interrupted in {self._state()}")
+            with heard(_ENDS if self._options.checkpoints else (), self._note):
+                self._segments()
+            if self._ending:
+                self._interrupt(self._signal, self._kept())
+        except KeyboardInterrupt as error:
+            number = error.number if isinstance(error, Interrupted) else signal.SIGINT
+            self._interrupt(number, f"in {self._state()}")
         except Exception as error:
             self._halt.fail(str(error) if isinstance(error, GantryError) else one_line(error))
         finally:
@@ -114,7 +128,9 @@ class Conductor:
     def _segments(self) -> None:
         """Start each segment when those before it on its devices and tasks have ended, and each
         move to or from the disk when it is its turn."""
-        while self._turns.waiting or self._active or self._moves.left:
+        while self._active or self._turns.waiting or (self._moves.left and not self._ending):
+            if self._signal and not self._ending:
+                self._end()
             if not self._move():
                 return
             ready = self._turns.ready(self._recorder.now())
@@ -135,6 +151,30 @@ class Conductor:
                 return
             for index in ended:
                 self._retire(index)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        """A signal to end, in the middle of whatever the main thread does."""
+        if self._signal:
+            raise Interrupted(number)
+        self._signal = number
+
+    def _end(self) -> None:
+        """Begin nothing more, and let what trains end where its state is whole."""
+        self._ending = True
+        self._turns.waiting.clear()
+        self._moves.clear()
+        for segment in self._active.values():
+            segment.finish()
+
+    def _interrupt(self, number: int, text: str) -> None:
+        """End the run for this signal, unless it has failed before."""
+        self.interrupted = 0 if self._halt.failure else number
+        self._halt.fail(f"interrupted {text}")
+
+    def _kept(self) -> str:
+        folder, log = self._options.checkpoints, self._options.log
+        name = signal.Signals(self._signal).name
+        return f"by {name}; to go on, planner build --from {log} and run --resume {folder}"
 
     def _move(self) -> bool:
         """See to the queue of moves; whether the run goes on."""
@@ -193,7 +233,7 @@ class Conductor:
             if segment.stopped or name in self.dropped:
                 continue
             if not evaluates:
-                self._settle(name, first + self._plan.segments[index].rounds)
+                self._settle(name, first + segment.rounds)
             elif self._options.stop:
                 self._stop(name, first, evaluated=True)
         self._moves.settled(index)
@@ -235,7 +275,10 @@ class Conductor:
     def _step(self, task: str, step: int, loss: float) -> None:
         """A step's loss is known; called from any thread."""
         self._recorder.step(task, step, loss)
-        if self._options.keep_going and (text := self._losses.trouble(task, step, loss)):
+        text = self._losses.trouble(task, step, loss)
+        if text and not self._options.keep_going:
+            self._recorder.warn(task, f"{text}; --keep-going drops such tasks")
+        elif text:
             plan = self._setup.tasks[task].plan
             op = f"{task}.s{len(plan.shards) - 1}.B{plan.microbatches - 1}"
             self._failed(Failure((task,), text, op, step=step))

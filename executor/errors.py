@@ -18,7 +18,15 @@ class MismatchError(UsageError):
 
 
 class RunError(GantryError):
-    """Exit code 1: an op failed, stalled, was interrupted or broke a promise of the plan."""
+    """Exit code 1: an op failed, stalled or broke a promise of the plan."""
+
+
+class InterruptedRun(RunError):
+    """A signal ended the run: the exit code that a shell has for it."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + number
 
 
 def one_line(error: BaseException) -> str:

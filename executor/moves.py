@@ -108,6 +108,10 @@ class Moves:
         """The task's state is whole, and none of its segments will begin any more."""
         self._stopped.add(task)
 
+    def clear(self) -> None:
+        """Nothing moves any more but what is under way."""
+        self._left.clear()
+
     def drop(self, task: str) -> None:
         """Nobody needs the task's state any more."""
         self._dropped.add(task)

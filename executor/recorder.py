@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import BinaryIO, Literal, NamedTuple, TypeVar
 
 import torch
 from tqdm import tqdm
@@ -46,14 +46,15 @@ class _Launched(NamedTuple):
 class Recorder:
     """Collects op and step records in `out`, written as `<out>.part` until `close`.
 
-    `out` None keeps no log. Times are µs since the recorder was made. `op` and `step` may be
-    called from any thread, everything else from the main thread only.
+    `out` None keeps no log. Times are µs since the recorder was made. `op`, `step` and `warn` may
+    be called from any thread, everything else from the main thread only.
     """
 
     def __init__(self, plan: Plan, plan_sha256: str, out: Path | None) -> None:
         self.losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.val_losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.ended_us: dict[str, int] = {}  # when a task's latest step was complete
+        self.warnings: dict[str, str] = {}  # of each task, the first
         self.latest: dict[int, float] = {}  # when a segment's latest op ended, perf_counter()
         self._dropped: dict[str, DropRecord] = {}
         self._plan = plan
@@ -91,6 +92,11 @@ class Recorder:
         self.ended_us[task] = self.now()
         self.losses[task][step] = loss  # last: who sees a loss finds its time
         self._steps.append(StepRecord(task, step, value, self.ended_us[task]))
+
+    def warn(self, task: str, text: str) -> None:
+        """Say at once what is wrong with a task that goes on; once for each."""
+        if self.warnings.setdefault(task, text) is text:
+            tqdm.write(f"warning: task {task}: {text}", file=sys.stderr)
 
     def evaluation(self, task: str, step: int, loss: float) -> None:
         """Note the loss of an evaluation after so many steps."""
@@ -136,15 +142,23 @@ class Recorder:
             self._said = time.perf_counter()
             print(line(self.progress(), self.now()), file=sys.stderr, flush=True)
 
-    def close(self, error: str, peak_bytes: tuple[int, ...], host_bytes: int) -> int:
+    def close(
+        self,
+        error: str,
+        peak_bytes: tuple[int, ...],
+        host_bytes: int,
+        *,
+        interrupted: bool = False,
+    ) -> int:
         """Write the last line and give the log its name; µs since the run began."""
         try:
             self.drain()
         except RunError:  # a device that failed says so again
             if not error:
                 raise
+        failed: Literal["interrupted", "failed"] = "interrupted" if interrupted else "failed"
         end = End(
-            status="failed" if error else "partial" if self._dropped else "ok",
+            status=failed if error else "partial" if self._dropped else "ok",
             error=error or "; ".join(f"dropped: {told(r)}" for r in self._dropped.values()),
             actual_us=self.now(),
             peak_bytes=peak_bytes,
@@ -227,4 +241,8 @@ def _header(plan: Plan, plan_sha256: str) -> Header:
         devices=tuple(device.name for device in plan.devices),
         emulated=plan.emulated != "",
         software={"torch": str(torch.__version__), "python": sys.version.split()[0]},
+        microbatch={task.name: task.microbatch for task in plan.tasks},
+        earlier_microbatch={
+            task.name: task.earlier_microbatch for task in plan.tasks if task.earlier_microbatch
+        },
     )

@@ -14,7 +14,7 @@ from executor import checkpoint, onepass
 from executor.conductor import Conductor
 from executor.device import Device, HostMemory
 from executor.disk import open_files, remove
-from executor.errors import RunError, UsageError
+from executor.errors import InterruptedRun, RunError, UsageError
 from executor.machine import apply, default_source, host_memory, open_devices
 from executor.meter import MemoryMeter
 from executor.moves import Traffic
@@ -38,7 +38,8 @@ class Result:
     optimizer states are in `store`. Per device: peak_bytes, slab and transients with live graphs;
     slab_bytes, the end of the last byte of the slab that an op touched; late_allocations, how often
     torch asked the device for memory after the first rounds of a segment, which should be never.
-    traffic: to the disk and back. val_losses: of each task's evaluations, by the steps done."""
+    traffic: to the disk and back. val_losses: of each task's evaluations, by the steps done.
+    warnings: of tasks that went on although their loss was no number, the first of each."""
 
     losses: dict[str, list[float]]
     ended_us: dict[str, int]
@@ -52,6 +53,7 @@ class Result:
     stopped: dict[str, StopRecord] = field(default_factory=dict)
     traffic: Traffic | None = None
     val_losses: dict[str, dict[int, float]] = field(default_factory=dict)
+    warnings: dict[str, str] = field(default_factory=dict)
 
     def model(self, task: str) -> nn.Module:
         """The trained model, its parameters views of the host store.
@@ -125,16 +127,19 @@ def _replay(
         recorder.checkpoint(name, step, checkpoint.path_of(options.resume or Path(), name, step))
     error = replay.execute()
     peaks, slabs = replay.peak_bytes(), replay.slab_bytes()
-    actual_us = recorder.close(error, peaks, store.bytes)
+    actual_us = recorder.close(error, peaks, store.bytes, interrupted=replay.interrupted > 0)
     if options.trace:
         options.trace.end()
+    if replay.interrupted:
+        raise InterruptedRun(error, replay.interrupted)
     if error:
         raise RunError(error)
     losses = {task: [by[step] for step in sorted(by)] for task, by in recorder.losses.items()}
     late = replay.late_allocations()
     sizes = peaks, slabs, store.bytes, late
     ends = replay.dropped, replay.stopped, replay.traffic if plan.disk else None
-    return Result(losses, recorder.ended_us, store, actual_us, *sizes, *ends, recorder.val_losses)
+    notes = recorder.val_losses, recorder.warnings
+    return Result(losses, recorder.ended_us, store, actual_us, *sizes, *ends, *notes)
 
 
 @contextmanager

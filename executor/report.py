@@ -19,7 +19,8 @@ _SHOWN = 3  # latest evaluations of a task in the table
 
 def to_json(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str:
     """Times in µs. `planned_end_us` and `ended_us` are when a task's last step was to be done and
-    when its latest one was; `dropped` says in which step and op a task failed, and why."""
+    when its latest one was; `dropped` says in which step and op a task failed, and why; `warning`
+    where the loss of one that went on was no number."""
     content = {
         "tasks": list(_tasks(plan, result)),
         "predicted_us": plan.prediction.makespan_us,
@@ -45,6 +46,8 @@ def _tasks(plan: Plan, result: Result) -> Iterator[dict[str, Any]]:
         yield {
             "task": task.name,
             "steps": task.steps,
+            "microbatch": task.microbatch,
+            "earlier_microbatch": task.earlier_microbatch or None,
             "steps_done": _steps_done(task, result),
             "first_loss": _finite(losses[0]) if losses else None,
             "last_loss": _finite(losses[-1]) if losses else None,
@@ -54,9 +57,17 @@ def _tasks(plan: Plan, result: Result) -> Iterator[dict[str, Any]]:
             ],
             "planned_end_us": planned.get(task.name),
             "ended_us": result.ended_us.get(task.name),
+            "warning": result.warnings.get(task.name),
             "dropped": why,
             "stopped": {"step": stop.step, "rule": stop.rule} if stop else None,
         }
+
+
+def _changed(task: Task) -> str:
+    return (
+        f"microbatch: {task.name} has {task.microbatch} and had {task.earlier_microbatch} up to "
+        f"step {task.done}: the last bits are not those of a run that never stopped"
+    )
 
 
 def _steps_done(task: Task, result: Result) -> int:
@@ -105,6 +116,8 @@ def table(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str:
         ]
         lines += [f"val_loss: {name} {', '.join(told_of)}"] if told_of else []
     lines += [f"saved: {path}" for path in saved]
+    lines += [_changed(task) for task in plan.tasks if task.earlier_microbatch]
+    lines += [f"warning: task {name}: {text}" for name, text in result.warnings.items()]
     lines += [f"dropped: {told(drop)}" for drop in result.dropped.values()]
     lines += [f"stopped: {s.task} after step {s.step} by {s.rule}" for s in result.stopped.values()]
     return "\n".join(lines)

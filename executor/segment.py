@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from typing import cast
@@ -16,6 +16,7 @@ from executor.device import Mark, QueueKind, until
 from executor.drops import Failure
 from executor.errors import one_line
 from executor.jobs import PHASES, Job, device_of, exclusive_on, jobs_of
+from executor.laps import Laps
 from executor.live import LiveTask, Place
 from executor.ops import Work, resolve
 from executor.pace import wait_until
@@ -78,6 +79,7 @@ class SegmentRun:
             (evaluation or task).batches.start()  # data is prepared while all else is made
         self._halt = Halt(setup.halt)
         self._rounds = {"enter": 1, "round": segment.rounds, "leave": 1}
+        self._laps = {phase: Laps(count) for phase, count in self._rounds.items()}
         phases = {"enter": program.enter, "round": program.round, "leave": program.leave}
         names = sorted({op.stream for ops in phases.values() for op in ops})
         self._streams = {n: self._stream(n, 4 * len(program.round) + 1) for n in names}
@@ -102,9 +104,20 @@ class SegmentRun:
         """Whether it ends, or has ended, before its time."""
         return self._halt.stopped
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds it makes."""
+        return self._laps["round"].count
+
     def stop(self) -> None:
         """Let every stream stop before its next op."""
         self._halt.stop()
+
+    def finish(self) -> None:
+        """End where states are whole: behind the rounds that have begun, by way of `leave`."""
+        if self._evaluates:
+            self.stop()
+        self._laps["round"].end()
 
     def forget(self) -> None:
         """The segment has ended. What it leaves behind when it was stopped would count as memory
@@ -191,7 +204,9 @@ class SegmentRun:
         try:
             stream.queue.enter()
             for phase in PHASES:
-                self._replay(stream, self._jobs[name][phase], self._rounds[phase])
+                jobs, laps = self._jobs[name][phase], self._laps[phase]
+                self._replay(stream, jobs, laps.each() if jobs else ())
+                stream.skip(len(jobs) * (self._rounds[phase] - laps.count))
                 for other, peer in self._streams.items():
                     self._wait(stream, peer, self._ends[other][phase])
             until(stream.queue.mark(), self._halt.check)
@@ -217,13 +232,13 @@ class SegmentRun:
         with suppress(Stopped, Exception):
             until(stream.queue.mark(), self._setup.halt.check)
 
-    def _replay(self, stream: Stream, jobs: Sequence[Job], rounds: int) -> None:
+    def _replay(self, stream: Stream, jobs: Sequence[Job], rounds: Iterable[int]) -> None:
         """The steady state: wait for the tickets, launch the op, mark its end, count it."""
         setup, queue, halt = self._setup, stream.queue, self._halt
         delay = _delays(setup.jitter, stream.name)
         ends: deque[Mark] = deque()
         place = _computes(jobs)
-        for round_index in range(rounds):
+        for round_index in rounds:
             if place and round_index == WARM:
                 place.warmed_up()
             for work, tickets, least_us, exclusive in jobs:

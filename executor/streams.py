@@ -94,6 +94,14 @@ class Stream:
             self._done += 1
             self._changed.notify_all()
 
+    def skip(self, count: int) -> None:
+        """So many ops will not be; who waits for one of them waits for the latest that was."""
+        if count:
+            with self._changed:
+                self._marks = [self._marks[(self._done - 1) % len(self._marks)]] * len(self._marks)
+                self._done += count
+                self._changed.notify_all()
+
     def wait(self, count: int) -> Mark | None:
         """The mark behind op `count` (from 1) once that is launched; None for no op at all.
 

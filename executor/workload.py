@@ -22,7 +22,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from executor.errors import WorkloadError, one_line
+from executor.errors import MismatchError, WorkloadError, one_line
 from executor.recipe import Recipe, recipe_of
 from executor.rng import CpuSource, Source
 from profiles.codec import read_bytes, sha256
@@ -84,22 +84,25 @@ class Task:
             raise WorkloadError(f"task {self.name}: {error}") from error.__cause__
 
 
-def load(ref: str) -> tuple[list[Task], str]:
+def load(ref: str, expected: str = "") -> tuple[list[Task], str]:
     """The tasks of `file.py:function` or `package.module:function`, and the source's sha256.
 
     The function is called without arguments. `hf:name` is a model of Hugging Face, see
-    executor/huggingface.py. WorkloadError says in one line what is wrong.
+    executor/huggingface.py. WorkloadError says in one line what is wrong. With an `expected` sha256
+    nothing of another source runs: MismatchError.
     """
     if ref.startswith("hf:"):
         from executor import huggingface  # imports this module
 
         tasks, digest = huggingface.load(ref)
+        _compare(ref, digest, expected)
         return _checked(ref, tasks), digest
     where, colon, name = ref.rpartition(":")
     if not colon or not where or not name.isidentifier():
         raise WorkloadError(f"{ref}: a workload is file.py:function or package.module:function")
     source = _source(ref, where)
     digest = sha256(read_bytes(source))
+    _compare(ref, digest, expected)
     function = getattr(_module(ref, where, source), name, None)
     if not callable(function):
         raise WorkloadError(f"{ref}: {source} has no function {name!r}")
@@ -108,6 +111,14 @@ def load(ref: str) -> tuple[list[Task], str]:
     except Exception as error:
         raise WorkloadError(f"{ref}: {name}() raised {one_line(error)}") from error
     return _checked(ref, tasks), digest
+
+
+def _compare(ref: str, digest: str, expected: str) -> None:
+    if expected and digest != expected:
+        raise MismatchError(
+            f"{ref}: its sha256 is {digest}, the plan was made for {expected}; "
+            "profile and build again"
+        )
 
 
 def _source(ref: str, where: str) -> Path:

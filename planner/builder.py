@@ -13,15 +13,12 @@ from planner.boundaries import cut, few_segments
 from planner.bounds import named_bounds, task_bounds
 from planner.choice import Choice, extent, pack
 from planner.costs import ShardCost
-from planner.diagnosis import LARGE_GAP_PPM
 from planner.modes import Mode
 from planner.pairs import Together
 from planner.problem import Effort, Policy, Problem, Want
-from planner.remedies import remedies
 from planner.schedule import configured, in_time
 from planner.several import one_generator
 from plans import metrics, prove
-from plans.metrics import duration_us
 from plans.schema import Bound, Device, Host, Plan, Prediction, Segment, Shard, Solver, Task
 
 
@@ -62,23 +59,7 @@ def build(
     plan = structs.replace(plan, prediction=configured(problem, plan, made.programs, effort))
     in_time(problem, plan)
     prove(plan)
-    return _advised(problem, plan, made.answers, effort) if policy == "gantry" else plan
-
-
-def _advised(problem: Problem, plan: Plan, planned: Sequence[Answer], effort: Effort) -> Plan:
-    """With what would make the longest program faster, where the gap is large."""
-    if plan.prediction.gap_ppm < LARGE_GAP_PPM:
-        return plan
-    answer = max(planned, key=lambda p: duration_us(p.program, p.choice.costs.task.steps))
-    if not isinstance(answer.choice, Choice):
-        return plan
-    task = answer.choice.costs.task
-    advice = tuple(
-        remedies(
-            problem.on(problem.kinds[answer.kind]), task, answer.choice, answer.program, effort
-        )
-    )
-    return structs.replace(plan, solver=structs.replace(plan.solver, remedies=advice))
+    return plan
 
 
 def _stores(own: Own) -> disk.Stores:
@@ -156,6 +137,7 @@ def _task(problem: Problem, planned: Answer) -> Task:
     # The baseline keeps nothing on a device and updates everything there.
     hydra_mode = Mode("streamed", "device-streamed")
     modes = choice.modes if isinstance(choice, Choice) else (hydra_mode,) * len(choice.shards)
+    before = problem.microbatch.get(costs.task.name, 0)
     return Task(
         name=costs.task.name,
         workload=costs.task.workload,
@@ -167,6 +149,7 @@ def _task(problem: Problem, planned: Answer) -> Task:
         ties=costs.task.ties,
         tie_bytes=choice.tie_bytes if isinstance(choice, Choice) else 0,
         done=problem.done.get(costs.task.name, 0),
+        earlier_microbatch=0 if before == costs.microbatch else before,
         start_us=problem.wants.get(costs.task.name, Want()).start_us,
         precision=costs.task.precision,
         norm_bytes=costs.task.norm_bytes,

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
+    parser = console.Parser(
         prog="python -m planner",
         description="Plan, check, show and compare timetables.",
         epilog=_EPILOG,
@@ -84,6 +84,16 @@ def _add_build(names: Any) -> None:
         "--from", dest="after", action="append", default=[], metavar="LOG", help=msg
     )
     _add_setting(parser)
+    msg = "size of all tasks' microbatches, or of one's (default: the best one; of a task that "
+    msg += "goes on --from LOG, the one it had, unless they are free); repeat it for other tasks"
+    parser.add_argument(
+        "--microbatch",
+        type=_microbatch,
+        action="append",
+        default=[],
+        metavar="N|TASK=N|free",
+        help=msg,
+    )
     _add_wants(parser)
     msg = "gantry; or to compare with: hydra, or gantry's programs in a greedy order (longest "
     msg += "remaining time first, longest task first, random)"
@@ -110,6 +120,12 @@ def _groups(text: str) -> sharing.Groups:
 def _space(text: str) -> int:
     """A size, or 0."""
     return 0 if text.strip() == "0" else console.size(text)
+
+
+def _microbatch(text: str) -> tuple[str, int]:
+    """A task, or "" for all, and its size, or 0 for any."""
+    task, _, size = text.rpartition("=")
+    return task, 0 if size == "free" else console.whole(1, 1 << 28)(size)
 
 
 def _add_wants(parser: argparse.ArgumentParser) -> None:

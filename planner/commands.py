@@ -14,13 +14,13 @@ from msgspec import structs
 
 import plans
 import profiles
-from planner import corrections, curves, moment_words, moments, rest, sharing, zoom
+from planner import corrections, curves, microbatches, moment_words, moments, rest, sharing, zoom
 from planner.builder import build
 from planner.compare import compare, table, to_json
 from planner.errors import Infeasible, NoPlanFound
 from planner.estimate import Spec, estimate
 from planner.estimate import describe as describe_profile
-from planner.overrides import override
+from planner.overrides import only_microbatches, override
 from planner.problem import Problem, Want
 from planner.residuals import residuals
 from planner.several import across
@@ -59,21 +59,24 @@ def build_plan(options: argparse.Namespace) -> int:
     """Make, prove and write a plan."""
     check_target(options.output, *options.profile, *options.corrections, *options.after)
     data = [read_bytes(path) for path in options.profile]
-    inputs, done, problem = _asked(data, options)
+    inputs, kept, problem = _asked(data, options)
     problem = replace(_wanted(problem, options), segment_steps=options.segment_steps)
-    problem = replace(problem, disk=_disk(problem.disk, options.disk_space), done=done)
+    problem = replace(problem, disk=_disk(problem.disk, options.disk_space))
     if options.link_groups:
         problem = sharing.shared(problem, options.link_groups)
     begun = time.monotonic()
     print(f"planning {len(problem.tasks)} task(s) on {problem.devices} device(s)", file=sys.stderr)
-    plan = build(
-        problem,
-        profile_sha256=sha256(data[0]),
-        policy=options.policy,
-        seconds=options.time_limit,
-        seed=options.seed,
-        jobs=options.jobs,
-    )
+    try:
+        plan = build(
+            problem,
+            profile_sha256=sha256(data[0]),
+            policy=options.policy,
+            seconds=options.time_limit,
+            seed=options.seed,
+            jobs=options.jobs,
+        )
+    except Infeasible as error:
+        raise microbatches.too_small(error, kept) from None
     asked = {way: f"{rate} bytes/s" for way in ("h2d", "d2h") if (rate := vars(options)[way])}
     asked |= _wishes(options)
     plan = structs.replace(plan, inputs=plan.inputs | inputs, provenance=plan.provenance | asked)
@@ -90,8 +93,8 @@ def build_plan(options: argparse.Namespace) -> int:
 def _asked(
     data: Sequence[bytes], options: argparse.Namespace
 ) -> tuple[dict[str, str], dict[str, int], Problem]:
-    """What else than the first profile the plan is built from, by role; the steps that earlier
-    runs have done; and the tasks on the devices that the options name."""
+    """What else than the first profile the plan is built from, by role; the microbatches that
+    tasks of earlier runs keep; and the tasks on the devices that the options name."""
     names, counts = options.profile, options.devices
     if len(counts) != len(names):
         raise FormatError(
@@ -110,13 +113,19 @@ def _asked(
             "--corrections are of one kind of devices and cannot be told apart by profile; leave "
             "them out, or plan with one profile"
         )
-    asked, done = [], dict[str, int]()
+    asked, logs = [], [runlog.load(run) for run in options.after]
+    done, before, kept = dict[str, int](), dict[str, int](), dict[str, int]()
     for path, content in zip(names, data, strict=True):
         profile = profiles.loads(content, path)
         profile = override(profile, h2d=options.h2d, d2h=options.d2h)
         profile, inputs = corrections.chain(profile, sha256(content), options.corrections)
-        profile, done = _left(profile, options.after)
-        asked.append(profile)
+        if logs:
+            profile, done = rest.after(profile, logs, options.after[-1])
+            before = microbatches.begun(logs, done, options.after[-1], options.microbatch)
+            kept = microbatches.kept(before, options.microbatch)
+            microbatches.measured(profile, kept, path)
+        wanted = microbatches.wanted([task.name for task in profile.tasks], options.microbatch)
+        asked.append(only_microbatches(profile, kept | wanted))
     inputs |= {f"profile-{n}": sha256(content) for n, content in enumerate(data) if n}
     problem = across(
         asked,
@@ -125,7 +134,7 @@ def _asked(
         device_bytes=sizes * len(names) if len(sizes) == 1 else sizes,
         host_bytes=options.host_memory,
     )
-    return inputs, done, problem
+    return inputs, kept, replace(problem, done=done, microbatch=before)
 
 
 def _count(number: int, what: str, *, verb: bool = False) -> str:
@@ -143,13 +152,6 @@ def _disk(profiled: Disk | None, space: int | None) -> Disk | None:
             "--disk-space: the profile does not say how fast the disk is; profile with --disk DIR"
         )
     return structs.replace(profiled, usable_bytes=space)
-
-
-def _left(profile: profiles.Profile, runs: list[str]) -> tuple[profiles.Profile, dict[str, int]]:
-    """What the runs with these logs left to do; the whole profile without any."""
-    if not runs:
-        return profile, {}
-    return rest.after(profile, [runlog.load(run) for run in runs], runs[-1])
 
 
 def _wanted(problem: Problem, options: argparse.Namespace) -> Problem:

@@ -1,11 +1,11 @@
 """What keeps a plan from its bound, in words: what compute waits for and where, what it does twice,
-what would help, and what two tasks gain together."""
+and what two tasks gain together."""
 
 from collections.abc import Iterator
 
 from planner.stalls import stalls
-from plans.schema import Plan, Program, Remedy, Task, parse_id
-from profiles.units import show_bytes, show_us
+from plans.schema import Plan, Program, Task, parse_id
+from profiles.units import show_us
 
 LARGE_GAP_PPM = 50_000
 
@@ -17,6 +17,10 @@ _CAUSES = {
     "memory": "memory that is still in use",
 }
 _MOST = 4  # waits told per program
+_SWEEP = (
+    "  python -m planner sweep PROFILE --device-memory SIZES [--h2d RATES] plans with more memory "
+    "or faster links"
+)
 
 
 def diagnosis(plan: Plan) -> list[str]:
@@ -31,8 +35,7 @@ def diagnosis(plan: Plan) -> list[str]:
     tasks = {task.name: task for task in plan.tasks}
     for program in (program for program in plan.programs if not program.evaluates):
         lines += [f"  {program.name}: {line}" for line in _program(program, tasks)]
-    lines += [_remedy(remedy) for remedy in plan.solver.remedies]
-    return lines
+    return [*lines, _SWEEP]
 
 
 def _program(program: Program, tasks: dict[str, Task]) -> Iterator[str]:
@@ -56,12 +59,3 @@ def _recomputed(op_id: str, tasks: dict[str, Task]) -> bool:
     if name.kind != "F" or name.task not in tasks:
         return False
     return tasks[name.task].shards[name.number].activations == "recompute"
-
-
-def _remedy(remedy: Remedy) -> str:
-    change = {
-        "device-memory": f"--device-memory {show_bytes(remedy.to)}",
-        "h2d": f"a link of {show_bytes(remedy.to)}/s",
-        "microbatch": f"microbatches of {remedy.to}",
-    }[remedy.change]
-    return f"  {remedy.program}: with {change} a round would take about {show_us(remedy.period_us)}"

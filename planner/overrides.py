@@ -1,5 +1,7 @@
 """What if: a profile with other link rates, or with only some of its microbatch sizes."""
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from profiles.errors import FormatError
@@ -57,7 +59,16 @@ def _scaled(bytes_per_s: int, factor: tuple[int, int] | None) -> int:
 
 def only_microbatch(profile: Profile, size: int) -> Profile:
     """The profile as if only this microbatch size had been measured; FormatError if it was not."""
-    return replace(profile, tasks=tuple(_only(task, size) for task in profile.tasks))
+    return only_microbatches(profile, {task.name: size for task in profile.tasks})
+
+
+def only_microbatches(profile: Profile, sizes: Mapping[str, int]) -> Profile:
+    """The profile as if of these tasks only one microbatch size had been measured each; FormatError
+    if it was not."""
+    tasks = (
+        _only(task, sizes[task.name]) if task.name in sizes else task for task in profile.tasks
+    )
+    return replace(profile, tasks=tuple(tasks))
 
 
 def _only(task: Task, size: int) -> Task:

@@ -66,7 +66,7 @@ class Problem:
     wants: of tasks that are to begin or end at some time, by name. segment_steps: most rounds of a
     segment, None for as many as there are. link_groups: devices that share a link, if any do.
     disk: where tasks wait that the host has no room for, if anywhere. done: steps of tasks that
-    were trained before, by name.
+    were trained before, by name. microbatch: the size of theirs then.
     """
 
     kinds: tuple[Kind, ...]
@@ -79,6 +79,7 @@ class Problem:
     link_groups: tuple[tuple[int, ...], ...] = ()
     disk: Disk | None = None
     done: Mapping[str, int] = field(default_factory=dict)
+    microbatch: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -118,10 +119,6 @@ class Problem:
     @property
     def device_bytes(self) -> int:
         return self.only.device_bytes
-
-    @property
-    def taken_bytes(self) -> int:
-        return self.only.taken_bytes
 
     @property
     def devices(self) -> int:

@@ -121,6 +121,8 @@ def _numbers(task: Task) -> str:
     """What is not plain about how and when a task computes."""
     precision = f", {task.precision}" if task.precision != "fp32" else ""
     norms = ", updates wait for all norms" if task.norm_bytes else ""
+    if task.earlier_microbatch:
+        norms += f", microbatches of {task.earlier_microbatch} up to step {task.done}"
     return precision + norms + (f", not before {show_us(task.start_us)}" if task.start_us else "")
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from profiles.codec import read_bytes
 from profiles.errors import FormatError
-from profiles.schema import Count, Sha256, Struct
+from profiles.schema import Count, Positive, Sha256, Struct
 
 VERSION = 1
 
@@ -21,6 +21,8 @@ class Header(Struct, frozen=True, kw_only=True, tag="header", tag_field="type"):
     devices: tuple[str, ...]
     emulated: bool
     software: dict[str, str] = {}
+    microbatch: dict[str, Positive] = {}  # of each task
+    earlier_microbatch: dict[str, Positive] = {}  # of tasks that go on with another than they had
 
 
 class OpRecord(Struct, frozen=True, tag="op", tag_field="type"):
@@ -87,10 +89,11 @@ class StopRecord(Struct, frozen=True, tag="stop", tag_field="type"):
 class End(Struct, frozen=True, kw_only=True, tag="end", tag_field="type"):
     """peak_bytes: per device, slab in use plus the largest transients seen.
 
-    status "partial": some tasks were dropped, all others were trained to their end.
+    status "partial": some tasks were dropped, all others were trained to their end. "interrupted":
+    a signal ended the run.
     """
 
-    status: Literal["ok", "partial", "failed"]
+    status: Literal["ok", "partial", "failed", "interrupted"]
     error: str = ""
     actual_us: Count
     peak_bytes: tuple[Count, ...]

@@ -144,6 +144,7 @@ class Task(Struct, frozen=True, kw_only=True):
     ties: tuple[tuple[Count, ...], ...] = ()  # groups of layers that share a parameter
     tie_bytes: Count = 0  # of a microbatch's gradients of what crosses shards; 0: nothing does
     done: Count = 0  # steps that were trained before this plan begins, which `steps` leaves out
+    earlier_microbatch: Count = 0  # of those steps, where it was another: the last bits differ
     start_us: Count = 0  # no segment of the task begins sooner, counted from the run's beginning
     precision: Precision = "fp32"
     norm_bytes: Count = 0  # of all gradients' norms; 0: updates do not wait for them
@@ -264,15 +265,6 @@ class Joint(Struct, frozen=True):
     alone_us: Count
 
 
-class Remedy(Struct, frozen=True):
-    """A change that would make rounds of a program faster, and about how long they would be."""
-
-    program: str
-    change: Literal["device-memory", "h2d", "microbatch"]
-    to: Positive
-    period_us: Count
-
-
 class Solver(Struct, frozen=True):
     """How the plan was found; nothing here changes between two builds of the same inputs."""
 
@@ -281,7 +273,6 @@ class Solver(Struct, frozen=True):
     status: Literal["complete", "time-limit"]
     candidates: Count
     joint: tuple[Joint, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
 
 
 class Move(Struct, frozen=True):

@@ -5,31 +5,80 @@ Results go to stdout and are each command's last act; errors are one line on std
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
 
 from profiles.errors import GantryError
 from profiles.units import parse_bytes, parse_rate, parse_us
 
 
+class Interrupted(KeyboardInterrupt):
+    """A signal that ends the command as Ctrl-C does. exit_code: what a shell says of it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+        self.exit_code = 128 + number
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line; the usage is what --help is for. So are its commands."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit code 2."""
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
 def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
-    """Parse, run the command (its `command` default), and turn errors into exit codes."""
+    """Parse, run the command (its `command` default), and turn errors into exit codes.
+
+    SIGTERM and SIGHUP end it as Ctrl-C does, unless they are ignored (nohup)."""
     options = parser.parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal may not know µ or …
     try:
-        code: int = options.command(options)
+        with heard((signal.SIGTERM, signal.SIGHUP), _interrupt):
+            code: int = options.command(options)
         print(end="", flush=True)
         return code
     except GantryError as error:
         return fail(str(error), error.exit_code)
+    except Interrupted as error:
+        return fail("interrupted", error.exit_code)
     except KeyboardInterrupt:
-        return fail("interrupted", 1)
+        return fail("interrupted", Interrupted(signal.SIGINT).exit_code)
     except SystemExit as stop:
         return fail(f"the workload called sys.exit({stop.code!r}); it must return instead", 2)
     except OSError as error:  # trouble with files is a GantryError
         return _unheard(error)
+
+
+@contextmanager
+def heard(
+    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Meanwhile these signals call the handler: those that are not ignored, in the main thread,
+    which alone may hear of them."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {n: signal.getsignal(n) for n in (numbers if main else ())}
+    before = {n: known for n, known in before.items() if known not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, known in before.items():
+            signal.signal(number, known)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(number)
 
 
 def fail(message: str, code: int) -> int:

@@ -560,8 +560,8 @@ def test_a_bad_folder_to_save_in() -> None:
 
 
 def shell(command: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    """A bash command line in which $planner and $executor are the two commands."""
-    programs = {name: f"{sys.executable} -m {name}" for name in ("planner", "executor")}
+    """A bash command line in which $planner, $executor and $plans are commands."""
+    programs = {name: f"{sys.executable} -m {name}" for name in ("planner", "executor", "plans")}
     environment = os.environ | programs | {"PYTHONPATH": str(ROOT)}
     whole = f"set -o pipefail; {command}"
     return subprocess.run(
@@ -604,8 +604,24 @@ def test_a_usage_error_from_the_shell() -> None:
     assert not done.stdout
 
 
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_run(kind: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("planner",), "the following arguments are required: COMMAND; see python -m planner"),
+        (("planner", "build", "x.json"), "-o/--output; see python -m planner build --help"),
+        (("planner", "show", "x.json", "--all"), "unrecognized arguments: --all; see"),
+        (("plans",), "required: format; see python -m plans --help"),
+        (("plans", "profile"), "argument format: invalid choice: 'profile'"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line(arguments: tuple[str, ...], text: str) -> None:
+    """What is wrong, and where the usage is told."""
+    done = shell(f"${' '.join(arguments)}")
+    refused(Answer(done.returncode, done.stdout, done.stderr), 2, text)
+
+
+def test_a_killed_run() -> None:
     """A killed run leaves a part of a log that can be read, no log, and nothing in the way."""
     profile("work.py:long", "long.json")
     succeeded(planner_cli("build", "long.json", "-o", "plan.json", *LITTLE))
@@ -618,9 +634,9 @@ def test_a_killed_run(kind: signal.Signals) -> None:
     )
     while process.poll() is None and (not part.exists() or part.stat().st_size < 50_000):
         time.sleep(0.01)
-    process.send_signal(kind)
+    process.kill()
     _, err = process.communicate(timeout=10)
-    assert (process.returncode, err) == (-kind, "")
+    assert (process.returncode, err) == (-signal.SIGKILL, "")
     assert not Path("new.jsonl").exists()
     whole, _, _ = part.read_bytes().rpartition(b"\n")  # the last line may be cut
     Path("killed.jsonl").write_bytes(whole)

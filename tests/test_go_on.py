@@ -4,9 +4,11 @@
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 import plans
-from executor.workload import Task
+from executor.workload import Evaluation, Task
 from plans import runlog
 
 pytestmark = pytest.mark.usefixtures("quick", "warm")
@@ -88,6 +90,60 @@ def test_training_goes_on_from_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert saved["step"] == 8
         for name, value in plain.params.items():
             assert torch.equal(saved["model"][name], value), name
+
+
+def test_a_task_keeps_its_microbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Going on, whether or not another one would be better; another only where that is let, and
+    then plan, `show`, log and report say so."""
+    monkeypatch.chdir(tmp_path)
+    profile(f"{__file__}:short", "short.json")
+    profile(f"{__file__}:long", "long.json")
+    needs = {size: smallest_budget("long.json", "--microbatch", size) for size in (1, 2)}
+    roomy, tight = max(needs, key=needs.__getitem__), min(needs, key=needs.__getitem__)
+    assert needs[roomy] > needs[tight]
+    for others, own in ((1, 2), (2, 1), (roomy, roomy)):
+        sizes = ("--microbatch", f"kept={own}", "--microbatch", others)
+        succeeded(planner_cli("build", "short.json", "-o", "first.json", *sizes))
+        run = ("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept")
+        succeeded(executor_cli(*run))
+        build = ("build", "long.json", "--from", "first.jsonl", "-o", "rest.json")
+        succeeded(planner_cli(*build))
+        rest = plans.load("rest.json").tasks
+        assert [(t.microbatch, t.earlier_microbatch) for t in rest] == [(own, 0), (others, 0)]
+    room = ("--device-memory", needs[tight])
+    text = f"rough keeps microbatches of {roomy} as they began: --microbatch free lets them change"
+    refused(planner_cli(*build, *room), 3, text)
+    succeeded(planner_cli(*build, *room, "--microbatch", "free"))
+    rest = plans.load("rest.json").tasks
+    changed = {t.name: t.earlier_microbatch for t in rest if t.microbatch != roomy}
+    assert changed
+    assert set(changed.values()) == {roomy}
+    assert all(t.name in changed or not t.earlier_microbatch for t in rest)
+    text = f"microbatches of {roomy} up to step 3"
+    assert succeeded(planner_cli("show", "rest.json")).out.count(text) == len(changed)
+    told = succeeded(executor_cli("run", "rest.json", "-o", "rest.jsonl", "--resume", "kept")).out
+    assert told.count(f"has {tight} and had {roomy} up to step 3: the last bits") == len(changed)
+    header = runlog.load("rest.jsonl").header
+    assert header.earlier_microbatch == changed
+    assert header.microbatch == {t.name: t.microbatch for t in rest}
+
+
+def test_a_log_that_does_not_say_the_microbatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older log is no reason to change it silently: the size has to be given."""
+    monkeypatch.chdir(tmp_path)
+    profile(f"{__file__}:short", "short.json")
+    profile(f"{__file__}:long", "long.json")
+    succeeded(planner_cli("build", "short.json", "-o", "first.json"))
+    succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"))
+    told = Path("first.jsonl").read_text()
+    size = '"microbatch":{"kept":2,"rough":2,"ended":2},'
+    assert size in told
+    Path("first.jsonl").write_text(told.replace(size, ""))
+    build = ("build", "long.json", "--from", "first.jsonl", "-o", "rest.json")
+    refused(planner_cli(*build), 2, "does not say which microbatches task kept had")
+    succeeded(planner_cli(*build, "--microbatch", 2))
 
 
 def slow() -> list[Task]:
@@ -162,3 +218,95 @@ def test_nothing_left_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"))
     done = planner_cli("build", "short.json", "--from", "first.jsonl", "-o", "rest.json")
     refused(done, 2, "first.jsonl: every task of the profile is done")
+
+
+def pressed() -> list[Task]:
+    """Two tasks; the data of one sends this process the signal in PRESS, at the step said there."""
+
+    def last(step: int) -> tuple[Tensor, Tensor]:
+        number, _, at = os.environ.get("PRESS", "").partition("@")
+        if at == str(step):
+            os.kill(os.getpid(), int(number))
+            time.sleep(0.3)  # until the run has heard of it
+        return rows(step)
+
+    first, second, _ = tasks(12)
+    own = Evaluation(every=6, data=lambda n: rows(100 + n), batches=2)
+    return [replace(first, data=last, evaluate=own), second]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the profile of those tasks, and a plan whose shards come and go."""
+    folder = tmp_path_factory.mktemp("two")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        profile(f"{__file__}:pressed", "two.json")
+        budget = ("--devices", 2, "--device-memory", smallest_budget("two.json"))
+        succeeded(planner_cli("build", "two.json", *budget, "-o", "first.json"))
+    return folder
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """No signal is ignored, as some are in the background."""
+    kinds = (signal.SIGINT, signal.SIGHUP)
+    before = [signal.signal(kind, signal.default_int_handler) for kind in kinds]
+    yield
+    for kind, known in zip(kinds, before, strict=True):
+        signal.signal(kind, known)
+
+
+@pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        (signal.SIGTERM, 1),
+        (signal.SIGINT, 3),
+        (signal.SIGHUP, 5),
+        (signal.SIGTERM, 6),
+        (signal.SIGINT, 9),
+    ],
+)
+def test_an_interrupted_run_goes_on(
+    kind: signal.Signals,
+    step: int,
+    two: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A signal in the middle of a segment ends it behind a whole round of each task: what is
+    kept there goes on with the bits of a plain loop, and each evaluation is there once."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRESS", f"{kind}@{step}")
+    run = ("run", two / "first.json", "-o", "first.jsonl", "--checkpoints", "kept")
+    text = "planner build --from first.jsonl and run --resume kept"
+    refused(executor_cli(*run), 128 + kind, text)
+    first = runlog.load("first.jsonl")
+    assert first.end
+    assert (first.end.status, kind.name in first.end.error) == ("interrupted", True)
+    monkeypatch.delenv("PRESS")
+    build = ("build", two / "two.json", "--from", "first.jsonl", "-o", "rest.json")
+    succeeded(planner_cli(*build, "--devices", 2))
+    rest = plans.load("rest.json").tasks
+    done = {task.name: task.done for task in rest}
+    assert step - 2 <= done["kept"] <= step + 2
+    succeeded(executor_cli("run", "rest.json", "-o", "r.jsonl", "--resume", "kept", "--save", "."))
+    logs = [first, runlog.load("r.jsonl")]
+    evaluated = [line.step for log in logs for line in log.evaluations]
+    assert evaluated == [6, 12]
+    sizes = [{t.name: t.microbatches for t in plans.load(two / "first.json").tasks}]
+    sizes += [{t.name: t.microbatches for t in rest}]
+    for task in pressed():
+        plain = train(
+            replace(task, evaluate=None),
+            lambda step, name=task.name: sizes[step >= done.get(name, 12)][name],
+        )
+        losses = {
+            line.step: line.loss for log in logs for line in log.steps if line.task == task.name
+        }
+        assert [losses[step] for step in range(12)] == plain.losses
+        files = [Path(f"{task.name}.pt"), Path(f"kept/{task.name}-12.pt")]
+        saved = torch.load(next(file for file in files if file.exists()))
+        for name, value in plain.params.items():
+            assert torch.equal(saved["model"][name], value), name

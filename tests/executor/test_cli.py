@@ -108,10 +108,11 @@ def test_an_unsound_plan_does_not_run(plan: Plan, capsys: pytest.CaptureFixture[
 
 
 def test_a_changed_workload(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
-    """A workload that is not the one profiled is refused with both hashes."""
-    Path("work.py").write_text(Path("work.py").read_text() + "\n# changed\n")
+    """A workload that is not the one profiled is refused with both hashes before it runs."""
+    Path("work.py").write_text(Path("work.py").read_text() + '\nopen("ran", "w").close()\n')
     assert main(["run", "plan.json"]) == 2
     err = capsys.readouterr().err
+    assert not Path("ran").exists()
     assert plan.tasks[0].workload.sha256 in err
     assert plans.sha256(Path("work.py").read_bytes()) in err
 
@@ -135,11 +136,22 @@ def test_bad_input(arguments: list[str], text: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["run", "p", "--stall-seconds", "0"]])
-def test_wrong_usage(arguments: list[str]) -> None:
-    """argparse explains itself and leaves with code 2."""
+def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """One line on stderr that says where more is, and exit code 2."""
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 2
+    command = "python -m executor run" if arguments else "python -m executor"
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.endswith(f"; see {command} --help\n")
+    assert err.count("\n") == 1
+
+
+def _heard() -> None:
+    """A shell starts what runs in the background with interrupts ignored, nohup with SIGHUP."""
+    for kind in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(kind, signal.SIG_DFL)
 
 
 def asleep(folder: Path, *options: str) -> subprocess.Popen[str]:
@@ -152,8 +164,7 @@ def asleep(folder: Path, *options: str) -> subprocess.Popen[str]:
         env=os.environ | {"PYTHONPATH": path},
         stderr=subprocess.PIPE,
         text=True,
-        # A shell starts what runs in the background with interrupts ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=_heard,
     )
     while not (folder / "asleep").exists() and process.poll() is None:
         time.sleep(0.05)
@@ -181,16 +192,25 @@ def test_a_stuck_layer_does_not_hold_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("plan")
-def test_an_interrupt_ends_the_process(tmp_path: Path) -> None:
-    """Ctrl-C ends the process with code 1 and the log says where it was."""
-    process = asleep(tmp_path)
-    process.send_signal(signal.SIGINT)
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("options", [(), ("--checkpoints", "kept")], ids=["", "kept"])
+def test_an_interrupt_ends_the_process(
+    kind: signal.Signals, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    """With the code of the signal, and the log says where it was; where checkpoints are kept it
+    takes a second one, since the first lets rounds end."""
+    process = asleep(tmp_path, *options)
+    process.send_signal(kind)
+    if options:
+        time.sleep(0.5)
+        assert process.poll() is None
+        process.send_signal(kind)
     err = said(process)
-    assert process.returncode == 1
+    assert process.returncode == 128 + kind
     assert err.startswith("error: interrupted in a.s0.F0 runs on 0.compute")
     end = runlog.load("runs/plan.jsonl").end
     assert end is not None
-    assert end.status == "failed"
+    assert end.status == "interrupted"
 
 
 @pytest.mark.usefixtures("plan")

@@ -23,6 +23,7 @@ from support.streaming import streamed_part
 from torch import Tensor, nn
 
 import plans
+from executor import report
 from executor.cli import main
 from executor.drops import Losses
 from executor.errors import RunError
@@ -196,8 +197,9 @@ def test_data_that_ends(data: Callable[[int], tuple[Tensor, Tensor]], text: str)
     assert text in drop.reason
 
 
-def test_without_it_the_run_ends() -> None:
-    """A failure ends the run, and a loss that is no number does not."""
+def test_without_it_the_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    """A failure ends the run, and a loss that is no number does not: that is said once, at once
+    and in the report."""
     plan, tasks = ready(four(), a=Counted)
     with pytest.raises(RunError, match=r"^a\.s\d\.[FB]\d on 0\.compute in round \d: Runtime"):
         run(plan, tasks)
@@ -206,6 +208,14 @@ def test_without_it_the_run_ends() -> None:
     result = run(plan, tasks)
     assert math.isnan(result.losses["a"][-1])
     assert len(result.losses["a"]) == 4
+    first = next(step for step, loss in enumerate(result.losses["a"]) if math.isnan(loss))
+    text = f"the loss of step {first} is nan; --keep-going drops such tasks"
+    assert first < 3
+    assert result.warnings == {"a": text}
+    assert capsys.readouterr().err == f"warning: task a: {text}\n"
+    assert f"\nwarning: task a: {text}" in report.table(plan, result, Path("x.jsonl"), [])
+    told = json.loads(report.to_json(plan, result, Path("x.jsonl"), []))["tasks"]
+    assert [task["warning"] for task in told] == [text, None, None, None]
 
 
 def test_nothing_is_dropped_when_nothing_fails() -> None:

@@ -38,14 +38,14 @@ def test_every_wait_is_blamed_once(seed: int, mib: int, rate: int, slowness: int
     assert {stall.resource for stall in found} <= {"h2d", "d2h", "host", "memory"}
 
 
-def test_a_slow_link_is_named_and_a_faster_one_recommended() -> None:
-    """Where copies take far longer than compute, the plan says so."""
+def test_a_slow_link_is_named() -> None:
+    """Where copies take far longer than compute, the plan says so, and how to look for better."""
     plan = built(0, 6, 10**8, 1)
     assert plan
     assert plan.prediction.gap_ppm >= LARGE_GAP_PPM
-    text = "\n".join(diagnosis(plan))
-    assert "for copies to the" in text
-    assert any(remedy.change in ("h2d", "device-memory") for remedy in plan.solver.remedies)
+    *_, last = lines = diagnosis(plan)
+    assert any("for copies to the" in line for line in lines)
+    assert last.startswith("  python -m planner sweep")
 
 
 def test_a_plan_near_its_bound_needs_no_excuse() -> None:
