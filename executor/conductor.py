@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-from executor import checkpoint
 from executor.device import Device
 from executor.drops import Drops, Failure, Losses
 from executor.errors import one_line
+from executor.kept import Kept
 from executor.live import LiveTask, Place
 from executor.moves import Moves, Traffic
 from executor.options import Options
@@ -42,8 +42,10 @@ class Conductor:
         devices: Sequence[Device],
         recorder: Recorder,
         options: Options,
+        kept: Kept | None = None,
     ) -> None:
         self._plan = plan
+        self._kept = kept
         self._recorder = recorder
         self._options = options
         self._halt = Halt()
@@ -202,10 +204,8 @@ class Conductor:
         """So many steps of the task are done, and can be kept."""
         live = self._setup.tasks[name]
         live.settle(step)
-        if self._options.checkpoints:
-            file = checkpoint.keep(self._options.checkpoints, live.host, step)
-            self._recorder.checkpoint(name, step, file)
-            checkpoint.forget(self._options.checkpoints, name, step)
+        if self._kept:
+            self._kept.keep(live.host, step, self._recorder.checkpoint)
         if self._options.stop:
             self._stop(name, step)
 

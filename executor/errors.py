@@ -14,11 +14,21 @@ class WorkloadError(UsageError):
 
 
 class MismatchError(UsageError):
-    """The plan was made for another workload than the one that was loaded."""
+    """The plan was made for another workload than the one that was loaded, or does not go on from
+    these checkpoints. `lines`: all that does not fit."""
+
+    def __init__(self, *lines: str) -> None:
+        head = f"{len(lines)} things do not fit, so nothing was trained:"
+        super().__init__(lines[0] if len(lines) == 1 else "\n  ".join([head, *lines]))
+        self.lines = lines
 
 
 class RunError(GantryError):
     """Exit code 1: an op failed, stalled, was interrupted or broke a promise of the plan."""
+
+
+class LogError(RunError):
+    """The run log cannot be written."""
 
 
 def one_line(error: BaseException) -> str:
