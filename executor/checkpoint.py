@@ -48,10 +48,11 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
     "rng": state of the default generator, "loss_scale": of fp16, "settings": of parameter groups
     and schedulers, "manifest": of all these}. RunError, and no file, where that fails.
     """
+    seen: dict[int, torch.dtype] = {}
     content: dict[str, Any] = {
-        "model": {name: _alone(value) for name, value in task.model.state_dict().items()},
+        "model": {name: _alone(value, seen) for name, value in task.model.state_dict().items()},
         "optimizer": {
-            name: {key: _alone(value) for key, value in state.items()}
+            name: {key: _alone(value, seen) for key, value in state.items()}
             for name, state in task.optimizer_state().items()
         },
         "step": step,
@@ -79,6 +80,18 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
     return part
 
 
+def expect_safe(part: Path, target: Path) -> None:
+    """RunError, and no file, for what `load` would refuse: no run could go on from there."""
+    if names := get_unsafe_globals_in_checkpoint(part):
+        with suppress(OSError):
+            part.unlink()
+        raise RunError(
+            f"{target}: no run could go on from it: the task's state holds {', '.join(names)}, and "
+            "checkpoints hold only tensors and plain data; keep numbers, texts or tensors in the "
+            "optimizer and the model, or run without --checkpoints"
+        )
+
+
 def put(part: Path, target: Path) -> Path:
     """Give what `write_part` wrote its name, for good."""
     try:
@@ -90,6 +103,15 @@ def put(part: Path, target: Path) -> Path:
         os.fsync(folder)
     os.close(folder)
     return target
+
+
+def step_of(path: Path) -> int:
+    """How many steps the file's task has done; 0 where there is no such file."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return int(content["step"])
+    except Exception:  # whatever is there, it is none of ours
+        return 0
 
 
 def load(folder: Path | None, tasks: Sequence[PlanTask]) -> dict[str, Saved]:
@@ -225,14 +247,18 @@ def own(value: object) -> object:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
-def _alone(value: object) -> object:
-    """The tensor as one of nothing but its own bytes, which stay where they are if they can."""
+def _alone(value: object, seen: dict[int, torch.dtype]) -> object:
+    """The tensor as one of nothing but its own bytes, which stay where they are if they can.
+
+    `seen`: dtypes by address, since torch saves no bytes that are shown as two."""
     if not isinstance(value, Tensor):
         return value
     plain = type(value.detach()) is Tensor and value.layout == torch.strided
     if not plain or value.device.type != "cpu" or value.is_quantized or not value.numel():
         return own(value)
     if not value.is_contiguous() or value.is_conj() or value.is_neg():
+        return own(value)
+    if seen.setdefault(value.data_ptr(), value.dtype) != value.dtype:
         return own(value)
     data = value.detach().reshape(-1).view(torch.uint8).numpy()
     return torch.from_numpy(data).view(value.dtype).reshape(value.shape)

@@ -177,8 +177,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="train again what later checkpoints in these folders have, and write over a log that "
-        "a run could go on from",
+        help="train again what later checkpoints in these folders have, and write over them and "
+        "over a log that a run could go on from",
     )
     parser.add_argument(
         "--disk",
@@ -252,7 +252,7 @@ def _run(arguments: argparse.Namespace) -> int:
         saved = saving.save(folder, plan, result, options) if folder else saving.Saved()
     show = report.to_json if arguments.json else report.table
     errors = [*result.troubles, *saved.errors]
-    print(show(plan, result, log, saved.files), flush=True)
+    print(show(plan, result, log, saved.files, errors), flush=True)
     if trace and not arguments.json:
         print(f"torch profile: {trace.target}")
     for error in errors:

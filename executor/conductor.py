@@ -42,10 +42,10 @@ class Conductor:
         devices: Sequence[Device],
         recorder: Recorder,
         options: Options,
-        kept: Kept | None = None,
+        checkpoints: Kept | None = None,
     ) -> None:
         self._plan = plan
-        self._kept = kept
+        self._checkpoints = checkpoints
         self._recorder = recorder
         self._options = options
         self._halt = Halt()
@@ -204,8 +204,8 @@ class Conductor:
         """So many steps of the task are done, and can be kept."""
         live = self._setup.tasks[name]
         live.settle(step)
-        if self._kept:
-            self._kept.keep(live.host, step, self._recorder.checkpoint)
+        if self._checkpoints:
+            self._checkpoints.keep(live.host, step, self._recorder.checkpoint)
         if self._options.stop:
             self._stop(name, step)
 

@@ -46,6 +46,7 @@ class Kept:
         name = task.plan.name
         target = checkpoint.path_of(self._folder, name, step)
         part = checkpoint.write_part(target, task, step)
+        checkpoint.expect_safe(part, target)
         note(name, step, target)
         checkpoint.put(part, target)
         for old in self._old[name]:
@@ -94,7 +95,7 @@ def _refuse_later(options: Options, tasks: Sequence[Task]) -> None:
 def _log(log: Path | None) -> str:
     """The log that knows of the checkpoints, most likely."""
     names = [log.with_name(f"{log.name}.part"), log] if log else []
-    return str(next((name for name in names if name.exists()), "LOG"))
+    return str(next((n for n in names if n.exists() and n.stat().st_size), "LOG"))
 
 
 def _steps(folder: Path, task: str, ending: str = "") -> list[tuple[int, Path]]:

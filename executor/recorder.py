@@ -3,6 +3,7 @@
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
@@ -45,11 +46,19 @@ class _Launched(NamedTuple):
 class Recorder:
     """Collects op and step records in `log`, which it begins and closes.
 
-    `log` None keeps none. Times are µs since the recorder was made. `op` and `step` may be
-    called from any thread, everything else from the main thread only.
+    `log` None keeps none. `begun`: what tasks go on from, which the log says from its first line
+    on, so that no killed run leaves one that knows of some of them only. Times are µs since the
+    recorder was made. `op` and `step` may be called from any thread, everything else from the main
+    thread only.
     """
 
-    def __init__(self, plan: Plan, plan_sha256: str, log: LogFile | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        plan_sha256: str,
+        log: LogFile | None,
+        begun: Sequence[CheckpointRecord] = (),
+    ) -> None:
         self.losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.val_losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.ended_us: dict[str, int] = {}  # when a task's latest step was complete
@@ -71,7 +80,7 @@ class Recorder:
         )
         if log is not None:
             log.begin()
-            self._write([_header(plan, plan_sha256)])
+            self._write([_header(plan, plan_sha256), *begun])
 
     def now(self) -> int:
         """µs since the run began."""

@@ -1,7 +1,7 @@
 """Replay of a plan: opens what it runs on, lets a conductor replay it, says what came of it."""
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from executor.store import HostStore, Saved
 from executor.tracing import Trace
 from executor.workload import Task
 from plans.disk import kept_bytes, moved
-from plans.runlog import DropRecord, StopRecord
+from plans.runlog import CheckpointRecord, DropRecord, StopRecord
 from plans.schema import Plan
 from profiles.codec import pretty, sha256
 
@@ -139,15 +139,12 @@ def _replay(
         device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
     _warm_up(plan)
     digest = options.plan_sha256 or sha256(pretty(plan))
-    recorder = Recorder(plan, digest, out.log)
+    recorder = Recorder(plan, digest, out.log, _begun(plan, options.resume or Path(), saved))
     if out.checkpoints:
         out.checkpoints.clear()
     replay = Conductor(plan, store, devices, recorder, options, out.checkpoints)
     if options.trace:
         options.trace.begin()
-    for name in saved:
-        step = store.tasks[name].plan.done
-        recorder.checkpoint(name, step, checkpoint.path_of(options.resume or Path(), name, step))
     error = replay.execute()
     peaks, slabs = replay.peak_bytes(), replay.slab_bytes()
     actual_us, troubles = _close(recorder, options.trace, error, peaks, store.bytes)
@@ -159,6 +156,15 @@ def _replay(
     ends = replay.dropped, replay.stopped, replay.traffic if plan.disk else None
     known = recorder.val_losses, troubles
     return Result(losses, recorder.ended_us, store, actual_us, *sizes, *ends, *known)
+
+
+def _begun(plan: Plan, folder: Path, saved: Collection[str]) -> list[CheckpointRecord]:
+    """What the log says of the tasks that go on."""
+    return [
+        CheckpointRecord(t.name, t.done, str(checkpoint.path_of(folder, t.name, t.done)), 0)
+        for t in plan.tasks
+        if t.name in saved
+    ]
 
 
 def _close(

@@ -29,7 +29,20 @@ def opened(folder: Path | None, options: Options, tasks: Sequence[Task]) -> Iter
     if kept and kept.exists() and kept.samefile(folder):
         raise UsageError("--save and --checkpoints need folders of their own")
     with locks.locked(folder / ".lock", "give each run a --save of its own"):
+        if not options.overwrite:
+            _refuse_later(folder, tasks)
         yield folder
+
+
+def _refuse_later(folder: Path, tasks: Sequence[Task]) -> None:
+    """UsageError where a task is already saved after more steps than it will have."""
+    for task in tasks:
+        file, end = folder / f"{task.name}.pt", task.done + task.steps
+        if (step := checkpoint.step_of(file)) > end:
+            raise UsageError(
+                f"{file} is of step {step}, and the plan ends at step {end}; give another --save, "
+                "or --overwrite to write over it"
+            )
 
 
 @dataclass(frozen=True)

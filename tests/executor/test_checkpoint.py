@@ -205,6 +205,23 @@ def test_a_file_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
     assert "allowlist" not in line
 
 
+class Noting(SGD):
+    """Keeps what cannot be loaded without running code."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["odd"] = Path()
+
+
+def test_what_could_not_be_loaded_is_not_kept(tmp_path: Path) -> None:
+    """It is said when the first checkpoint is written, not when it is needed."""
+    said = r"a-1\.pt: no run could go on from it: the task's state holds pathlib"
+    with pytest.raises(RunError, match=said):
+        begun(tmp_path, optimizer=partial(Noting, lr=0.1))
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("size", [0, 100, 5000])
 def test_the_beginning_of_a_file_is_no_checkpoint(size: int, tmp_path: Path) -> None:
     plan, tasks = begun(tmp_path)
@@ -254,11 +271,14 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 class Strided(nn.Linear):
-    """Has a buffer that lies transposed in memory."""
+    """Has a buffer that lies transposed in memory, and one that shows another's bits."""
 
     def __init__(self) -> None:
         super().__init__(WIDTH, WIDTH)
-        self.register_buffer("odd", torch.arange(24.0).reshape(4, 6).t())
+        values = torch.arange(24.0)
+        self.register_buffer("odd", values.reshape(4, 6).t())
+        self.register_buffer("values", values)
+        self.register_buffer("bits", values.view(torch.int32))
 
 
 def test_a_checkpoint_is_an_ordinary_file(tmp_path: Path) -> None:

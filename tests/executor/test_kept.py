@@ -16,7 +16,8 @@ from support.chains import tasks_for
 from support.fit import fit, later
 
 from executor import locks
-from executor.errors import RunError, UsageError
+from executor.errors import LogError, RunError, UsageError
+from executor.logfile import LogFile
 from executor.replay import Options, run
 from executor.workload import Task
 from plans import runlog
@@ -137,6 +138,28 @@ def test_the_log_knows_of_a_checkpoint_first(
     rest = structs.replace(later(plan, 1, 3), tasks=tuple(only_a))
     result = run(rest, tasks, Options(resume=kept))
     assert len(result.losses["a"]) == 3
+
+
+def test_a_log_knows_of_all_checkpoints_that_its_run_went_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also that of a run that was killed as soon as the log was begun."""
+    plan, tasks = two()
+    run(later(plan, 0, 1), tasks, Options(checkpoints=tmp_path / "kept"))
+    real, written = LogFile.write, []
+
+    def killed(self: LogFile, lines: list[runlog.Line], *, sync: bool = False) -> None:
+        if written:
+            raise LogError("killed")
+        written.append(lines)
+        real(self, lines, sync=sync)
+
+    monkeypatch.setattr(LogFile, "write", killed)
+    log = tmp_path / "x.jsonl"
+    with pytest.raises(RunError, match="killed"):
+        run(later(plan, 1, 1), tasks, Options(resume=tmp_path / "kept", log=log))
+    known = runlog.load(f"{log}.part").checkpoints
+    assert [(c.task, c.step) for c in known] == [("a", 1), ("b", 1)]
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

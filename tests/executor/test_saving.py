@@ -135,6 +135,22 @@ def test_two_runs_do_not_save_in_one_folder() -> None:
         refused(executor_cli(*RUN, "--save", "out"), 2, "give each run a --save of its own")
 
 
+def test_a_model_of_more_steps_is_not_written_over() -> None:
+    """Unless that is asked for; one of as many is, and what is no model."""
+    project("a", "b")
+    Path("out").mkdir()
+    Path("out/b.pt").write_text("odd")
+    succeeded(executor_cli(*RUN, "--save", "out"))
+    succeeded(executor_cli(*RUN, "--save", "out"))
+    content = torch.load("out/b.pt")
+    torch.save(content | {"step": 5}, "out/b.pt")
+    run = (*RUN, "--save", "out")
+    refused(executor_cli(*run), 2, "out/b.pt is of step 5, and the plan ends at step 4; give")
+    assert torch.load("out/b.pt")["step"] == 5
+    succeeded(executor_cli(*run, "--overwrite"))
+    assert torch.load("out/b.pt")["step"] == 4
+
+
 def full(monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
     """From now on there is no room for task a in these folders."""
     real = checkpoint._Sink.write
@@ -167,7 +183,7 @@ def test_a_model_that_cannot_be_saved_is_among_the_checkpoints(
     answer = executor_cli(*RUN, "--save", "out", "--checkpoints", "kept")
     refused(answer, 1, "out/a.pt: cannot be written: No space left on device; it takes")
     assert "a is saved as kept/a-4.pt instead" in answer.err
-    assert "saved: kept/a-4.pt\nsaved: out/b.pt\n" in answer.out
+    assert "saved: kept/a-4.pt\nsaved: out/b.pt\nnot written: out/a.pt: " in answer.out
     assert [path.name for path in Path("out").iterdir()] == ["b.pt"]
     assert_trained("a", "kept/a-4.pt")
     assert_trained("b", "out/b.pt")
@@ -183,8 +199,10 @@ def test_a_model_that_cannot_be_saved_goes_elsewhere(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     answer = executor_cli(*RUN, "--save", "out", "--json")
     assert answer.code == 1
-    elsewhere, other = json.loads(answer.out)["saved"]
+    report = json.loads(answer.out)
+    elsewhere, other = report["saved"]
     assert other == "out/b.pt"
+    assert f"error: {report['errors'][0]}\n" == answer.err
     assert f"a is saved as {elsewhere} instead" in answer.err
     parent = Path("logs") if len(without) == 1 else tmp_path
     assert Path(elsewhere).parent.parent == parent
