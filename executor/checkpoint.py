@@ -1,100 +1,29 @@
-"""Checkpoints: ordinary state dicts by the user's own parameter names, and where to go on."""
+"""Checkpoint files: ordinary state dicts by the user's own parameter names, verified when read."""
 
+import io
 import os
 import pickle
-import re
+import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
+from errno import EFBIG
 from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.serialization import get_unsafe_globals_in_checkpoint
 
-from executor.errors import MismatchError, UsageError, one_line
+from executor.disk import free_bytes
+from executor.errors import MismatchError, RunError, UsageError, one_line
+from executor.manifest import differences, manifest_of
 from executor.store import HostTask, Saved
 from plans.schema import Task as PlanTask
+from profiles import console
+from profiles.units import show_bytes
 
-
-def make_folder(folder: Path) -> None:
-    """Find out before the run, not after it, that nothing could be saved there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
-
-
-def keep(folder: Path, task: HostTask, step: int) -> Path:
-    """`save` as `<folder>/<task>-<step>.pt`, from where a run can go on."""
-    return save(path_of(folder, task.plan.name, step), task, step)
-
-
-def forget(folder: Path, task: str, step: int) -> None:
-    """Remove what was kept of the task at other steps; once the log knows of this one."""
-    kept = re.compile(re.escape(task) + r"-(\d+)\.pt")
-    for path in folder.iterdir():
-        match = kept.fullmatch(path.name)
-        if match and int(match[1]) != step:
-            path.unlink(missing_ok=True)
-
-
-def save(target: Path, task: HostTask, step: int) -> Path:
-    """Write the file whole or not at all; the task's state must be settled.
-
-    The folder must exist. The file holds {"model": state_dict, "optimizer": {parameter name:
-    state}, "step": steps done, "rng": state of the default generator, "loss_scale": of fp16,
-    "settings": of parameter groups and schedulers}.
-    """
-    part = target.with_suffix(".pt.part")
-    content = {
-        "model": {name: own(value) for name, value in task.model.state_dict().items()},
-        "optimizer": {
-            name: {key: own(value) for key, value in state.items()}
-            for name, state in task.optimizer_state().items()
-        },
-        "step": step,
-        "rng": task.rng_state,
-        "loss_scale": task.loss_scale,
-        "settings": task.settings(),
-    }
-    try:
-        with open(part, "wb") as stream:
-            torch.save(content, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(target)
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written: {error.strerror}") from None
-    return target
-
-
-def load(folder: Path | None, tasks: Sequence[PlanTask]) -> dict[str, Saved]:
-    """What the tasks that were trained before this plan go on from, by name.
-
-    UsageError without a folder or file, MismatchError for a checkpoint of another step.
-    """
-    begun = [task for task in tasks if task.done]
-    if begun and folder is None:
-        raise UsageError(
-            f"task {begun[0].name} goes on after step {begun[0].done}; say where its checkpoint "
-            "is, --resume DIR"
-        )
-    found = {}
-    for task in begun:
-        assert folder is not None
-        path = path_of(folder, task.name, task.done)
-        content = _read(path)
-        if content["step"] != task.done:
-            raise MismatchError(
-                f"{path}: is of step {content['step']}, the plan goes on after {task.done}; "
-                "build it from the log of the run that made this checkpoint"
-            )
-        found[task.name] = Saved(
-            content["model"],
-            content["optimizer"],
-            content["rng"],
-            content["loss_scale"],
-            content.get("settings", ()),
-        )
-    return found
+_WANTED = {"model", "optimizer", "step", "rng", "loss_scale"}
 
 
 def path_of(folder: Path, task: str, step: int) -> Path:
@@ -102,20 +31,234 @@ def path_of(folder: Path, task: str, step: int) -> Path:
     return folder / f"{task}-{step}.pt"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The content; loading it runs no code from it."""
+def part_of(target: Path) -> Path:
+    """Where a file is until it is whole."""
+    return target.with_name(f"{target.name}.part")
+
+
+def save(target: Path, task: HostTask, step: int) -> Path:
+    """Write the file whole or not at all; the task's state must be settled."""
+    return put(write_part(target, task, step), target)
+
+
+def write_part(target: Path, task: HostTask, step: int) -> Path:
+    """Write all of the file under the name that it has until `put`. The folder must exist.
+
+    The file holds {"model": state_dict, "optimizer": {parameter name: state}, "step": steps done,
+    "rng": state of the default generator, "loss_scale": of fp16, "settings": of parameter groups
+    and schedulers, "manifest": of all these}. RunError, and no file, where that fails.
+    """
+    seen: dict[int, torch.dtype] = {}
+    content: dict[str, Any] = {
+        "model": {name: _alone(value, seen) for name, value in task.model.state_dict().items()},
+        "optimizer": {
+            name: {key: _alone(value, seen) for key, value in state.items()}
+            for name, state in task.optimizer_state().items()
+        },
+        "step": step,
+        "rng": task.rng_state,
+        "loss_scale": task.loss_scale,
+        "settings": task.settings(),
+    }
+    content["manifest"] = manifest_of(content)
+    part = part_of(target)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with _Sink(part, "w") as sink:
+            try:
+                torch.save(content, sink)
+                os.fsync(sink.fileno())
+            except Exception:
+                if sink.error:  # of which torch says that it "failed writing file"
+                    raise sink.error from None
+                raise
+    except BaseException as error:
+        with suppress(OSError):
+            part.unlink()
+        if isinstance(error, OSError):
+            raise RunError(_unwritten(target, error, _bytes(content))) from None
+        raise
+    return part
+
+
+def expect_safe(part: Path, target: Path) -> None:
+    """RunError, and no file, for what `load` would refuse: no run could go on from there."""
+    if names := get_unsafe_globals_in_checkpoint(part):
+        with suppress(OSError):
+            part.unlink()
+        raise RunError(
+            f"{target}: no run could go on from it: the task's state holds {', '.join(names)}, and "
+            "checkpoints hold only tensors and plain data; keep numbers, texts or tensors in the "
+            "optimizer and the model, or run without --checkpoints"
+        )
+
+
+def put(part: Path, target: Path) -> Path:
+    """Give what `write_part` wrote its name, for good."""
+    try:
+        part.replace(target)
+        folder = os.open(target.parent, os.O_RDONLY)
+    except OSError as error:
+        raise RunError(f"{target}: cannot be written: {error.strerror}") from None
+    with suppress(OSError):  # some file systems cannot
+        os.fsync(folder)
+    os.close(folder)
+    return target
+
+
+def step_of(path: Path) -> int:
+    """How many steps the file's task has done; 0 where there is no such file."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return int(content["step"])
+    except Exception:  # whatever is there, it is none of ours
+        return 0
+
+
+def load(folder: Path | None, tasks: Sequence[PlanTask]) -> dict[str, Saved]:
+    """What the tasks that were trained before this plan go on from, by name.
+
+    UsageError without a folder; MismatchError, a line for everything that is wrong, for files that
+    are missing, damaged, of another step, or not as they were written.
+    """
+    begun = [task for task in tasks if task.done]
+    if begun and folder is None:
+        raise UsageError(
+            f"task {begun[0].name} goes on after step {begun[0].done}; say where its checkpoint "
+            "is, --resume DIR"
+        )
+    found, lines = {}, []
+    for task in begun:
+        assert folder is not None
+        path = path_of(folder, task.name, task.done)
+        try:
+            content = _read(path)
+        except UsageError as error:
+            lines.append(str(error))
+            continue
+        wrong = _wrong(content, task.done, path)
+        lines += [f"{path}: {line}" for line in wrong]
+        found[task.name] = Saved(
+            content["model"],
+            content["optimizer"],
+            content["rng"],
+            content["loss_scale"],
+            content.get("settings", ()),
+        )
+    if lines:
+        raise MismatchError(*lines)
+    return found
+
+
+def _wrong(content: dict[str, Any], step: int, path: Path) -> list[str]:
+    """A line for everything that is not as it was written, or as the plan has it."""
+    manifest = content.pop("manifest", None)
+    if manifest is None:
+        console.warn(f"{path}: has no manifest, so nobody knows whether it is as it was written")
+    lines = [] if manifest is None else differences(content, manifest)
+    if content["step"] != step:
+        lines.append(
+            f"is of step {content['step']}, the plan goes on after {step}; "
+            "build it from the log of the run that made this checkpoint"
+        )
+    return lines
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The content; loading it runs no code from it.
+
+    A run that was killed between the log's line about a file and the file's name left a part.
+    """
+    file = path if path.exists() or not part_of(path).exists() else part_of(path)
+    try:
+        with open(file, "rb") as stream:
+            if not zipfile.is_zipfile(stream):
+                raise UsageError(f"{path}: is no checkpoint, or only the beginning of one")
+        content = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such checkpoint") from None
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError) as error:
-        raise UsageError(f"{path}: is no checkpoint: {one_line(error)}") from None
-    wanted = {"model", "optimizer", "step", "rng", "loss_scale"}
-    if not isinstance(content, dict) or not wanted <= content.keys():
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except pickle.UnpicklingError:
+        raise UsageError(f"{path}: {_unsafe(file)}") from None
+    except UsageError:
+        raise
+    except Exception as error:  # which one, depends on where a file is damaged
+        raise UsageError(f"{path}: is no checkpoint, or damaged: {one_line(error)}") from None
+    if not isinstance(content, dict) or not content.keys() >= _WANTED:
         raise UsageError(f"{path}: is no checkpoint that a run can go on from")
     return content
 
 
+def _unsafe(path: Path) -> str:
+    """Why a file was not loaded that torch finds more in than plain data."""
+    try:
+        names = ", ".join(get_unsafe_globals_in_checkpoint(path))
+    except Exception:
+        names = ""
+    if not names:
+        return "is damaged: its index cannot be read; go on from another checkpoint"
+    return (
+        f"is not loaded: loading it would run code from it ({names}), and checkpoints hold only "
+        "tensors and plain data; go on from one that a run has written"
+    )
+
+
+class _Sink(io.FileIO):
+    """A file that remembers why it could not be written."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write all of `data`."""
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        try:
+            while rest:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.error = self.error or error
+            raise
+        return size
+
+
+def _unwritten(target: Path, error: OSError, size: int) -> str:
+    text = f"{target}: cannot be written: {error.strerror}; it takes {_both(size)}, "
+    if error.errno == EFBIG:
+        return f"{text}and no file may have more than {_both(getrlimit(RLIMIT_FSIZE)[0])} (ulimit)"
+    try:
+        return f"{text}and {_both(free_bytes(target.parent))} are free there"
+    except OSError:
+        return f"{text}and its folder is gone"
+
+
+def _both(count: int) -> str:
+    return f"{show_bytes(count)} ({count} bytes)"
+
+
+def _bytes(content: dict[str, Any]) -> int:
+    """About the size of the file: that of all its tensors."""
+    state = [v for kept in content["optimizer"].values() for v in kept.values()]
+    tensors = [v for v in (*content["model"].values(), *state) if isinstance(v, Tensor)]
+    return sum(value.nbytes for value in tensors)
+
+
 def own(value: object) -> object:
     """A tensor's values alone: a view is one of the whole store."""
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _alone(value: object, seen: dict[int, torch.dtype]) -> object:
+    """The tensor as one of nothing but its own bytes, which stay where they are if they can.
+
+    `seen`: dtypes by address, since torch saves no bytes that are shown as two."""
+    if not isinstance(value, Tensor):
+        return value
+    plain = type(value.detach()) is Tensor and value.layout == torch.strided
+    if not plain or value.device.type != "cpu" or value.is_quantized or not value.numel():
+        return own(value)
+    if not value.is_contiguous() or value.is_conj() or value.is_neg():
+        return own(value)
+    if seen.setdefault(value.data_ptr(), value.dtype) != value.dtype:
+        return own(value)
+    data = value.detach().reshape(-1).view(torch.uint8).numpy()
+    return torch.from_numpy(data).view(value.dtype).reshape(value.shape)

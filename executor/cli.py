@@ -10,7 +10,7 @@ from pathlib import Path
 
 import plans
 import profiles
-from executor import checkpoint, replay, report, stopping, workload
+from executor import replay, report, saving, stopping, workload
 from executor.errors import MismatchError, UsageError
 from executor.tracing import Trace
 from plans.schema import Plan
@@ -175,6 +175,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--resume", type=Path, metavar="DIR", help="where the tasks of this plan go on from"
     )
     parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="train again what later checkpoints in these folders have, and write over them and "
+        "over a log that a run could go on from",
+    )
+    parser.add_argument(
         "--disk",
         type=Path,
         metavar="DIR",
@@ -225,11 +231,7 @@ def _run(arguments: argparse.Namespace) -> int:
     rules = tuple(map(stopping.parse, arguments.stop))
     evaluated = [task.name for task in plan.tasks if task.evaluation]
     stopping.check(rules, [task.name for task in plan.tasks], evaluated)
-    if arguments.save and arguments.save == arguments.checkpoints:
-        raise UsageError("--save and --checkpoints need folders of their own")
     tasks = load_tasks(plan)
-    for folder in filter(None, (arguments.save, arguments.checkpoints)):
-        checkpoint.make_folder(folder)
     folder, name = arguments.torch_profile, arguments.plan.stem
     trace = Trace(folder, name) if folder else None
     options = replay.Options(
@@ -243,20 +245,19 @@ def _run(arguments: argparse.Namespace) -> int:
         keep_going=arguments.keep_going,
         stop=rules,
         disk=arguments.disk,
+        overwrite=arguments.overwrite,
     )
-    result = replay.run(plan, tasks, options)
-    saved = []
-    kept = [task for task in plan.tasks if task.name not in result.dropped]
-    kept.sort(key=lambda task: task.name in result.store.away)  # those at hand first
-    for task in kept if arguments.save else ():
-        stop = result.stopped.get(task.name)
-        own, step = result.store.at_hand(task.name), stop.step if stop else task.done + task.steps
-        saved.append(checkpoint.save(arguments.save / f"{task.name}.pt", own, step))
+    with saving.opened(arguments.save, options, plan.tasks) as folder:
+        result = replay.run(plan, tasks, options)
+        saved = saving.save(folder, plan, result, options) if folder else saving.Saved()
     show = report.to_json if arguments.json else report.table
-    print(show(plan, result, log, saved))
+    errors = [*result.troubles, *saved.errors]
+    print(show(plan, result, log, saved.files, errors), flush=True)
     if trace and not arguments.json:
         print(f"torch profile: {trace.target}")
-    return 1 if result.dropped else 0
+    for error in errors:
+        console.fail(error, 1)
+    return 1 if result.dropped or errors else 0
 
 
 def load_tasks(plan: Plan) -> list[workload.Task]:

@@ -9,10 +9,10 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from executor import checkpoint
 from executor.device import Device
 from executor.drops import Drops, Failure, Losses
 from executor.errors import one_line
+from executor.kept import Kept
 from executor.live import LiveTask, Place
 from executor.moves import Moves, Traffic
 from executor.options import Options
@@ -46,8 +46,10 @@ class Conductor:
         devices: Sequence[Device],
         recorder: Recorder,
         options: Options,
+        checkpoints: Kept | None = None,
     ) -> None:
         self._plan = plan
+        self._checkpoints = checkpoints
         self._recorder = recorder
         self._options = options
         self._halt = Halt()
@@ -242,10 +244,8 @@ class Conductor:
         """So many steps of the task are done, and can be kept."""
         live = self._setup.tasks[name]
         live.settle(step)
-        if self._options.checkpoints:
-            file = checkpoint.keep(self._options.checkpoints, live.host, step)
-            self._recorder.checkpoint(name, step, file)
-            checkpoint.forget(self._options.checkpoints, name, step)
+        if self._checkpoints:
+            self._checkpoints.keep(live.host, step, self._recorder.checkpoint)
         if self._options.stop:
             self._stop(name, step)
 

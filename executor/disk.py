@@ -4,16 +4,16 @@ They are working memory like the host store: removed when the run ends, however 
 is to leave behind are checkpoints.
 """
 
-import fcntl
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from errno import EAGAIN, EINVAL, EOPNOTSUPP
+from errno import EINVAL, EOPNOTSUPP
 from pathlib import Path
 
 from torch import Tensor
 
+from executor import locks
 from executor.errors import RunError, UsageError
 from profiles.units import show_bytes
 
@@ -35,19 +35,8 @@ class StateFile:
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = path, size
-        try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
-        close = weakref.finalize(self, os.close, self._file)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno == EAGAIN:  # others: a file system without locks
-                close()
-                raise UsageError(
-                    f"{path}: another run uses it; give each run a --disk of its own"
-                ) from None
+        self._file = locks.take(path, "give each run a --disk of its own", 0o600)
+        weakref.finalize(self, os.close, self._file)
         os.ftruncate(self._file, 0)
 
     def reserve(self) -> None:

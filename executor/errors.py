@@ -14,7 +14,13 @@ class WorkloadError(UsageError):
 
 
 class MismatchError(UsageError):
-    """The plan was made for another workload than the one that was loaded."""
+    """The plan was made for another workload than the one that was loaded, or does not go on from
+    these checkpoints. `lines`: all that does not fit."""
+
+    def __init__(self, *lines: str) -> None:
+        head = f"{len(lines)} things do not fit, so nothing was trained:"
+        super().__init__(lines[0] if len(lines) == 1 else "\n  ".join([head, *lines]))
+        self.lines = lines
 
 
 class RunError(GantryError):
@@ -27,6 +33,10 @@ class InterruptedRun(RunError):
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + number
+
+
+class LogError(RunError):
+    """The run log cannot be written."""
 
 
 def one_line(error: BaseException) -> str:

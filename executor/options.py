@@ -19,6 +19,7 @@ class Options:
     keep_going: a task that fails is dropped, and the others are trained to their end.
     stop: rules that end a task early, looked at where a segment of it ends.
     disk: the folder in which idle tasks wait, for a plan that says so.
+    overwrite: later checkpoints than the plan goes on from may go, and logs at the log's path.
     """
 
     log: Path | None = None
@@ -32,3 +33,4 @@ class Options:
     keep_going: bool = False
     stop: tuple[Rule, ...] = ()
     disk: Path | None = None
+    overwrite: bool = False

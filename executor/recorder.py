@@ -3,17 +3,18 @@
 import sys
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from tqdm import tqdm
 
 from executor.device import Mark
-from executor.errors import RunError, UsageError, one_line
+from executor.errors import RunError, one_line
+from executor.logfile import LogFile
 from executor.progress import Progress, TaskState, line, tasks
 from plans.runlog import (
     CheckpointRecord,
@@ -25,7 +26,6 @@ from plans.runlog import (
     OpRecord,
     StepRecord,
     StopRecord,
-    encode,
 )
 from plans.schema import Plan
 
@@ -44,13 +44,21 @@ class _Launched(NamedTuple):
 
 
 class Recorder:
-    """Collects op and step records in `out`, written as `<out>.part` until `close`.
+    """Collects op and step records in `log`, which it begins and closes.
 
-    `out` None keeps no log. Times are µs since the recorder was made. `op`, `step` and `warn` may
-    be called from any thread, everything else from the main thread only.
+    `log` None keeps none. `begun`: what tasks go on from, which the log says from its first line
+    on, so that no killed run leaves one that knows of some of them only. Times are µs since the
+    recorder was made. `op`, `step` and `warn` may be called from any thread, everything else from
+    the main thread only.
     """
 
-    def __init__(self, plan: Plan, plan_sha256: str, out: Path | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        plan_sha256: str,
+        log: LogFile | None,
+        begun: Sequence[CheckpointRecord] = (),
+    ) -> None:
         self.losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.val_losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.ended_us: dict[str, int] = {}  # when a task's latest step was complete
@@ -64,17 +72,16 @@ class Recorder:
         self._steps: deque[StepRecord] = deque()
         self._evaluations: deque[EvaluationRecord] = deque()
         self._origin = time.perf_counter()
-        self._out = out
-        self._part: BinaryIO | None = None
+        self._log = log
         self._said = time.perf_counter()
         self._bar = (
             tqdm(total=sum(task.steps for task in plan.tasks), unit="step", leave=False)
             if sys.stderr.isatty()
             else None
         )
-        if out is not None:
-            self._part = _open(out)
-            self._write([_header(plan, plan_sha256)])
+        if log is not None:
+            log.begin()
+            self._write([_header(plan, plan_sha256), *begun])
 
     def now(self) -> int:
         """µs since the run began."""
@@ -122,7 +129,7 @@ class Recorder:
 
     def checkpoint(self, task: str, step: int, file: Path) -> None:
         """Note that a task can go on from `file`."""
-        self._write([CheckpointRecord(task, step, str(file), self.now())])
+        self._write([CheckpointRecord(task, step, str(file), self.now())], sync=True)
 
     def stop(self, task: str, step: int, rule: str) -> StopRecord:
         """Note that a rule ended a task."""
@@ -150,12 +157,16 @@ class Recorder:
         *,
         interrupted: bool = False,
     ) -> int:
-        """Write the last line and give the log its name; µs since the run began."""
+        """Write the last line and give the log its name; µs since the run began. LogError where
+        that cannot be."""
         try:
             self.drain()
         except RunError:  # a device that failed says so again
             if not error:
                 raise
+        finally:
+            if self._bar is not None:
+                self._bar.close()
         failed: Literal["interrupted", "failed"] = "interrupted" if interrupted else "failed"
         end = End(
             status=failed if error else "partial" if self._dropped else "ok",
@@ -165,16 +176,8 @@ class Recorder:
             host_bytes=host_bytes,
         )
         self._write([end])
-        if self._bar is not None:
-            self._bar.close()
-        if self._part is not None and self._out is not None:
-            self._part.close()
-            part, self._part = self._part.name, None
-            try:
-                Path(part).replace(self._out)
-            except OSError as failure:
-                reason = f"cannot be written: {failure.strerror}; the log is in {part}"
-                raise RunError(f"{self._out}: {reason}") from None
+        if self._log is not None:
+            self._log.close()
         return end.actual_us
 
     def _ended(self) -> list[OpRecord]:
@@ -195,17 +198,9 @@ class Recorder:
     def _us(self, seconds: float) -> int:
         return max(0, int((seconds - self._origin) * 1e6))
 
-    def _write(self, lines: list[Line]) -> None:
-        if self._part is None or not lines:
-            return
-        try:
-            self._part.write(encode(lines))
-            self._part.flush()
-        except OSError as error:
-            with suppress(OSError):  # what is still buffered fails once more
-                self._part.close()
-            self._part = None
-            raise RunError(f"{self._out}: cannot be written: {error.strerror}") from None
+    def _write(self, lines: list[Line], *, sync: bool = False) -> None:
+        if self._log is not None:
+            self._log.write(lines, sync=sync)
 
 
 def told(drop: DropRecord) -> str:
@@ -224,14 +219,6 @@ def _is_ended(op: _Launched) -> bool:
 
 def _empty(queue: deque[T]) -> list[T]:
     return [queue.popleft() for _ in range(len(queue))]
-
-
-def _open(out: Path) -> BinaryIO:
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        return open(f"{out}.part", "wb")
-    except OSError as error:
-        raise UsageError(f"{out}: cannot be written: {error.strerror}") from None
 
 
 def _header(plan: Plan, plan_sha256: str) -> Header:

@@ -1,7 +1,7 @@
 """Replay of a plan: opens what it runs on, lets a conductor replay it, says what came of it."""
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,20 +10,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from executor import checkpoint, onepass
+from executor import checkpoint, kept, logfile, onepass
 from executor.conductor import Conductor
 from executor.device import Device, HostMemory
 from executor.disk import open_files, remove
-from executor.errors import InterruptedRun, RunError, UsageError
+from executor.errors import InterruptedRun, LogError, RunError, UsageError
+from executor.kept import Kept
+from executor.logfile import LogFile
 from executor.machine import apply, default_source, host_memory, open_devices
 from executor.meter import MemoryMeter
 from executor.moves import Traffic
 from executor.options import Options
 from executor.recorder import Recorder
 from executor.store import HostStore, Saved
+from executor.tracing import Trace
 from executor.workload import Task
 from plans.disk import kept_bytes, moved
-from plans.runlog import DropRecord, StopRecord
+from plans.runlog import CheckpointRecord, DropRecord, StopRecord
 from plans.schema import Plan
 from profiles.codec import pretty, sha256
 
@@ -39,7 +42,8 @@ class Result:
     slab_bytes, the end of the last byte of the slab that an op touched; late_allocations, how often
     torch asked the device for memory after the first rounds of a segment, which should be never.
     traffic: to the disk and back. val_losses: of each task's evaluations, by the steps done.
-    warnings: of tasks that went on although their loss was no number, the first of each."""
+    warnings: of tasks that went on although their loss was no number, the first of each.
+    troubles: what could not be written when all was trained, a line each."""
 
     losses: dict[str, list[float]]
     ended_us: dict[str, int]
@@ -54,6 +58,7 @@ class Result:
     traffic: Traffic | None = None
     val_losses: dict[str, dict[int, float]] = field(default_factory=dict)
     warnings: dict[str, str] = field(default_factory=dict)
+    troubles: tuple[str, ...] = ()
 
     def model(self, task: str) -> nn.Module:
         """The trained model, its parameters views of the host store.
@@ -78,12 +83,28 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options | None = None) -> Re
     options = options or Options()
     if plan.disk and options.disk is None:
         raise UsageError("the plan lets idle tasks wait on the disk; say where, --disk DIR")
+    with (
+        kept.opened(options, plan.tasks) as checkpoints,
+        logfile.opened(options.log, options.overwrite) as log,
+    ):
+        return _opened(plan, tasks, options, _Files(log, checkpoints))
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What the run writes while it lasts, if asked to."""
+
+    log: LogFile | None
+    checkpoints: Kept | None
+
+
+def _opened(plan: Plan, tasks: Sequence[Task], options: Options, out: _Files) -> Result:
     apply(plan.numerics)
     devices = open_devices(plan.devices, _slabs(plan))
     memory = host_memory(plan.devices)
     try:
         with _young():
-            return _run(plan, tasks, options, devices, memory)
+            return _run(plan, tasks, options, out, devices, memory)
     finally:
         for device in devices:
             device.close()
@@ -94,6 +115,7 @@ def _run(
     plan: Plan,
     tasks: Sequence[Task],
     options: Options,
+    out: _Files,
     devices: Sequence[Device],
     memory: HostMemory,
 ) -> Result:
@@ -102,7 +124,7 @@ def _run(
     try:
         source = default_source(plan.devices[0].kind)
         store = HostStore(plan, tasks, memory, source, saved, files)
-        return _replay(plan, options, devices, store, saved)
+        return _replay(plan, options, out, devices, store, saved)
     finally:
         remove(files)
 
@@ -110,6 +132,7 @@ def _run(
 def _replay(
     plan: Plan,
     options: Options,
+    out: _Files,
     devices: Sequence[Device],
     store: HostStore,
     saved: Mapping[str, Saved],
@@ -118,28 +141,62 @@ def _replay(
         device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
     _warm_up(plan)
     digest = options.plan_sha256 or sha256(pretty(plan))
-    recorder = Recorder(plan, digest, options.log)
-    replay = Conductor(plan, store, devices, recorder, options)
+    recorder = Recorder(plan, digest, out.log, _begun(plan, options.resume or Path(), saved))
+    if out.checkpoints:
+        out.checkpoints.clear()
+    replay = Conductor(plan, store, devices, recorder, options, out.checkpoints)
     if options.trace:
         options.trace.begin()
-    for name in saved:
-        step = store.tasks[name].plan.done
-        recorder.checkpoint(name, step, checkpoint.path_of(options.resume or Path(), name, step))
     error = replay.execute()
     peaks, slabs = replay.peak_bytes(), replay.slab_bytes()
-    actual_us = recorder.close(error, peaks, store.bytes, interrupted=replay.interrupted > 0)
-    if options.trace:
-        options.trace.end()
-    if replay.interrupted:
-        raise InterruptedRun(error, replay.interrupted)
+    interrupted = replay.interrupted > 0
+    actual_us, troubles = _close(
+        recorder, options.trace, error, peaks, store.bytes, interrupted=interrupted
+    )
+    if interrupted:
+        raise InterruptedRun("; ".join([error, *troubles]), replay.interrupted)
     if error:
-        raise RunError(error)
+        raise RunError("; ".join([error, *troubles]))
     losses = {task: [by[step] for step in sorted(by)] for task, by in recorder.losses.items()}
     late = replay.late_allocations()
     sizes = peaks, slabs, store.bytes, late
     ends = replay.dropped, replay.stopped, replay.traffic if plan.disk else None
-    notes = recorder.val_losses, recorder.warnings
-    return Result(losses, recorder.ended_us, store, actual_us, *sizes, *ends, *notes)
+    known = recorder.val_losses, recorder.warnings, troubles
+    return Result(losses, recorder.ended_us, store, actual_us, *sizes, *ends, *known)
+
+
+def _begun(plan: Plan, folder: Path, saved: Collection[str]) -> list[CheckpointRecord]:
+    """What the log says of the tasks that go on."""
+    return [
+        CheckpointRecord(t.name, t.done, str(checkpoint.path_of(folder, t.name, t.done)), 0)
+        for t in plan.tasks
+        if t.name in saved
+    ]
+
+
+def _close(
+    recorder: Recorder,
+    trace: Trace | None,
+    error: str,
+    peaks: tuple[int, ...],
+    host_bytes: int,
+    *,
+    interrupted: bool,
+) -> tuple[int, tuple[str, ...]]:
+    """End what is written during a run; how long it took, and what could not be written: no
+    reason to let go of what is trained."""
+    troubles = []
+    try:
+        actual_us = recorder.close(error, peaks, host_bytes, interrupted=interrupted)
+    except LogError as failure:
+        actual_us = recorder.now()
+        troubles.append(str(failure))
+    try:
+        if trace:
+            trace.end()
+    except RunError as failure:
+        troubles.append(str(failure))
+    return actual_us, tuple(troubles)
 
 
 @contextmanager

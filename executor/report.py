@@ -17,10 +17,13 @@ from profiles.units import show_bytes, show_us
 _SHOWN = 3  # latest evaluations of a task in the table
 
 
-def to_json(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str:
+def to_json(
+    plan: Plan, result: Result, log: Path, saved: Sequence[Path], errors: Sequence[str] = ()
+) -> str:
     """Times in µs. `planned_end_us` and `ended_us` are when a task's last step was to be done and
     when its latest one was; `dropped` says in which step and op a task failed, and why; `warning`
-    where the loss of one that went on was no number."""
+    where the loss of one that went on was no number; `errors` what could not be written when all
+    was trained."""
     content = {
         "tasks": list(_tasks(plan, result)),
         "predicted_us": plan.prediction.makespan_us,
@@ -33,6 +36,7 @@ def to_json(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str
         "late_allocations": result.late_allocations,
         "log": str(log),
         "saved": [str(path) for path in saved],
+        "errors": list(errors),
     }
     return json.dumps(content)
 
@@ -88,8 +92,11 @@ def _disk(traffic: Traffic) -> str:
     )
 
 
-def table(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str:
-    """A row per task, then what it took; a line for every task that was dropped."""
+def table(
+    plan: Plan, result: Result, log: Path, saved: Sequence[Path], errors: Sequence[str] = ()
+) -> str:
+    """A row per task, then what it took; a line for every task that was dropped, and for all that
+    could not be written."""
     rows = [("task", "steps", "first loss", "last loss", "ended")]
     for task in plan.tasks:
         losses, ended = result.losses[task.name], show_us(result.ended_us.get(task.name, 0))
@@ -120,4 +127,5 @@ def table(plan: Plan, result: Result, log: Path, saved: Sequence[Path]) -> str:
     lines += [f"warning: task {name}: {text}" for name, text in result.warnings.items()]
     lines += [f"dropped: {told(drop)}" for drop in result.dropped.values()]
     lines += [f"stopped: {s.task} after step {s.step} by {s.rule}" for s in result.stopped.values()]
+    lines += [f"not written: {error}" for error in errors]
     return "\n".join(lines)

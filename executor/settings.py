@@ -18,7 +18,7 @@ from executor.recipe import Idle, same
 
 Names = Mapping[int, str]  # of parameters, by the id of what the optimizer steps
 
-_AGREE = ("options", "scheduler", "other")
+_AGREE = ("options", "scheduler", "other", "kinds")
 
 
 def settings_of(
@@ -34,6 +34,7 @@ def settings_of(
         "options": [{k: v for k, v in group.items() if k != "params"} for group in groups],
         "scheduler": None if scheduler is None else scheduler.state_dict(),
         "other": {key: value for key, value in state.items() if isinstance(key, str)},
+        "kinds": _kinds(optimizer, scheduler),
     }
     made = _plain(found)
     assert isinstance(made, dict)
@@ -84,6 +85,12 @@ def restore(
         )
     if not entry:
         return
+    for theirs, own in zip(entry.get("kinds", ()), _kinds(optimizer, scheduler), strict=False):
+        if theirs != own:
+            raise MismatchError(
+                f"the checkpoint is of {theirs}, the task trains with {own}; go on with what the "
+                "task began with"
+            )
     if len(entry["options"]) != len(optimizer.param_groups):
         raise MismatchError(
             f"the checkpoint has {len(entry['options'])} parameter groups, the optimizer "
@@ -94,6 +101,20 @@ def restore(
     optimizer.state.update(entry["other"])
     if scheduler is not None:
         scheduler.load_state_dict(entry["scheduler"])
+
+
+def _kinds(*made: object) -> list[str]:
+    """`torch.optim.AdamW`: the classes of an optimizer and of its scheduler, if it has one. Those
+    of a workload's file have no more than their name, since the file may move."""
+    return [_kind(type(one)) for one in made if one is not None]
+
+
+def _kind(made: type) -> str:
+    where = made.__module__
+    if where.startswith("torch.optim."):  # public names stay what they are
+        where = "torch.optim.lr_scheduler" if "lr_scheduler" in where else "torch.optim"
+    is_own = where.startswith("workload_") or where == "__main__"
+    return made.__qualname__ if is_own else f"{where}.{made.__qualname__}"
 
 
 _LEAVE = object()

@@ -298,8 +298,8 @@ class Shard:
             return
         self._optimizer = self._new_optimizer()
         own = [saved.get(names[id(parameter)], {}) for parameter in self.parameters]
+        self._optimizer.restore_settings(settings, names)  # first: it says whose state this is
         self._optimizer.restore(own, state)
-        self._optimizer.restore_settings(settings, names)
 
     def _new_optimizer(self) -> ShardOptimizer:
         return ShardOptimizer(self.parameters, self._factory, self._parameters.masters)

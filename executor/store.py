@@ -4,7 +4,7 @@ The models are the user's own, their parameters views of the store. What devices
 replicas, so the store is never pointed elsewhere by a device.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,14 @@ from executor.ending import Ending
 from executor.errors import MismatchError, RunError, one_line
 from executor.layers import chain_of, split
 from executor.machine import free_host_bytes
-from executor.matching import expect_bytes, expect_evaluation, expect_layers, expect_precision
+from executor.matching import (
+    dtype_mismatches,
+    expect_bytes,
+    expect_evaluation,
+    expect_layers,
+    expect_precision,
+    saved_mismatches,
+)
 from executor.rng import OwnRandomness, Source
 from executor.settings import merged
 from executor.shard import Shard
@@ -68,7 +75,7 @@ class HostTask:
         self.model, self.rng_state = build(task, source)
         self.loss_scale: Mapping[str, Tensor] | None = None
         if saved:
-            _check_saved(plan, saved, self.rng_state)
+            _check_saved(plan, saved, self.model, self.rng_state)
             self.rng_state, self.loss_scale = saved.rng, saved.loss_scale
             _load_model(self.model, saved, plan.name)
         layers = _layers(plan, task, self.model)
@@ -99,9 +106,19 @@ class HostTask:
         expect_precision(plan, task, self.trainable)
         expect_evaluation(plan, task)
         if saved:
-            names = {id(p): name for name, p in self.model.named_parameters()}
-            for shard, own in zip(self.shards, self._flats, strict=True):
+            self._restore(saved)
+
+    def _restore(self, saved: Saved) -> None:
+        """Let the optimizers go on. MismatchError, a line for everything that does not fit."""
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        lines = dtype_mismatches(self.model.state_dict(), saved.model)
+        for shard, own in zip(self.shards, self._flats, strict=True):
+            try:
                 shard.restore(saved.optimizer, names, own["state"], saved.settings)
+            except MismatchError as error:
+                lines.append(str(error))
+        if lines:
+            raise _misfit(self.plan, dict.fromkeys(lines))
 
     def settle(self) -> None:
         """Point model and optimizers back at the store, after devices held the state."""
@@ -180,12 +197,18 @@ class HostStore:
         self._gone: set[str] = set()
         self.tasks: dict[str, HostTask] = {}
         waiting = {task for task, moves in moved(plan).items() if begins_away(moves)}
+        lines: list[str] = []
         for t in sorted(plan.tasks, key=lambda t: t.name not in waiting):
-            self.tasks[t.name] = HostTask(
-                t, by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name)
-            )
-            if t.name in waiting:
+            own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name)
+            try:
+                self.tasks[t.name] = HostTask(t, *own)
+            except MismatchError as error:
+                lines += error.lines
+                continue
+            if t.name in waiting and not lines:
                 self.spill(t.name)
+        if lines:
+            raise MismatchError(*lines)
 
     def spill(self, task: str, tick: Tick = lambda: None) -> None:
         """Write the task's settled state to its file; its place in the store is free then."""
@@ -251,19 +274,26 @@ def _check_room(plan: Plan, store: int) -> None:
     )
 
 
-def _check_saved(plan: PlanTask, saved: Saved, rng_state: Tensor) -> None:
-    """MismatchError for a checkpoint of another kind of device or of another precision."""
+def _check_saved(plan: PlanTask, saved: Saved, model: nn.Module, rng_state: Tensor) -> None:
+    """MismatchError for a checkpoint of another model, kind of device or precision."""
+    lines = saved_mismatches(model, saved.model, saved.optimizer)
     mine, theirs = rng_state.numel(), saved.rng.numel() if isinstance(saved.rng, Tensor) else 0
     if mine != theirs:
-        raise MismatchError(
-            f"task {plan.name}: the checkpoint has {theirs} bytes of random state, a device of "
+        lines.append(
+            f"the checkpoint has {theirs} bytes of random state, a device of "
             f"this plan's kind {mine}; a task goes on on the kind of device where it began"
         )
     if (plan.precision == "fp16-autocast") != bool(saved.loss_scale):
-        raise MismatchError(
-            f"task {plan.name}: is {plan.precision} in the plan, and the checkpoint has "
+        lines.append(
+            f"is {plan.precision} in the plan, and the checkpoint has "
             f"{'a' if saved.loss_scale else 'no'} loss scale; go on in the precision it began with"
         )
+    if lines:
+        raise _misfit(plan, lines)
+
+
+def _misfit(plan: PlanTask, lines: Iterable[str]) -> MismatchError:
+    return MismatchError(*(f"task {plan.name}: {line}" for line in lines))
 
 
 def _load_model(model: nn.Module, saved: Saved, name: str) -> None:

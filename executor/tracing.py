@@ -25,6 +25,7 @@ class Trace:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._part.touch()
+            self._part.unlink()
         except OSError as error:
             raise UsageError(f"{self.target}: cannot be written: {error.strerror}") from None
         threads = _ExperimentalConfig(profile_all_threads=True)

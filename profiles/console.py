@@ -86,6 +86,11 @@ def fail(message: str, code: int) -> int:
     return code
 
 
+def warn(message: str) -> None:
+    """Say on stderr what does not end the command."""
+    print(f"warning: {message}", file=sys.stderr, flush=True)
+
+
 def _unheard(error: OSError) -> int:
     """stdout takes no more. With `| head` that is no failure: nothing was left to do."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own last flush

@@ -231,7 +231,7 @@ def test_a_scheduler_is_wanted_by_both(tmp_path: Path) -> None:
     run(later(with_one, 0, 1), tasks, Options(checkpoints=tmp_path))
     with pytest.raises(MismatchError, match="the checkpoint has a scheduler and the task none"):
         run(later(with_one, 1, 3), without, Options(resume=tmp_path))
-    run(later(with_one, 0, 1), without, Options(checkpoints=tmp_path))
+    run(later(with_one, 0, 1), without, Options(checkpoints=tmp_path, overwrite=True))
     with pytest.raises(MismatchError, match="the task has a scheduler and the checkpoint none"):
         run(later(with_one, 1, 3), tasks, Options(resume=tmp_path))
 

@@ -1,0 +1,109 @@
+"""The trained models as files, wherever there is room for them."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from executor import checkpoint, locks
+from executor.errors import UsageError, one_line
+from executor.options import Options
+from executor.outputs import try_folder
+from executor.replay import Result
+from plans.disk import kept_bytes
+from plans.schema import Plan, Task
+from profiles.errors import GantryError
+
+
+@contextmanager
+def opened(folder: Path | None, options: Options, tasks: Sequence[Task]) -> Iterator[Path | None]:
+    """The folder, which no other run may save in meanwhile; None if there is none.
+
+    UsageError unless all tasks can be written there, before they are trained."""
+    if folder is None:
+        yield None
+        return
+    try_folder(folder, {f"{task.name}.pt": kept_bytes(task) for task in tasks})
+    kept = options.checkpoints
+    if kept and kept.exists() and kept.samefile(folder):
+        raise UsageError("--save and --checkpoints need folders of their own")
+    with locks.locked(folder / ".lock", "give each run a --save of its own"):
+        if not options.overwrite:
+            _refuse_later(folder, tasks)
+        yield folder
+
+
+def _refuse_later(folder: Path, tasks: Sequence[Task]) -> None:
+    """UsageError where a task is already saved after more steps than it will have."""
+    for task in tasks:
+        file, end = folder / f"{task.name}.pt", task.done + task.steps
+        if (step := checkpoint.step_of(file)) > end:
+            raise UsageError(
+                f"{file} is of step {step}, and the plan ends at step {end}; give another --save, "
+                "or --overwrite to write over it"
+            )
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The files that were written, and a line for each task that is not where it was to be."""
+
+    files: tuple[Path, ...] = ()
+    errors: tuple[str, ...] = ()
+
+
+def save(folder: Path, plan: Plan, result: Result, options: Options) -> Saved:
+    """Write `<task>.pt` for every task that was not dropped.
+
+    One that cannot be written goes where it can: to the checkpoints, where it may be already, to a
+    new folder beside the log, or to one of the system's.
+    """
+    tasks = [task for task in plan.tasks if task.name not in result.dropped]
+    tasks.sort(key=lambda task: task.name in result.store.away)  # those at hand first
+    files: list[Path] = []
+    errors: list[str] = []
+    for task in tasks:
+        try:
+            files.append(_write(folder / f"{task.name}.pt", task, result))
+        except Exception as error:
+            errors.append(_said(error))
+            if found := _elsewhere(task, result, options, errors):
+                files.append(found)
+                errors[-1] += f"; {task.name} is saved as {found} instead"
+            else:
+                errors[-1] += f"; {task.name} is not saved"
+    return Saved(tuple(files), tuple(errors))
+
+
+def _write(target: Path, task: Task, result: Result) -> Path:
+    return checkpoint.save(target, result.store.at_hand(task.name), _step(task, result))
+
+
+def _step(task: Task, result: Result) -> int:
+    stop = result.stopped.get(task.name)
+    return stop.step if stop else task.done + task.steps
+
+
+def _elsewhere(task: Task, result: Result, options: Options, errors: list[str]) -> Path | None:
+    """Where the task is now; None where it could not be written anywhere."""
+    for target in _places(task, _step(task, result), options):
+        try:
+            return target if target.exists() else _write(target, task, result)
+        except Exception as error:
+            errors[-1] += f"; {_said(error)}"
+    return None
+
+
+def _places(task: Task, step: int, options: Options) -> Iterator[Path]:
+    """Where else the task may be written, if not there already; new folders, so that nothing is
+    written over."""
+    if options.checkpoints:
+        yield checkpoint.path_of(options.checkpoints, task.name, step)
+    for parent in (options.log.parent if options.log else Path(), Path(tempfile.gettempdir())):
+        with suppress(OSError):
+            yield Path(tempfile.mkdtemp(prefix="saved-", dir=parent)) / f"{task.name}.pt"
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, GantryError) else one_line(error)
