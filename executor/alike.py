@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from executor.bench import Bench, Case
+from executor.errors import WorkloadError
 from executor.layer_profiler import FEWEST, Lab, NormCost, UpdateCost, layer_cost, update_costs
 from executor.precision import needs_norms
 from executor.recipe import Recipe
@@ -38,7 +39,8 @@ Updates = tuple[UpdateCost, UpdateCost, NormCost | None]
 
 
 class Look(NamedTuple):
-    """What one run of a layer shows: a digest of its ops, its draws, its output."""
+    """What a run of a layer shows: a digest of its ops and of how what it gives lies in memory, its
+    draws, its output."""
 
     ops: str
     draws: int | None
@@ -75,14 +77,23 @@ def look(bench: Bench) -> Look:
     source.set(bench.state)
     with ops:
         again = bench.recompute_backward()
+    ops.digest.update(repr((bench.layout, bench.out_bytes)).encode())
     draws = source.count(bench.state, end) if torch.equal(again, end) else None
     return Look(ops.digest.hexdigest(), draws, bench.made)
 
 
-def made_of(layer: nn.Module) -> Hashable:
-    """A layer's classes with what they say of their settings, and its parameters' shapes."""
+def part_of(layer: nn.Module, first: bool, last: bool) -> Hashable:
+    """What can be seen of a layer before it runs: its classes with what they say of their settings,
+    its parameters' shapes, and whether it is a task's first one, which has no gradients to hand on,
+    or the last one, which has the loss."""
     classes = tuple((type(module), _settings(module)) for module in layer.modules())
-    return classes, _told(list(layer.parameters()))
+    return classes, _told(list(layer.parameters())), first, last
+
+
+def parts_of(layers: Sequence[nn.Module]) -> list[Hashable]:
+    """`part_of` each of a task's layers."""
+    last = len(layers) - 1
+    return [part_of(layer, n == 0, n == last) for n, layer in enumerate(layers)]
 
 
 def kind_of(cases: Sequence[Case], looks: Mapping[int, Look]) -> Hashable:
@@ -91,13 +102,11 @@ def kind_of(cases: Sequence[Case], looks: Mapping[int, Look]) -> Hashable:
     sizes = tuple(
         (case.microbatch, repr(hold(case.x).layout), looks[case.microbatch].ops) for case in cases
     )
-    part = _part(made_of(case.layer), case.first, case.batch is not None)
-    return part, case.task.precision, sizes
+    return _part(case), case.task.precision, sizes
 
 
-def _part(made: Hashable, first: bool, last: bool) -> Hashable:
-    """What a layer is in its task: the first has no gradients to hand on, the last the loss."""
-    return made, first, last
+def _part(case: Case) -> Hashable:
+    return part_of(case.layer, case.first, case.batch is not None)
 
 
 @dataclass(frozen=True)
@@ -128,18 +137,17 @@ class Kinds:
 
     def begin(self, layers: Sequence[nn.Module]) -> None:
         """The layers of another task come, in this order."""
-        last = len(layers) - 1
-        self._left = Counter(_part(made_of(x), n == 0, n == last) for n, x in enumerate(layers))
+        self._left = Counter(parts_of(layers))
         self._copied = {}
 
     def costs(
         self, index: int, cases: Sequence[Case], looks: Mapping[int, Look], shard: Shard
     ) -> dict[int, Costs]:
         """What the task's next layer costs, by its index, and earlier ones that turn out to be
-        less alike than it seemed. torch.OutOfMemoryError where no size fits."""
+        less alike than it seemed. WorkloadError where no size fits the device."""
         case = cases[-1]
         kind = kind_of(cases, looks)
-        part = _part(made_of(case.layer), case.first, case.batch is not None)
+        part = _part(case)
         self._left[part] -= 1
         self._met[kind] += 1
         self.layers += 1
@@ -180,9 +188,9 @@ class Kinds:
             try:
                 costs.append(layer_cost(case, self._lab, shard)[0])
             except torch.OutOfMemoryError:
-                if not costs:
-                    raise
                 break
+        if not costs:
+            raise WorkloadError("does not fit the device with the smallest microbatch")
         self.measured += 1
         return tuple(costs)
 
@@ -219,7 +227,14 @@ def agree(one: LayerCost, other: LayerCost) -> bool:
 
 
 def _bytes(cost: LayerCost) -> tuple[int | None, ...]:
-    return cost.saved_bytes, cost.forward_peak_bytes, cost.backward_peak_bytes, cost.offload_bytes
+    ends = cost.in_bytes, cost.out_bytes
+    return (
+        *ends,
+        cost.saved_bytes,
+        cost.forward_peak_bytes,
+        cost.backward_peak_bytes,
+        cost.offload_bytes,
+    )
 
 
 def _near(one: Time, other: Time) -> bool:

@@ -8,16 +8,18 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
-from executor.batches import batch_of, changed, part
+from executor.batches import batch_bytes, batch_of, changed, part
 from executor.bench import Case, moved, on_device
 from executor.chain.gap import Gap
 from executor.device import Device
 from executor.ending import Batch
 from executor.errors import RunError, WorkloadError
+from executor.evaluation import data_by_number
 from executor.layer_check import blamed, layer_place, samples
 from executor.rng import OwnRandomness
 from executor.shard import Shard
@@ -72,6 +74,25 @@ def batches_of(task: Task, first: Batch) -> dict[int, Batch]:
     return found
 
 
+def check_evaluation(task: Task, first: Batch) -> None:
+    """WorkloadError for evaluation whose first or last batch is not as large as one of training."""
+    if task.evaluate is None:
+        return
+    asked = replace(task, data=data_by_number(task.evaluate, task.evaluate.batches))
+    for number in sorted({0, task.evaluate.batches - 1}):
+        with blamed(f"task {task.name}: evaluation data({number})"):
+            with OwnRandomness():
+                batch = batch_of(asked, number)
+            mine, theirs = samples(batch), samples(first)
+            if mine != theirs:
+                raise RunError(f"returned {mine} samples, and training's batches have {theirs}")
+            mine, theirs = batch_bytes(batch), batch_bytes(first)
+            if mine != theirs:
+                raise RunError(
+                    f"returned {mine} bytes, and training's batches have {theirs}; {PAD}"
+                )
+
+
 def _layouts(batch: Batch) -> tuple[Layout, Layout]:
     return hold(batch.inputs).layout, hold(batch.targets).layout
 
@@ -122,7 +143,7 @@ def sizes_that_go(
     found: dict[int, str] = {}
     if not any(isinstance(module, Gap) and module.chooses for module in layers[0].modules()):
         return found
-    shard = _shard(task, layers, 0, batches[0].inputs, sizes[0], device)
+    shard = _shard(task, layers, 0, batches[0].inputs, samples(batches[0]), device)
     for size in sizes:
         for step, batch in batches.items():
             parts = range(0, samples(batch) - size + 1, size)

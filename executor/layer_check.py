@@ -54,7 +54,7 @@ def batch(task: Task) -> Batch:
         found = batch_of(task, 0)
     sizes = {what: [len(t) for t in tensors_of(v)] for what, v in found._asdict().items()}
     if len({size for several in sizes.values() for size in several}) > 1:
-        told = " and ".join(f"{what} of {_listed(n)} samples" for what, n in sizes.items() if n)
+        told = " but ".join(f"{_listed(n)} {what}" for what, n in sizes.items() if n)
         raise WorkloadError(
             f"task {task.name}: data(0) returned {told}; each tensor must be batch first and have "
             "as many samples, since microbatches are cut from all of them; what is of the batch as "
@@ -65,8 +65,8 @@ def batch(task: Task) -> Batch:
 
 
 def _listed(sizes: Sequence[int]) -> str:
-    """`10` if all are the same, `10, 2` if not."""
-    return ", ".join(map(str, dict.fromkeys(sizes)))
+    """`10` if all are the same, `10 and 2` if not."""
+    return " and ".join(map(str, dict.fromkeys(sizes)))
 
 
 def samples(found: Batch) -> int:

@@ -61,13 +61,15 @@ def profile(ref: str, options: Options) -> schema.Profile:
     threads = torch.get_num_threads()
     (device,), memory = open_devices([_spec(options)], [link_profiler.SLAB_BYTES]), _memory(options)
     try:
-        lab = _lab(device, options)
-        kinds = Kinds(lab)
-        usable = _usable(device, options)
-        links = _links(device, memory, options)
-        disk = disk_profiler.measure(options.disk, memory) if options.disk else None
-        with tqdm(total=0, unit="layer", disable=None, file=sys.stderr) as bar:
+        with tqdm(total=0, unit="layer", disable=None, file=sys.stderr, desc="links") as bar:
+            lab = _lab(device, options)
+            kinds = Kinds(lab)
+            usable = _usable(device, options)
+            links = _links(device, memory, options)
+            bar.set_description("disk")
+            disk = disk_profiler.measure(options.disk, memory) if options.disk else None
             measured = tuple(task_profiler.measure(task, workload, kinds, bar) for task in tasks)
+        print(kinds, file=sys.stderr)
         provenance = _provenance(device, lab) | {"layers": str(kinds)}
     finally:
         device.close()

@@ -41,6 +41,7 @@ def microbatch_sizes(batch_size: int) -> list[int]:
 
 def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None]") -> schema.Task:
     """What the task's layers cost; WorkloadError for one that cannot be cut or trained."""
+    bar.set_description(f"{task.name}: finding layers")
     model, _ = build(task)
     found = batch(task)
     with blamed(f"task {task.name}"):
@@ -53,13 +54,15 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
             f"task {task.name}: its layers are made for {chain.batch} samples, which do not divide "
             f"the batch of {count}"
         )
+    bar.set_description(f"{task.name}: checking layers and batches")
     batches = batch_check.batches_of(task, found)
+    batch_check.check_evaluation(task, found)
     draws = _check_layers(task, layers, batches, sizes, kinds.device)
     sizes = _sizes_that_go(task, layers, batches, sizes, kinds.device)
     if task.evaluate:
         eval_mode.check(task, model, layers, found.inputs)
     bar.total += len(layers) * len(sizes)
-    bar.set_description(task.name)
+    bar.set_description(f"{task.name}: measuring")
     trainable = {id(p) for layer in layers for p in layer.parameters() if p.requires_grad}
     recipe = task.recipe(model)
     optimizer = _optimizer(task, recipe, list(model.parameters()))

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from support.cli import executor_cli, refused, succeeded
+from support.cli import executor_cli, planner_cli, profile, refused, succeeded
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.optim import SGD
 
-from executor.batch_check import batches_of, steps_tried
+from executor.batch_check import batches_of, check_evaluation, steps_tried
 from executor.errors import WorkloadError
 from executor.layer_check import batch
-from executor.workload import Task
+from executor.workload import Evaluation, Task
+from plans import runlog
 from profiles import load
 
 pytestmark = pytest.mark.usefixtures("warm")
@@ -102,6 +103,14 @@ def some() -> list[Task]:
 
 def single() -> list[Task]:
     return [task(Masked, masks(lambda step, sample: sample == 3))]
+
+
+def alone() -> list[Task]:
+    def data(step: int) -> Any:
+        (x, mask), y = masks(lambda step, sample: True)(step)
+        return (x[:1], mask[:1]), y[:1]
+
+    return [task(Masked, data)]
 
 
 def packed() -> list[Task]:
@@ -191,6 +200,33 @@ def test_microbatches_that_go_another_way_are_left_out(tmp_path: Any) -> None:
     assert [cost.microbatch for cost in costs] == [2, 4]
 
 
+def test_a_batch_of_one_sample_has_no_smaller_ones(tmp_path: Any) -> None:
+    """There is nothing to leave out."""
+    answer = executor_cli("profile", f"{__file__}:alone", *MACHINE, "-o", tmp_path / "p.json")
+    assert "note:" not in succeeded(answer).err
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (
+            lambda n: tuple(x[: 4 - n] for x in rows(n)),
+            r"data\(1\): returned 3 samples, and training",
+        ),
+        (
+            lambda n: tuple(x.repeat(1, 1 + 8 * n) for x in rows(n)),
+            r"data\(1\): returned 2560 bytes",
+        ),
+        ([rows(0)].__getitem__, r"data\(1\): IndexError: .* an evaluation has 2"),
+    ],
+)
+def test_an_evaluation_of_another_size_is_refused(data: Any, text: str) -> None:
+    """Its last batch is looked at as well as its first."""
+    made = replace(task(linear), evaluate=Evaluation(10, data, 2))
+    with pytest.raises(WorkloadError, match=f"task a: evaluation {text}"):
+        check_evaluation(made, batch(made))
+
+
 @pytest.mark.parametrize("name", ["packed", "packed_shuffled", "dropped"])
 def test_draws_that_vary_are_told_and_allow_one_microbatch(name: str, tmp_path: Any) -> None:
     """Whether from batch to batch, from sample to sample or by chance."""
@@ -200,6 +236,28 @@ def test_draws_that_vary_are_told_and_allow_one_microbatch(name: str, tmp_path: 
     assert "padded input instead of a packed sequence" in answer.err
     draws = {c.rng_draws for layer in load(target).tasks[0].layers for c in layer.costs}
     assert None in draws
+
+
+def test_what_draws_a_varying_number_of_times_trains_in_one_microbatch(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the losses of a plain loop."""
+    monkeypatch.chdir(tmp_path)
+    profile(f"{__file__}:packed", "profile.json")
+    succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
+    succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl"))
+    (made,) = packed()
+    torch.manual_seed(made.seed)
+    model = made.model()  # type: ignore[operator]
+    optimizer, losses = made.optimizer(list(model.parameters())), []
+    for step in range(made.steps):
+        inputs, targets = made.data(step)
+        loss = F.mse_loss(model(*inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert [row.loss for row in runlog.load("run.jsonl").steps] == losses
 
 
 def test_draws_that_do_not_vary_stay_known(tmp_path: Any) -> None:

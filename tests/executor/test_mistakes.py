@@ -160,7 +160,7 @@ PROFILED = {
     "nothing_at_all": "task a: data(0): returned None: there is no batch of step 0",
     "too_few": "task a: data(5): IndexError: list index out of range: has no batch of step 5, and",
     "runs_out": "task a: data(5): returned None: there is no batch of step 5, and the task has 6",
-    "graph": "task a: data(0) returned inputs of 10, 2 samples and targets of 10 samples; each",
+    "graph": "task a: data(0) returned 10 and 2 inputs but 10 targets; each tensor must be batch",
     "scripted": "task a: the model is compiled (RecursiveScriptModule), so it can be neither cut",
     "scripted_inside": "task a: module 1 is compiled (RecursiveScriptModule), so it can be neither",
     "weight_normed": "use torch.nn.utils.parametrizations.weight_norm, which gives the same model",
