@@ -82,14 +82,18 @@ def check_notes(before: Note, once: Note, twice: Note) -> None:
                 "use what is changed, as torch.nn.utils.parametrize does, or let the optimizer do "
                 "it (an embedding without max_norm)"
             )
-    changed = [key for key in twice.numbers if _number(once, twice, key) != twice.numbers[key]]
+    changed = [
+        key  # by how it is written: no number is as no number
+        for key, number in twice.numbers.items()
+        if repr(_number(once, twice, key)) != repr(number)
+    ]
     if once.seed != before.seed:
-        kept = [once.numbers[k][0] for k in changed if _number(once, twice, k)[1] == once.seed]
-        where = f", kept in {kept[0]}" if kept else ""
+        kept = [twice.numbers[k][0] for k in changed if _number(once, twice, k)[1] == once.seed]
+        where = f" with what it keeps in {kept[0]}" if kept else ""
         raise WorkloadError(
-            f"seeds torch's random numbers in its forward ({once.seed}{where}), and a forward that "
-            "is run again could not draw the same; leave out torch.seed() and torch.manual_seed() "
-            "there (a Reformer cannot do without, so it cannot be trained in this way)"
+            f"seeds torch's random numbers in its forward{where}, and a forward that is run again "
+            "could not draw the same; leave out torch.seed() and torch.manual_seed() there (a "
+            "Reformer cannot do without, so it cannot be trained in this way)"
         )
     for key in changed:
         first, was, value = (_number(one, twice, key)[1] for one in (before, once, twice))
