@@ -140,7 +140,7 @@ class Batches:
         if self.layouts is None:
             self.layouts = layouts
         if layouts != self.layouts:
-            raise RunError(_changed(self.layouts, layouts))
+            raise RunError(changed(self.layouts, layouts))
         size = sum(layout.bytes for layout in layouts)
         if size != self._plan.batch_bytes:
             raise RunError(
@@ -191,7 +191,8 @@ def batch_bytes(batch: Batch) -> int:
     return sum(hold(value).layout.bytes for value in batch)
 
 
-def _changed(known: tuple[Layout, Layout], now: tuple[Layout, Layout]) -> str:
+def changed(known: tuple[Layout, Layout], now: tuple[Layout, Layout]) -> str:
+    """In which way the inputs and targets of a later batch are others."""
     was, shapes = (
         ", ".join(str(list(spec.shape)) for layout in layouts for spec in layout.specs)
         for layouts in (known, now)

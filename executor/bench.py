@@ -51,6 +51,8 @@ class Case:
 class Bench:
     """A case set up on a device: a one-layer shard bound to views of one slab.
 
+    `made` is the layer's output beside the slab, without its graph.
+
     Invariant: every method leaves the boundary x as it was, so that all can be repeated.
     """
 
@@ -60,7 +62,7 @@ class Bench:
         self.shard = shard or on_device(case, device)
         x = hold(moved(case.x, device.where))
         self.batch = None if case.batch is None else Batch(*moved(tuple(case.batch), device.where))
-        made = self._output(x)
+        self.made = made = self._output(x)
         # Any dy of these shapes costs the same; the output itself is at hand.
         y = hold(made) if case.batch is None else None
         self.in_bytes = x.layout.boundary_bytes
@@ -80,10 +82,6 @@ class Bench:
         self.state = device.source.get()
         self.draws: bool | None = None  # until counted
         self.alone = False
-
-    def output(self) -> Any:
-        """The layer's output beside the slab, without its graph."""
-        return self._output(self.x)
 
     def _output(self, x: Value) -> Any:
         with self.shard.buffers.kept(snapshot=False):

@@ -42,7 +42,7 @@ class LiveEvaluation:
         due = due_of(plan)
         begin = self.number(due.start)
         numbered = structs.replace(plan, done=begin, steps=len(due) * self._count)
-        data = _numbered(task.evaluate, self._count)
+        data = data_by_number(task.evaluate, self._count)
         self.batches = Batches(
             numbered, replace(task, data=data), threads, staging, _prepare, self._called
         )
@@ -90,7 +90,7 @@ def _prepare(number: int) -> None:
     """No random numbers are to be found ahead."""
 
 
-def _numbered(evaluation: Evaluation, count: int) -> Callable[[int], Any]:
+def data_by_number(evaluation: Evaluation, count: int) -> Callable[[int], Any]:
     """The data by the number of a batch in all evaluations."""
 
     def data(number: int) -> Any:

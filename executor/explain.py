@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from executor.alike import parts_of
 from executor.chain.called import through
 from executor.chain.same import isolated, lowered, lowered_inputs
 from executor.errors import one_line
@@ -44,6 +45,9 @@ def _explained(task: Task) -> list[str]:
     if chain.batch is not None:
         lines.append(f"  only for microbatches of {chain.batch}")
     lines += [f"  {reason}" for reason in chain.why]
+    kinds = len(set(parts_of(chain.layers)))
+    if kinds < len(chain.layers):
+        lines.append(f"  of {kinds} kinds; a profile measures one of each and checks two, if alike")
     lines += [f"  {row}" for row in console.columns(_rows(task, model, chain, inputs))]
     return lines + [f"  {remark}" for remark in _remarks(model, chain.layers)]
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_map_only
 
 from executor.chain.called import call
@@ -28,6 +30,7 @@ from executor.workload import Task
 
 _SAMPLES = 2
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_OLD = {WeightNorm: "weight_norm", SpectralNorm: "spectral_norm"}
 
 Names = Mapping[int, str]  # of parameters, by their ids
 
@@ -35,11 +38,13 @@ Names = Mapping[int, str]  # of parameters, by their ids
 @dataclass(frozen=True)
 class Note:
     """What modules hold between two forwards: the numbers among their attributes, by module and
-    name; their buffers; each parameter's place in memory and a sum over its bits, by its name."""
+    name; their buffers; each parameter's place in memory and a sum over its bits, by its name; the
+    seed of the default generator."""
 
-    numbers: Mapping[tuple[int, str], tuple[str, str]]
+    numbers: Mapping[tuple[int, str], tuple[str, float]]
     buffers: frozenset[str]
     parameters: Mapping[str, tuple[int, int]]
+    seed: int
 
 
 def note(layers: Sequence[nn.Module]) -> Note:
@@ -47,7 +52,7 @@ def note(layers: Sequence[nn.Module]) -> Note:
     modules = list(modules_of(layers))
     return Note(
         {
-            (id(module), name): (f"{type(module).__name__}.{name}", repr(value))
+            (id(module), name): (f"{type(module).__name__}.{name}", value)
             for module in modules
             for name, value in vars(module).items()
             if type(value) in (int, float, bool) and name != "training"
@@ -58,6 +63,7 @@ def note(layers: Sequence[nn.Module]) -> Note:
             for layer in layers
             for name, p in layer.named_parameters()
         },
+        torch.initial_seed(),
     )
 
 
@@ -76,13 +82,31 @@ def check_notes(before: Note, once: Note, twice: Note) -> None:
                 "use what is changed, as torch.nn.utils.parametrize does, or let the optimizer do "
                 "it (an embedding without max_norm)"
             )
-    for key, (name, value) in twice.numbers.items():
-        was = once.numbers.get(key, (name, value))[1]
-        if was != value:
-            raise WorkloadError(
-                f"counts in {name}, {was} after a forward and {value} after the same one again; "
-                "forwards are run again and on other devices, so let it be a buffer"
-            )
+    changed = [
+        key  # by how it is written: no number is as no number
+        for key, number in twice.numbers.items()
+        if repr(_number(once, twice, key)) != repr(number)
+    ]
+    if once.seed != before.seed:
+        kept = [twice.numbers[k][0] for k in changed if _number(once, twice, k)[1] == once.seed]
+        where = f" with what it keeps in {kept[0]}" if kept else ""
+        raise WorkloadError(
+            f"seeds torch's random numbers in its forward{where}, and a forward that is run again "
+            "could not draw the same; leave out torch.seed() and torch.manual_seed() there (a "
+            "Reformer cannot do without, so it cannot be trained in this way)"
+        )
+    for key in changed:
+        first, was, value = (_number(one, twice, key)[1] for one in (before, once, twice))
+        verb = "counts in" if value - was == was - first else "changes each time a number,"
+        raise WorkloadError(
+            f"{verb} {twice.numbers[key][0]}, {was!r} after a forward and {value!r} after the same "
+            "one again; forwards are run again and on other devices, so let it be a buffer"
+        )
+
+
+def _number(one: Note, other: Note, key: tuple[int, str]) -> tuple[str, float]:
+    """A number by the name of its attribute; what is not there yet, as it is in the other note."""
+    return one.numbers.get(key, other.numbers[key])
 
 
 def check_model(task: Task, model: nn.Module, inputs: Any) -> None:
@@ -92,13 +116,14 @@ def check_model(task: Task, model: nn.Module, inputs: Any) -> None:
         return  # layers are all that it is
     check_sparse(model)
     few = lowered_inputs(first(inputs, _SAMPLES), task.precision)
-    notes = [note([model])]
+    notes: list[Note] = []
     with suppress(Exception), lowered(model, task.precision):
-        notes = [note([model])]
+        with isolated(model):
+            notes.append(note([model]))
         for _ in range(2):
             with isolated(model), computing(task.precision, torch.device("cpu")):
                 call(model, tree_map_only(Tensor, Tensor.clone, few))
-            notes.append(note([model]))
+                notes.append(note([model]))
     if len(notes) == 3:
         check_notes(*notes)
 
@@ -112,6 +137,18 @@ def check_sparse(layer: nn.Module) -> None:
                 f"{where} makes sparse gradients, whose updates round otherwise than those of "
                 "dense ones, which a plan has; use sparse=False"
             )
+
+
+def check_hooked(layer: nn.Module) -> None:
+    """WorkloadError for a layer with a weight that a hook makes of parameters before a forward."""
+    for path, module in layer.named_modules():
+        for hook in module._forward_pre_hooks.values():
+            if name := _OLD.get(type(hook)):
+                raise WorkloadError(
+                    f"its {type(module).__name__}{path and f' {path}'} has torch.nn.utils.{name}, "
+                    "whose weight is no parameter and cannot be copied to a device; use "
+                    f"torch.nn.utils.parametrizations.{name}, which gives the same model"
+                )
 
 
 def names_of(layers: Sequence[nn.Module]) -> Names:

@@ -14,6 +14,7 @@ from executor.ending import Batch, Ending
 from executor.errors import WorkloadError, one_line
 from executor.habits import (
     check_held,
+    check_hooked,
     check_reach,
     check_sparse,
     check_views,
@@ -51,11 +52,21 @@ def batch(task: Task) -> Batch:
     """The task's first batch; WorkloadError if it is none."""
     with blamed(f"task {task.name}: data(0)"), OwnRandomness():
         found = batch_of(task, 0)
-    sizes = {what: {len(t) for t in tensors_of(v)} for what, v in found._asdict().items()}
-    if len(set().union(*sizes.values())) > 1:
-        told = " but ".join(f"{max(n)} {what}" for what, n in sizes.items() if n)
-        raise WorkloadError(f"task {task.name}: data(0) returned {told}")
+    sizes = {what: [len(t) for t in tensors_of(v)] for what, v in found._asdict().items()}
+    if len({size for several in sizes.values() for size in several}) > 1:
+        told = " but ".join(f"{_listed(n)} {what}" for what, n in sizes.items() if n)
+        raise WorkloadError(
+            f"task {task.name}: data(0) returned {told}; each tensor must be batch first and have "
+            "as many samples, since microbatches are cut from all of them; what is of the batch as "
+            "a whole (the edges of a graph) has to be given for each sample, or be a buffer of the "
+            "model"
+        )
     return found
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    """`10` if all are the same, `10 and 2` if not."""
+    return " and ".join(map(str, dict.fromkeys(sizes)))
 
 
 def samples(found: Batch) -> int:
@@ -71,6 +82,7 @@ def check_chain(task: Task, layers: Sequence[nn.Module], found: Batch, device: D
         spans = spans_of(layers)
     for index, layer in enumerate(layers):
         with blamed(layer_place(task, index, layer)):
+            check_hooked(layer)
             check_views(layer, spans)
             check_held(layer, names)
             check_sparse(layer)

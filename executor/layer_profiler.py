@@ -5,6 +5,7 @@ Times and bytes come from separate runs, because the memory meter slows a layer 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,7 +93,7 @@ def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> tuple[LayerC
         recompute_backward=both,
         backward=backward,
         offload_bytes=memory.packed,
-    ), bench.output()
+    ), bench.made
 
 
 def _memory(bench: Bench) -> Memory:
@@ -256,7 +257,7 @@ def timed(sample: Callable[[], tuple[int, ...]], lab: Lab) -> tuple[Time, ...]:
     something else before every sample.
     """
     sample()
-    crowd = torch.zeros(CROWD_BYTES, dtype=torch.uint8, device=lab.device.where)
+    crowd = _crowd(CROWD_BYTES, lab.device.where)
     rows: list[tuple[int, ...]] = []
     while len(rows) < lab.samples and (len(rows) < FEWEST or sum(r[0] for r in rows) < ENOUGH_NS):
         crowd.add_(1)
@@ -264,6 +265,12 @@ def timed(sample: Callable[[], tuple[int, ...]], lab: Lab) -> tuple[Time, ...]:
     us = np.array(rows) / 1000 * lab.slowdown
     spread = np.percentile(us, [10, 50, 90], axis=0).round()
     return tuple(Time(int(mid), int(low), int(top), len(rows)) for low, mid, top in spread.T)
+
+
+@lru_cache(maxsize=1)
+def _crowd(count: int, where: torch.device) -> Tensor:
+    """Memory to fill caches with; touching it for the first time takes longer than most layers."""
+    return torch.zeros(count, dtype=torch.uint8, device=where)
 
 
 def elapsed(work: Callable[[], object], queue: Queue) -> tuple[int]:

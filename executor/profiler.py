@@ -15,6 +15,7 @@ import torch
 from tqdm import tqdm
 
 from executor import disk_profiler, link_profiler, task_profiler
+from executor.alike import Kinds
 from executor.contention import contention, warm_up
 from executor.cuda_machine import describe, update_threads, usable
 from executor.device import Device, HostMemory, use_threads
@@ -60,13 +61,16 @@ def profile(ref: str, options: Options) -> schema.Profile:
     threads = torch.get_num_threads()
     (device,), memory = open_devices([_spec(options)], [link_profiler.SLAB_BYTES]), _memory(options)
     try:
-        lab = _lab(device, options)
-        usable = _usable(device, options)
-        links = _links(device, memory, options)
-        disk = disk_profiler.measure(options.disk, memory) if options.disk else None
-        with tqdm(total=0, unit="layer", disable=None, file=sys.stderr) as bar:
-            measured = tuple(task_profiler.measure(task, workload, lab, bar) for task in tasks)
-        provenance = _provenance(device, lab)
+        with tqdm(total=0, unit="layer", disable=None, file=sys.stderr, desc="links") as bar:
+            lab = _lab(device, options)
+            kinds = Kinds(lab)
+            usable = _usable(device, options)
+            links = _links(device, memory, options)
+            bar.set_description("disk")
+            disk = disk_profiler.measure(options.disk, memory) if options.disk else None
+            measured = tuple(task_profiler.measure(task, workload, kinds, bar) for task in tasks)
+        print(kinds, file=sys.stderr)
+        provenance = _provenance(device, lab) | {"layers": str(kinds)}
     finally:
         device.close()
         memory.close()

@@ -328,6 +328,10 @@ def _layers(plan: PlanTask, task: Task, model: nn.Module) -> list[nn.Module]:
     try:
         with OwnRandomness():
             batch = batch_of(task, plan.done)
-    except Exception:  # which the op that needs the batch says, with its step
-        return split(model)
+    except Exception as error:
+        listed = split(model)
+        if len(listed) == plan.shards[-1].end_layer:
+            return listed  # the op that needs the batch says what is wrong, with its step
+        text = str(error) if isinstance(error, RunError) else one_line(error)
+        raise RunError(f"task {plan.name}: data({plan.done}): {text}") from error
     return chain_of(model, batch.inputs, task.loss is not None, task.precision).layers

@@ -10,16 +10,16 @@ from torch import nn
 from torch.optim import Optimizer
 from tqdm import tqdm
 
-from executor import eval_mode
+from executor import batch_check, eval_mode
+from executor.alike import Costs, Kinds, Look, look
 from executor.batches import batch_bytes, part
-from executor.bench import Case, on_device
+from executor.bench import Bench, Case, on_device
 from executor.device import Device
 from executor.ending import Batch
 from executor.errors import WorkloadError
 from executor.habits import check_model
 from executor.hints import hint
 from executor.layer_check import batch, blamed, check_chain, layer_place, samples
-from executor.layer_profiler import Lab, layer_cost, update_costs
 from executor.layers import chain_of, name_of, ties
 from executor.precision import needs_norms, norm_bytes
 from executor.recipe import Recipe
@@ -39,8 +39,9 @@ def microbatch_sizes(batch_size: int) -> list[int]:
     return sorted({size for size in powers if batch_size % size == 0} | {batch_size})
 
 
-def measure(task: Task, workload: schema.Workload, lab: Lab, bar: "tqdm[None]") -> schema.Task:
+def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None]") -> schema.Task:
     """What the task's layers cost; WorkloadError for one that cannot be cut or trained."""
+    bar.set_description(f"{task.name}: finding layers")
     model, _ = build(task)
     found = batch(task)
     with blamed(f"task {task.name}"):
@@ -53,17 +54,22 @@ def measure(task: Task, workload: schema.Workload, lab: Lab, bar: "tqdm[None]") 
             f"task {task.name}: its layers are made for {chain.batch} samples, which do not divide "
             f"the batch of {count}"
         )
-    _check_layers(task, layers, found, sizes, lab.device)
+    bar.set_description(f"{task.name}: checking layers and batches")
+    batches = batch_check.batches_of(task, found)
+    batch_check.check_evaluation(task, found)
+    draws = _check_layers(task, layers, batches, sizes, kinds.device)
+    sizes = _sizes_that_go(task, layers, batches, sizes, kinds.device)
     if task.evaluate:
         eval_mode.check(task, model, layers, found.inputs)
     bar.total += len(layers) * len(sizes)
-    bar.set_description(task.name)
+    bar.set_description(f"{task.name}: measuring")
     trainable = {id(p) for layer in layers for p in layer.parameters() if p.requires_grad}
     recipe = task.recipe(model)
     optimizer = _optimizer(task, recipe, list(model.parameters()))
-    measured = tuple(_layers(task, recipe, layers, found, sizes, lab, bar.update))
+    measured = tuple(_layers(task, recipe, layers, found, sizes, kinds, bar.update))
+    measured = tuple(_drawing(m) if n in draws else m for n, m in enumerate(measured))
     if optimizer and (said := hint(task.name, optimizer, measured)):
-        tqdm.write(said, file=sys.stderr)
+        _say(said)
     fit, groups = {cost.microbatch for cost in measured[0].costs}, ties(layers)
     return schema.Task(
         name=task.name,
@@ -90,16 +96,46 @@ def _evaluation(task: Task) -> schema.Evaluation | None:
 
 
 def _check_layers(
-    task: Task, layers: list[nn.Module], found: Batch, sizes: list[int], device: Device
-) -> None:
-    """Run as much of the batch as the device holds through all layers, to refuse bad ones."""
+    task: Task,
+    layers: list[nn.Module],
+    batches: batch_check.Batches,
+    sizes: list[int],
+    device: Device,
+) -> set[int]:
+    """Run as much of the batches as the device holds through all layers, to refuse bad ones; the
+    layers whose draws vary."""
     for size in reversed(sizes):
         try:
-            check_chain(task, layers, part(found, 0, size), device)
+            check_chain(task, layers, part(batches[0], 0, size), device)
+            varying = batch_check.varying(task, layers, batches, sizes, size, device)
         except torch.OutOfMemoryError:
             continue
-        return
+        for index, how in varying.items():
+            _say(
+                f"note: {layer_place(task, index, layers[index])} draws {how} random numbers, so "
+                f"its batches run in one microbatch only; {batch_check.SAME_DRAWS}; "
+                f"{batch_check.told(batches)}"
+            )
+        return set(varying)
     raise WorkloadError(f"task {task.name}: not even one sample fits the device")
+
+
+def _sizes_that_go(
+    task: Task,
+    layers: list[nn.Module],
+    batches: batch_check.Batches,
+    sizes: list[int],
+    device: Device,
+) -> list[int]:
+    """The microbatch sizes that go the same way through the model in all that was tried."""
+    others = batch_check.sizes_that_go(task, layers, batches, sizes[:-1], device)
+    for size, why in others.items():
+        _say(f"note: task {task.name}: microbatches of {size} are left out; {why}")
+    return [size for size in sizes if size not in others]
+
+
+def _say(line: str) -> None:
+    tqdm.write(line, file=sys.stderr)
 
 
 def _layers(
@@ -108,14 +144,16 @@ def _layers(
     layers: list[nn.Module],
     found: Batch,
     sizes: list[int],
-    lab: Lab,
+    kinds: Kinds,
     tick: Tick,
 ) -> list[schema.Layer]:
     """All layers in turn, each on the boundaries that the one before it gave."""
     batches = {size: part(found, 0, size) for size in sizes}
     xs: dict[int, Any] = {size: batches[size].inputs for size in sizes}
     seen: set[int] = set()
-    measured = []
+    measured: list[schema.Layer] = []
+    costs: dict[int, Costs] = {}
+    kinds.begin(layers)
     for index, layer in enumerate(layers):
         last = index == len(layers) - 1
         cases = [
@@ -125,56 +163,52 @@ def _layers(
         owned = [p for p in layer.parameters() if id(p) not in seen]
         seen |= {id(p) for p in owned}
         with blamed(layer_place(task, index, layer)):
-            shard = on_device(cases[-1], lab.device)
-            costs, xs = _costs(cases, lab, shard, tick)
+            shard = on_device(cases[-1], kinds.device)
+            looks = _looks(cases, shard, kinds.device, tick)
+            cases = [case for case in cases if case.microbatch in looks]
+            costs |= kinds.costs(index, cases, looks, shard)
+            xs = {cost.microbatch: looks[cost.microbatch].output for cost in costs[index]}
             snapshots = len(tensors_of(found.inputs)[0]) * shard.buffers.changing_bytes
             del shard
-            measured.append(_layer(_case_of(cases, costs), owned, tuple(costs), snapshots, lab))
-    fit = set(xs)  # in all layers
-    return [replace(m, costs=tuple(c for c in m.costs if c.microbatch in fit)) for m in measured]
+            largest = next(case for case in cases if case.microbatch == max(xs))
+            measured.append(_layer(largest, owned, costs[index], snapshots, kinds))
+    return [  # at the sizes that fit in all layers
+        replace(layer, costs=tuple(c for c in costs[index] if c.microbatch in xs))
+        for index, layer in enumerate(measured)
+    ]
 
 
-def _costs(
-    cases: list[Case], lab: Lab, shard: Shard, tick: Tick
-) -> tuple[list[schema.LayerCost], dict[int, Any]]:
-    """What the layer costs at the sizes that it can be run with, and its outputs there.
+def _drawing(layer: schema.Layer) -> schema.Layer:
+    """The layer, one that draws a varying number of random numbers."""
+    return replace(layer, costs=tuple(replace(c, rng_draws=None) for c in layer.costs))
+
+
+def _looks(cases: list[Case], shard: Shard, device: Device, tick: Tick) -> dict[int, Look]:
+    """What the layer does at the sizes that it can be run with.
 
     The whole batch is known to do, or to be too large for the device; a small one may be too few
     samples for the layer, as one is for a BatchNorm."""
-    costs: list[schema.LayerCost] = []
-    outputs: dict[int, Any] = {}
+    looks: dict[int, Look] = {}
     for case in cases:
         try:
-            cost, y = layer_cost(case, lab, shard)
+            looks[case.microbatch] = look(Bench(case, device, shard))
         except torch.OutOfMemoryError:
             break
         except (ValueError, RuntimeError):
             if case is cases[-1]:
                 raise
-            continue
-        outputs[case.microbatch] = y
-        costs.append(cost)
         tick()
-    if not costs:
+    if not looks:
         raise WorkloadError("does not fit the device with the smallest microbatch")
-    return costs, outputs
-
-
-def _case_of(cases: list[Case], costs: list[schema.LayerCost]) -> Case:
-    """The largest that was measured."""
-    return next(case for case in cases if case.microbatch == costs[-1].microbatch)
+    return looks
 
 
 def _layer(
-    case: Case,
-    owned: list[nn.Parameter],
-    costs: tuple[schema.LayerCost, ...],
-    snapshots: int,
-    lab: Lab,
+    case: Case, owned: list[nn.Parameter], costs: Costs, snapshots: int, kinds: Kinds
 ) -> schema.Layer:
-    """A layer's record; `case` is the whole batch, `owned` the parameters that count in it;
+    """A layer's record; `case` is the largest measured, `owned` the parameters that count in it;
     `snapshots`: bytes of what is kept of changing buffers for microbatches to be run again."""
-    update, host, norm = update_costs(case, owned, lab)
+    update, host, norm = kinds.updates(case, owned)
     held = Shard([nn.ParameterList(owned)], case.task.optimizer, precision=case.task.precision)
     return schema.Layer(
         name=name_of(case.layer),

@@ -242,6 +242,14 @@ def build(task: Task, source: Source | None = None) -> tuple[nn.Module, Tensor]:
         raise WorkloadError(
             f"task {task.name}: model() returned {type(model).__name__}, not a torch.nn.Module"
         )
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            what = f"module {name}" if name else "the model"
+            raise WorkloadError(
+                f"task {task.name}: {what} is compiled ({type(module).__name__}), so it can be "
+                "neither cut into layers nor copied to where its parameters are; leave out "
+                "torch.jit.script and torch.jit.trace and give the module itself"
+            )
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise WorkloadError(

@@ -143,6 +143,17 @@ def too_few() -> list[Task]:
     return [replace(tasks()[0], evaluate=Evaluation(1, lambda n: [rows(0)][n], 2))]
 
 
+def one_missing() -> list[Task]:
+    """A profile looks at the first and the last one."""
+
+    def data(number: int) -> tuple[Tensor, Tensor]:
+        if number == 1:
+            raise IndexError(number)
+        return rows(number)
+
+    return [replace(tasks()[0], evaluate=Evaluation(1, data, 3))]
+
+
 def vals(log: str, task: str = "judged") -> dict[int, float | None]:
     return {r.step: r.loss for r in runlog.load(log).evaluations if r.task == task}
 
@@ -238,6 +249,7 @@ def test_a_rule_about_evaluations_frees_the_device(
         ("noisy", "draws random numbers in eval mode"),
         ("counting", "buffer 1.calls changes in eval mode"),
         ("unlisted", "layers of the model were found as it trains"),
+        ("too_few", "task judged: evaluation data(1): IndexError: list index out of range"),
         ("never", "evaluate.every 6; it must be a whole number from 1 to 5, the task's steps"),
     ],
 )
@@ -262,7 +274,7 @@ def test_batches_that_are_missing_are_named(
 ) -> None:
     """By their number in the evaluation."""
     monkeypatch.chdir(tmp_path)
-    built("too_few")
+    built("one_missing")
     answer = executor_cli("run", "plan.json", "-o", "run.jsonl")
     assert answer.code == 1
     assert "task judged: evaluation data(1): IndexError" in answer.err

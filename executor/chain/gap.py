@@ -93,6 +93,15 @@ class Gap(Owner):
         kept = replay.kept
         return packed([values[o.place] if isinstance(o, Slot) else kept[o] for o in script.out])
 
+    @property
+    def chooses(self) -> bool:
+        """Whether the model's code goes by values here, which must be as they were."""
+        return bool(self._script.fixed)
+
+    def extra_repr(self) -> str:
+        """How much of the model's code goes by before the gap ends."""
+        return f"{len(self._script.actions)} calls"
+
     def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> "Gap":
         apply_to(self.shell, fn, recurse)
         return self

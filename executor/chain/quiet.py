@@ -12,6 +12,12 @@ from executor.chain.constants import equal
 from executor.chain.record import SCALAR
 from executor.errors import WorkloadError
 
+_MASKS = (
+    "A Hugging Face model looks whether attention_mask is all ones: pad to a length that no sample "
+    "fills, or leave the mask out of all batches; a decoder does not look with "
+    'attn_implementation="eager" in its config'
+)
+
 
 class Quiet(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While `dead`, code is run only to get past it and draws no random numbers.
@@ -48,7 +54,7 @@ class Quiet(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not equal(number, fixed):
             raise WorkloadError(
                 f"{self._label}: the model's own code goes by a value that is {number!r} and was "
-                f"{fixed!r}; decide inside one of its modules, or with torch.where"
+                f"{fixed!r}; decide inside one of its modules, or with torch.where. {_MASKS}"
             )
 
 

@@ -45,6 +45,24 @@ class Counting(nn.Module):
         return y if self.calls < 100 else 2 * y
 
 
+class Flipping(Counting):
+    """Keeps what it saw, and is no counter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = 3 - 2 * self.calls
+        y: Tensor = self.linear(x)
+        return y
+
+
+class Seeding(Counting):
+    """Begins anew with random numbers of its own, as the layers of a Reformer do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = torch.seed()
+        torch.manual_seed(self.calls)
+        return F.dropout(self.linear(x))
+
+
 class Late(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not hasattr(self, "seen"):
@@ -94,6 +112,7 @@ class Logging(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = F.dropout(self.linear(x), 0.5) + self.teacher[0](x)
         self.ready, self.last = True, y.mean().item()
+        self.none = float("nan")
         return y
 
 
@@ -145,6 +164,12 @@ def task(
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "count": (lambda: nn.Sequential(linear(), Counting()), r"counts in Counting.calls, 1 after"),
     "count inside": (lambda: Inner(Counting()), r"counts in Counting.calls, 1 after"),
+    "number": (lambda: nn.Sequential(linear(), Flipping()), r"changes each time a number, Flip"),
+    "seed": (
+        lambda: nn.Sequential(linear(), Seeding()),
+        r"seeds torch's random .* in Seeding.calls",
+    ),
+    "seed inside": (lambda: Inner(Seeding()), r"seeds torch's random .* in Seeding.calls"),
     "buffer": (lambda: nn.Sequential(Late(), linear()), "makes buffer seen in its forward"),
     "buffer inside": (lambda: Inner(Late()), "makes buffer middle.seen in its forward"),
     "change": (lambda: nn.Sequential(Clamped(), linear()), r"changes its parameter linear.weight"),

@@ -8,14 +8,17 @@ from support.cli import executor_cli, nothing_written, planner_cli, profile, ref
 from torch import nn
 from torch.optim import SGD
 
+from executor.batch_check import steps_tried
 from executor.errors import WorkloadError
 from executor.recipe import Recipe
 
 WORK = '''
 from functools import partial
 import torch
+from executor.batch_check import steps_tried
 from executor.workload import Task
 from torch import nn
+from pathlib import Path
 from torch.nn.functional import mse_loss
 from torch.optim import *
 from torch.optim import lr_scheduler as rates
@@ -42,24 +45,44 @@ def no_loss(): return task(loss=lambda y, t: None)
 def detached_loss(): return task(loss=lambda y, t: mse_loss(y.detach(), t))
 def unlabelled(): return task(loss=None, data=lambda step: data(step)[0])
 
-# Data. The first batches are good.
-class Few:
-    def __init__(self): self.rows = [data(step) for step in range(4)]
-    def __call__(self, step): return self.rows[step]
+# Data. The first batches are good, and the last one is where the mistake is told in the run.
+LATE = next(step for step in range(6) if step not in steps_tried(6))
+def lacks(step): return data(step) if step != LATE else [][step]
 
 def ends(step):
-    if step == 4: raise StopIteration
+    if step == LATE: raise StopIteration
     return data(step)
 
-def nothing(step): return data(step) if step < 4 else None
-def grows(step): return data(step) if step < 4 else torch.zeros(2, 6, 8).unbind()
-def widens(step): return data(step) if step < 4 else torch.zeros(2, 4, 9).unbind()
-def few(): return task(data=Few())
+def nothing(step): return data(step) if step != LATE else None
+def grows(step): return data(step) if step != LATE else torch.zeros(2, 6, 8).unbind()
+def widens(step): return data(step) if step != LATE else torch.zeros(2, 4, 9).unbind()
+def few(): return task(data=lacks)
 def ending(): return task(data=ends)
 def none_left(): return task(data=nothing)
 def growing(): return task(data=grows)
 def widening(): return task(data=widens)
 def nothing_at_all(): return task(data=lambda step: None)
+def too_few(): return task(data=[data(step) for step in range(4)].__getitem__)
+def runs_out(): return task(data=lambda step: data(step) if step < 4 else None)
+
+class Listed(nn.Module):
+    def __init__(self): super().__init__(); self.layers = nn.ModuleList(model())
+    def forward(self, x):
+        for layer in self.layers: x = layer(x)
+        return x
+
+def moved_away(step):
+    if Path("moved").exists(): raise FileNotFoundError("no data here")
+    return data(step)
+def gone(): return task(model=Listed, data=moved_away)
+
+# What is of the batch as a whole.
+class Graph(nn.Module):
+    def __init__(self): super().__init__(); self.linear = nn.Linear(8, 8)
+    def forward(self, x, edges): return self.linear(x).index_add(0, edges[1], x[edges[0]])
+
+def nodes(step): return (torch.zeros(10, 8), torch.zeros(2, 30).long()), torch.zeros(10, 8)
+def graph(): return task(model=Graph, data=nodes)
 
 # Models and devices.
 class Rounding(nn.Linear):
@@ -88,6 +111,12 @@ def rounding(): return task(model=between(lambda: Rounding(8, 8)))
 def rebinding(): return task(model=between(lambda: Rebinding(8, 8)))
 def counting(): return task(model=between(Counting))
 def private(): return task(model=between(Private))
+def scripted(): return task(model=lambda: torch.jit.script(nn.Linear(8, 8)))
+def scripted_inside(): return task(model=between(lambda: torch.jit.script(nn.Linear(8, 8))))
+
+old = torch.nn.utils
+def weight_normed(): return task(model=between(lambda: old.weight_norm(nn.Linear(8, 8))))
+def spectral_normed(): return task(model=between(lambda: old.spectral_norm(nn.Linear(8, 8))))
 
 # Optimizers.
 kept = nn.Linear(8, 8)
@@ -129,6 +158,13 @@ PROFILED = {
     "detached_loss": "task a: loss: has no gradient with respect to the outputs",
     "unlabelled": "task a: loss: of the model must be a scalar tensor",
     "nothing_at_all": "task a: data(0): returned None: there is no batch of step 0",
+    "too_few": "task a: data(5): IndexError: list index out of range: has no batch of step 5, and",
+    "runs_out": "task a: data(5): returned None: there is no batch of step 5, and the task has 6",
+    "graph": "task a: data(0) returned 10 and 2 inputs but 10 targets; each tensor must be batch",
+    "scripted": "task a: the model is compiled (RecursiveScriptModule), so it can be neither cut",
+    "scripted_inside": "task a: module 1 is compiled (RecursiveScriptModule), so it can be neither",
+    "weight_normed": "use torch.nn.utils.parametrizations.weight_norm, which gives the same model",
+    "spectral_normed": "use torch.nn.utils.parametrizations.spectral_norm, which gives the same",
     "elsewhere": "parameter 0.weight is on meta when model() is done; build the model on the CPU",
     "rounding": "layer 1 (Rounding): moves or replaces its parameter weight in its forward",
     "rebinding": "layer 1 (Rebinding): moves or replaces its parameter weight in its forward",
@@ -156,12 +192,14 @@ PROFILED = {
     "text_clip": "task a has clip '1.0'; it must be a number above 0",
 }
 
+LATE = next(step for step in range(6) if step not in steps_tried(6))
+GONE = f"has no batch of step {LATE}, and the task has 6 steps"
 RUN = {
-    "few": "task a: data(4): IndexError: list index out of range: has no batch of step 4, and",
-    "ending": "task a: data(4): StopIteration: has no batch of step 4, and the task has 6 steps",
-    "none_left": "task a: data(4): returned None: there is no batch of step 4, and the task has 6",
-    "growing": "task a: data(4): returned 6 inputs, the plan has a batch of 4",
-    "widening": "task a: data(4): shapes",
+    "few": f"task a: data({LATE}): IndexError: list index out of range: {GONE}",
+    "ending": f"task a: data({LATE}): StopIteration: {GONE}",
+    "none_left": f"task a: data({LATE}): returned None: there is no batch of step {LATE}, and the",
+    "growing": f"task a: data({LATE}): returned 6 inputs, the plan has a batch of 4",
+    "widening": f"task a: data({LATE}): shapes",
 }
 
 
@@ -172,6 +210,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated")
 @pytest.mark.parametrize("name", PROFILED)
 def test_a_mistake_is_told_when_a_task_is_profiled(name: str) -> None:
     """In one line, with exit code 2, and nothing is written."""
@@ -196,3 +235,12 @@ def test_a_mistake_that_comes_late_is_told_with_its_step(name: str) -> None:
     profile(f"work.py:{name}", "profile.json")
     succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
     refused(executor_cli("run", "plan.json", "-o", "run.jsonl"), 1, RUN[name])
+
+
+def test_data_that_is_gone_when_a_run_opens_is_told() -> None:
+    """Not that the model, whose layers were found with it, has become another one."""
+    profile("work.py:gone", "profile.json")
+    succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
+    Path("moved").touch()
+    text = "task a: data(0): FileNotFoundError: no data here"
+    refused(executor_cli("run", "plan.json", "-o", "run.jsonl"), 1, text)
