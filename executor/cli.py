@@ -62,8 +62,8 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
         "--slow-compute",
         type=int,
         metavar="N",
-        help="emulated devices compute N times slower than this machine, so that several of them "
-        "are not held up by its cores; default 1",
+        help="emulated devices compute N times slower than this machine, so that its cores hold "
+        "none of them up; 1: as fast as they can; by default as much as its cores ask for",
     )
     parser.add_argument(
         "--devices", type=int, metavar="N", help="default 2 emulated ones, or one CUDA device"
@@ -121,11 +121,11 @@ def _profile(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         raise UsageError("where to write the profile is missing; add -o profiles/x.json")
     check_target(arguments.output, _source(arguments.workload))
-    emulation = _emulation(arguments)
+    devices = _or(arguments.devices, 2 if arguments.device == "cpu" else 1)
     options = profiler.Options(
         device_bytes=arguments.device_memory,
-        emulation=emulation,
-        devices=_or(arguments.devices, 2 if emulation else 1),
+        emulation=_emulation(arguments, profiler.slowdown(devices)),
+        devices=devices,
         samples=arguments.samples,
         host_bytes=arguments.host_memory,
         numerics=Numerics(arguments.tf32, arguments.deterministic),
@@ -138,14 +138,15 @@ def _profile(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _emulation(arguments: argparse.Namespace) -> Emulation | None:
-    """How devices are emulated; None for CUDA devices, which are as they are."""
+def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:
+    """How devices are emulated, so many times slower than this machine if nobody says; None for
+    CUDA devices, which are as they are."""
     h2d, d2h, latency = arguments.h2d, arguments.d2h, arguments.latency_us
     slow = arguments.slow_compute
     if arguments.device == "cpu":
         if arguments.device_memory is None:
             raise UsageError("--device cpu emulates devices; say their size, --device-memory 24MiB")
-        return Emulation(_or(h2d, 10**9), _or(d2h, 10**9), _or(latency, 20), _or(slow, 1))
+        return Emulation(_or(h2d, 10**9), _or(d2h, 10**9), _or(latency, 20), _or(slow, slowdown))
     asked = {"--h2d": h2d, "--d2h": d2h, "--latency-us": latency, "--slow-compute": slow}
     for flag in (flag for flag, value in asked.items() if value is not None):
         raise UsageError(

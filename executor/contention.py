@@ -14,6 +14,7 @@ from executor.link_profiler import LARGEST, busy
 _WARM_S = 1.0  # clocks of a device that had nothing to do are low
 _SIDE = 4096  # of the matrices that are multiplied
 _PRODUCTS = 9
+_COPIES = 500  # that an emulated link makes in a second, so that none is waited for long
 
 
 def warm_up(device: Device) -> None:
@@ -31,9 +32,15 @@ def warm_up(device: Device) -> None:
 
 @contextmanager
 def copying(device: Device) -> Iterator[None]:
-    """Both directions of a device's links are busy; its slab holds twice LARGEST bytes."""
-    host = torch.zeros(2, LARGEST, dtype=torch.uint8, pin_memory=device.where.type == "cuda")
-    into, out = device.slab[:LARGEST], device.slab[LARGEST : 2 * LARGEST]
+    """Both directions of a device's links are busy; its slab holds twice LARGEST bytes, or twice
+    those of a copy."""
+    emulation = device.spec.emulation
+    count = LARGEST
+    if emulation:
+        slowest = min(emulation.h2d_bytes_per_s, emulation.d2h_bytes_per_s)
+        count = min(LARGEST, max(4096, slowest // _COPIES))
+    host = torch.zeros(2, count, dtype=torch.uint8, pin_memory=device.where.type == "cuda")
+    into, out = device.slab[:count], device.slab[count : 2 * count]
     lines: tuple[tuple[QueueKind, Callable[[], None]], ...] = (
         ("h2d", partial(device.copy_in, into, host[0])),
         ("d2h", partial(device.copy_out, host[1], out)),

@@ -21,12 +21,12 @@ from profiles.schema import Emulation
 
 
 class Now:
-    """A mark that was reached as it was made."""
+    """A mark that is reached as it is made, or was at `seconds`."""
 
     __slots__ = ("_seconds",)
 
-    def __init__(self) -> None:
-        self._seconds = time.perf_counter()
+    def __init__(self, seconds: float | None = None) -> None:
+        self._seconds = time.perf_counter() if seconds is None else seconds
 
     def ready(self) -> bool:
         return True
@@ -35,20 +35,45 @@ class Now:
         return self._seconds
 
 
-class CpuQueue:
-    """Ops run in the calling thread, with `threads` threads."""
+_here = threading.local()  # due: when the op that the thread runs ends at the soonest, or None
 
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
+
+class CpuQueue:
+    """Ops run in the calling thread, with `threads` threads.
+
+    `ahead`: as on a device that ops are launched into beforehand, they begin when the queue is
+    free and what they wait for has ended. The thread comes to them a little later and catches up,
+    since they last longer than their work; where it does not, they end when it is done.
+    """
+
+    def __init__(self, threads: int, *, ahead: bool = False) -> None:
+        self._threads, self._ahead = threads, ahead
+        self._free = 0.0  # when the next op can begin
 
     def enter(self) -> None:
         use_threads(self._threads)
+        self._free = time.perf_counter()
 
     def mark(self) -> Now:
         return Now()
 
     def wait(self, mark: Mark, check: Callable[[], None]) -> None:
-        """Nothing: marks of CPU queues are reached as they are made."""
+        """Marks of CPU queues are reached as they are made."""
+        self._free = max(self._free, mark.seconds())
+
+    def begin(self) -> Now:
+        start = Now(self._free if self._ahead else None)
+        _here.due = start.seconds()
+        return start
+
+    def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> Now:
+        due = max(_here.due, start.seconds() + least_us / 1e6)
+        _here.due = None
+        late = time.perf_counter() >= due
+        wait_until(due, check)
+        end = Now(None if late else due)
+        self._free = end.seconds()
+        return end
 
 
 class Link:
@@ -61,13 +86,17 @@ class Link:
 
     def copy(self, target: Tensor, source: Tensor) -> None:
         """Copy, and return no sooner than the link would be done: latency + bytes / rate, after
-        the copies that came before."""
+        the copies that came before. In an op of a queue it is the op that ends no sooner."""
+        due = getattr(_here, "due", None)
         with self._lock:
-            begin = max(time.perf_counter(), self._free)
+            begin = max(time.perf_counter() if due is None else due, self._free)
             self._free = begin + source.numel() / self._rate
             end = self._free + self._latency_s
         target.copy_(source)
-        wait_until(end)
+        if due is None:
+            wait_until(end)
+        else:
+            _here.due = end
 
 
 class Links(NamedTuple):
@@ -101,7 +130,9 @@ class CpuDevice:
         return aligned(count)
 
     def queue(self, kind: QueueKind) -> CpuQueue:
-        return CpuQueue(self.spec.threads if kind in ("compute", "host") else 1)
+        works, emulation = kind in ("compute", "host"), self.spec.emulation
+        ahead = emulation is not None and (not works or emulation.compute_slowdown > 1)
+        return CpuQueue(self.spec.threads if works else 1, ahead=ahead)
 
     def copy_in(self, target: Tensor, source: Tensor) -> None:
         if self._links:

@@ -85,6 +85,12 @@ class CudaQueue:
         if isinstance(mark, CudaMark):
             self.stream.wait_event(mark.event)
 
+    def begin(self) -> CudaMark:
+        return self.mark()
+
+    def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> CudaMark:
+        return self.mark()
+
 
 class HostQueue:
     """Updates in host memory: the calling thread waits for what the device has to bring.
@@ -105,6 +111,12 @@ class HostQueue:
 
     def wait(self, mark: Mark, check: Callable[[], None]) -> None:
         until(mark, check)
+
+    def begin(self) -> Now:
+        return Now()
+
+    def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> Now:
+        return Now()
 
 
 class CudaDevice:

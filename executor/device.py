@@ -51,6 +51,13 @@ class Queue(Protocol):
     def wait(self, mark: Mark, check: Callable[[], None]) -> None:
         """Let what is launched later begin after `mark`; `check` may raise to end the wait."""
 
+    def begin(self) -> Mark:
+        """Where an op begins that is launched now."""
+
+    def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> Mark:
+        """Where it ends that began at `start`: where compute is emulated, so much later at least.
+        `check` may raise to end the wait."""
+
 
 class Meter(Protocol):
     """What ops take beside the slab, measured op by op in the order of the compute stream."""

@@ -4,6 +4,7 @@ Times and bytes come from separate runs, because the memory meter slows a layer 
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -42,6 +43,11 @@ class Lab:
     samples: int
     slowdown: int = 1
 
+    @property
+    def crowded(self) -> bool:
+        """Whether copies and updates on the host take time from what computes, and it from them."""
+        return self.device.spec.emulation is not None
+
 
 class Memory(NamedTuple):
     """The byte counts of a LayerCost, and its draws."""
@@ -78,7 +84,7 @@ def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> tuple[LayerC
     bench = Bench(case, lab.device, shard)
     memory = _memory(bench)
     bench.draws, bench.alone = memory.draws != 0, lab.load == 1
-    with loaded(bench, lab.load):
+    with loaded(bench, lab.load), copying(lab.device) if lab.crowded else nullcontext():
         (forward,) = timed(lambda: elapsed(bench.forward, lab.queue), lab)
         both, backward = timed(lambda: _halves(bench, lab.queue), lab)
     return LayerCost(
@@ -217,7 +223,7 @@ def update_costs(
 
 def _update_cost(updates: Updates, bench: Bench, lab: Lab) -> UpdateCost:
     peak = updates.peak_bytes(lab.device.meter())
-    with loaded(bench, lab.load):
+    with loaded(bench, lab.load + lab.crowded):
         (duration,) = timed(lambda: elapsed(updates.update, lab.queue), lab)
     return UpdateCost(updates.shard.state_bytes, peak, duration)
 

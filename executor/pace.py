@@ -3,6 +3,12 @@
 Copies last as long as their link needs (`cpu.Link`). Where a device computes slower than its host,
 an op really runs, and then its stream waits until the op has lasted as long as the plan says: so
 that many devices on few cores are as fast as planned, as long as the cores keep up with them all.
+
+    what it waits for ends ──▶│ thread wakes │ op really runs │ thread waits │──▶ the op ends
+                              └────────────── as long as planned ────────────┘
+
+An op's time begins where it would on a device that it was launched into beforehand
+(`cpu.CpuQueue`), so that what a thread takes to come to it does not add up.
 """
 
 import time

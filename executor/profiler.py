@@ -110,6 +110,17 @@ def _load(options: Options) -> int:
     return -(-options.devices // _slowdown(options.emulation)) if options.emulation else 1
 
 
+def slowdown(devices: int) -> int:
+    """How many times slower than this machine emulated devices compute if nobody says: as much as
+    it takes for their ops to last as planned.
+
+    Copies, updates on the host and the interpreter need cores too. Where the devices leave them
+    half of the cores, devices compute as fast as they can; elsewhere they keep a third busy.
+    """
+    cores = _cores()
+    return 1 if 2 * devices <= cores else -(-3 * devices // cores)
+
+
 def _slowdown(emulation: schema.Emulation | None) -> int:
     return emulation.compute_slowdown if emulation else 1
 

@@ -19,7 +19,6 @@ from executor.jobs import PHASES, Job, device_of, exclusive_on, jobs_of
 from executor.laps import Laps
 from executor.live import LiveTask, Place
 from executor.ops import Work, resolve
-from executor.pace import wait_until
 from executor.recorder import Recorder
 from executor.rng import no_draws
 from executor.streams import Halt, Stopped, Stream
@@ -249,12 +248,12 @@ class SegmentRun:
                 delay()
                 with exclusive():
                     stream.now = ("runs", work.op.id, round_index, "")
-                    start = queue.mark()
+                    if exclusive is not nullcontext:
+                        queue.wait(queue.mark(), halt.check)
+                    start = queue.begin()
                     with self._around(work, round_index):
                         told = work.run(round_index)
-                    if least_us:
-                        wait_until(start.seconds() + least_us / 1e6, halt.check)
-                    end = queue.mark()
+                    end = queue.end(start, least_us, halt.check)
                     if exclusive is not nullcontext:
                         until(end, halt.check)
                 metered = work.is_metered(round_index)

@@ -17,6 +17,7 @@ from profiles.units import show_bytes, show_us
 KINDS = (*"FBNURPSX", f"{DISK} S", f"{DISK} P")
 COMPUTE = "FBNUR"
 _NAMED = 10  # so many missing ops are named, the others counted
+_SMALL = 50  # below 1/n of the whole, an error is told as a difference
 
 
 @dataclass(frozen=True)
@@ -218,20 +219,21 @@ def table(comparison: Comparison) -> str:
     paced = f" (times are emulated{slow})" if c.emulated else ""
     guessed = " (predictions are estimates)" if c.estimated else ""
     head = [("", "predicted", "actual", "error")]
+    time = _Shown(c.predicted_us, show_us)
+    room = _Shown(max(c.peak_predicted_bytes, default=0), show_bytes)
     rows = [
         ("makespan", show_us(c.predicted_us), show_us(c.actual_us), _percent(c.makespan_error)),
-        *_device_rows("exposed copies", c.exposed_predicted_us, c.exposed_actual_us, show_us),
-        *_device_rows("peak memory", c.peak_predicted_bytes, c.peak_actual_bytes, show_bytes),
+        *_device_rows("exposed copies", c.exposed_predicted_us, c.exposed_actual_us, time),
+        *_device_rows("peak memory", c.peak_predicted_bytes, c.peak_actual_bytes, room),
     ]
     tasks = [("task", "predicted", "actual", "error", "first loss", "last loss")]
     for name, t in c.tasks.items():
-        times = (show_us(t.predicted_us), show_us(t.actual_us), _error(t.predicted_us, t.actual_us))
+        times = time.cells(t.predicted_us, t.actual_us)
         tasks.append((name, *times, _loss(t.first_loss), _loss(t.last_loss)))
     kinds = [("kind", "predicted", "actual", "error", "median op")]
     for name, k in c.kinds.items():
         ratio = "-" if k.median_ratio is None else _percent(k.median_ratio - 1)
-        times = (show_us(k.predicted_us), show_us(k.actual_us), _error(k.predicted_us, k.actual_us))
-        kinds.append((name, *times, ratio))
+        kinds.append((name, *time.cells(k.predicted_us, k.actual_us), ratio))
     error = "-" if c.median_op_error is None else f"{c.median_op_error:.1%}"
     lines = [
         f"run {c.status}{paced}{guessed}",
@@ -252,21 +254,34 @@ def table(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """How a quantity is shown that is a part of `whole`."""
+
+    whole: int
+    show: Callable[[int], str]
+
+    def cells(self, predicted: int, actual: int) -> tuple[str, str, str]:
+        """Both, and the error: as a share of what was predicted, or where that is little of the
+        whole, as a difference."""
+        error = actual - predicted
+        if predicted * _SMALL < self.whole or not predicted:
+            told = ("-" if error < 0 else "+") + self.show(abs(error))
+        else:
+            told = _percent(error / predicted)
+        return self.show(predicted), self.show(actual), told
+
+
 def _device_rows(
-    what: str, predicted: Sequence[int], actual: Sequence[int], show: Callable[[int], str]
+    what: str, predicted: Sequence[int], actual: Sequence[int], shown: _Shown
 ) -> list[tuple[str, ...]]:
     """One row per device; `-` where the run did not live to say."""
     rows: list[tuple[str, ...]] = []
     for device, value in enumerate(predicted):
         known = device < len(actual)
-        found = show(actual[device]) if known else "-"
-        error = _error(value, actual[device]) if known else "-"
-        rows.append((f"{what} {device}", show(value), found, error))
+        cells = shown.cells(value, actual[device]) if known else (shown.show(value), "-", "-")
+        rows.append((f"{what} {device}", *cells))
     return rows
-
-
-def _error(predicted: int, actual: int) -> str:
-    return _percent((actual - predicted) / predicted) if predicted else "-"
 
 
 def _percent(fraction: float) -> str:

@@ -49,7 +49,8 @@ def total(row: Iterable[tuple[float, Any]]) -> Any:
             constant += by * variable
         else:
             sums[variable] = sums.get(variable, 0.0) + by
-    return _expression(list(sums.items())) + constant
+    made = _expression(list(sums.items()))
+    return made + constant if constant else made
 
 
 def solve(

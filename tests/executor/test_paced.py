@@ -7,18 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from msgspec import structs
 from support import handmade
 from support.chains import tasks_for
-from support.cli import executor_cli, refused
+from support.cli import executor_cli, refused, succeeded
 from support.fit import fit
 from support.lab import LAB
 from support.retime import retimed
 from support.same import assert_same
 
-from executor import conductor, link_profiler, report
+import profiles
+from executor import conductor, link_profiler, profiler, report
+from executor.device import Queue, QueueKind
 from executor.errors import RunError
 from executor.layer_profiler import timed
+from executor.machine import open_devices
 from executor.pace import least_us, wait_until
 from executor.profiler import Options, profile, table
 from executor.replay import Options as RunOptions
@@ -28,7 +32,7 @@ from planner.compare import table as comparison
 from planner.residuals import residuals
 from planner.show import describe
 from plans import runlog
-from plans.schema import Plan, Program
+from plans.schema import Device, Plan, Program
 from plans.trace import happened
 from profiles.schema import Emulation, Link, Rate
 
@@ -76,6 +80,89 @@ def test_other_devices_wait_for_nothing() -> None:
     assert {least_us(other, op) for other in (quick, real) for op in ops} == {0}
     kinds = {op.stream.partition(".")[2]: least_us(device, op) for op in ops}
     assert kinds == {"compute": LONG_US, "h2d": 0, "d2h": 0, "0": LONG_US}
+
+
+SLOW_LINK = Device("cpu", "cpu", 1 << 16, 1, Emulation(1 << 19, 1 << 19, 0, compute_slowdown=2))
+COPY_S = (1 << 16) / (1 << 19)
+
+
+def _none() -> None:
+    """Nothing ends a wait early."""
+
+
+def _next(queue: Queue) -> float:
+    """When the next op begins, which does nothing."""
+    start = queue.begin()
+    queue.end(start, 0, _none)
+    return start.seconds()
+
+
+@pytest.mark.parametrize("kind", ["compute", "h2d"])
+def test_a_thread_that_comes_late_to_an_op_catches_up(kind: QueueKind) -> None:
+    """An op begins when what it waits for ended, and lasts as long as planned from there."""
+    (device,) = open_devices([SLOW_LINK], [1 << 16])
+    queue = device.queue(kind)
+    queue.enter()
+    waited_for = queue.mark()
+    time.sleep(0.002)
+    queue.wait(waited_for, _none)
+    start = queue.begin()
+    if kind == "h2d":
+        device.copy_in(device.slab, torch.zeros(1 << 16, dtype=torch.uint8))
+    end = queue.end(start, 0 if kind == "h2d" else round(COPY_S * 1e6), _none)
+    assert start.seconds() == waited_for.seconds()
+    assert end.seconds() == pytest.approx(start.seconds() + COPY_S, abs=1e-9)
+    assert time.perf_counter() >= end.seconds()
+    assert _next(queue) == end.seconds()
+
+
+def test_an_op_that_is_late_ends_when_it_is_done() -> None:
+    """Work that takes longer than planned is not hidden, and what follows begins after it."""
+    (device,) = open_devices([SLOW_LINK], [1 << 16])
+    queue = device.queue("compute")
+    queue.enter()
+    start = queue.begin()
+    time.sleep(0.003)
+    done = time.perf_counter()
+    end = queue.end(start, 1000, _none)
+    assert end.seconds() >= done
+    assert _next(queue) == end.seconds()
+
+
+def test_compute_that_is_not_emulated_begins_when_it_does() -> None:
+    """Its ops take the time that they take, from when their thread runs them."""
+    emulation = structs.replace(SLOW_LINK.emulation, compute_slowdown=1)
+    (device,) = open_devices([structs.replace(SLOW_LINK, emulation=emulation)], [1 << 16])
+    queue = device.queue("compute")
+    queue.enter()
+    now = time.perf_counter()
+    assert _next(queue) >= now
+
+
+@pytest.mark.parametrize(
+    ("devices", "cores", "slowdown"),
+    [(1, 2, 1), (2, 4, 1), (1, 1, 3), (2, 2, 3), (3, 4, 3), (12, 2, 18)],
+)
+def test_devices_compute_as_much_slower_as_the_cores_ask_for(
+    devices: int, cores: int, slowdown: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at all where half of the cores are left, else until two thirds are."""
+    monkeypatch.setattr(profiler, "_cores", lambda: cores)
+    assert profiler.slowdown(devices) == slowdown
+
+
+@pytest.mark.parametrize(("asked", "told"), [((), 3), (("--slow-compute", 1), 1)])
+def test_a_profile_is_of_slower_devices_unless_it_is_asked_otherwise(
+    asked: tuple[object, ...], told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two devices on two cores, and the table says it."""
+    monkeypatch.setattr(profiler, "_cores", lambda: 2)
+    target = ("-o", tmp_path / "p.json", "--device-memory", "1MiB", "--samples", 1)
+    answer = succeeded(executor_cli("profile", f"{TOYS}:mlp", *target, *asked))
+    (emulation,) = {d.emulation for d in profiles.load(tmp_path / "p.json").machine.devices}
+    assert emulation is not None
+    assert emulation.compute_slowdown == told
+    assert ("times slower" in answer.out) is (told > 1)
 
 
 def test_a_run_can_be_ended_while_an_op_waits(monkeypatch: pytest.MonkeyPatch) -> None:

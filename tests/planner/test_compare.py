@@ -1,5 +1,6 @@
 """Plan against run."""
 
+import dataclasses
 import json
 from itertools import pairwise
 
@@ -117,6 +118,31 @@ def test_table_aligns_its_columns_and_names_every_task() -> None:
     block = text.split("\n\n")[1].splitlines()
     assert [row.split()[0] for row in block] == ["task", "a", "b", "c", "d"]
     assert all(len(a) == len(b) for a, b in pairwise(block))
+
+
+@pytest.mark.parametrize(
+    ("predicted_us", "actual_us", "told"),
+    [
+        (8_000, 144_000, "+136.0 ms"),
+        (8_000, 7_990, "-10 µs"),
+        (0, 136_000, "+136.0 ms"),
+        (0, 0, "+0 µs"),
+        (5_000_000, 5_500_000, "+10.0%"),
+    ],
+)
+def test_errors_of_small_quantities_are_differences(
+    predicted_us: int, actual_us: int, told: str
+) -> None:
+    """A share of next to nothing says little; one of a good part of the makespan says much."""
+    plan = timetables.plan()
+    found = dataclasses.replace(
+        compare(plan, timetables.log(plan), SHA),
+        predicted_us=10_000_000,
+        exposed_predicted_us=(predicted_us,),
+        exposed_actual_us=(actual_us,),
+    )
+    row = next(line for line in table(found).splitlines() if line.startswith("exposed copies 0"))
+    assert row.endswith(f" {told}")
 
 
 @pytest.mark.parametrize("emulated", [False, True])
