@@ -25,6 +25,7 @@ from plans.evaluation import evaluations
 from plans.graphs import activations, kept_graphs
 from plans.order import Phase, cycles, linearise, phases
 from plans.races import own_conflicts, races
+from plans.roles import casts
 from plans.schema import Host, Plan, Task
 from plans.shape import View, plan_shape, program_shape, view
 from plans.symbolic import versions
@@ -44,7 +45,7 @@ def violations(plan: Plan) -> list[str]:
     stays = Stays(structs.replace(plan, disk=None) if moves else plan)
     found += moves or [*stores(plan, stays), *move_order(plan), *move_times(plan)]
     for task in plan.tasks:
-        found += [*_whole(task), *activations(task)]
+        found += [*_whole(task), *activations(task), *casts(task)]
     found += [*_steps(plan), *evaluations(plan)]
     tasks = {task.name: task for task in plan.tasks}
     host = {buffer.name: buffer for buffer in plan.host.buffers}

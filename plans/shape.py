@@ -48,8 +48,8 @@ def stored(task: Task) -> dict[str, tuple[int, Role]]:
     roles: tuple[Role, ...] = ("param", "state")
     return {
         f"{task.name}.s{number}.{role}": (number, role)
-        for number in range(len(task.shards))
-        for role in roles
+        for number, shard in enumerate(task.shards)
+        for role in roles[shard.cast :]
     }
 
 
