@@ -24,7 +24,9 @@ def make_folder(folder: Path) -> None:
 
 def keep(folder: Path, task: HostTask, step: int) -> Path:
     """`save` as `<folder>/<task>-<step>.pt`, from where a run can go on."""
-    return save(path_of(folder, task.plan.name, step), task, step)
+    path = save(path_of(folder, task.plan.name, step), task, step)
+    task.release()
+    return path
 
 
 def forget(folder: Path, task: str, step: int) -> None:
@@ -45,7 +47,7 @@ def save(target: Path, task: HostTask, step: int) -> Path:
     """
     part = target.with_suffix(".pt.part")
     content = {
-        "model": {name: own(value) for name, value in task.model.state_dict().items()},
+        "model": {name: own(value) for name, value in task.whole().state_dict().items()},
         "optimizer": {
             name: {key: own(value) for key, value in state.items()}
             for name, state in task.optimizer_state().items()

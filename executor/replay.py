@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from executor import checkpoint, onepass
+from executor.casting import ring_bytes
 from executor.conductor import Conductor
 from executor.device import Device, HostMemory
 from executor.disk import open_files, remove
@@ -54,11 +55,12 @@ class Result:
     val_losses: dict[str, dict[int, float]] = field(default_factory=dict)
 
     def model(self, task: str) -> nn.Module:
-        """The trained model, its parameters views of the host store.
+        """The trained model, its parameters views of the host store; what the store has no
+        parameters of has some made from its masters now.
 
         Where tasks took turns in the store, the model is of use until another one is asked for.
         """
-        return self.store.at_hand(task).model
+        return self.store.at_hand(task).whole()
 
     def optimizer_state(self, task: str) -> dict[str, dict[str, Any]]:
         """Each parameter's optimizer state by the model's own parameter name."""
@@ -77,7 +79,7 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options | None = None) -> Re
     if plan.disk and options.disk is None:
         raise UsageError("the plan lets idle tasks wait on the disk; say where, --disk DIR")
     apply(plan.numerics)
-    devices = open_devices(plan.devices, _slabs(plan))
+    devices = open_devices(plan.devices, _slabs(plan), casts=ring_bytes(plan) > 0)
     memory = host_memory(plan.devices)
     try:
         with _young():
