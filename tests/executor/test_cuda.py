@@ -280,7 +280,10 @@ def test_a_profile_says_what_it_was_measured_on(measured: Profile) -> None:
     (device,) = measured.machine.devices
     assert (device.kind, device.emulation) == ("cuda", None)
     assert device.usable_bytes == (1 << 30) - cuda_machine.margin(1 << 30)
-    assert {link.kind for link in device.links} == {"h2d", "d2h", "d2d"}
+    links = {link.kind: link for link in device.links}
+    assert links.keys() == {"h2d", "d2h", "d2d", "cast"}  # one of the tasks is bf16
+    cast = links["cast"].alone  # of which the first piece is over before any copy
+    assert cast.latency_us >= casting.PIECE * 10**6 // cast.bytes_per_s
     assert measured.machine.numerics == Numerics(tf32=True)
     assert [task.precision for task in measured.tasks] == ["fp32", "bf16", "fp16-autocast"]
     assert measured.provenance["compute beside copies"].endswith("times as long")
