@@ -50,7 +50,7 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
     """
     seen: dict[int, torch.dtype] = {}
     content: dict[str, Any] = {
-        "model": {name: _alone(value, seen) for name, value in task.model.state_dict().items()},
+        "model": {name: _alone(value, seen) for name, value in task.whole().state_dict().items()},
         "optimizer": {
             name: {key: _alone(value, seen) for key, value in state.items()}
             for name, state in task.optimizer_state().items()

@@ -6,13 +6,14 @@ spilling costs what it would cost on such a link. How ops are paced, `pace` says
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from executor.device import Mark, QueueKind, aligned, use_threads
+from executor.device import Cast, Mark, QueueKind, aligned, use_threads
 from executor.meter import CpuMeter
 from executor.pace import wait_until
 from executor.rng import CpuSource, Source
@@ -84,19 +85,24 @@ class Link:
         self._free = 0.0  # when it has moved all bytes that were given to it
         self._lock = threading.Lock()
 
-    def copy(self, target: Tensor, source: Tensor) -> None:
-        """Copy, and return no sooner than the link would be done: latency + bytes / rate, after
-        the copies that came before. In an op of a queue it is the op that ends no sooner."""
+    def carry(self, count: int, work: Callable[[], object]) -> None:
+        """Do the work, and return no sooner than the link would have moved so many bytes: latency
+        + bytes / rate, after the copies that came before. In an op of a queue it is the op that
+        ends no sooner."""
         due = getattr(_here, "due", None)
         with self._lock:
             begin = max(time.perf_counter() if due is None else due, self._free)
-            self._free = begin + source.numel() / self._rate
+            self._free = begin + count / self._rate
             end = self._free + self._latency_s
-        target.copy_(source)
+        work()
         if due is None:
             wait_until(end)
         else:
             _here.due = end
+
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        """Copy as `carry` has it."""
+        self.carry(source.numel(), partial(target.copy_, source))
 
 
 class Links(NamedTuple):
@@ -140,6 +146,13 @@ class CpuDevice:
         else:
             target.copy_(source)
 
+    def cast_in(self, casts: Sequence[Cast]) -> None:
+        if self._links:
+            count = sum(target.numel() * target.itemsize for target, _ in casts)
+            self._links.h2d.carry(count, partial(_cast, casts))
+        else:
+            _cast(casts)
+
     def copy_out(self, target: Tensor, source: Tensor) -> None:
         if self._links:
             self._links.d2h.copy(target, source)
@@ -160,6 +173,11 @@ class CpuDevice:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+def _cast(casts: Sequence[Cast]) -> None:
+    for target, master in casts:
+        target.copy_(master)
 
 
 class Pageable:

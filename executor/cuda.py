@@ -6,16 +6,17 @@ for each other by events, and times are read from events that have been reached.
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from executor import casting
 from executor.cpu import Now
 from executor.cuda_machine import margin, total_bytes, update_cores
-from executor.device import Mark, Queue, QueueKind, aligned, apart, until, use_threads
+from executor.device import Cast, Mark, Queue, QueueKind, aligned, apart, until, use_threads
 from executor.errors import RunError, UsageError
 from executor.rng import Source
 from plans.schema import Buffer
@@ -67,14 +68,18 @@ class CudaMark:
 class CudaQueue:
     """A CUDA stream. Its object is taken once: asking for the current one is asking too late."""
 
-    def __init__(self, device: torch.device, clock: Clock, kind: QueueKind) -> None:
+    def __init__(
+        self, device: torch.device, clock: Clock, kind: QueueKind, threads: int = 1
+    ) -> None:
+        """`threads`: of what the launching thread computes on the host."""
         self.stream = torch.cuda.Stream(device)
         self._device, self._clock, self._kind = device, clock, kind
+        self._threads = threads
 
     def enter(self) -> None:
         torch.cuda.set_device(self._device)
         torch.cuda.set_stream(self.stream)
-        use_threads(1)
+        use_threads(self._threads)
         if self._kind == "compute":
             _touch_libraries(self._device)
 
@@ -122,7 +127,8 @@ class HostQueue:
 class CudaDevice:
     """One GPU, the `index`-th that the process sees."""
 
-    def __init__(self, spec: Spec, slab_bytes: int, index: int = 0) -> None:
+    def __init__(self, spec: Spec, slab_bytes: int, index: int = 0, *, casts: bool = False) -> None:
+        """`casts`: parameters are made from masters on their way in, through a ring."""
         if not torch.cuda.is_available() or index >= torch.cuda.device_count():
             raise UsageError(
                 f"device {spec.name} is CUDA device {index}, but this machine shows "
@@ -144,6 +150,7 @@ class CudaDevice:
         self._locked = PageLocked()
         self._scalars = self._locked.take(8 * _SCALARS).view(torch.float64)
         self._next = 0
+        self._ring = casting.Ring(self._locked.take(casting.RING_BYTES)) if casts else None
 
     def view(self, buffer: Buffer) -> Tensor:
         return self.slab[buffer.offset : buffer.offset + buffer.bytes]
@@ -166,15 +173,22 @@ class CudaDevice:
     def queue(self, kind: QueueKind) -> Queue:
         """One of each kind for good: libraries keep memory for every stream they ever saw."""
         if kind not in self._queues:
+            threads = self.spec.threads if kind in ("host", "h2d") else 1
             self._queues[kind] = (
-                HostQueue(self.spec.threads)
+                HostQueue(threads)
                 if kind == "host"
-                else CudaQueue(self.where, self._clock, kind)
+                else CudaQueue(self.where, self._clock, kind, threads)
             )
         return self._queues[kind]
 
     def copy_in(self, target: Tensor, source: Tensor) -> None:
         target.copy_(source, non_blocking=True)
+
+    def cast_in(self, casts: Sequence[Cast]) -> None:
+        assert self._ring is not None, "a plan's devices are opened with what they need"
+        queue = self.queue("h2d")
+        until(queue.mark())  # the host reads the masters itself: whoever wrote them is done
+        self._ring.send(casts, self.copy_in, queue.mark)
 
     def copy_out(self, target: Tensor, source: Tensor) -> None:
         target.copy_(source, non_blocking=True)

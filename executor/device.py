@@ -9,7 +9,7 @@ device whatever is launched is done when the call returns, so marks are reached 
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol, TypeVar
 
@@ -23,6 +23,8 @@ from plans.schema import Device as Spec
 from profiles.codec import ALIGNMENT
 
 T = TypeVar("T")
+
+Cast = tuple[Tensor, Tensor]  # bf16 on a device and fp32 in host memory, of one dimension
 
 QueueKind = Literal["compute", "h2d", "d2h", "p2p", "host"]
 
@@ -90,6 +92,10 @@ class Device(Protocol):
 
     def copy_in(self, target: Tensor, source: Tensor) -> None:
         """Launch host to device; both uint8 of equal length, `target` in the slab."""
+
+    def cast_in(self, casts: Sequence[Cast]) -> None:
+        """Launch host to device, each master cast to bf16 on the way. The masters are read when
+        all that the h2d queue waits for is done, and before this returns."""
 
     def copy_out(self, target: Tensor, source: Tensor) -> None:
         """Launch device to host, or to another device; both uint8 of equal length."""

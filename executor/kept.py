@@ -49,6 +49,7 @@ class Kept:
         checkpoint.expect_safe(part, target)
         note(name, step, target)
         checkpoint.put(part, target)
+        task.release()
         for old in self._old[name]:
             if old != target:
                 _remove(old)

@@ -1,6 +1,7 @@
 """What a copy costs: latency and rate of a device's links, alone and with both at work.
 
-A copy inside the device shares no link with others: alone and both are one measurement.
+A copy inside the device shares no link with others: alone and both are one measurement. Casts are
+measured without their copies: a prefetch that casts lasts as long as the slower of the two.
 """
 
 import threading
@@ -8,15 +9,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import cycle
 from statistics import median
 
 import torch
 from torch import Tensor
 
+from executor.casting import PIECE
 from executor.device import Device, HostMemory, Queue, QueueKind, apart, until, use_threads
 from profiles.schema import Link, Rate
 
 LARGEST = 8 << 20
+MASTERS = 128 << 20  # bytes that casts are made from in turn: more than caches hold
 SLAB_BYTES = 2 * LARGEST  # room for one copy in each direction
 
 Copy = Callable[[int], None]  # copies so many bytes, and returns when they are there
@@ -42,7 +46,7 @@ def links(
     `bytes_per_s` is the expected rate of the slower link, where one is known: none of its copies
     lasts long over 20 ms.
     """
-    large = LARGEST if bytes_per_s is None else min(LARGEST, max(4096, bytes_per_s // 50))
+    large = _large(bytes_per_s)
     host_in, host_out = memory.take(LARGEST).zero_(), memory.take(LARGEST).zero_()
     slab_in, slab_out = device.slab[:LARGEST], device.slab[LARGEST : 2 * LARGEST]
     h2d = _Line(device, "h2d", lambda n: device.copy_in(slab_in[:n], host_in[:n]))
@@ -60,6 +64,44 @@ def links(
         Link("d2h", *rates["d2h"]),
         Link("d2d", inside, inside),
     )
+
+
+def cast(device: Device, memory: HostMemory, bytes_per_s: int | None, samples: int) -> Link:
+    """How fast the host casts masters for `device`, alone and while parameters leave it."""
+    host_in, host_out = memory.take(LARGEST).zero_(), memory.take(LARGEST).zero_()
+    slab_out = device.slab[LARGEST : 2 * LARGEST]
+    mine = _Line(device, "h2d", _casting(host_in))
+    other = _Line(device, "d2h", lambda n: device.copy_out(host_out[:n], slab_out[:n]))
+    measure = partial(_rate, mine.copy, LARGEST, samples)
+    rates = [apart(mine.queue, measure)]
+    with busy(partial(other.copy, _large(bytes_per_s)), other.queue):
+        rates.append(apart(mine.queue, measure))
+    if device.spec.kind == "cuda":  # nothing is copied before the first piece is cast
+        rates = list(map(_begun, rates))
+    return Link("cast", *rates)
+
+
+def _large(bytes_per_s: int | None) -> int:
+    """Bytes of a copy that is not too long for the link."""
+    return LARGEST if bytes_per_s is None else min(LARGEST, max(4096, bytes_per_s // 50))
+
+
+def _casting(target: Tensor) -> Copy:
+    """Makes so many bytes of parameters in `target`, each time from other masters."""
+    masters, params = torch.ones(MASTERS // 4), target.view(torch.bfloat16)
+    begins = cycle(range(0, MASTERS // 4, LARGEST // 2))
+
+    def cast(count: int) -> None:
+        begin = next(begins)
+        params[: count // 2].copy_(masters[begin : begin + count // 2])
+
+    return cast
+
+
+def _begun(rate: Rate) -> Rate:
+    """The rate of pieces of which the first is cast before any copy."""
+    first_us = -(-PIECE * 1_000_000 // rate.bytes_per_s)
+    return Rate(rate.bytes_per_s, rate.latency_us + first_us)
 
 
 def _inside(target: Tensor, source: Tensor) -> None:

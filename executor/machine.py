@@ -15,9 +15,12 @@ from plans.schema import Device as Spec
 from profiles.schema import Numerics
 
 
-def open_devices(specs: Sequence[Spec], slabs: Sequence[int]) -> list[Device]:
+def open_devices(
+    specs: Sequence[Spec], slabs: Sequence[int], *, casts: bool = False
+) -> list[Device]:
     """The devices of a plan with slabs of so many bytes; UsageError for one that is not there, and
-    for devices that do not draw the same random numbers."""
+    for devices that do not draw the same random numbers. `casts`: some parameters are made from
+    masters on their way in."""
     kinds = sorted({spec.kind for spec in specs})
     if len(kinds) > 1:
         raise UsageError(
@@ -26,7 +29,7 @@ def open_devices(specs: Sequence[Spec], slabs: Sequence[int]) -> list[Device]:
         )
     made: list[Device] = []
     try:
-        _open(specs, slabs, made)
+        _open(specs, slabs, made, casts)
     except BaseException:
         for device in made:
             device.close()
@@ -34,11 +37,11 @@ def open_devices(specs: Sequence[Spec], slabs: Sequence[int]) -> list[Device]:
     return made
 
 
-def _open(specs: Sequence[Spec], slabs: Sequence[int], made: list[Device]) -> None:
+def _open(specs: Sequence[Spec], slabs: Sequence[int], made: list[Device], casts: bool) -> None:
     shared: dict[int, Links] = {}
     for index, (spec, slab) in enumerate(zip(specs, slabs, strict=True)):
         if spec.kind == "cuda":
-            made.append(CudaDevice(spec, slab, index))
+            made.append(CudaDevice(spec, slab, index, casts=casts))
             continue
         links = None
         if spec.emulation and spec.link_group is not None:

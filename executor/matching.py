@@ -38,6 +38,16 @@ def expect_bytes(plan: PlanTask, index: int, shard: Shard) -> None:
             )
 
 
+def expect_masters(plan: PlanTask, index: int, shard: Shard) -> None:
+    """Every parameter of a shard that casts has a master."""
+    if plan.shards[index].cast and len(shard.trainable) < len(shard.parameters):
+        frozen = len(shard.parameters) - len(shard.trainable)
+        raise MismatchError(
+            f"shard {plan.name}.s{index}: {frozen} of its {len(shard.parameters)} parameters are "
+            "not trained, and the plan makes all of them from masters; profile and build again"
+        )
+
+
 def expect_precision(plan: PlanTask, task: Task, trainable: int) -> None:
     """It computes in the same, and as many parameters (`trainable`) have norms."""
     norms = norm_bytes(trainable) if needs_norms(task.precision, task.clip) else 0

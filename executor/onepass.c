@@ -15,7 +15,8 @@
  * Rounding to bf16 is to nearest even. What bits a NaN gets depends in torch on where it stands, so
  * both functions return 1 if they wrote any, for the caller to redo that cast; else 0.
  *
- * Pointers: `grad` and `param` are bf16, all others fp32; n elements each, no overlap.
+ * Pointers: `grad` and `param` are bf16, all others fp32; n elements each, no overlap. `param` may
+ * be null, where nothing but the master is kept.
  */
 #include <math.h>
 #include <stdint.h>
@@ -64,12 +65,13 @@ typedef struct {
     int has_l2;
 } Adam;
 
-/* Elements begin to end. The last three arguments are constants where this is called, or the loop
+/* Elements begin to end. The last four arguments are constants where this is called, or the loop
  * would branch. `light`: the weight is below one half, interpolate from the moment and not from the
- * gradient; `kept`: the kept moment's product is the fused one. */
+ * gradient; `kept`: the kept moment's product is the fused one; `out`: there is a param. */
 INLINE uint32_t adam_range(const uint16_t *restrict grad, float *restrict master,
                            float *restrict avg, float *restrict avg_sq, uint16_t *restrict param,
-                           int64_t begin, int64_t end, Adam k, int has_l2, int light, int kept)
+                           int64_t begin, int64_t end, Adam k, int has_l2, int light, int kept,
+                           int out)
 {
     uint32_t nan = 0;
 #pragma omp simd reduction(| : nan)
@@ -87,15 +89,18 @@ INLINE uint32_t adam_range(const uint16_t *restrict grad, float *restrict master
         avg[i] = m;
         avg_sq[i] = v;
         master[i] = updated;
-        param[i] = to_bf16(updated);
+        if (out)
+            param[i] = to_bf16(updated);
         nan |= updated != updated;
     }
     return nan;
 }
 
+#define ADAM_OUT(has_l2, light, out)                                                             \
+    (kept ? adam_range(grad, master, avg, avg_sq, param, begin, end, k, has_l2, light, 1, out)   \
+          : adam_range(grad, master, avg, avg_sq, param, begin, end, k, has_l2, light, 0, out))
 #define ADAM_RANGE(has_l2, light)                                                                \
-    (kept ? adam_range(grad, master, avg, avg_sq, param, begin, end, k, has_l2, light, 1)        \
-          : adam_range(grad, master, avg, avg_sq, param, begin, end, k, has_l2, light, 0))
+    (param ? ADAM_OUT(has_l2, light, 1) : ADAM_OUT(has_l2, light, 0))
 
 static uint32_t adam_chunk(const uint16_t *grad, float *master, float *avg, float *avg_sq,
                            uint16_t *param, int64_t begin, int64_t end, Adam k, int kept)
@@ -148,10 +153,11 @@ typedef struct {
 /* What happens to the momentum: there is none, it is begun, or it is carried on. */
 enum { NONE, BEGIN, CARRY };
 
-/* Elements begin to end; the last four arguments are constants where this is called. */
+/* Elements begin to end; the last five arguments are constants where this is called. */
 INLINE uint32_t sgd_range(const uint16_t *restrict grad, float *restrict master,
                           float *restrict buffer, uint16_t *restrict param, int64_t begin,
-                          int64_t end, Sgd k, int has_l2, int momentum, int nesterov, int kept)
+                          int64_t end, Sgd k, int has_l2, int momentum, int nesterov, int kept,
+                          int out)
 {
     uint32_t nan = 0;
 #pragma omp simd reduction(| : nan)
@@ -170,16 +176,20 @@ INLINE uint32_t sgd_range(const uint16_t *restrict grad, float *restrict master,
         }
         const float updated = fmaf(g, k.minus_lr, old);
         master[i] = updated;
-        param[i] = to_bf16(updated);
+        if (out)
+            param[i] = to_bf16(updated);
         nan |= updated != updated;
     }
     return nan;
 }
 
+#define SGD_OUT(momentum, nesterov, kept, out)                                                   \
+    (k.has_l2 ? sgd_range(grad, master, buffer, param, begin, end, k, 1, momentum, nesterov,     \
+                          kept, out)                                                             \
+              : sgd_range(grad, master, buffer, param, begin, end, k, 0, momentum, nesterov,     \
+                          kept, out))
 #define SGD_RANGE(momentum, nesterov, kept)                                                      \
-    (k.has_l2                                                                                    \
-         ? sgd_range(grad, master, buffer, param, begin, end, k, 1, momentum, nesterov, kept)    \
-         : sgd_range(grad, master, buffer, param, begin, end, k, 0, momentum, nesterov, kept))
+    (param ? SGD_OUT(momentum, nesterov, kept, 1) : SGD_OUT(momentum, nesterov, kept, 0))
 
 static uint32_t sgd_chunk(const uint16_t *grad, float *master, float *buffer, uint16_t *param,
                           int64_t begin, int64_t end, Sgd k, int momentum, int nesterov, int kept)

@@ -25,7 +25,7 @@ class _Work(NamedTuple):
     group: dict[str, Any]
     state: dict[str, Any]  # empty before the first step, and then not yet the optimizer's
     master: Tensor
-    param: Tensor
+    param: Tensor | None  # None: only the master is kept
     grad: Tensor
 
 
@@ -43,7 +43,7 @@ def why_not() -> str:
 def step(
     optimizer: Optimizer,
     masters: Sequence[Tensor],
-    params: Sequence[Tensor],
+    params: Sequence[Tensor] | None,
     grads: Sequence[Tensor],
     scale: float,
 ) -> bool:
@@ -51,7 +51,8 @@ def step(
 
     It is for torch's own AdamW, Adam and SGD with `fused=True` (other settings round differently),
     without hooks, amsgrad or maximize, on contiguous CPU tensors: `masters` and state in fp32,
-    `params` and `grads` in bf16. Uses as many threads as torch would in the calling thread.
+    `params`, if they are kept, and `grads` in bf16. Uses as many threads as torch would in the
+    calling thread.
     """
     work = _plan(optimizer, masters, params, grads)
     found = onepass_kernels.find() if work is not None else ""
@@ -65,11 +66,12 @@ def step(
 def plain_step(
     optimizer: Optimizer,
     masters: Sequence[Tensor],
-    params: Sequence[Tensor],
+    params: Sequence[Tensor] | None,
     grads: Sequence[Tensor],
     scale: float | Tensor,
 ) -> None:
-    """Step `masters` with `grads` cast to fp32 and multiplied by `scale`, and copy to `params`.
+    """Step `masters` with `grads` cast to fp32 and multiplied by `scale`, and copy to `params`, if
+    they are kept.
 
     `masters` are parameters of `optimizer`; the i-th of each list belong together and have one
     shape. Gradients of the masters are None afterwards.
@@ -83,7 +85,7 @@ def plain_step(
         for master in masters:
             master.grad = None
     with torch.no_grad():
-        for master, param in zip(masters, params, strict=True):
+        for master, param in zip(masters, params, strict=True) if params is not None else ():
             param.copy_(master)
 
 
@@ -93,7 +95,7 @@ def plain_step(
 def _plan(
     optimizer: Optimizer,
     masters: Sequence[Tensor],
-    params: Sequence[Tensor],
+    params: Sequence[Tensor] | None,
     grads: Sequence[Tensor],
 ) -> list[_Work] | None:
     """The updates, in the order of `masters`; None when torch has to do them. Reads only."""
@@ -106,9 +108,10 @@ def _plan(
         return None
     if not all(_supported(group) for group in optimizer.param_groups):
         return None
+    targets = [None] * len(masters) if params is None else params
     work = [
         _Work(groups[master], optimizer.state.get(master, {}), master, param, grad)
-        for master, param, grad in zip(masters, params, grads, strict=True)
+        for master, param, grad in zip(masters, targets, grads, strict=True)
     ]
     if not all(_fits(one) for one in work):
         return None
@@ -162,7 +165,7 @@ def _fits(work: _Work) -> bool:
     momentum = _momentum_of(work)
     return (
         _dense(work.master, torch.float32, shape)
-        and _dense(work.param, torch.bfloat16, shape)
+        and (work.param is None or _dense(work.param, torch.bfloat16, shape))
         and _dense(work.grad, torch.bfloat16, shape)
         and (momentum is None or _dense(momentum, torch.float32, shape))
     )
@@ -203,7 +206,8 @@ def _run(kernels: Kernels, optimizer: Optimizer, work: list[_Work], scale: float
         scalars = onepass_kernels.scalars_of(kind, one.group, step)
         kernels.update(kind, one.grad, one.master, state, one.param, scalars, scale)
     # They were written past autograd, which has to know of it.
-    torch.autograd.graph.increment_version([t for one in work for t in (one.master, one.param)])
+    written = [t for one in work for t in (one.master, one.param) if t is not None]
+    torch.autograd.graph.increment_version(written)
 
 
 def _adam_state(optimizer: Optimizer, work: _Work) -> tuple[list[Tensor | None], float]:

@@ -268,7 +268,7 @@ def _update(work: Work, step: int) -> None:
     shard, grads = work.task.host.shards[work.name.number], work.source("grad")
     scaling = work.task.scaling(work.reads.get("norm"))
     absent = work.task.absent_in(grads)
-    shard.update(work.source("param"), grads, work.reads.get("state"), scaling, absent)
+    shard.update(work.reads.get("param"), grads, work.reads.get("state"), scaling, absent)
 
 
 def _norm(work: Work, step: int) -> None:
@@ -280,9 +280,13 @@ def _norm(work: Work, step: int) -> None:
 
 def _prefetch(work: Work, step: int) -> Told | None:
     (role,) = work.writes
-    if role != "batch":
+    if role in work.reads:
         work.place.device.copy_in(work.writes[role], work.reads[role])
         work.task.carry(work.reads[role], work.writes[role])
+        return None
+    if role == "param":
+        shard = work.task.host.shards[work.name.number]
+        work.place.device.cast_in(shard.casts(work.writes[role], work.reads["state"]))
         return None
     batches = work.live.batches
     batch = batches.take(step, work.name.index)

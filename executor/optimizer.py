@@ -67,6 +67,7 @@ class ShardOptimizer:
         )
         self._adopted = Adopted(self.optimizer)
         self._begun: set[int] = set()  # parameters whose state is adopted
+        self._params = True  # whether steps write the parameters, not only their masters
 
     @property
     def state_bytes(self) -> int:
@@ -112,8 +113,12 @@ class ShardOptimizer:
         pairs = zip(self.parameters, self._given, strict=True)
         return {id(twin): names[id(parameter)] for parameter, twin in pairs}
 
-    def step(self, state_flat: Tensor | None, scaling: Scaling | None = None) -> None:
-        """One optimizer step on the bound parameters and gradients, state in `state_flat`."""
+    def step(
+        self, state_flat: Tensor | None, scaling: Scaling | None = None, *, params: bool = True
+    ) -> None:
+        """One optimizer step on the bound parameters and gradients, state in `state_flat`. Without
+        `params` it is the masters alone that are stepped."""
+        self._params = params
         self._update(state_flat, scaling)
         if self.scheduler is not None:
             self.optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -159,7 +164,7 @@ class ShardOptimizer:
         if self._home is not None:
             known = self._known()
             twins = [known[id(p)] for p in parameters]
-            values = [p.data for p in parameters]
+            values = [p.data for p in parameters] if self._params else None
             if factor is not None and factor.device.type != "cpu":  # nobody waits for its value
                 onepass.plain_step(self.optimizer, twins, values, grads, factor)
                 return

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
+from executor.device import Cast
 from executor.errors import WorkloadError
 from executor.flat import Spec, Views, spec_of
 from executor.gradients import Home, foreign_hooks, homes
@@ -18,6 +19,8 @@ from profiles.schema import Precision
 Absent = frozenset[int]  # numbers of trainable parameters without a gradient
 
 NONE: Absent = frozenset()
+
+_NOWHERE, _OWN = -1, -2  # no addresses: see `bind` and `make`
 
 
 class Parameters:
@@ -42,6 +45,7 @@ class Parameters:
             Views([_spec(p)._replace(dtype=torch.float32) for p in self.trainable]) if low else None
         )
         self.flat = torch.empty(0, dtype=torch.uint8)  # where they are bound
+        self._place = self.flat.data_ptr()
         self._homes: list[Home] | None = None
 
     @property
@@ -67,8 +71,8 @@ class Parameters:
         """Bytes of the fp32 copies at the beginning of the state; 0 where there are none."""
         return self.masters.bytes if self.masters else 0
 
-    def write(self, flat: Tensor, state: Tensor | None) -> None:
-        """Copy the current parameters into `flat` (uint8) and bind them there.
+    def write(self, flat: Tensor | None, state: Tensor | None) -> None:
+        """Copy the current parameters into `flat` (uint8), if there is one, and bind them there.
 
         In bf16 they become so now; `state` (uint8) gets the fp32 masters."""
         if self.masters:
@@ -77,17 +81,37 @@ class Parameters:
                     master.copy_(parameter.detach())
             for layer in self._layers:
                 layer.to(torch.bfloat16)
-        for parameter, target in zip(self.all, self._params.at(flat), strict=True):
-            target.copy_(parameter.detach())
+        if flat is not None:
+            for parameter, target in zip(self.all, self._params.at(flat), strict=True):
+                target.copy_(parameter.detach())
         self.bind(flat)
 
-    def bind(self, flat: Tensor) -> None:
-        """Let the parameters be views of `flat`, whose bytes are already there."""
-        if flat.data_ptr() == self.flat.data_ptr():
+    def bind(self, flat: Tensor | None) -> None:
+        """Let the parameters be views of `flat`, whose bytes are already there. None: they are
+        nowhere, and have their shapes without memory."""
+        place = _NOWHERE if flat is None else flat.data_ptr()
+        if place == self._place:
             return
-        for parameter, value in zip(self.all, self._params.at(flat), strict=True):
+        values = map(_shape_of, self.all) if flat is None else self._params.at(flat)
+        for parameter, value in zip(self.all, values, strict=True):
             parameter.data = value
-        self.flat = flat
+        self.flat = torch.empty(0, dtype=torch.uint8) if flat is None else flat
+        self._place = place
+
+    def make(self, state: Tensor) -> None:
+        """Let the parameters have memory of their own, made from the masters in `state`."""
+        assert self.masters is not None, "without masters nothing is cast"
+        if self._place != _OWN:
+            for parameter, master in zip(self.all, self.masters.at(state), strict=True):
+                parameter.data = master.to(torch.bfloat16)
+            self._place = _OWN
+
+    def casts(self, flat: Tensor, state: Tensor) -> list[Cast]:
+        """What makes the parameters in `flat` from the masters in `state`, as a step would; all of
+        them must be trained."""
+        assert self.masters is not None, "without masters nothing is cast"
+        pairs = zip(self._params.at(flat), self.masters.at(state), strict=True)
+        return [(_line(parameter), _line(master)) for parameter, master in pairs]
 
     def bind_grads(self, flat: Tensor, absent: Absent = NONE) -> None:
         """Let gradients be in `flat`, all but the absent ones."""
@@ -162,6 +186,16 @@ def _spec(parameter: nn.Parameter, low: bool = False) -> Spec:
     spec = spec_of(parameter)
     floating = parameter.is_floating_point()
     return spec._replace(dtype=torch.bfloat16) if low and floating else spec
+
+
+def _shape_of(parameter: nn.Parameter) -> Tensor:
+    """One value in its shape."""
+    return torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+
+
+def _line(value: Tensor) -> Tensor:
+    """A view of a flat in the order of its memory: masters lie as their parameters do."""
+    return value.as_strided((value.numel(),), (1,))
 
 
 def _hollow(parameter: nn.Parameter, where: torch.device) -> nn.Parameter:

@@ -61,11 +61,12 @@ def profile(ref: str, options: Options) -> schema.Profile:
     threads = torch.get_num_threads()
     (device,), memory = open_devices([_spec(options)], [link_profiler.SLAB_BYTES]), _memory(options)
     try:
+        casts = any(task.precision == "bf16" for task in tasks)
         with tqdm(total=0, unit="layer", disable=None, file=sys.stderr, desc="links") as bar:
             lab = _lab(device, options)
             kinds = Kinds(lab)
             usable = _usable(device, options)
-            links = _links(device, memory, options)
+            links = _links(device, memory, options, casts=casts)
             bar.set_description("disk")
             disk = disk_profiler.measure(options.disk, memory) if options.disk else None
             measured = tuple(task_profiler.measure(task, workload, kinds, bar) for task in tasks)
@@ -171,11 +172,16 @@ def _usable(device: Device, options: Options) -> int:
     return usable(device.where, options.device_bytes)
 
 
-def _links(device: Device, memory: HostMemory, options: Options) -> tuple[schema.Link, ...]:
+def _links(
+    device: Device, memory: HostMemory, options: Options, *, casts: bool
+) -> tuple[schema.Link, ...]:
     emulation = options.emulation
     slowest = min(emulation.h2d_bytes_per_s, emulation.d2h_bytes_per_s) if emulation else None
     links = link_profiler.links(device, memory, slowest, options.samples)
-    return tuple(_computed(link, _slowdown(emulation)) for link in links)
+    made = tuple(_computed(link, _slowdown(emulation)) for link in links)
+    if not casts:
+        return made
+    return (*made, link_profiler.cast(device, memory, slowest, options.samples))
 
 
 def _computed(link: schema.Link, slowdown: int) -> schema.Link:

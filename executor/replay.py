@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from executor import checkpoint, kept, logfile, onepass
+from executor.casting import ring_bytes
 from executor.conductor import Conductor
 from executor.device import Device, HostMemory
 from executor.disk import open_files, remove
@@ -61,11 +62,12 @@ class Result:
     troubles: tuple[str, ...] = ()
 
     def model(self, task: str) -> nn.Module:
-        """The trained model, its parameters views of the host store.
+        """The trained model, its parameters views of the host store; what the store has no
+        parameters of has some made from its masters now.
 
         Where tasks took turns in the store, the model is of use until another one is asked for.
         """
-        return self.store.at_hand(task).model
+        return self.store.at_hand(task).whole()
 
     def optimizer_state(self, task: str) -> dict[str, dict[str, Any]]:
         """Each parameter's optimizer state by the model's own parameter name."""
@@ -100,7 +102,7 @@ class _Files:
 
 def _opened(plan: Plan, tasks: Sequence[Task], options: Options, out: _Files) -> Result:
     apply(plan.numerics)
-    devices = open_devices(plan.devices, _slabs(plan))
+    devices = open_devices(plan.devices, _slabs(plan), casts=ring_bytes(plan) > 0)
     memory = host_memory(plan.devices)
     try:
         with _young():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from executor.buffers import Buffers, Found, Snapshot
+from executor.device import Cast
 from executor.ending import Batch, Ending
 from executor.errors import WorkloadError, one_line
 from executor.eval_mode import Modes
@@ -106,16 +107,26 @@ class Shard:
         """None before the first update, and in a shard without trainable parameters."""
         return self._optimizer
 
-    def write_params(self, flat: Tensor, state: Tensor | None = None) -> None:
-        """Copy the current parameters into `flat` (uint8, param_bytes) and bind them there.
+    def write_params(self, flat: Tensor | None, state: Tensor | None = None) -> None:
+        """Copy the current parameters into `flat` (uint8, param_bytes) and bind them there; None:
+        keep nothing but the masters.
 
         In bf16 they become so now; `state` (uint8) gets the fp32 masters."""
         self._parameters.write(flat, state)
         self.buffers = Buffers(self._layers, self.buffers.found)  # bf16 made others of them
 
-    def bind_params(self, flat: Tensor) -> None:
-        """Let the parameters be views of `flat`, whose bytes are already there."""
+    def bind_params(self, flat: Tensor | None) -> None:
+        """Let the parameters be views of `flat`, whose bytes are already there; None: they have
+        shapes alone."""
         self._parameters.bind(flat)
+
+    def make_params(self, state: Tensor) -> None:
+        """Let the parameters have memory of their own, made from the masters in `state`."""
+        self._parameters.make(state)
+
+    def casts(self, flat: Tensor, state: Tensor) -> list[Cast]:
+        """What makes the parameters in `flat` from the masters in `state`."""
+        return self._parameters.casts(flat, state)
 
     def bind_tied(self, flat: Tensor) -> None:
         """Let the parameters that are borrowed be views of their owner's flat."""
@@ -266,7 +277,7 @@ class Shard:
 
     def update(
         self,
-        param_flat: Tensor,
+        param_flat: Tensor | None,
         grad_flat: Tensor,
         state_flat: Tensor | None,
         scaling: Scaling | None = None,
@@ -274,7 +285,8 @@ class Shard:
     ) -> None:
         """One optimizer step in place on these flats, on the host or on a device.
 
-        `state_flat` None: the optimizer keeps no state beside its counters. `scaling`: what the
+        `param_flat` None: of the parameters only masters are kept, in the state. `state_flat` None:
+        the optimizer keeps no state beside its counters. `scaling`: what the
         norms of all gradients say about this step. The `absent` stay as they are.
         """
         if not self.trainable:
@@ -283,7 +295,7 @@ class Shard:
         self._parameters.bind_grads(grad_flat, absent)
         if self._optimizer is None:
             self._optimizer = self._new_optimizer()
-        self._optimizer.step(state_flat, scaling)
+        self._optimizer.step(state_flat, scaling, params=param_flat is not None)
 
     def restore(
         self,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from executor.batches import batch_of, staging_bytes
+from executor.casting import ring_bytes
 from executor.device import HostMemory
 from executor.disk import StateFile, Tick
 from executor.ending import Ending
@@ -23,6 +24,7 @@ from executor.matching import (
     expect_bytes,
     expect_evaluation,
     expect_layers,
+    expect_masters,
     expect_precision,
     saved_mismatches,
 )
@@ -99,7 +101,8 @@ class HostTask:
         ]
         for k, shard in enumerate(self.shards):
             expect_bytes(plan, k, shard)
-            shard.write_params(self._flats[k]["param"], self._flats[k]["state"])
+            expect_masters(plan, k, shard)
+            shard.write_params(self._param(k), self._flats[k]["state"])
         self.buffer_bytes = sum(shard.buffers.bytes for shard in self.shards)
         self.numbers = _numbers(self.model, self.shards)
         self.trainable = sum(map(len, self.numbers))
@@ -122,12 +125,29 @@ class HostTask:
 
     def settle(self) -> None:
         """Point model and optimizers back at the store, after devices held the state."""
+        self.release()
         for shard, flats in zip(self.shards, self._flats, strict=True):
-            shard.bind_params(flats["param"])
             if shard.optimizer:
                 shard.optimizer.bind(flats["state"])
             for parameter in shard.parameters:
                 parameter.grad = None
+
+    def whole(self) -> nn.Module:
+        """The model, with memory of its own for parameters of which the store has only masters;
+        after `settle`, and until `release`."""
+        for planned, shard, flats in zip(self.plan.shards, self.shards, self._flats, strict=True):
+            if planned.cast:
+                shard.make_params(flats["state"])
+        return self.model
+
+    def release(self) -> None:
+        """Let the model have nothing but what is in the store."""
+        for k, shard in enumerate(self.shards):
+            shard.bind_params(self._param(k))
+
+    def _param(self, k: int) -> Tensor | None:
+        """A shard's parameters in the store; None where it has only masters."""
+        return None if self.plan.shards[k].cast else self._flats[k]["param"]
 
     @property
     def kept(self) -> list[Tensor]:
@@ -136,6 +156,7 @@ class HostTask:
 
     def leave(self) -> None:
         """Let go of the store, where others will be: using the model is an error from now on."""
+        self.release()
         self._places = [(p, p.data) for shard in self.shards for p in shard.parameters]
         for parameter, place in self._places:
             parameter.data = place.new_empty(0)
@@ -260,7 +281,7 @@ def _check_room(plan: Plan, store: int) -> None:
     """RunError with what would be taken, line by line, when the machine has less memory free."""
     free = free_host_bytes()
     staging = {task.name: staging_bytes(task) for task in plan.tasks}
-    needed = store + sum(staging.values())
+    needed = store + sum(staging.values()) + ring_bytes(plan)
     if free is None or needed <= free:
         return
     rows: list[tuple[str, ...]] = [("task", "parameters", "optimizer state", "batches")]
@@ -315,7 +336,8 @@ def _numbers(model: nn.Module, shards: Sequence[Shard]) -> list[list[int]]:
 
 
 def _sizes(shard: PlanShard) -> dict[str, int]:
-    return {"param": shard.param_bytes, "state": shard.state_bytes}
+    """Bytes of what the store keeps of a shard."""
+    return {"param": 0 if shard.cast else shard.param_bytes, "state": shard.state_bytes}
 
 
 def _flat(flats: dict[str, Tensor], name: str, size: int) -> Tensor:

@@ -14,14 +14,14 @@ from planner import hydra, workers
 from planner.apart import best_of
 from planner.bounds import Bounds, TaskBound, task_bound
 from planner.choice import Choice, extent, pack
-from planner.costs import Links, shape_of
+from planner.costs import Links, castable, shape_of
 from planner.errors import Infeasible, NoPlanFound
 from planner.evaluation import SUFFIX, evaluating
 from planner.hydra import HydraChoice
 from planner.names import renamed
 from planner.problem import Effort, Problem
 from planner.rounds import Round
-from planner.search import OPS, Search
+from planner.search import OPS, Found, Search
 from plans.metrics import duration_us
 from plans.schema import Program
 from profiles.schema import Task
@@ -334,7 +334,7 @@ def _best(problem: Problem, place: int, ops: int, task: Task, effort: Effort) ->
     links = Links.of(kind.device)
     search = Search(task, links, kind.device_bytes, ops, taken_bytes=kind.taken_bytes)
     try:
-        best = best_of(search, effort)
+        best = _in_host(search, problem.host_bytes, effort)
         answers.append(Answer(best.choice, best.program, best.candidates, best.complete, place))
     except Infeasible as error:
         failures.append(error)
@@ -345,6 +345,15 @@ def _best(problem: Problem, place: int, ops: int, task: Task, effort: Effort) ->
     if not answers:
         raise min(failures, key=lambda failure: failure.smallest)
     return min(answers, key=lambda answer: duration_us(answer.program, task.steps))
+
+
+def _in_host(search: Search, host_bytes: int, effort: Effort) -> Found:
+    """The best candidate; where the host has no room for it, one without parameters there."""
+    best = best_of(search, effort)
+    store = extent(pack(best.choice.host_buffers(), "host"))
+    if store <= host_bytes or not castable(search.task, search.links):
+        return best
+    return best_of(replace(search, cast=True), effort)
 
 
 def _baseline(problem: Problem, place: int, task: Task) -> Answer:

@@ -20,7 +20,7 @@ from functools import partial
 from itertools import pairwise
 
 from planner import workers
-from planner.costs import Links, TaskCosts, shape_of
+from planner.costs import Links, TaskCosts, castable, shape_of
 from planner.evaluation import least_us
 from planner.graph import cut_points, layer_graph
 from planner.narrow import narrowed
@@ -176,7 +176,8 @@ def task_bound(
     """Bounds on one step of one task, whether tied layers share a shard or not; with more divisions
     of the plans that of phases says more."""
     task = untied(task)
-    sizes = [TaskCosts(task, cost.microbatch) for cost in task.batches]
+    cast = castable(task, links)  # which takes nothing from what a plan may do
+    sizes = [TaskCosts(task, cost.microbatch, cast=cast) for cost in task.batches]
     compute = min(costs.least_us for costs in sizes)
     link = _load_us(sizes[0], links, device_bytes, 0, effort)
     load = _load_us(sizes[0], links, device_bytes, compute, effort)

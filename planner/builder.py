@@ -167,6 +167,7 @@ def _task(problem: Problem, planned: Answer) -> Task:
                 in_bytes=cost.in_bytes,
                 saved_bytes=_kept_bytes(cost, mode),
                 rng_draws=cost.rng_draws,
+                cast=cost.cast,
             )
             for cost, mode in zip(choice.shards, modes, strict=True)
         ),

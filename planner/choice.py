@@ -226,22 +226,26 @@ class Choice:
         spills = mode.update == "device-streamed" and shard.grad_bytes
         param, state = shard.param_bytes, shard.state_bytes
         next_round = self.first_step(k) + self.steps
-        out = Out(update, next_round, param) if spills else None
+        out = Out(update, next_round, param) if spills and not shard.cast else None
         last = update if spills else back
         free = update + 1 - self.steps  # the step after it went away in the round before
         if self.costs.noted and mode.update == "host" and shard.grad_bytes:
             free = self.sweeps - self.steps  # or after all norms, before which none is updated
         again = mode.params == "streamed" and k != self.last
-        after = f"s{k}.{'again' if again else 'param'}" if spills else f"s{k}.grad"
+        after = f"s{k}.{'again' if again else 'param'}" if out else f"s{k}.grad"
+        if spills and not out:
+            after = f"s{k}.state"
         if mode.params == "resident":
             yield self._always(f"s{k}.param", param)
         elif mode.params == "kept" or k == self.last:
-            into = Into(self.first_step(k), param, free, after)
+            into = Into(self.first_step(k), param, free, after, cast=shard.cast)
             yield self._load(f"s{k}.param", param, last, into, out=out)
         else:
             up = self.forward_step(k)
-            yield self._load(f"s{k}.param", param, up, Into(up, param, free, after))
-            yield self._load(f"s{k}.again", param, last, Into(back, param, up + 1), out=out)
+            into = Into(up, param, free, after, cast=shard.cast)
+            yield self._load(f"s{k}.param", param, up, into)
+            into = Into(back, param, up + 1, cast=shard.cast)
+            yield self._load(f"s{k}.again", param, last, into, out=out)
         if mode.update == "device":
             yield self._always(f"s{k}.state", state)
         elif mode.update == "device-streamed":
@@ -318,7 +322,7 @@ class Choice:
         for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
             if mode.update == "host" and shard.grad_bytes:
                 noted = self.costs.task.norm_bytes
-            yield f"{name}.s{k}.param", shard.param_bytes
+            yield f"{name}.s{k}.param", 0 if shard.cast else shard.param_bytes
             yield f"{name}.s{k}.state", shard.state_bytes
             if mode.update == "host":
                 yield f"{name}.s{k}.grad", shard.grad_bytes

@@ -32,7 +32,7 @@ class Clock:
         self.leaving = dict(sorted(((v.name, v.out) for v in values if v.out), key=_made))
         self.coming = dict(sorted(((v.name, v.into) for v in values if v.into), key=_need))
         out = sum(links.spill_us(out.bytes) for out in self.leaving.values())
-        into = sum(links.prefetch_us(into.bytes) for into in self.coming.values())
+        into = sum(into.us(links) for into in self.coming.values())
         compute = max(1, sum(choice.step_us))
         self.stretch = max(1.0, out / compute, into / compute)
         self.ends = list(accumulate(us * self.stretch for us in choice.step_us))
@@ -124,7 +124,7 @@ class Clock:
                     begin = ready[into.after] + (lap - (made >= into.need)) * self.ends[-1]
                 if into.steady:
                     end += self._rest(into.need)
-                yield end, begin, self.links.prefetch_us(into.bytes), name, lap
+                yield end, begin, into.us(self.links), name, lap
 
     def _rest(self, step: int) -> float:
         """Of a step, what all microbatches but one take."""

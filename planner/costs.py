@@ -13,10 +13,12 @@ transients        forward: the largest layer peak plus the input it is given ins
                   norms of gradients: the most that any layer's take
                   with tied weights: gradients of those until all are there
 copy of n bytes   latency + n / rate
+prefetch that     casts n bytes of parameters from masters: the longer of copy and cast, and the
+                  latency of the other
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -56,6 +58,12 @@ class ShardCost:
     update_transient_bytes: int
     norm_transient_bytes: int
     tie: Part = ""  # in a group of tied layers that lie in several shards
+    cast: bool = False  # the host has no parameters of it but makes them from masters
+
+    @property
+    def param_out_bytes(self) -> int:
+        """What of the parameters goes to the host after an update on the device."""
+        return 0 if self.cast else self.param_bytes
 
     def bytes_of(self, role: str) -> int:
         """Bytes of "param", "grad" or "state"."""
@@ -76,11 +84,13 @@ def _prefix(values: list[int]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class TaskCosts:
-    """One task at one microbatch size. apart: tied layers may lie in several shards (`ties`)."""
+    """One task at one microbatch size. apart: tied layers may lie in several shards (`ties`). cast:
+    the host has no parameters of shards all of which are trained, but makes them from masters."""
 
     task: Task
     microbatch: int
     apart: bool = False
+    cast: bool = False
 
     @property
     def microbatches(self) -> int:
@@ -241,13 +251,15 @@ class TaskCosts:
         """What layers first..end-1 cost as one shard."""
         known = all(cost.rng_draws is not None for cost in self.costs[first:end])
         packed = all(cost.offload_bytes is not None for cost in self.costs[first:end])
+        param, grad = self.total("param", first, end), self.total("grad", first, end)
+        masters = 0 < param == grad and self.total("state", first, end) >= param
         backward = self.total("backward", first, end)
         alone = self.total("graph_backward", first, end)
         return ShardCost(
             first=first,
             end=end,
-            param_bytes=self.total("param", first, end),
-            grad_bytes=self.total("grad", first, end),
+            param_bytes=param,
+            grad_bytes=grad,
             state_bytes=self.total("state", first, end),
             in_bytes=self.costs[first].in_bytes if first else 0,
             rng_draws=self.total("draws", first, end) if known else None,
@@ -267,17 +279,27 @@ class TaskCosts:
             + self.total("update_peak", first, end),
             norm_transient_bytes=max(x.norm_peak_bytes for x in self.layers[first:end]),
             tie=self.group.part(first, end) if self.group else "",
+            cast=self.cast and masters and self.task.precision == "bf16",
         )
 
 
 def shape_of(task: Task) -> object:
     """Equal for tasks that cost the same, whatever they are called and however long they train."""
-    return task.batch, task.batches, task.ties, task.tie_bytes, task.norm_bytes, task.layers
+    bytes_ = task.tie_bytes, task.norm_bytes, task.precision
+    return task.batch, task.batches, task.ties, *bytes_, task.layers
 
 
-def sizes(task: Task, *, apart: bool = False) -> list[TaskCosts]:
+def castable(task: Task, links: "Links") -> bool:
+    """Whether the host could make some of its parameters from masters, in a time that is known."""
+    costs = TaskCosts(task, task.batches[0].microbatch, cast=True)
+    return links.cast is not None and any(
+        costs.shard(layer, layer + 1).cast for layer in range(len(task.layers))
+    )
+
+
+def sizes(task: Task, *, apart: bool = False, cast: bool = False) -> list[TaskCosts]:
     """Costs at every measured microbatch size that can be planned, the largest first."""
-    found = [TaskCosts(task, cost.microbatch, apart) for cost in task.batches[::-1]]
+    found = [TaskCosts(task, cost.microbatch, apart, cast) for cost in task.batches[::-1]]
     planned = [costs for costs in found if costs.plannable]
     if not planned:
         raise Infeasible(
@@ -296,13 +318,21 @@ class Links:
     h2d_both: Rate
     d2h_both: Rate
     d2d: Rate | None = None  # None when not measured: then nothing is offloaded
+    cast: Rate | None = None  # None when not measured: then nothing is cast
+    cast_both: Rate | None = None
 
     @classmethod
     def of(cls, device: Device) -> "Links":
         kinds = {link.kind: link for link in device.links}
         h2d, d2h = kinds["h2d"], kinds["d2h"]
         inside = kinds["d2d"].alone if "d2d" in kinds else None
-        return cls(h2d.alone, d2h.alone, h2d.both, d2h.both, inside)
+        cast = (kinds["cast"].alone, kinds["cast"].both) if "cast" in kinds else (None, None)
+        return cls(h2d.alone, d2h.alone, h2d.both, d2h.both, inside, *cast)
+
+    @property
+    def alone(self) -> "Links":
+        """The rates while the other direction rests."""
+        return replace(self, h2d_both=self.h2d, d2h_both=self.d2h, cast_both=self.cast)
 
     @property
     def best_h2d(self) -> int:
@@ -316,6 +346,13 @@ class Links:
     def prefetch_us(self, count: int) -> int:
         """Predicted time of a host→device copy inside a round, where both directions are used."""
         return copy_us(self.h2d_both, count)
+
+    def cast_us(self, count: int) -> int:
+        """Predicted time of a prefetch of so many bytes of parameters that the host casts."""
+        if self.cast_both is None:
+            return self.prefetch_us(count)
+        copied = self.prefetch_us(count) + self.cast_both.latency_us
+        return max(copied, copy_us(self.cast_both, count) + self.h2d_both.latency_us)
 
     def spill_us(self, count: int) -> int:
         """Predicted time of a device→host copy inside a round, where both directions are used."""

@@ -74,6 +74,7 @@ def estimate(spec: Spec, models: Mapping[str, Model] = MODELS) -> Profile:
         steps=full.steps,
         batch=full.batch,
         optimizer=full.optimizer,
+        precision="bf16" if full.dtype == "bf16" else "fp32",
         batches=tuple(
             BatchCost(z.samples, align(z.input_bytes) + align(z.target_bytes)) for z in sizes
         ),
@@ -166,15 +167,24 @@ def _machine(full: Spec, gpu: Gpu) -> schema.Machine:
         return Link(kind, Rate(round(alone), latency), Rate(round(both), latency))
 
     inside = gpu.bytes_per_s * gpus.BANDWIDTH / 2  # a copy reads and writes
-    links = (
+    links = [
         link("h2d", gpu.link.h2d, gpu.link.h2d_both),
         link("d2h", gpu.link.d2h, gpu.link.d2h_both),
         link("d2d", inside, inside),
-    )
-    device = schema.Device(gpu.name, "cuda", full.device_bytes or 0, 1, links)
+    ]
+    if full.dtype == "bf16":
+        links.append(_cast(gpu))
+    device = schema.Device(gpu.name, "cuda", full.device_bytes or 0, 1, tuple(links))
     read, write, room = gpus.DISK
     disk = schema.Disk(room, Rate(read, 0), Rate(write, 0))
     return schema.Machine((device,), schema.Host(full.host_bytes or 0, gpu.host_cores, disk), 1)
+
+
+def _cast(gpu: Gpu) -> Link:
+    """Six bytes of the host's memory move for each parameter of two."""
+    per_s = gpu.host_bytes_per_s * gpus.CAST_BANDWIDTH / 3
+    rate = Rate(round(per_s), round(gpus.CAST_PIECE / per_s * 1e6))
+    return Link("cast", rate, rate)
 
 
 def _layer(shape: LayerShape, sizes: Iterable[Size], full: Spec, gpu: Gpu) -> schema.Layer:

@@ -17,7 +17,7 @@ from planner.errors import Infeasible
 from planner.hazards import link
 from planner.hydra import HydraChoice
 from planner.timeline import Entry, once, periodic
-from planner.walk import copy, entry
+from planner.walk import entry, load
 from plans.evaluation import due_steps
 from plans.metrics import duration_us
 from plans.schema import Buffer, Memory, Program
@@ -133,14 +133,14 @@ class Layout:
         )
 
     def _enter(self, links: Links) -> Iterator[Entry]:
-        alone = Links(links.h2d, links.d2h, links.h2d, links.d2h)
+        alone = links.alone
         for k, shard in enumerate(self.choice.shards):
             if shard.param_bytes and k not in self.streamed:
                 yield self._load(alone, k, 0)
 
     def _round(self, links: Links) -> Iterator[Entry]:
         costs = self.choice.costs
-        alone = Links(links.h2d, links.d2h, links.h2d, links.d2h)  # nothing goes the other way
+        alone = links.alone  # nothing goes the other way
         us = alone.prefetch_us(costs.batch_bytes)
         for number, start in enumerate(range(0, costs.microbatches, self.group)):
             mine = range(start, min(start + self.group, costs.microbatches))
@@ -154,9 +154,9 @@ class Layout:
                     yield self._forward(k, m)
 
     def _load(self, links: Links, k: int, serial: int) -> Entry:
-        name, size = self.choice.costs.task.name, self.choice.shards[k].param_bytes
-        host, device = f"{name}.s{k}.param", f"0/{self.param(k)}"
-        return copy(links, "P", f"{name}.s{k}.P{serial}", "param", size, host, device)
+        item = f"{self.choice.costs.task.name}.s{k}"
+        device = f"0/{self.param(k)}"
+        return load(links, self.choice.shards[k], f"{item}.P{serial}", item, device)
 
     def _forward(self, k: int, m: int) -> Entry:
         shard = self.choice.shards[k]

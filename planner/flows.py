@@ -63,7 +63,7 @@ def flows(
     per_out = max((x.param_bytes / x.grad_bytes for x in trained), default=0)
     out, done, into = 0, 0, 0  # gradients out, updates done, parameters in so far
     for w in later:
-        h2d[w].append((1, loads[w]))
+        h2d[w].append((phases.terms.load_weight, loads[w]))
         d2h[w].append((1, spills[w]))
         free: Row = [*([] if w in early else [(-1, evicted)]), (-1, frozen)]
         if w in updates:
@@ -79,7 +79,7 @@ def flows(
             phases.slab[w] += [(1, into), (1, grads), (-1, out)]
     stock: Any = kept
     for w in mid:
-        h2d[w].append((1, again[w]))
+        h2d[w].append((phases.terms.load_weight, again[w]))
         if w != down:
             stock = phases.name([(1, stock), (1, again[w])], f"k{g}_{w}")
             phases.slab[w].append((1, stock))
@@ -100,7 +100,7 @@ def states(phases: "Phases", g: int, h2d: Sequence[Row], d2h: Sequence[Row]) -> 
         p
         for i, x in items
         for params in ("kept", "streamed")
-        for p in phases.held_as(i, params, streams, x.param_bytes / MB)
+        for p in phases.held_as(i, params, streams, x.param_out_bytes / MB)
     ]
     if not states and not leaving:
         return

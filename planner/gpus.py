@@ -46,6 +46,13 @@ HOST_BANDWIDTH = 0.5
 """Share of the host's memory bandwidth that a fused optimizer step on the host gets: its threads
 share the socket with the copies to and from the GPU. 100 GB/s on an A100's EPYC."""
 
+CAST_BANDWIDTH = 0.25
+"""Share of the host's memory bandwidth that casts of masters get: less than updates, which go on
+at the same time. A cast of a bf16 parameter reads 4 bytes and writes 2."""
+
+CAST_PIECE = 4 << 20
+"""Bytes of parameters that are cast before their copy begins (executor/casting.py)."""
+
 LAUNCH_US = 5.0
 """Per kernel: what eager PyTorch needs to dispatch it. An assumption; it matters only where
 microbatches are so small that kernels are as short as this."""

@@ -21,8 +21,8 @@ def override(profile: Profile, *, h2d: int | None = None, d2h: int | None = None
 
 
 def slower(link: Link, count: int) -> Link:
-    """1/count of a link between host and device; a copy inside a device stays as it is."""
-    return link if link.kind == "d2d" else _link(link, (1, count))
+    """1/count of a link between host and device; what is no copy over it stays as it is."""
+    return link if link.kind in ("d2d", "cast") else _link(link, (1, count))
 
 
 def _device(device: Device, rates: dict[str, int]) -> Device:

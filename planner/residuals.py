@@ -47,7 +47,9 @@ def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> 
             continue  # a batch's copy also waits for the user's data
         place = one.stream.partition(".")[2]
         if place in _DIRECTIONS:
-            copies.setdefault(_DIRECTIONS[place], []).append((predicted, actual))
+            casts = name.kind == "P" and "state" in one.op.reads and "param" in one.op.writes
+            way = "cast" if casts else _DIRECTIONS[place]
+            copies.setdefault(way, []).append((predicted, actual))
         elif name.kind in "FBU" and record.segment not in evaluating:
             shard = tasks[name.task].shards[name.number]
             what = _timed(name.kind, shard, on_device=place == "compute")

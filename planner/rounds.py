@@ -27,7 +27,7 @@ from planner.dispatch import Draft, Orders, dispatched, in_order, without
 from planner.hazards import dependencies, named
 from planner.lifetimes import Slab, lay_out
 from planner.timeline import Entry, Settled, once, periodic, settled
-from planner.walk import EARLY, PARAM, PARAM_OUT, STATE, STATE_OUT, Walk, copy
+from planner.walk import EARLY, PARAM, PARAM_OUT, STATE, STATE_OUT, Walk, copy, load
 from plans.schema import Memory, Op, Program
 
 _REPAIRS = 3  # times that loads made too early are put back
@@ -180,15 +180,10 @@ def _period(found: tuple[Settled, Orders]) -> int:
 
 def _first(op: Op, made: Round) -> Entry:
     """The load of `op`, done before the first round."""
-    shard = int(op.id.split(".")[1][1:])
-    size = made.choice.shards[shard].param_bytes
+    item = op.id.rpartition(".")[0]
+    cost = made.choice.shards[int(item.split(".")[1][1:])]
     name = op.id.replace(f".P{PARAM}", f".P{EARLY}")
-    host, device = op.reads["param"], op.writes["param"]
-    return copy(_alone(made.links), "P", name, "param", size, host, device)
-
-
-def _alone(links: Links) -> Links:
-    return Links(links.h2d, links.d2h, links.h2d, links.d2h)
+    return load(made.links.alone, cost, name, item, op.writes["param"])
 
 
 def _state_copies(choice: Choice, links: Links, kind: str) -> Iterator[Entry]:
@@ -198,12 +193,16 @@ def _state_copies(choice: Choice, links: Links, kind: str) -> Iterator[Entry]:
     if kind == "S":
         serials = {"param": PARAM_OUT, "state": STATE_OUT}
     for k, mode in enumerate(choice.modes):
+        cost, item = choice.shards[k], f"{task}.s{k}"
         for role, stays in (
             ("param", mode.params == "resident"),
             ("state", mode.update == "device"),
         ):
-            size = choice.shards[k].bytes_of(role)
-            if size and stays:
-                host, device = f"{task}.s{k}.{role}", f"0/s{k}.{role}"
-                name = f"{task}.s{k}.{kind}{serials[role]}"
-                yield copy(_alone(links), kind, name, role, size, host, device)
+            size, here = cost.bytes_of(role), f"0/s{k}.{role}"
+            name = f"{item}.{kind}{serials[role]}"
+            if not (size and stays):
+                continue
+            if (kind, role) == ("P", "param"):
+                yield load(links.alone, cost, name, item, here)
+            elif not (role == "param" and cost.cast):
+                yield copy(links.alone, kind, name, role, size, f"{item}.{role}", here)

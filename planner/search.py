@@ -63,7 +63,7 @@ class Found:
 class Search:
     """One task, one kind of device. ops: how many are simulated at most, `OPS`. taken_bytes: what
     the device has beside `device_bytes`, for budgets in messages. apart: tied layers may lie in
-    several shards."""
+    several shards. cast: the host makes parameters from masters."""
 
     task: Task
     links: Links
@@ -71,6 +71,7 @@ class Search:
     ops: int = OPS
     taken_bytes: int = 0
     apart: bool = False
+    cast: bool = False
     tried: int = 0
     plain: bool = False  # whether plain training was found to be good enough
 
@@ -80,7 +81,7 @@ class Search:
 
     @cached_property
     def _sizes(self) -> list[TaskCosts]:
-        return sizes(self.task, apart=self.apart)
+        return sizes(self.task, apart=self.apart, cast=self.cast)
 
     def best(self, effort: Effort) -> Found:
         """The candidate with the shortest period.

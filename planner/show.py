@@ -106,7 +106,7 @@ def _task(task: Task) -> list[str]:
         names = f"s{first}" if first == last else f"s{first}-s{last}"
         low, high = shard.first_layer, end.end_layer - 1
         layers = f"layer {low}" if low == high else f"layers {low}-{high}"
-        place = "resident" if shard.resident else "streamed"
+        place = ("resident" if shard.resident else "streamed") + ", cast from masters" * shard.cast
         lines.append(
             f"    {names}: {layers}, {place}, {_UPDATES[shard.update]}{_ACTS[shard.activations]}, "
             f"parameters {show_bytes(sum(one.param_bytes for _, one in run))}"
@@ -126,9 +126,9 @@ def _numbers(task: Task) -> str:
     return precision + norms + (f", not before {show_us(task.start_us)}" if task.start_us else "")
 
 
-def _alike(shard: Shard) -> tuple[bool, str, str, int]:
+def _alike(shard: Shard) -> tuple[bool, bool, str, str, int]:
     layers = shard.end_layer - shard.first_layer
-    return shard.resident, shard.update, shard.activations, layers
+    return shard.resident, shard.cast, shard.update, shard.activations, layers
 
 
 def _segments(plan: Plan) -> list[str]:

@@ -29,6 +29,13 @@ class Terms:
     tight: bool = False
 
     @property
+    def load_weight(self) -> float:
+        """How many times longer than their copies loads of parameters keep the link of a plan: it
+        waits for casts."""
+        rate = self.links.cast_both if self.plan and self.costs.cast else None
+        return max(1.0, self.h2d / rate.bytes_per_s) if rate else 1.0
+
+    @property
     def microbatches(self) -> int:
         return self.costs.microbatches
 

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 
+from planner.costs import Links
+
 
 @dataclass(frozen=True)
 class Into:
     """A copy of so many bytes to the device, for step `need`, not before step `earliest`.
 
     after: the value that must be out before. steady: microbatch by microbatch, while the step
-    goes on.
+    goes on. cast: made from masters.
     """
 
     need: int
@@ -16,6 +18,11 @@ class Into:
     earliest: int
     after: str = ""
     steady: bool = False
+    cast: bool = False
+
+    def us(self, links: Links) -> int:
+        """How long the copy takes."""
+        return links.cast_us(self.bytes) if self.cast else links.prefetch_us(self.bytes)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,14 @@ def copy(links: Links, kind: str, name: str, role: str, size: int, host: str, de
     return entry(us, name, "0.d2h", reads={role: device}, writes={role: host})
 
 
+def load(links: Links, cost: ShardCost, name: str, item: str, device: str) -> Entry:
+    """A prefetch of the parameters of a shard `item`, made from masters where it casts."""
+    if not cost.cast:
+        return copy(links, "P", name, "param", cost.param_bytes, f"{item}.param", device)
+    us, masters = links.cast_us(cost.param_bytes), {"state": f"{item}.state"}
+    return entry(us, name, "0.h2d", reads=masters, writes={"param": device})
+
+
 class Walk:
     """Walks the round in the order of its meaning; lives only while the ops are made."""
 
@@ -128,10 +136,12 @@ class Walk:
 
     def _copy(self, kind: str, k: int, serial: int, role: str, value: str) -> Iterator[Entry]:
         """A copy of a shard's parameters, state or gradient; none of what has no bytes."""
-        size, host = self.shards[k].bytes_of(role), f"{self.task}.s{k}.{role}"
-        if size:
-            name = self._name(k, kind, serial)
-            yield copy(self.links, kind, name, role, size, host, f"0/s{k}.{value}")
+        cost, item = self.shards[k], f"{self.task}.s{k}"
+        size, name, here = cost.bytes_of(role), self._name(k, kind, serial), f"0/s{k}.{value}"
+        if size and (kind, role) == ("P", "param"):
+            yield load(self.links, cost, name, item, here)
+        elif size and not (role == "param" and cost.cast):
+            yield copy(self.links, kind, name, role, size, f"{item}.{role}", here)
 
     def _part(self, kind: str, item: str, k: int, m: int) -> Iterator[Entry]:
         """A copy of the boundary before shard k (item x) or of what it packed (item a)."""
@@ -244,7 +254,8 @@ class Walk:
         cost, mode, name = self.shards[k], self.modes[k], self._name(k, "U", 0)
         norms = (f"{self.task}.norm", "0/norm") if self.noted else ("", "")
         if mode.update == "host":
-            held = {role: f"{self.task}.s{k}.{role}" for role in ("param", "state")}
+            roles = ("state",) if cost.cast else ("param", "state")
+            held = {role: f"{self.task}.s{k}.{role}" for role in roles}
             yield update(cost, name, "host.0", held, f"{self.task}.s{k}.grad", norms[0])
             return
         held = self._param(k, "B") | {"state": f"0/s{k}.state"}

@@ -26,6 +26,7 @@ from plans.evaluation import evaluations
 from plans.graphs import activations, kept_graphs
 from plans.order import cycles, linearise, phases
 from plans.races import own_conflicts, races
+from plans.roles import casts
 from plans.schema import Host, Plan, Task
 from plans.shape import View, known, plan_shape, program_shape, view
 from plans.symbolic import versions
@@ -61,6 +62,7 @@ def findings(plan: Plan) -> Findings:
         found.add("tasks", _whole(task))
         found.add("tasks", tie_rules(task))
         found.add("tasks", activations(task))
+        found.add("tasks", casts(task))
     found.add("steps", _steps(plan))
     found.add("evaluations", evaluations(plan))
     sound = _programs(found, plan, stays if moved else None)

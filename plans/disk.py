@@ -25,8 +25,9 @@ class Stay(NamedTuple):
 
 
 def kept_bytes(task: Task) -> int:
-    """Bytes of the task's file: the parameters and state of all its shards."""
-    return sum(shard.param_bytes + shard.state_bytes for shard in task.shards)
+    """Bytes of the task's file: all that the store keeps of its shards."""
+    params = sum(shard.param_bytes for shard in task.shards if not shard.cast)
+    return params + sum(shard.state_bytes for shard in task.shards)
 
 
 def moved(plan: Plan) -> dict[str, list[Move]]:

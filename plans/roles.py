@@ -14,7 +14,7 @@ COPIED = {
     "a": ("saved",),
     "norm": ("norm",),
 }
-_OWN = frozenset({"param", "state", "grad"})
+_PARAM, _STATE = frozenset({"param"}), frozenset({"state"})
 _NORM = frozenset({"norm"})
 _IN_PLACE = frozenset("FBURN")  # kinds for which a role in reads and writes is one buffer
 
@@ -36,7 +36,9 @@ def allowed_roles(name: OpName, task: Task, *, evaluates: bool = False) -> list[
         return [(reads, writes), (reads | {"grad"}, writes)]
     if name.kind == "U":
         noted = _NORM if task.norm_bytes else frozenset[str]()
-        return [(_OWN | noted, frozenset({"param", "state"}))]
+        shard = task.shards[name.number]
+        made = _STATE if shard.cast and shard.update == "host" else _PARAM | _STATE
+        return [(made | noted | {"grad"}, made)]
     if name.kind == "N":
         return [(frozenset({"grad"}), _NORM), (_NORM | {"grad"}, _NORM)]
     if name.kind == "R":
@@ -44,7 +46,26 @@ def allowed_roles(name: OpName, task: Task, *, evaluates: bool = False) -> list[
     if name.item == "batch":
         reads = frozenset({"batch"}) if name.kind == "X" else frozenset[str]()
         return [(reads, frozenset({"batch"}))]
-    return [(frozenset({role}), frozenset({role})) for role in COPIED[name.item]]
+    copies = [(frozenset({role}), frozenset({role})) for role in COPIED[name.item]]
+    if name.item != "s" or name.kind == "X" or not task.shards[name.number].cast:
+        return copies
+    kept = [roles for roles in copies if roles[0] != _PARAM]  # the host has no parameters
+    return [(_STATE, _PARAM), *kept] if name.kind == "P" else kept
+
+
+def casts(task: Task) -> Iterator[str]:
+    """Parameters are made from masters only where every one of them has one."""
+    for number, shard in enumerate(task.shards):
+        where = f"{task.name}.s{number}: casts its parameters from masters, but"
+        if shard.cast and task.precision != "bf16":
+            yield f"{where} the task's precision is {task.precision!r}, expected 'bf16'"
+        elif shard.cast and shard.grad_bytes != shard.param_bytes:
+            yield (
+                f"{where} {shard.grad_bytes} of its {shard.param_bytes} parameter bytes are "
+                "trained; others have none"
+            )
+        elif shard.cast and shard.state_bytes < shard.param_bytes:
+            yield f"{where} its state has {shard.state_bytes} bytes for {shard.param_bytes}"
 
 
 def _ties(name: OpName, task: Task) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:

@@ -118,6 +118,8 @@ class Shard(Struct, frozen=True):
     that comes and goes.
     in_bytes is the boundary before the shard for one microbatch (0 for the first shard);
     rng_draws the 32-bit draws of one forward of one microbatch, None when that is not constant.
+    cast: the host store keeps no bf16 parameters of the shard; prefetches make them from the fp32
+    masters, which begin its state.
     """
 
     first_layer: Count
@@ -131,6 +133,7 @@ class Shard(Struct, frozen=True):
     in_bytes: Count
     saved_bytes: Count
     rng_draws: Count | None
+    cast: bool = False
 
 
 class Task(Struct, frozen=True, kw_only=True):

@@ -51,7 +51,7 @@ def stored(task: Task) -> dict[str, tuple[int, Role]]:
     values that have bytes."""
     kept: dict[str, tuple[int, Role]] = {}
     for number, shard in enumerate(task.shards):
-        if shard.param_bytes:
+        if shard.param_bytes and not shard.cast:
             kept[f"{task.name}.s{number}.param"] = number, "param"
         if shard.state_bytes:
             kept[f"{task.name}.s{number}.state"] = number, "state"

@@ -147,18 +147,19 @@ class _Run:
     def _copy(self, op: Op, name: OpName, step: int, label: str) -> dict[str, Value]:
         """P, S and X move what the source holds, if it is what the op is named after."""
         (role,) = op.writes
-        if role not in op.reads:
+        if not op.reads:
             return {role: Value("batch", name.task, 0, step, (name.index,))}
-        held = self._memory.read(op.reads[role])
+        ((source, buffer),) = op.reads.items()  # another role where masters become parameters
+        held = self._memory.read(buffer)
         if held is UNKNOWN:
             return {role: UNKNOWN}
-        what = (role, name.task, name.number)
+        what = (source, name.task, name.number)
         same = held if isinstance(held, Value) and held[:3] == what else None
         if same and (name.item in ("s", "norm") or same.microbatches == (name.index,)):
-            return {role: same}
+            return {role: same._replace(kind=role)}
         item = name.item if name.item in ("batch", "norm") else f"{name.item}{name.number}"
-        suffix = {"s": f" {role}", "norm": ""}.get(name.item, f" of microbatch {name.index}")
-        self._tell(op, role, label, f"{name.task}.{item}{suffix}", held)
+        suffix = {"s": f" {source}", "norm": ""}.get(name.item, f" of microbatch {name.index}")
+        self._tell(op, source, label, f"{name.task}.{item}{suffix}", held)
         return {role: UNKNOWN}
 
     def _train(self, op: Op, name: OpName, step: int, label: str) -> dict[str, Value]:

@@ -32,9 +32,11 @@ def _machine(profile: Profile) -> Iterator[str]:
             if kinds.count(kind) != 1:
                 count = kinds.count(kind)
                 yield f"machine.devices {device.name}: needs one {kind} link, has {count}"
-        if kinds.count("d2d") > 1:
-            count = kinds.count("d2d")
-            yield f"machine.devices {device.name}: has {count} d2d links, expected one at most"
+        for kind in ("d2d", "cast"):
+            count = sum(kind == other for other in kinds)
+            if count > 1:
+                where = f"machine.devices {device.name}"
+                yield f"{where}: has {count} {kind} links, expected one at most"
 
 
 def _task(task: Task) -> Iterator[str]:

@@ -46,9 +46,10 @@ class Rate(Struct, frozen=True):
 class Link(Struct, frozen=True):
     """One direction between host and device: alone, and with the other direction busy too.
 
-    d2d is a copy inside the device's memory."""
+    d2d is a copy inside the device's memory; cast how fast the host makes bf16 parameters from fp32
+    masters on their way h2d, in bytes of parameters."""
 
-    kind: Literal["h2d", "d2h", "p2p", "d2d"]
+    kind: Literal["h2d", "d2h", "p2p", "d2d", "cast"]
     alone: Rate
     both: Rate
 

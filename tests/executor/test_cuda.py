@@ -12,6 +12,7 @@ import pytest
 import torch
 from msgspec import structs
 from support import fake_cuda, handmade, noted
+from support.casting import CASTING
 from support.chains import tasks_for
 from support.fit import fit
 from support.same import assert_same
@@ -20,7 +21,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 import plans
-from executor import contention, cuda, cuda_machine, profiler
+from executor import casting, contention, cuda, cuda_machine, profiler, store
 from executor.batches import ROOM, Batches, staging_bytes
 from executor.device import aligned
 from executor.errors import RunError, UsageError
@@ -55,6 +56,32 @@ def test_bits_of_the_plain_loop(name: str, seed: int, monkeypatch: pytest.Monkey
     tasks = [replace(task, clip=clip) for task in tasks_for(made)]
     plan = on_cuda(fit(made, tasks))
     assert_same(plan, tasks, run(plan, tasks, Options(jitter=(seed, 300))))
+
+
+CASTS = [
+    f"cast-{name}" for name in ("streamed", "relay", "packed", "norms-host", "some", "swapped")
+]
+
+
+def bf16_tasks(made: Plan, clip: float | None = None) -> list[Task]:
+    """The plan's tasks with fp32 masters."""
+    fused = partial(AdamW, lr=1e-2, fused=True)
+    own = {"precision": "bf16", "optimizer": fused, "clip": clip}
+    return [replace(task, **own) for task in tasks_for(made)]
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_bits_of_the_plain_loop_without_parameters_on_the_host(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masters that come to the host later than they were sent, and a ring of few small slots."""
+    made = CASTING[name]()
+    fake_cuda.install(monkeypatch, pause_us=3000)
+    monkeypatch.setattr(casting, "PIECE", 128)
+    monkeypatch.setattr(casting, "RING_BYTES", 3 * 128)
+    tasks = bf16_tasks(made, 0.05 if "norms" in name else None)
+    plan = on_cuda(fit(made, tasks))
+    assert_same(plan, tasks, run(plan, tasks))
 
 
 @pytest.mark.parametrize("name", ["resident", "relay"])
@@ -98,6 +125,28 @@ def test_host_memory_is_locked_at_its_exact_size(monkeypatch: pytest.MonkeyPatch
     sizes = [plan.host.bytes, 8 * cuda._SCALARS, *map(staging_bytes, plan.tasks)]
     assert set(most) == {sum(map(cuda.pages, sizes))}
     assert seen.locked == {}
+
+
+def test_the_ring_of_casts_is_host_memory_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is locked like all other, and counts in what the machine must have free."""
+    seen = fake_cuda.install(monkeypatch)
+    made = CASTING["cast-streamed"]()
+    tasks = bf16_tasks(made)
+    plan = on_cuda(fit(made, tasks))
+    most: list[int] = []
+    first = tasks[0].data
+
+    def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        most.append(sum(seen.locked.values()))
+        return first(step)
+
+    run(plan, [replace(tasks[0], data=data)])
+    sizes = [plan.host.bytes, 8 * cuda._SCALARS, *map(staging_bytes, plan.tasks)]
+    assert set(most) == {sum(map(cuda.pages, [*sizes, casting.RING_BYTES]))}
+    needed = plan.host.bytes + sum(map(staging_bytes, plan.tasks)) + casting.RING_BYTES
+    monkeypatch.setattr(store, "free_host_bytes", lambda: needed - 1)
+    with pytest.raises(RunError, match=f"need {needed} bytes, the machine has {needed - 1} free"):
+        run(plan, tasks)
 
 
 def test_memory_that_cannot_be_locked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +280,10 @@ def test_a_profile_says_what_it_was_measured_on(measured: Profile) -> None:
     (device,) = measured.machine.devices
     assert (device.kind, device.emulation) == ("cuda", None)
     assert device.usable_bytes == (1 << 30) - cuda_machine.margin(1 << 30)
-    assert {link.kind for link in device.links} == {"h2d", "d2h", "d2d"}
+    links = {link.kind: link for link in device.links}
+    assert links.keys() == {"h2d", "d2h", "d2d", "cast"}  # one of the tasks is bf16
+    cast = links["cast"].alone  # of which the first piece is over before any copy
+    assert cast.latency_us >= casting.PIECE * 10**6 // cast.bytes_per_s
     assert measured.machine.numerics == Numerics(tf32=True)
     assert [task.precision for task in measured.tasks] == ["fp32", "bf16", "fp16-autocast"]
     assert measured.provenance["compute beside copies"].endswith("times as long")

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 from support import handmade, noted
+from support.casting import CASTING
 from support.chains import tasks_for
 from support.fit import fit
 from support.same import assert_same
@@ -35,6 +36,18 @@ def test_bits_of_the_plain_loop(name: str, precision: str, optimizer: str) -> No
         for task in tasks_for(handmade.PLANS[name]())
     ]
     plan = proven(fit(handmade.PLANS[name](), tasks))
+    assert_same(plan, tasks, run(plan, tasks))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", CASTING)
+def test_bits_without_parameters_on_the_host(name: str, optimizer: str) -> None:
+    """Parameters made from masters by every prefetch are those that a step would have written,
+    wherever the update runs."""
+    clip = 0.05 if "norms" in name else None
+    made, own = CASTING[name](), {"optimizer": OPTIMIZERS[optimizer], "clip": clip}
+    tasks = [replace(task, precision="bf16", **own) for task in tasks_for(made)]
+    plan = proven(fit(made, tasks))
     assert_same(plan, tasks, run(plan, tasks))
 
 

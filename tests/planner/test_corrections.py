@@ -205,11 +205,12 @@ def machine(profile: Profile) -> corrections.Machine:
     return corrections.Machine(device.kind, device.threads, device.emulation)
 
 
-def copies(*pairs: tuple[int, int]) -> corrections.LinkRatio:
-    """What prefetches of (predicted, actual) µs teach about a link."""
+def copies(*pairs: tuple[int, int], **fields: object) -> corrections.LinkRatio:
+    """What prefetches of (predicted, actual) µs, with these `fields`, teach about a link."""
     plan = timetables.tiny()
+    first = structs.replace(plan.programs[0].round[0], **fields)
     ops = tuple(
-        structs.replace(plan.programs[0].round[0], id=f"a.s0.P{i}", start_us=0, end_us=predicted)
+        structs.replace(first, id=f"a.s0.P{i}", start_us=0, end_us=predicted)
         for i, (predicted, _) in enumerate(pairs)
     )
     program = structs.replace(plan.programs[0], round=ops)
@@ -221,6 +222,13 @@ def copies(*pairs: tuple[int, int]) -> corrections.LinkRatio:
     )
     (link,) = learned(plan, structs.replace(log, ops=records)).links
     return link
+
+
+def test_casts_teach_nothing_about_the_link() -> None:
+    """A prefetch that makes parameters from masters counts for casts, not for copies."""
+    roles = {"reads": {"state": "a.s0.state"}, "writes": {"param": "0/s0.param"}}
+    assert copies((100, 300), **roles).direction == "cast"
+    assert copies((100, 300)).direction == "h2d"
 
 
 def test_latency_and_rate_of_a_link_are_told_apart() -> None:

@@ -12,7 +12,7 @@ from support import timetables
 from planner import cli, gantt
 from planner.compare import compare, table
 from planner.estimate import MOMENTS, NUMBER, EstimateError, Spec, estimate
-from planner.gpus import BANDWIDTH, GPUS
+from planner.gpus import BANDWIDTH, CAST_BANDWIDTH, CAST_PIECE, GPUS
 from planner.models import MODELS, layers, parameters
 from planner.show import describe
 from profiles import loads, violations
@@ -154,6 +154,20 @@ def test_a_copy_inside_the_device_reads_and_writes() -> None:
     inside = next(link for link in links if link.kind == "d2d")
     assert inside.alone == inside.both
     assert inside.alone.bytes_per_s == pytest.approx(4.8e12 * BANDWIDTH / 2)
+
+
+def test_the_host_casts_at_a_part_of_its_bandwidth() -> None:
+    """Six bytes of memory for each parameter of two, in bf16 alone, whose tasks say so."""
+    made = estimate(Spec("gpt2", "4090", 1))
+    links = {link.kind: link.both for link in made.machine.devices[0].links}
+    assert made.tasks[0].precision == "bf16"
+    assert 3 * links["cast"].bytes_per_s == pytest.approx(83.2e9 * CAST_BANDWIDTH)
+    assert links["cast"].latency_us == pytest.approx(
+        CAST_PIECE / links["cast"].bytes_per_s * 1e6, 1
+    )
+    other = estimate(Spec("gpt2", "4090", 1, dtype="tf32"))
+    assert other.tasks[0].precision == "fp32"
+    assert "cast" not in {link.kind for link in other.machine.devices[0].links}
 
 
 def test_measured_bert_layers_take_up_to_a_quarter_longer() -> None:

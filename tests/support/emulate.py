@@ -50,7 +50,24 @@ def backward(task: Task, s: int, *read: bytes) -> tuple[bytes, bytes]:
 
 def update(task: Task, s: int, *read: bytes) -> tuple[bytes, bytes]:
     shard = task.shards[s]
-    return digest(shard.param_bytes, "p", read), digest(shard.state_bytes, "s", read)
+    state = digest(shard.state_bytes, "s", read)
+    return cast(task, s, state) if shard.cast else digest(shard.param_bytes, "p", read), state
+
+
+def cast(task: Task, s: int, state: bytes) -> bytes:
+    """The parameters that a state has masters of."""
+    return digest(task.shards[s].param_bytes, "cast", task.name, s, state)
+
+
+def updated(task: Task, s: int) -> tuple[str, ...]:
+    """The roles that an update reads and writes beside gradients and norms."""
+    shard = task.shards[s]
+    return ("state",) if shard.cast and shard.update == "host" else ("param", "state")
+
+
+def stored(task: Task, s: int) -> list[str]:
+    """What the host store keeps of a shard."""
+    return ["state"] if task.shards[s].cast else ["param", "state"]
 
 
 def note(task: Task, s: int, grad: bytes) -> bytes:
@@ -64,8 +81,9 @@ def _batch(task: Task, step: int, m: int) -> bytes:
 
 def first_values(task: Task, s: int) -> tuple[bytes, bytes]:
     shard = task.shards[s]
+    state = digest(shard.state_bytes, "s", task.name, s)
     param = digest(shard.param_bytes, "p", task.name, s)
-    return param, digest(shard.state_bytes, "s", task.name, s)
+    return cast(task, s, state) if shard.cast else param, state
 
 
 def reference(task: Task) -> tuple[Seen, dict[str, bytes]]:
@@ -95,15 +113,21 @@ def reference(task: Task) -> tuple[Seen, dict[str, bytes]]:
         for s, grad in grads.items():
             norm = _add(norm, note(task, s, grad))
         for s, grad in grads.items():
-            read = dict(zip(("param", "state", "grad"), (*held[s], grad), strict=True))
+            before = dict(zip(("param", "state"), held[s], strict=True))
+            read = {role: before[role] for role in updated(task, s)} | {"grad": grad}
             read |= {"norm": norm} if norm else {}
             seen |= {(f"{task.name}.s{s}.U0", step, role): data for role, data in read.items()}
             held[s] = update(task, s, *read.values())
+    return seen, kept(task, held)
+
+
+def kept(task: Task, held: Mapping[int, tuple[bytes, bytes]]) -> dict[str, bytes]:
+    """What the host store has in the end."""
     final = {}
     for s, values in held.items():
-        for role, value in zip(("param", "state"), values, strict=True):
-            final[f"{task.name}.s{s}.{role}"] = value
-    return seen, final
+        given = dict(zip(("param", "state"), values, strict=True))
+        final |= {f"{task.name}.s{s}.{role}": given[role] for role in stored(task, s)}
+    return final
 
 
 def judged(task: Task) -> tuple[Seen, dict[str, bytes]]:
@@ -121,11 +145,7 @@ def judged(task: Task) -> tuple[Seen, dict[str, bytes]]:
                     seen[name, step, "batch"] = batch
                 else:
                     x = forward(task, s, param, x)
-    final = {}
-    for s, values in held.items():
-        for role, value in zip(("param", "state"), values, strict=True):
-            final[f"{task.name}.s{s}.{role}"] = value
-    return seen, final
+    return seen, kept(task, held)
 
 
 class Graph(NamedTuple):
@@ -153,8 +173,8 @@ class Machine:
             room.extend(digest(max(0, missing), "never written", buffer.space))
         for task in plan.tasks:
             for s in range(len(task.shards)):
-                for role, value in zip(("param", "state"), first_values(task, s), strict=True):
-                    self.write(f"{task.name}.s{s}.{role}", value)
+                for name, value in kept(task, {s: first_values(task, s)}).items():
+                    self.write(name, value)
 
     def read(self, buffer: str, size: int) -> bytes:
         b = self.buffers[buffer]
@@ -176,7 +196,10 @@ class Machine:
         read: dict[str, bytes] = {}
         for role, buffer in op.reads.items():
             read[role] = self.read(buffer, sizes[role])
-        if name.kind in "PSX":
+        if name.kind == "P" and set(op.reads) == {"state"} and set(op.writes) == {"param"}:
+            need(task.shards[name.number].cast, "has parameters of its own")
+            made = {"param": cast(task, name.number, read["state"])}
+        elif name.kind in "PSX":
             need(len(op.writes) == 1 and set(op.reads) <= set(op.writes), "not a copy")
             made = read or {"batch": _batch(task, step, name.index)}
         elif name.kind == "F" and self.program.evaluates:
@@ -196,7 +219,7 @@ class Machine:
             grad, dx = backward(task, name.number, read["param"], source, up)
             made = {"grad": _add(read["grad"], grad) if "grad" in read else grad, "dx": dx}
         elif name.kind == "U":
-            roles = ("param", "state", "grad", *(["norm"] if task.norm_bytes else []))
+            roles = *updated(task, name.number), "grad", *(["norm"] if task.norm_bytes else [])
             param, state = update(task, name.number, *(read[role] for role in roles))
             made = {"param": param, "state": state}
         elif name.kind == "N":
@@ -206,7 +229,10 @@ class Machine:
             made = {"grad": _add(read["grad"], read["other"])}
         for role, buffer in op.writes.items():
             self.write(buffer, made[role])
-        need(name.kind not in "BUFRN" or set(made) - {"dx"} <= set(op.writes), "result is lost")
+        lost = set(made) - {"dx"} - set(op.writes)
+        if name.kind == "U":
+            lost &= {*updated(task, name.number)}
+        need(name.kind not in "BUFRN" or not lost, "result is lost")
         return read
 
     def _graph(self, op: Op, name: OpName, task: Task, step: int) -> Graph | None:

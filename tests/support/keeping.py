@@ -258,3 +258,29 @@ def _back(name: str, k: int, m: int) -> Iterator[Op]:
     reads |= {"grad": f"{name}.grad{k}"} if m else {}
     after += [f"{name}.s{k}.S0@-1"] if k and not m else []
     yield op(f"{name}.s{k}.B{m}", "0.compute", reads, writes, *after)
+
+
+def swapped_part(name: str) -> Part:
+    """Two shards with a slot each; parameters and state come and go in every round, the device
+    updates."""
+    streams: dict[str, object] = {"update": "device-streamed", "resident": False}
+    of = _with(task(name, 2, 2, "device", 4), streams, streams)
+    buffers, rounds = _room(of, 1), list(_batches(name, f"{name}.s0.B"))
+    ends: list[Op] = []
+    for k, shard in enumerate(of.shards):
+        item, slot, state = f"{name}.s{k}", f"{name}.slot{k}", f"{name}.state{k}"
+        buffers |= {slot: ("0", shard.param_bytes), state: ("0", STATE)}
+        buffers[f"{name}.grad{k}"] = "0", GRAD
+        gone = f"{item}.S1@-1", f"{item}.S2@-1"
+        rounds.append(copy(f"{item}.P0", "0.h2d", "param", f"{item}.param", slot, *gone))
+        rounds.append(copy(f"{item}.P1", "0.h2d", "state", f"{item}.state", state, *gone))
+        own = {"param": slot, "state": state}
+        reads = {**own, "grad": f"{name}.grad{k}"}
+        ends.append(op(f"{item}.U0", "0.compute", reads, own, f"{item}.P1"))
+        for serial, (role, here) in enumerate(own.items(), 1):
+            spill = f"{item}.S{serial}"
+            ends.append(copy(spill, "0.d2h", role, here, f"{item}.{role}", f"{item}.U0"))
+    for old in _two_shards(name, "slot"):
+        edges = tuple(edge for edge in old.after if ".S0" not in edge)
+        rounds.append(replace(old, after=edges))
+    return Part(of, buffers, [], [*rounds, *ends], [])

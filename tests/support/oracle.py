@@ -10,7 +10,17 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from support.emulate import ROUNDS, Harm, Machine, Seen, first_values, judged, need, reference
+from support.emulate import (
+    ROUNDS,
+    Harm,
+    Machine,
+    Seen,
+    first_values,
+    judged,
+    kept,
+    need,
+    reference,
+)
 
 from plans.schema import Buffer, Op, Plan, Program, Task, parse_id
 
@@ -204,8 +214,7 @@ def _compare(line: list[Node], program: Program, plan: Plan, buffers: Mapping[st
             expected, final = expected | seen, final | held
         else:
             for s in range(len(task.shards)):
-                names = (f"{task.name}.s{s}.param", f"{task.name}.s{s}.state")
-                final |= dict(zip(names, first_values(task, s), strict=True))
+                final |= kept(task, {s: first_values(task, s)})
     todo = set(expected)
     for node in line:
         for role, value in machine.step(node.op, node.round).items():
