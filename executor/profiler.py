@@ -21,6 +21,7 @@ from executor.device import Device, HostMemory, use_threads
 from executor.errors import UsageError
 from executor.layer_profiler import Lab
 from executor.machine import apply, free_host_bytes, host_memory, open_devices
+from executor.recomputing import left_out
 from executor.workload import load
 from plans.schema import Device as DeviceSpec
 from profiles import console, schema
@@ -64,7 +65,7 @@ def profile(ref: str, options: Options) -> schema.Profile:
         usable = _usable(device, options)
         links = _links(device, memory, options)
         disk = disk_profiler.measure(options.disk, memory) if options.disk else None
-        with tqdm(total=0, unit="layer", disable=None, file=sys.stderr) as bar:
+        with left_out(), tqdm(total=0, unit="layer", disable=None, file=sys.stderr) as bar:
             measured = tuple(task_profiler.measure(task, workload, lab, bar) for task in tasks)
         provenance = _provenance(device, lab)
     finally:

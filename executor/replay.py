@@ -19,6 +19,7 @@ from executor.machine import apply, default_source, host_memory, open_devices
 from executor.meter import MemoryMeter
 from executor.moves import Traffic
 from executor.options import Options
+from executor.recomputing import left_out
 from executor.recorder import Recorder
 from executor.store import HostStore, Saved
 from executor.workload import Task
@@ -80,7 +81,7 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options | None = None) -> Re
     devices = open_devices(plan.devices, _slabs(plan))
     memory = host_memory(plan.devices)
     try:
-        with _young():
+        with _young(), left_out():
             return _run(plan, tasks, options, devices, memory)
     finally:
         for device in devices:

@@ -23,6 +23,7 @@ from executor.layer_profiler import Lab, layer_cost, update_costs
 from executor.layers import chain_of, name_of, ties
 from executor.precision import needs_norms, norm_bytes
 from executor.recipe import Recipe
+from executor.recomputing import check_left_out, left_out
 from executor.shard import Shard
 from executor.tied import tie_bytes
 from executor.values import tensors_of
@@ -43,7 +44,7 @@ def measure(task: Task, workload: schema.Workload, lab: Lab, bar: "tqdm[None]") 
     """What the task's layers cost; WorkloadError for one that cannot be cut or trained."""
     model, _ = build(task)
     found = batch(task)
-    with blamed(f"task {task.name}"):
+    with blamed(f"task {task.name}"), left_out() as seen:
         check_model(task, model, found.inputs)
         chain = chain_of(model, found.inputs, task.loss is not None, task.precision)
     layers, count = chain.layers, samples(found)
@@ -53,7 +54,11 @@ def measure(task: Task, workload: schema.Workload, lab: Lab, bar: "tqdm[None]") 
             f"task {task.name}: its layers are made for {chain.batch} samples, which do not divide "
             f"the batch of {count}"
         )
-    _check_layers(task, layers, found, sizes, lab.device)
+    with left_out() as seen_apart:
+        _check_layers(task, layers, found, sizes, lab.device)
+    if seen.calls or seen_apart.calls:
+        with blamed(f"task {task.name}"):
+            check_left_out(task, model, chain, found.inputs)
     if task.evaluate:
         eval_mode.check(task, model, layers, found.inputs)
     bar.total += len(layers) * len(sizes)
