@@ -93,8 +93,8 @@ def chain_of(
             found = _attempt(cut, model, few, has_loss, precision)
             if isinstance(found, Found):
                 return Chain(found.layers, way, tuple(why), found.batch)
-            if (reason := f"{way}: {found}") not in why:
-                why.append(reason)
+            if not any(reason.startswith(way) for reason in why):
+                why.append(f"{way}: {found}")
     if caching(model):
         why.append(_CACHE)
     whole = model if isinstance(inputs, Tensor) else Called(model)
