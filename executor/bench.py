@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from executor.buffers import Snapshot
 from executor.device import Device, aligned
 from executor.ending import Batch, Ending
 from executor.errors import WorkloadError
+from executor.graphs import HooksRefused
 from executor.habits import Names, check_notes, check_reach, note
 from executor.link_profiler import busy
 from executor.packing import PackError
@@ -84,8 +86,7 @@ class Bench:
         self.alone = False
 
     def _output(self, x: Value) -> Any:
-        with self.shard.buffers.kept(snapshot=False):
-            return detached(self.shard.run(x, self._inputs, grads=True))
+        return first_output(self.shard, self.device, x, self._inputs)[0]
 
     @property
     def _inputs(self) -> Any:
@@ -96,7 +97,7 @@ class Bench:
         with self._random() or nullcontext():
             if self.layout is None:  # which the last layer of a task never does by itself
                 with self.shard.bare(), self.shard.buffers.kept(snapshot=True):
-                    self.shard.run(self.x, self._inputs)
+                    self.shard.run(self.x, self._inputs, grads=True)
             else:
                 self.shard.forward(self.x, self.out, self.layout)
 
@@ -192,8 +193,7 @@ def checked_output(
     `names`: of the model's own parameters, which a copied layer must not know."""
     state, notes = device.source.get(), [note(shard.layers)]
     pristine, one, other = hold(x), hold(_copied(x)), hold(_copied(x))
-    with shard.bare(), shard.buffers.kept(snapshot=True) as before:
-        first = detached(shard.run(one, inputs))
+    first, before = first_output(shard, device, one, inputs)
     notes.append(note(shard.layers))
     device.source.set(state)
     with shard.buffers.again(before):
@@ -205,10 +205,28 @@ def checked_output(
         raise WorkloadError("changes its input in place; use inplace=False")
     if not _equal(first, second):
         raise WorkloadError(
-            "gives another output when it is recomputed with the same random state, with gradients "
-            "on; let it draw from torch's default generator only, and compute the same without them"
+            "gives another output when it is recomputed from the same input and random state; let "
+            "it keep nothing from one run to the next, draw from torch's default generator only, "
+            "and use kernels that give the same bits each time"
         )
     return second
+
+
+def first_output(shard: Shard, device: Device, x: Value, inputs: Any) -> tuple[Any, Snapshot]:
+    """The layer's output as a first forward makes it, without its graph, and what buffers that it
+    changed were before."""
+    state = device.source.get()
+    try:
+        return _bare_output(shard, x, inputs)
+    except HooksRefused:
+        device.source.set(state)
+        return _bare_output(shard, x, inputs)
+
+
+def _bare_output(shard: Shard, x: Value, inputs: Any) -> tuple[Any, Snapshot]:
+    with shard.buffers.kept(snapshot=True) as before, shard.bare():
+        output = detached(shard.run(x, inputs, grads=True))
+    return output, tuple(before)
 
 
 def _copied(value: Any) -> Any:

@@ -28,10 +28,12 @@ class _Slot(NamedTuple):
 
 
 class Found:
-    """Which buffers change, by their number; `numbers` is None until a forward has shown it."""
+    """Which buffers change, by their number; `numbers` is None until a forward has shown it.
+    `keeps`: a forward needs itself what its graph keeps."""
 
     def __init__(self) -> None:
         self.numbers: tuple[int, ...] | None = None
+        self.keeps = False
 
 
 class Buffers:

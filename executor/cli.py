@@ -40,6 +40,11 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     )
     _add_hugging_face(parser)
     parser.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="models of transformers keep no keys and values in training, which may change bits",
+    )
+    parser.add_argument(
         "--explain", action="store_true", help="say what the layers are and why; measure nothing"
     )
     parser.add_argument(
@@ -100,15 +105,15 @@ def _workload(arguments: argparse.Namespace) -> str:
     """The reference from which a run loads the workload again."""
     names = ("task", "batch", "seq", "steps", "lr", "precision")
     asked = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    text = str(arguments.workload)
+    text, ending = str(arguments.workload), workload.NO_CACHE if arguments.no_cache else ""
     if not text.startswith("hf:"):
         for name in asked:
             raise UsageError(f"--{name} is for hf: workloads; {text} says its own")
-        return text
+        return text + ending
     from executor import huggingface
 
     name, options = huggingface.parse(text)
-    return huggingface.ref(name, replace(options, **asked))
+    return huggingface.ref(name, replace(options, **asked)) + ending
 
 
 def _profile(arguments: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from executor.errors import one_line
 from executor.layer_check import batch
 from executor.layers import Chain, chain_of, first, name_of, ties
 from executor.precision import computing
+from executor.recomputing import TOLD, left_out
 from executor.workload import Task, build, load
 from profiles import console
 from profiles.codec import align
@@ -38,6 +39,12 @@ def explain(ref: str) -> str:
 
 
 def _explained(task: Task) -> list[str]:
+    with left_out() as seen:
+        lines = _lines(task)
+    return [*lines, f"  {TOLD}"] if seen.calls else lines
+
+
+def _lines(task: Task) -> list[str]:
     model, _ = build(task)
     inputs = batch(task).inputs
     chain = chain_of(model, inputs, task.loss is not None, task.precision)

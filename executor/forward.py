@@ -1,7 +1,6 @@
 """A shard's layers one after another, in the precision that its task computes in."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor, nn
 
 from executor.ending import Batch, Ending
 from executor.errors import WorkloadError
-from executor.graphs import forgetting
 from executor.packing import PackError
 from executor.precision import computing
 from executor.values import Value, mapped
@@ -29,13 +27,6 @@ class Forward:
         self._ending = ending
         self._precision = precision
         self._first = first
-        modules = (module for layer in layers for module in layer.modules())
-        self.aware = any(map(_recurrent, modules))
-
-    def bare(self) -> AbstractContextManager[object]:
-        """Around one that has no backward: recurrent layers are `aware` of gradients and compute
-        other bits where they are off, so for them they are on, and nothing is kept."""
-        return forgetting() if self.aware else torch.no_grad()
 
     def run(self, x: Value, leaves: Sequence[Tensor], inputs: Any = None) -> Any:
         """What the last layer gives for `x`, whose tensors are `leaves`; `inputs` are for layers
@@ -66,10 +57,6 @@ class Forward:
         with computing(self._precision, leaves[0].device if leaves else _CPU):
             loss = self._ending.loss_of(outputs, batch)
         return loss / self._ending.microbatches
-
-
-def _recurrent(module: nn.Module) -> bool:
-    return isinstance(module, nn.RNNBase) or bool(getattr(module, "recurrent", False))
 
 
 def _in_place(layer: nn.Module) -> WorkloadError:

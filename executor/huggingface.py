@@ -126,11 +126,8 @@ def _digest(name: str, config: Any, options: Options) -> str:
 
 
 def _prepare(text: str, config: Any, options: Options) -> None:
-    """Switch off what training does without; WorkloadError for rows that are too long."""
+    """Give what training needs; WorkloadError for rows that are too long."""
     inner = config.get_text_config()
-    for part in {id(c): c for c in (config, inner)}.values():
-        if getattr(part, "use_cache", False):
-            part.use_cache = False
     longest = getattr(inner, "max_position_embeddings", None)
     if options.task in _TEXT and isinstance(longest, int) and 0 < longest < options.seq:
         raise WorkloadError(f"{text}: seq is {options.seq}, the model takes {longest} at most")

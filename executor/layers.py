@@ -4,7 +4,7 @@ Three ways to find them are tried in turn: the model says what its layers are, i
 do, or its graph; where none works the whole model is one layer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from executor.chain import graph, modules
 from executor.chain.called import Called, call, through
 from executor.chain.flow import OneSize, Unsupported
+from executor.chain.listed import children, opened, unopened
 from executor.chain.modules import fresh_copy, samples
 from executor.chain.same import (
     SEED,
@@ -27,11 +28,28 @@ from executor.chain.same import (
 )
 from executor.errors import WorkloadError, one_line
 from executor.precision import computing
+from executor.workload import caching
 from profiles.schema import Precision
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
+_CACHE = (
+    "use_cache: the model keeps keys and values of each forward for a next one, which may be why; "
+    "--no-cache trains it without, where kernels may give other bits"
+)
+
 How = Literal["sequential", "modules", "graph", "whole"]
+
+# Of a model for two batches, with or without a loss of the task: the layers, and whether they are
+# for any batch size.
+Cut = Callable[[nn.Module, Sequence[Any], bool], tuple[list[nn.Module], bool]]
+
+_WAYS: tuple[tuple[How, Cut], ...] = (
+    ("modules", partial(modules.cut, opened)),
+    ("modules", partial(modules.cut, unopened)),
+    ("graph", lambda model, batches, has_loss: graph.cut(model, batches[0], has_loss)),
+    ("modules", partial(modules.cut, children)),
+)
 
 
 @dataclass(frozen=True)
@@ -69,16 +87,16 @@ def chain_of(
         return Chain(listed, "sequential")
     but = "with hooks" if type(model) is nn.Sequential else "not an nn.Sequential"
     why = [f"sequential: the model is a {type(model).__name__}, {but}"]
-    if _without_cache(model):
-        why.append("use_cache: is switched off; training reads no cache of keys and values")
     with lowered(model, precision):
         few = lowered_inputs(inputs, precision)
-        ways: tuple[How, ...] = ("modules", "graph")
-        for way in ways:
-            found = _attempt(way, model, few, has_loss, precision)
+        for way, cut in _WAYS:
+            found = _attempt(cut, model, few, has_loss, precision)
             if isinstance(found, Found):
                 return Chain(found.layers, way, tuple(why), found.batch)
-            why.append(f"{way}: {found}")
+            if not any(reason.startswith(way) for reason in why):
+                why.append(f"{way}: {found}")
+    if caching(model):
+        why.append(_CACHE)
     whole = model if isinstance(inputs, Tensor) else Called(model)
     return Chain([whole], "whole", tuple(why))
 
@@ -92,7 +110,7 @@ class Found:
 
 
 def _attempt(
-    way: How, model: nn.Module, inputs: Any, has_loss: bool, precision: Precision
+    cut: Cut, model: nn.Module, inputs: Any, has_loss: bool, precision: Precision
 ) -> Found | str:
     """Layers found in this way, or why there are none.
 
@@ -105,7 +123,7 @@ def _attempt(
     while sizes:
         pair = sizes.pop(0)
         try:
-            return _checked(way, model, inputs, pair, has_loss, precision)
+            return _checked(cut, model, inputs, pair, has_loss, precision)
         except OneSize as error:
             reasons.append(str(error))
             sizes = [(most, most)] if pair != (most, most) else []
@@ -117,7 +135,7 @@ def _attempt(
 
 
 def _checked(
-    way: How,
+    cut: Cut,
     model: nn.Module,
     inputs: Any,
     sizes: tuple[int, int],
@@ -129,7 +147,7 @@ def _checked(
     large, small = sizes
     batches = [first(inputs, large), first(inputs, small)]
     with computing(precision, torch.device("cpu")):
-        layers, any_size = _cut(way, model, batches, has_loss)
+        layers, any_size = cut(model, batches, has_loss)
     how: dict[str, Any] = {"has_loss": has_loss, "precision": precision}
     if where := _difference(model, layers, batches[0], how):
         raise Unsupported(f"run layer by layer, {where}")
@@ -155,15 +173,6 @@ def _with_other(
     except Exception as error:
         return f"its layers fail: {one_line(error)}"
     return f"its layers differ: {where}" if where else None
-
-
-def _cut(
-    way: How, model: nn.Module, batches: Sequence[Any], has_loss: bool
-) -> tuple[list[nn.Module], bool]:
-    """The layers, and whether they are for any batch size."""
-    if way == "graph":
-        return graph.cut(model, batches[0], has_loss)
-    return modules.cut(model, batches[0], batches[1], has_loss), True
 
 
 def _difference(
@@ -193,15 +202,6 @@ def first(inputs: Any, count: int) -> Any:
 def twice(inputs: Any) -> Any:
     """A batch of as many samples, the first half of them twice."""
     return tree_map(lambda x: x[torch.arange(len(x)) // 2] if isinstance(x, Tensor) else x, inputs)
-
-
-def _without_cache(model: nn.Module) -> bool:
-    """Let transformers keep no keys and values of a forward; whether any would have."""
-    configs = [getattr(module, "config", None) for module in model.modules()]
-    caching = [config for config in configs if getattr(config, "use_cache", False)]
-    for config in caching:
-        config.use_cache = False  # type: ignore[union-attr]
-    return bool(caching)
 
 
 def name_of(layer: nn.Module) -> str:

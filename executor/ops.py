@@ -215,15 +215,15 @@ def _evaluate(work: Work, number: int) -> Told | None:
 
 
 def _bare_forward(work: Work, step: int, shard: Shard, x: Value) -> Made:
-    """A forward without a graph. Layers that allow nobody to see what a graph would keep are run
-    once more when it is their first time, and keep it until the op ends."""
+    """A forward that keeps no graph. Layers that need what a graph would keep are run once more
+    when it is their first time."""
     out, known = work.writes["y"], work.task.boundaries.get(work.name.number + 1)
     try:
         with _turn(work), _random(work, step):
             return shard.forward(x, out, known)
     except HooksRefused:
         with _turn(work), _random(work, step):
-            return shard.forward(x, out, known, keep=True)
+            return shard.forward(x, out, known)
 
 
 def _backward(work: Work, step: int) -> Told | None:

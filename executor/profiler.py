@@ -22,6 +22,7 @@ from executor.device import Device, HostMemory, use_threads
 from executor.errors import UsageError
 from executor.layer_profiler import Lab
 from executor.machine import apply, free_host_bytes, host_memory, open_devices
+from executor.recomputing import left_out
 from executor.workload import load
 from plans.schema import Device as DeviceSpec
 from profiles import console, schema
@@ -62,7 +63,8 @@ def profile(ref: str, options: Options) -> schema.Profile:
     (device,), memory = open_devices([_spec(options)], [link_profiler.SLAB_BYTES]), _memory(options)
     try:
         casts = any(task.precision == "bf16" for task in tasks)
-        with tqdm(total=0, unit="layer", disable=None, file=sys.stderr, desc="links") as bar:
+        bar = tqdm(total=0, unit="layer", disable=None, file=sys.stderr, desc="links")
+        with left_out(), bar:
             lab = _lab(device, options)
             kinds = Kinds(lab)
             usable = _usable(device, options)

@@ -22,6 +22,7 @@ from executor.machine import apply, default_source, host_memory, open_devices
 from executor.meter import MemoryMeter
 from executor.moves import Traffic
 from executor.options import Options
+from executor.recomputing import left_out
 from executor.recorder import Recorder
 from executor.store import HostStore, Saved
 from executor.tracing import Trace
@@ -105,7 +106,7 @@ def _opened(plan: Plan, tasks: Sequence[Task], options: Options, out: _Files) ->
     devices = open_devices(plan.devices, _slabs(plan), casts=ring_bytes(plan) > 0)
     memory = host_memory(plan.devices)
     try:
-        with _young():
+        with _young(), left_out():
             return _run(plan, tasks, options, out, devices, memory)
     finally:
         for device in devices:

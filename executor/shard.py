@@ -6,8 +6,8 @@ buffers had, and a graph if asked for one.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -20,7 +20,7 @@ from executor.ending import Batch, Ending
 from executor.errors import WorkloadError, one_line
 from executor.eval_mode import Modes
 from executor.forward import Forward
-from executor.graphs import Done, Graph, Made, edges, forgetting
+from executor.graphs import Done, Graph, HooksRefused, Made, edges, forgetting
 from executor.optimizer import Scaling, ShardOptimizer
 from executor.packing import Packing
 from executor.parameters import NONE, Absent, Parameters
@@ -137,30 +137,28 @@ class Shard:
         """Let gradients end in `flat`."""
         self._parameters.bind_grads(flat)
 
-    def forward(
-        self, x: Value, out: Tensor, known: Layout | None = None, *, keep: bool = False
-    ) -> Made:
-        """Run the layers on `x` without a graph and write the boundary to `out` (uint8).
+    def forward(self, x: Value, out: Tensor, known: Layout | None = None) -> Made:
+        """Run the layers on `x`, keep no graph, and write the boundary to `out` (uint8).
 
-        `known`: how it lay the last time. The first time gradients are on, to tell which of the
-        boundary's tensors need some, but nothing is kept for them, unless asked to `keep` it.
-        HooksRefused by layers that can only be run so.
+        `known`: how it lay the last time. HooksRefused as by `bare`.
         """
-        with self.buffers.kept(snapshot=True) as before:
-            if known is None:
-                with nullcontext() if keep else forgetting():
-                    y = hold(self.run(x, grads=True))
-                layout = y.layout
-            else:
-                with self.bare():
-                    y = hold(self.run(x, grads=self._forward.aware))
-                layout = y.layout.like(known)
+        with self.buffers.kept(snapshot=True) as before, self.bare():
+            y = hold(self.run(x, grads=True))
+        layout = y.layout if known is None else y.layout.like(known)
         layout.write_boundary(out, y.tensors)
         return Made(layout, tuple(before))
 
-    def bare(self) -> AbstractContextManager[object]:
-        """Around a forward that has no backward."""
-        return self._forward.bare()
+    @contextmanager
+    def bare(self) -> Iterator[None]:
+        """Around a forward that has no backward. Gradients are on as when it is run again, since
+        many kernels are chosen by that, but nothing is kept for them. HooksRefused by layers that
+        use what is kept: from then on they have it, until the op ends."""
+        try:
+            with nullcontext() if self.buffers.found.keeps else forgetting():
+                yield
+        except HooksRefused:
+            self.buffers.found.keeps = True
+            raise
 
     def forward_graph(
         self, x: Value, out: Tensor, *, saved: Tensor | None = None

@@ -23,6 +23,7 @@ from executor.layer_check import batch, blamed, check_chain, layer_place, sample
 from executor.layers import chain_of, name_of, ties
 from executor.precision import needs_norms, norm_bytes
 from executor.recipe import Recipe
+from executor.recomputing import check_left_out, left_out
 from executor.shard import Shard
 from executor.tied import tie_bytes
 from executor.values import tensors_of
@@ -44,7 +45,7 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
     bar.set_description(f"{task.name}: finding layers")
     model, _ = build(task)
     found = batch(task)
-    with blamed(f"task {task.name}"):
+    with blamed(f"task {task.name}"), left_out() as seen:
         check_model(task, model, found.inputs)
         chain = chain_of(model, found.inputs, task.loss is not None, task.precision)
     layers, count = chain.layers, samples(found)
@@ -55,10 +56,14 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
             f"the batch of {count}"
         )
     bar.set_description(f"{task.name}: checking layers and batches")
-    batches = batch_check.batches_of(task, found)
-    batch_check.check_evaluation(task, found)
-    draws = _check_layers(task, layers, batches, sizes, kinds.device)
-    sizes = _sizes_that_go(task, layers, batches, sizes, kinds.device)
+    with left_out() as seen_apart:
+        batches = batch_check.batches_of(task, found)
+        batch_check.check_evaluation(task, found)
+        draws = _check_layers(task, layers, batches, sizes, kinds.device)
+        sizes = _sizes_that_go(task, layers, batches, sizes, kinds.device)
+    if seen.calls or seen_apart.calls:
+        with blamed(f"task {task.name}"):
+            check_left_out(task, model, chain, found.inputs)
     if task.evaluate:
         eval_mode.check(task, model, layers, found.inputs)
     bar.total += len(layers) * len(sizes)

@@ -11,7 +11,8 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -28,6 +29,8 @@ from executor.rng import CpuSource, Source
 from profiles.codec import read_bytes, sha256
 from profiles.schema import Precision
 from profiles.units import LARGEST
+
+NO_CACHE = "#no-cache"  # at the end of a reference
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
@@ -88,9 +91,12 @@ def load(ref: str, expected: str = "") -> tuple[list[Task], str]:
     """The tasks of `file.py:function` or `package.module:function`, and the source's sha256.
 
     The function is called without arguments. `hf:name` is a model of Hugging Face, see
-    executor/huggingface.py. WorkloadError says in one line what is wrong. With an `expected` sha256
-    nothing of another source runs: MismatchError.
+    executor/huggingface.py. `#no-cache` behind any of them: see `caching`. WorkloadError says in
+    one line what is wrong. With an `expected` sha256 nothing of another source runs: MismatchError.
     """
+    if ref.endswith(NO_CACHE):
+        tasks, digest = load(ref.removesuffix(NO_CACHE), expected)
+        return [replace(task, model=partial(_without_cache, task.model)) for task in tasks], digest
     if ref.startswith("hf:"):
         from executor import huggingface  # imports this module
 
@@ -119,6 +125,21 @@ def _compare(ref: str, digest: str, expected: str) -> None:
             f"{ref}: its sha256 is {digest}, the plan was made for {expected}; "
             "profile and build again"
         )
+
+
+def caching(model: nn.Module) -> list[Any]:
+    """The configs of transformers by which the model keeps keys and values of each forward for a
+    next one, which training does not have. Without, kernels may give other bits."""
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    return [config for config in configs.values() if getattr(config, "use_cache", False) is True]
+
+
+def _without_cache(made: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+    model = made if isinstance(made, nn.Module) else made()
+    if isinstance(model, nn.Module):  # or whoever builds it says so
+        for config in caching(model):
+            config.use_cache = False
+    return model
 
 
 def _source(ref: str, where: str) -> Path:

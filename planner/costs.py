@@ -174,13 +174,18 @@ class TaskCosts:
     def _tied_bytes(self) -> list[int]:
         """Per owner of a tied parameter: autograd holds its users' gradients until all are there.
 
-        At most two at once, the sum so far and the next one; of the whole layer, since the
-        profile does not say which of its parameters are tied. Apart, the sum so far is there for
-        all but the last user, and the next one as well where a shard has several.
+        The sums so far of all of them, and the next one; of whole layers, since the profile does
+        not say which of their parameters are tied, but not of a group's last, which has none for
+        others. Apart, the sum so far is there for all but the last user, and the next one as well
+        where a shard has several.
         """
         apart = self.group.layers if self.group else ()
-        owners = {group[0] for group in self.task.ties if group != apart}
-        held = [2 * x.grad_bytes if i in owners else 0 for i, x in enumerate(self.layers)]
+        held = [0] * len(self.layers)
+        for group in (group for group in self.task.ties if group != apart):
+            sums = [self.layers[layer].grad_bytes for layer in group[:-1]]
+            for layer, size in zip(group, sums, strict=False):
+                held[layer] += size
+            held[group[0]] += max(sums)
         for layer in apart[:-1]:
             held[layer] += self.tie_bytes * (1 if layer == apart[0] else 2)
         return held

@@ -1,18 +1,19 @@
 """Makes the pieces of a recorded run, once it is known what goes into and out of each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor, nn
 
-from executor.chain.constants import constant, constants
+from executor.chain.constants import constants, lasting
 from executor.chain.flow import Key, OneSize, Unsupported
 from executor.chain.gap import Gap, Script
 from executor.chain.needs import Needs, Place
 from executor.chain.parts import (
     Action,
-    Const,
     Dummy,
     Held,
+    Inner,
     Left,
     Live,
     Part,
@@ -29,10 +30,13 @@ Dims = tuple[tuple[int, bool], ...]
 
 
 class Builder:
-    """Builds pieces; `small` is the same run as that of `needs` with fewer samples."""
+    """Builds pieces; `small` is the same run as that of `needs` with fewer samples, `twins` its
+    calls by the numbers of those in the other."""
 
-    def __init__(self, model: nn.Module, needs: Needs, small: Record) -> None:
-        self._model, self._needs, self._small = model, needs, small
+    def __init__(
+        self, model: nn.Module, needs: Needs, small: Record, twins: Mapping[int, Call]
+    ) -> None:
+        self._model, self._needs, self._small, self._twins = model, needs, small, twins
         self._flow, self._layers = needs.flow, needs.layers
         self._run = needs.flow.record
         self._paths = {module: path for path, module in model.named_modules()}
@@ -54,22 +58,28 @@ class Builder:
             parts,
             call.given_tree,
             (call.made_tree, constants(path, call.made)),
-            tuple(self._handed_on(call, key, before) for key in after),
+            tuple(self._handed_on(call, self._flow.leaks[index], key, before) for key in after),
             self._foreign(call, parts),
+            [inner.module for inner in self._flow.leaks[index]],
         )
 
     def _argument(self, call: Call, place: int, before: list[Key]) -> Part:
         leaf = call.given[place]
         if not leaf.is_tensor:
-            return Const(constant(self._paths[call.module], leaf.value))
+            return lasting(self._paths[call.module], leaf.value)
         key = self._needs.key(leaf)
         if key is None:
             return Held(self._flow.held(leaf) or "")
         changed = leaf.version != call.given_after[place].version
         return Slot(before.index(key), changed)
 
-    def _handed_on(self, call: Call, key: Key, before: list[Key]) -> Take | Slot:
+    def _handed_on(
+        self, call: Call, leaks: Sequence[Call], key: Key, before: list[Key]
+    ) -> Take | Inner | Slot:
         """Where a layer has what the boundary after it needs."""
+        for number, inner in enumerate(leaks):
+            if key.number == inner.number:
+                return Inner(number, key.leaf)
         if key.number == call.number and key.kind == "made":
             return Take(key.leaf, 0)
         if key.number == call.number and key.kind == "left":
@@ -136,7 +146,12 @@ class Builder:
         for index in range(gap):
             nodes += [(u, self._left(u, before, writes)) for u in self._flow.units[index]]
             layer = self._layers[index]
-            nodes.append((layer, self._left(layer, before, writes, last=index == gap - 1)))
+            inside = tuple(
+                (self._paths[inner.module], self._left(inner, before, writes))
+                for inner in self._flow.leaks[index]
+            )
+            left = self._left(layer, before, writes)
+            nodes.append((layer, replace(left, last=index == gap - 1, inside=inside)))
         for unit in self._flow.units[gap]:
             assert unit.made_tree is not None
             kept = constants(self._paths[unit.module], unit.made)
@@ -162,14 +177,14 @@ class Builder:
         kept = constants(self._paths[layer.module], layer.given)
         return Stop(_takes("given", layer, after), layer.given_tree, kept, tuple(same))
 
-    def _left(self, call: Call, before: list[Key], writes: set[int], last: bool = False) -> Left:
+    def _left(self, call: Call, before: list[Key], writes: set[int]) -> Left:
         """The call as one that was before: what of its outputs is needed the boundary has."""
         given = {leaf.key: place for place, leaf in enumerate(call.given) if leaf.is_tensor}
         parts: list[Part] = []
         for place, leaf in enumerate(call.made):
             key = self._flow.key(leaf) if leaf.is_tensor else None
             if not leaf.is_tensor:
-                parts.append(Const(constant(self._paths[call.module], leaf.value)))
+                parts.append(lasting(self._paths[call.module], leaf.value))
             elif name := self._flow.held(leaf):
                 parts.append(Held(name))
             elif key is not None and key in before:
@@ -177,9 +192,19 @@ class Builder:
             elif leaf.key in given:
                 parts.append(Same(given[leaf.key]))
             else:
-                parts.append(self._dummy(leaf, self._small.calls[call.number].made[place]))
+                parts.append(self._dummy(leaf, self._twin(call.number).made[place]))
         assert call.made_tree is not None
-        return Left(tuple(parts), call.made_tree, last)
+        return Left(tuple(parts), call.made_tree)
+
+    def _twin(self, number: int) -> Call:
+        """The call of this number as it was with fewer samples."""
+        if number in self._twins:
+            return self._twins[number]
+        module = self._run.calls[number].module
+        same = [call for call in self._small.calls if call.module is module]
+        if len(same) != 1:
+            raise OneSize("it calls its modules otherwise for another batch size")
+        return same[0]
 
     def _input_places(self) -> range:
         return range(len(self._run.inputs))
@@ -188,7 +213,7 @@ class Builder:
         """What the model is called with."""
         leaf, key = self._run.inputs[place], Key("input", 0, place)
         if not leaf.is_tensor:
-            return Const(constant("the model", leaf.value))
+            return lasting("the model", leaf.value)
         if gap in (0, self._needs.count):
             return Slot(place, leaf.storage in writes)
         if key in before:
@@ -224,7 +249,7 @@ class Builder:
     def _small_leaf(self, key: Key) -> Leaf:
         if key.kind == "input":
             return self._small.inputs[key.leaf]
-        call = self._small.calls[key.number]
+        call = self._twin(key.number)
         return (call.made if key.kind == "made" else call.given)[key.leaf]
 
 

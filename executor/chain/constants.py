@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import TreeSpec
 
 from executor.chain.flow import Unsupported
+from executor.chain.parts import Const, Fresh
 from executor.chain.record import Leaf
 from executor.errors import WorkloadError
 
@@ -22,12 +23,17 @@ def constant(where: str, value: Any) -> Any:
     raise Unsupported(f"{where} is given or returns a {type(value).__name__}")
 
 
+def lasting(where: str, value: Any) -> Const | Fresh:
+    """A leaf that is no tensor, for all runs; Unsupported as `constant`."""
+    return value if isinstance(value, Fresh) else Const(constant(where, value))
+
+
 def constants(where: str, leaves: Sequence[Leaf]) -> dict[int, Any]:
-    """All leaves that are no tensors, by place."""
+    """All leaves that are the same in each run, by place."""
     return {
         place: constant(where, leaf.value)
         for place, leaf in enumerate(leaves)
-        if not leaf.is_tensor
+        if not leaf.is_tensor and not isinstance(leaf.value, Fresh)
     }
 
 

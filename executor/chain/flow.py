@@ -5,6 +5,7 @@ that hold no layer, and free ops between them, which the model's own code runs.
 """
 
 from bisect import bisect
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -41,17 +42,11 @@ class Flow:
         self.record = record
         self.layers = list(layers)
         self._ends = [call.end for call in layers]
-        numbers = {call.number for call in layers}
-        around = {parent for call in layers for parent in call.parents}
-        units: dict[int, Call] = {}
-        for call in record.calls:
-            inner = numbers & set(call.parents) or set(units) & set(call.parents)
-            if call.number not in numbers and call.number not in around and not inner:
-                units[call.number] = call
+        units = units_of(record, layers)
         self.units: list[list[Call]] = [[] for _ in range(len(layers) + 1)]
-        for call in units.values():
+        for call in units:
             self.units[self.gap(call.start)].append(call)
-        nodes = numbers | set(units)
+        nodes = {call.number for call in (*layers, *units)}
         self.free: list[list[Op]] = [[] for _ in self.units]
         self.within: dict[int, list[Op]] = {number: [] for number in nodes}
         for op in record.ops:
@@ -63,7 +58,8 @@ class Flow:
         self.leaf_of: dict[Key, Leaf] = {}
         self._known: dict[tuple[int, int], Key] = {}
         self._of_object: dict[int, list[tuple[int, Key]]] = {}
-        self._register(sorted(units.values(), key=lambda c: c.end))
+        self._register(units)
+        self.leaks = self._leaks()
 
     def gap(self, time: int) -> int:
         """In which gap, or before the end of which layer, something happened."""
@@ -152,7 +148,27 @@ class Flow:
         """What ops read and write."""
         return {storage for op in ops for storage in op.reads | op.writes}
 
-    def _register(self, units: list[Call]) -> None:
+    def _leaks(self) -> list[list[Call]]:
+        """For each layer the calls inside of it whose outputs others use too, to whom a hook may
+        have given them; those become keys."""
+        inner: dict[int, tuple[Call, int, int]] = {}
+        place = {call.number: index for index, call in enumerate(self.layers)}
+        counts = Counter(call.module for call in self.record.calls)
+        for call in (call for call in self.record.calls if counts[call.module] == 1):
+            for layer in place.keys() & set(call.parents):
+                for number, leaf in enumerate(call.made):
+                    if leaf.is_tensor and id(leaf.value) not in self._of_object:
+                        inner.setdefault(id(leaf.value), (call, number, place[layer]))
+        within = [op for number, ops in self.within.items() if number not in place for op in ops]
+        used = {tensor for ops in (*self.free, within) for op in ops for tensor in op.given}
+        used |= {id(leaf.value) for leaf in self.record.output}
+        found: list[list[Call]] = [[] for _ in self.layers]
+        for call, number, layer in (inner[tensor] for tensor in inner if tensor in used):
+            self._add(Key("made", call.number, number), call.made[number], call.end)
+            found[layer] += [call] if call not in found[layer] else []
+        return [sorted(calls, key=lambda call: call.end) for calls in found]
+
+    def _register(self, units: Sequence[Call]) -> None:
         for position, leaf in enumerate(self.record.inputs):
             self._add(Key("input", 0, position), leaf, 0)
         ends = [(call.end, "end", call) for call in (*units, *self.layers)]
@@ -174,6 +190,18 @@ class Flow:
         self._known[leaf.key] = key
         self.leaf_of[key] = leaf
         self._of_object.setdefault(id(leaf.value), []).append((time, key))
+
+
+def units_of(record: Record, layers: Sequence[Call]) -> list[Call]:
+    """The calls between layers: those that hold no layer and are in none, nor in one another."""
+    numbers = {call.number for call in layers}
+    around = {parent for call in layers for parent in call.parents}
+    units: dict[int, Call] = {}
+    for call in record.calls:
+        inner = numbers & set(call.parents) or set(units) & set(call.parents)
+        if call.number not in numbers and call.number not in around and not inner:
+            units[call.number] = call
+    return list(units.values())
 
 
 def _upstream(earlier: Sequence[Op], need: set[int]) -> list[Op]:

@@ -22,6 +22,7 @@ from executor.chain.parts import (
     Action,
     Const,
     Dummy,
+    Fresh,
     Held,
     Left,
     Live,
@@ -159,7 +160,9 @@ class _Replay:
         action = self._turn(path)
         if isinstance(action, Left):
             own = tree_leaves((args, kwargs))
-            parts = [self._part(part, own) for part in action.parts]
+            for inner, returned in action.inside:
+                self._hooked(inner, tree_unflatten(self._parts(returned, ()), returned.tree))
+            parts = self._parts(action, own)
             if action.last:
                 self._mode.dead = False
             return tree_unflatten(parts, action.tree)
@@ -174,6 +177,21 @@ class _Replay:
             self._mode.inside = False
         self._keep(action, f"gets from {path}", result)
         return result
+
+    def _parts(self, left: Left, own: Sequence[Any]) -> list[Any]:
+        return [self._part(part, own) for part in left.parts]
+
+    def _hooked(self, path: str, output: Any) -> None:
+        """Let the hooks of a module inside one that does not run see what it returned."""
+        module = self._shell.get_submodule(path)
+        own = vars(module).get("forward")
+        module.forward = lambda: output
+        try:
+            module()
+        finally:
+            del module.forward
+            if own is not None:
+                module.forward = own
 
     def _turn(self, path: str) -> Action | None:
         """What this call does; WorkloadError when it is another's turn."""
@@ -211,6 +229,8 @@ class _Replay:
                 return own[place]
             case Held(name):
                 return attrgetter(name)(self._shell)
+            case Fresh():
+                return part.made()
             case Const(value):
                 return value
 

@@ -6,8 +6,9 @@ second needs of the first is the boundary. It is cut where that is small.
 
 import io
 import warnings
-from collections.abc import Sequence
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from functools import wraps
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch.utils._sympy.numbers import int_oo
 from executor.chain.called import arguments
 from executor.chain.cuts import Line, cuts
 from executor.chain.flow import Unsupported
-from executor.chain.same import isolated
+from executor.chain.same import isolated, loss_of
 from executor.chain.segment import Code, Ref, Segment, dropping, refs_in
 from executor.chain.views import last_changes, roots
 
@@ -33,12 +34,31 @@ def cut(model: nn.Module, inputs: Any, has_loss: bool) -> tuple[list[nn.Module],
 
     Unsupported, or whatever torch.export raises, when the model has no such graph.
     """
-    try:
-        exported, any_size = _exported(model, inputs, dynamic=True), True
-    except Exception:
-        exported, any_size = _exported(model, inputs, dynamic=False), False
-    graph = _Graph(model, exported, has_loss)
+    with nullcontext() if has_loss else _loss_only(model):
+        try:
+            exported, any_size = _exported(model, inputs, dynamic=True), True
+        except Exception:
+            exported, any_size = _exported(model, inputs, dynamic=False), False
+    graph = _Graph(model, exported)
     return graph.layers(), any_size and graph.any_size
+
+
+@contextmanager
+def _loss_only(model: nn.Module) -> Iterator[None]:
+    """Let the model return its loss and nothing else: what else it returns may be no pytree."""
+    forward, own = model.forward, "forward" in vars(model)
+
+    @wraps(forward)
+    def loss(*args: Any, **kwargs: Any) -> Tensor:
+        return loss_of(forward(*args, **kwargs))
+
+    model.forward = loss
+    try:
+        yield
+    finally:
+        del model.forward
+        if own:
+            model.forward = forward
 
 
 def _exported(model: nn.Module, inputs: Any, *, dynamic: bool) -> ExportedProgram:
@@ -56,10 +76,9 @@ def _exported(model: nn.Module, inputs: Any, *, dynamic: bool) -> ExportedProgra
 class _Graph:
     """The exported operations in a row, and what of them is needed where."""
 
-    def __init__(self, model: nn.Module, exported: ExportedProgram, has_loss: bool) -> None:
+    def __init__(self, model: nn.Module, exported: ExportedProgram) -> None:
         self.nodes = [n for n in exported.graph.nodes if n.op != "output"]
         self.place = {node: number for number, node in enumerate(self.nodes)}
-        self.has_loss = has_loss
         self.exported = exported
         self.modules = {path for path, _ in model.named_modules() if path}
         self.held = self._held(model)
@@ -218,7 +237,6 @@ class _Graph:
             parts,
             ends,
             first=start == 0,
-            has_loss=self.has_loss,
         )
 
     def _codes(self, nodes: list[int], given: list[int], wanted: list[int]) -> list[Code]:

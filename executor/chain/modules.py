@@ -4,6 +4,7 @@ Calls of the listed modules are the layers. What the model does between two of t
 by running its own code (gap.Gap), but where it only hands tensors on there is nothing to run.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,29 +12,34 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from executor.chain.building import Builder
 from executor.chain.flow import Flow, Unsupported
-from executor.chain.listed import check_alike, listed
+from executor.chain.listed import Listing, check_share, twins
 from executor.chain.needs import Needs
 from executor.chain.pieces import joined
 from executor.chain.record import record
 from executor.chain.same import SEED, isolated
 
 
-def cut(model: nn.Module, inputs: Any, smaller: Any, has_loss: bool) -> list[nn.Module]:
-    """The layers of the model; `smaller` is like `inputs` with fewer samples, or as many.
+def cut(
+    listing: Listing, model: nn.Module, batches: Sequence[Any], has_loss: bool
+) -> tuple[list[nn.Module], bool]:
+    """The layers of the model, for any batch size; the second batch is like the first, with fewer
+    samples or as many.
 
-    Unsupported when its lists do not show them, and whatever running the model raises.
+    Unsupported when `listing` does not show them, and whatever running the model raises.
     """
+    inputs, smaller = batches
     with isolated(model):
         large = small = record(model, fresh_copy(inputs))
     if samples(smaller) < samples(inputs):
         with isolated(model, SEED + 1):
             small = record(model, fresh_copy(smaller))
-    layers = listed(model, large)
-    check_alike(large, small)
+    layers = sorted(listing(model, large), key=lambda call: call.start)
+    check_share(model, layers)
+    alike = twins(large, small, layers)
     needs = Needs(Flow(large, layers), has_loss)
     places = needs.places()
     boundaries = needs.boundaries(places)
-    builder = Builder(model, needs, small)
+    builder = Builder(model, needs, small, alike)
     pieces = [
         builder.piece(place, before, after)
         for place, before, after in zip(places, [[], *boundaries], boundaries, strict=False)
@@ -43,7 +49,7 @@ def cut(model: nn.Module, inputs: Any, smaller: Any, has_loss: bool) -> list[nn.
         raise Unsupported(
             "all its parameters are in one layer" if found else "it has no parameters"
         )
-    return found
+    return found, True
 
 
 def samples(inputs: Any) -> int:

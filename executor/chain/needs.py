@@ -133,6 +133,7 @@ class Needs:
         known = self.flow.leaf_of
         calls = [self.layers[index]] if kind == "layer" else self.flow.units[index]
         numbers = {call.number for call in calls}
+        numbers |= {call.number for call in self.flow.leaks[index]} if kind == "layer" else set()
         own = [key for key in known if key.number in numbers and key.kind in ("made", "left")]
         given = self.flow.fresh(index) if kind == "gap" and index < self.count else []
         inputs = [key for key in known if key.kind == "input" and place == ("gap", 0)]

@@ -1,6 +1,8 @@
 """What pieces of a model are told to do: where each leaf of arguments and outputs comes from, and
 what becomes of it. Between pieces go plain tensors: one, or a tuple."""
 
+import pickle
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -42,6 +44,26 @@ class Const:
 
 
 @dataclass(frozen=True)
+class Fresh:
+    """A leaf that modules fill for a later forward, which does not come: a cache of transformers.
+    Each call gets one of its own, as it was before the first call."""
+
+    pickled: bytes
+
+    @classmethod
+    def of(cls, value: Any) -> "Fresh | None":
+        """The object as it is now; None for any other."""
+        caches = sys.modules.get("transformers.cache_utils")
+        if caches is None or not isinstance(value, caches.Cache):
+            return None
+        return cls(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+    def made(self) -> Any:
+        """Another one of these."""
+        return pickle.loads(self.pickled)
+
+
+@dataclass(frozen=True)
 class Slot:
     """A leaf that comes with the boundary, at this place of it. `clone`: it is changed in place,
     and others may need it as it was."""
@@ -78,7 +100,7 @@ class Same:
     place: int
 
 
-Part = Const | Slot | Held | Dummy | Same
+Part = Const | Fresh | Slot | Held | Dummy | Same
 
 
 @dataclass(frozen=True)
@@ -91,12 +113,24 @@ class Take:
 
 
 @dataclass(frozen=True)
+class Inner:
+    """From what the call of a module inside of a layer returned, by its number among those that
+    are looked at: leaf `leaf`."""
+
+    number: int
+    leaf: int
+
+
+@dataclass(frozen=True)
 class Left:
-    """A call that was before: it returns these parts. `last`: from here on the model runs."""
+    """A call that was before: it returns these parts. `last`: from here on the model runs.
+    `inside`: calls of modules inside of it, by their paths, whose hooks may hand on what they
+    returned."""
 
     parts: tuple[Part, ...]
     tree: TreeSpec
-    last: bool
+    last: bool = False
+    inside: tuple[tuple[str, "Left"], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,31 @@
 """Layers of a model that is cut at its modules: one of them with what it is called with, or several
 pieces that run as one layer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from executor.chain.called import takes_inputs, through
 from executor.chain.constants import expect
 from executor.chain.listed import bytes_of
-from executor.chain.parts import Boundary, Const, Fixed, Held, Part, Slot, Take, packed, unpacked
+from executor.chain.parts import (
+    Boundary,
+    Const,
+    Fixed,
+    Fresh,
+    Held,
+    Inner,
+    Part,
+    Slot,
+    Take,
+    packed,
+    unpacked,
+)
+from executor.chain.record import intercepted, plainly
 from executor.chain.shell import Owner
 
 K = TypeVar("K")
@@ -26,17 +41,21 @@ class Step(nn.Module):
         parts: tuple[Part, ...],
         tree: TreeSpec,
         made: tuple[TreeSpec, Mapping[int, Any]],
-        out: tuple[Take | Slot, ...],
+        out: tuple[Take | Inner | Slot, ...],
         held: Mapping[str, Tensor],
+        inside: Sequence[nn.Module] = (),
     ) -> None:
         """`parts`, `tree`: its arguments. `made`: how its outputs are structured, and what of
         them is no tensor. `out`: the boundary after it, from leaves of arguments that it may have
-        changed (Slot), of the boundary before it (Slot) and of outputs (Take). `held`: parameters
-        and buffers it uses that are not inside the module."""
+        changed (Slot), of the boundary before it (Slot) and of outputs (Take), its own or those
+        of modules `inside` of it (Inner). `held`: parameters and buffers it uses that are not
+        inside the module."""
         super().__init__()
         self.label = label
         self.module = module
         self._parts, self._out = parts, out
+        paths = {inner: path for path, inner in module.named_modules()}
+        self._inside = [paths[inner] for inner in inside]
         self._tree, self._made = Fixed(tree), Fixed(made)
         self._held = hold(self, held)
 
@@ -47,17 +66,41 @@ class Step(nn.Module):
                 values[part.place] = values[part.place].clone()
         given = [self._leaf(part, values) for part in self._parts]
         args, kwargs = tree_unflatten(given, self._tree.value)
-        leaves, tree = tree_flatten(self.module(*args, **kwargs))
+        with self._looked_into() as inner:
+            leaves, tree = tree_flatten(self.module(*args, **kwargs))
         expect(self.label, "returned", leaves, tree, *self._made.value)
-        return packed(
-            [values[o.place] if isinstance(o, Slot) else leaves[o.leaf] for o in self._out]
-        )
+        ends: list[Tensor] = []
+        for end in self._out:
+            if isinstance(end, Slot):
+                ends.append(values[end.place])
+            else:
+                ends.append((inner[end.number] if isinstance(end, Inner) else leaves)[end.leaf])
+        return packed(ends)
+
+    @contextmanager
+    def _looked_into(self) -> Iterator[dict[int, list[Any]]]:
+        """What the modules inside return, while it is active, as leaves."""
+        found: dict[int, list[Any]] = {}
+        if not self._inside:
+            yield found
+            return
+
+        def seen(number: int, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            result = plainly(module, *args, **kwargs)
+            found[number] = tree_leaves(result)
+            return result
+
+        modules = map(self.module.get_submodule, self._inside)
+        with intercepted({m: partial(seen, number, m) for number, m in enumerate(modules)}):
+            yield found
 
     def _leaf(self, part: Part, values: Sequence[Tensor]) -> Any:
         if isinstance(part, Slot):
             return values[part.place]
         if isinstance(part, Held):
             return getattr(self, self._held[part.name])
+        if isinstance(part, Fresh):
+            return part.made()
         assert isinstance(part, Const)
         return part.value
 

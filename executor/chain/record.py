@@ -19,6 +19,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
 
 from executor.chain.aliases import changed
 from executor.chain.called import call
+from executor.chain.parts import Fresh
 
 SCALAR = torch.ops.aten._local_scalar_dense.default  # behind .item(), bool(), float(), if
 _READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)  # which show no op
@@ -26,7 +27,8 @@ _READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)  # which show no op
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """A leaf of arguments or outputs as it was at that moment; `storage` is -1 for no tensor."""
+    """A leaf of arguments or outputs as it was at that moment; `storage` is -1 for no tensor.
+    A cache is known by what it was when it was seen first."""
 
     value: Any
     version: int = 0
@@ -100,6 +102,7 @@ class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._clock = 0
         self._numbers: dict[int, int] = {}
         self._count = 0
+        self._caches: dict[int, tuple[Any, Fresh]] = {}
 
     def tick(self) -> int:
         self._clock += 1
@@ -114,9 +117,15 @@ class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._numbers[key]
 
     def leaf(self, value: Any) -> Leaf:
-        if not isinstance(value, Tensor):
+        if isinstance(value, Tensor):
+            return Leaf(value, value._version, self.number(value))
+        if id(value) in self._caches:
+            return Leaf(self._caches[id(value)][1])
+        fresh = Fresh.of(value)
+        if fresh is None:
             return Leaf(value)
-        return Leaf(value, value._version, self.number(value))
+        self._caches[id(value)] = value, fresh
+        return Leaf(fresh)
 
     def __torch_dispatch__(
         self,

@@ -65,6 +65,44 @@ def trace(
     return Trace(outputs, dict(zip(names, grads, strict=True)), buffers, random)
 
 
+def trace_twice(
+    model: nn.Module,
+    run: Callable[[Any], Any],
+    inputs: Any,
+    *,
+    has_loss: bool,
+    precision: Precision,
+) -> Trace:
+    """What two forwards and backwards leave that are those of two microbatches: gradients add up
+    where the parameters have them, as code that calls backward itself needs it."""
+    names, parameters = _trainable(model)
+    outputs: list[Tensor] = []
+    before = [p.grad for p in parameters]
+    with isolated(model):
+        for p in parameters:
+            p.grad = None
+        try:
+            for _ in range(2):
+                with computing(precision, torch.device("cpu")):
+                    output = run(tree_map(_cloned, inputs))
+                made = [output] if has_loss else [loss_of(output)]
+                leaves = [x for x in tree_leaves(made) if isinstance(x, Tensor)]
+                ends = [x for x in leaves if x.requires_grad]
+                torch.autograd.backward(ends, _made_up(ends))
+                outputs += [x.detach().clone() for x in leaves]
+            gradients = {name: p.grad for name, p in zip(names, parameters, strict=True)}
+        finally:
+            for p, grad in zip(parameters, before, strict=True):
+                p.grad = grad
+        buffers = {name: value.clone() for name, value in model.named_buffers()}
+        random = torch.default_generator.get_state()
+    return Trace(outputs, gradients, buffers, random)
+
+
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
 def trace_apart(
     model: nn.Module,
     layers: Sequence[nn.Module],

@@ -10,9 +10,6 @@ from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 from executor.chain.parts import Fixed, packed, unpacked
 from executor.chain.pieces import hold
 from executor.chain.quiet import device_of
-from executor.chain.same import loss_of
-
-_RECURRENT = ("aten.lstm.", "aten.gru.", "aten.rnn_tanh.", "aten.rnn_relu.")
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,6 @@ class Segment(nn.Module):
         ends: tuple[Any, TreeSpec] | None,
         *,
         first: bool,
-        has_loss: bool,
     ) -> None:
         """`given`: places of the values that come with the boundary, or as the batch's inputs
         (None: nobody needs it). `made`: those that are handed on. `held`: parameters, buffers and
@@ -60,14 +56,9 @@ class Segment(nn.Module):
         super().__init__()
         self.label = label
         self._codes, self._given, self._made = tuple(codes), tuple(given), tuple(made)
-        self._ends, self._first, self._has_loss = Fixed(ends), first, has_loss
+        self._ends, self._first = Fixed(ends), first
         self._names = hold(self, held)
         self._parts = nn.ModuleDict({str(place): part for place, part in parts.items()})
-
-    @property
-    def recurrent(self) -> bool:
-        """Whether it calls kernels that compute other bits where gradients are off."""
-        return any(str(code.function).startswith(_RECURRENT) for code in self._codes)
 
     def forward(self, value: Any) -> Any:
         leaves = tree_leaves(value) if self._first else unpacked(value)
@@ -89,8 +80,7 @@ class Segment(nn.Module):
         if self._ends.value is None:
             return packed([values[place] for place in self._made])
         refs, tree = self._ends.value
-        output = tree_unflatten(_filled(refs, values), tree)
-        return output if self._has_loss else loss_of(output)
+        return tree_unflatten(_filled(refs, values), tree)
 
 
 def _filled(value: Any, values: Mapping[int, Any]) -> Any:

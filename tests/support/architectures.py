@@ -189,7 +189,6 @@ def _from_transformers(model: str, config: str, options: Mapping[str, Any]) -> n
     import transformers
 
     settings = getattr(transformers, config)(**options)
-    settings.use_cache = False  # training never reads it, and it has other bits
     made: nn.Module = getattr(transformers, model)(settings)
     return made
 

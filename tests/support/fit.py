@@ -14,6 +14,7 @@ from executor.ending import Batch, Ending
 from executor.layers import chain_of
 from executor.meter import MemoryMeter
 from executor.precision import needs_norms, norm_bytes
+from executor.recomputing import left_out
 from executor.rng import count_draws
 from executor.shard import Shard
 from executor.values import Value, detached, hold
@@ -74,6 +75,7 @@ def later(plan: Plan, done: int, rounds: int) -> Plan:
     return replace(plan, tasks=tasks, segments=segments)
 
 
+@left_out()
 def _task(old: PlanTask, task: Task) -> PlanTask:
     model, _ = build(task)
     batch = part(batch_of(task, 0), 0, old.microbatch)

@@ -11,6 +11,7 @@ from executor.device import aligned
 from executor.ending import Batch, Ending
 from executor.layers import chain_of
 from executor.meter import MemoryMeter
+from executor.recomputing import left_out
 from executor.shard import Shard
 from executor.values import hold
 from executor.workload import Task, build
@@ -55,6 +56,7 @@ def _tight(program: Program, plan: Plan) -> Program:
     return replace(program, memory=tuple(replace(m, reserve_bytes=n) for m, n in pairs))
 
 
+@left_out()
 def _task(planned: PlanTask, task: Task) -> Transients:
     batch = part(batch_of(task, 0), 0, planned.microbatch)
     layers = chain_of(build(task)[0], batch.inputs, task.loss is not None).layers

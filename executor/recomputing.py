@@ -1,0 +1,108 @@
+"""Activation checkpointing inside a model is left out: a plan says itself what is computed again.
+
+torch.utils.checkpoint runs a function again in the backward. Where Gantry runs a model's code, the
+function is called as it stands, after it was seen that this changes no bit.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from threading import Lock
+from typing import Any
+
+from torch import nn
+from torch.utils import checkpoint
+
+from executor.chain.called import call
+from executor.chain.same import difference, lowered, lowered_inputs, trace_twice
+from executor.errors import WorkloadError
+from executor.layers import Chain, first, run
+from executor.workload import Task
+
+TOLD = "checkpointing inside the model is left out: the plan says what is computed again"
+
+_SAMPLES = 2
+
+
+class Seen:
+    """How many calls were left out."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+class _Direct:
+    """Instead of torch's function with a backward of its own (reentrant)."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        _note()
+        return function(*args)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> Iterator[None]:
+    """Instead of what torch does around a function (not reentrant)."""
+    _note()
+    yield
+
+
+_REENTRANT, _AROUND = "CheckpointFunction", "_checkpoint_without_reentrant_generator"
+_TORCHS = {name: getattr(checkpoint, name) for name in (_REENTRANT, _AROUND)}
+_OURS = {_REENTRANT: _Direct, _AROUND: _nothing}
+
+_LOCK = Lock()
+_active: list[Seen] = []
+
+
+def _note() -> None:
+    for seen in _active:
+        seen.calls += 1
+
+
+def _install(functions: dict[str, Any]) -> None:
+    for name, function in functions.items():
+        setattr(checkpoint, name, function)
+
+
+@contextmanager
+def left_out() -> Iterator[Seen]:
+    """While active, in all threads, torch.utils.checkpoint only calls its function."""
+    seen = Seen()
+    with _LOCK:
+        _install(_OURS)
+        _active.append(seen)
+    try:
+        yield seen
+    finally:
+        with _LOCK:
+            _active.remove(seen)
+            if not _active:
+                _install(_TORCHS)
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """While active inside of `left_out`, it does what it always does."""
+    _install(_TORCHS)
+    try:
+        yield
+    finally:
+        _install(_OURS)
+
+
+def check_left_out(task: Task, model: nn.Module, chain: Chain, inputs: Any) -> None:
+    """WorkloadError for a model that trains other bits without its checkpointing, in two
+    microbatches."""
+    few = lowered_inputs(first(inputs, chain.batch or _SAMPLES), task.precision)
+    forward = partial(run, chain.layers) if chain.how == "sequential" else partial(call, model)
+    how: dict[str, Any] = {"has_loss": task.loss is not None, "precision": task.precision}
+    with lowered(model, task.precision), left_out():
+        without = trace_twice(model, forward, few, **how)
+        with _kept():
+            where = difference(without, trace_twice(model, forward, few, **how))
+    if where:
+        raise WorkloadError(
+            "trains other bits with its checkpointing (torch.utils.checkpoint) than without: "
+            f"{where}; a plan says itself what is computed again, so take it out of the model, or "
+            "let it be use_reentrant=False and keep the random numbers"
+        )
