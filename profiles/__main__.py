@@ -1,11 +1,10 @@
 """python -m profiles profile: the JSON Schema of a profile, for other languages."""
 
-import argparse
-
+from profiles import console
 from profiles.codec import json_schema
 from profiles.schema import Profile
 
-parser = argparse.ArgumentParser(prog="python -m profiles", description="Print a JSON Schema.")
+parser = console.Parser(prog="python -m profiles", description="Print a JSON Schema.")
 parser.add_argument("format", choices=["profile"], help="of which format")
 parser.parse_args()
 print(json_schema(Profile), end="")

@@ -31,6 +31,8 @@ UNPROVEN = {
     r"tasks\.ties",
     # An earliest start that every segment keeps.
     r"tasks\.start_us",
+    # How the steps before the plan were trained.
+    r"tasks\.earlier_microbatch",
     # Measured; the checker holds the reserve against them.
     r"programs\.(enter|round|leave)\.transient_bytes",
     # Facts of the machine.

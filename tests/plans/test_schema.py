@@ -127,8 +127,8 @@ def test_schemas_are_asked_for_by_name(module: str, arguments: list[str]) -> Non
     command = [sys.executable, "-m", module, *arguments]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 2
-    assert answer.stderr.startswith(f"usage: python -m {module}")
-    assert "Traceback" not in answer.stderr
+    assert answer.stderr.startswith("error: ")
+    assert answer.stderr.endswith(f"; see python -m {module} --help\n")
 
 
 def test_prove_says_what_is_broken() -> None:
