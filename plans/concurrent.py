@@ -27,7 +27,7 @@ def shared_bytes(plan: Plan, views: dict[str, View], stays: Stays) -> Iterator[s
     clashes = _clashes(views)
     if not clashes:
         return
-    ancestors = _ancestors(plan)
+    ended = ancestors(plan)
     runs: dict[str, list[int]] = {}
     for index, segment in enumerate(plan.segments):
         runs.setdefault(segment.program, []).append(index)
@@ -35,7 +35,7 @@ def shared_bytes(plan: Plan, views: dict[str, View], stays: Stays) -> Iterator[s
         for first in runs.get(one, []):
             for second in runs.get(other, []):
                 low, high = min(first, second), max(first, second)
-                if not ancestors[high] >> low & 1 and not stays.exclude(low, high):
+                if not ended[high] >> low & 1 and not stays.exclude(low, high):
                     yield (
                         f"segment {high} ({plan.segments[high].program!r}): may run together with "
                         f"segment {low} ({plan.segments[low].program!r}), and both touch host "
@@ -68,11 +68,11 @@ def _touched(view: View) -> Iterator[_Stretch]:
             yield _Stretch(start, end, view.program.name, writes)
 
 
-def _ancestors(plan: Plan) -> list[int]:
+def ancestors(plan: Plan) -> list[int]:
     """For each segment, as bits of an integer, the segments that surely ended before it."""
-    ancestors: list[int] = []
+    ended: list[int] = []
     for before in earlier(plan):
-        ancestors.append(0)
+        ended.append(0)
         for index in before:
-            ancestors[-1] |= ancestors[index] | 1 << index
-    return ancestors
+            ended[-1] |= ended[index] | 1 << index
+    return ended
