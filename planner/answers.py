@@ -7,21 +7,25 @@ of them are worth the full search.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 
 from msgspec import structs
 
 from planner import hydra, workers
 from planner.apart import best_of
 from planner.bounds import Bounds, TaskBound, task_bound
-from planner.choice import Choice, extent, pack
+from planner.choice import Choice
 from planner.costs import Links, castable, shape_of
-from planner.errors import Infeasible, NoPlanFound
+from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.evaluation import SUFFIX, evaluating
 from planner.hydra import HydraChoice
 from planner.names import renamed
 from planner.problem import Effort, Problem
 from planner.rounds import Round
-from planner.search import OPS, Found, Search
+from planner.search import OPS, Found, Search, short_host
+from planner.shares import Need, shares
+from planner.store import least_bytes
+from planner.terms import scratch_bytes
 from plans.metrics import duration_us
 from plans.schema import Program
 from profiles.schema import Task
@@ -91,6 +95,7 @@ class Own:
     of: Mapping[Key, Answer]
     bounds: Mapping[Key, TaskBound]
     others: Mapping[tuple[Key, Key], Program]
+    rooms: Mapping[Key, int]
     rough: tuple[Key, ...] = ()
     _evaluates: dict[tuple[Key, int], Program] = field(default_factory=dict, compare=False)
 
@@ -162,49 +167,77 @@ def found(problem: Problem, effort: Effort, jobs: int) -> list[Answer]:
     return [own.answers(task)[0] for task in problem.tasks]
 
 
-def searched(problem: Problem, effort: Effort, jobs: int, *, quick: bool = False) -> Own:
+def searched(
+    problem: Problem, effort: Effort, jobs: int, *, quick: bool = False, parts: int | None = None
+) -> Own:
     """The best that is found for every shape and its bounds, or with `quick` what a first look
-    gives where there are several; Infeasible or NoPlanFound when a task has nothing on any kind."""
+    gives where there are several; Infeasible or NoPlanFound when a task has nothing on any kind.
+
+    parts: into how many the host memory beside what is kept is divided, by default one for each
+    task that trains at the same time.
+    """
     shapes = Shapes.among(problem)
     keys = tuple(shapes.first)
     look = _Look(_QUICK, 0) if quick and len(keys) > 1 else _full(shapes)
-    made = _found(problem, shapes, keys, look, effort, jobs)
-    return _own(problem, shapes, made, None, keys if look.divisions == 0 else ())
+    rooms = shares(problem, [Need.of(shapes.first[keys[0]]) for keys in shapes.of.values()], parts)
+    made = _found(problem, shapes, keys, look, _by_key(shapes, rooms), effort, jobs)
+    if len(problem.tasks) > 1 and _short_of_host(shapes, made):
+        needs = _needs(problem, shapes, effort, jobs)
+        rooms = shares(problem, needs, parts, proven=True)
+        made = _found(problem, shapes, keys, look, _by_key(shapes, rooms), effort, jobs)
+    rough = keys if look.divisions == 0 else ()
+    return _own(problem, shapes, made, _by_key(shapes, rooms), None, rough)
+
+
+def _by_key(shapes: Shapes, rooms: Sequence[int]) -> dict[Key, int]:
+    """What every task of a key has at least."""
+    found: dict[Key, int] = {}
+    for keys, room in zip(shapes.of.values(), rooms, strict=True):
+        for key in keys:
+            found[key] = min(room, found.get(key, room))
+    return found
+
+
+def _short_of_host(shapes: Shapes, made: "Mapping[Key, Looked]") -> bool:
+    """Whether some task has no plan, and would have one with more memory on the host."""
+    failed = {key: one for key, (one, _) in made.items() if isinstance(one, Infeasible)}
+    return any(
+        all(key in failed for key in keys) and any(failed[k].resource == "host" for k in keys)
+        for keys in shapes.of.values()
+    )
+
+
+def _needs(problem: Problem, shapes: Shapes, effort: Effort, jobs: int) -> list[Need]:
+    """The least that every task needs on the host: what it would be told without any."""
+    keys = tuple(shapes.first)
+    made = _found(problem, shapes, keys, _Look(1, 0), dict.fromkeys(keys, 0), effort, jobs)
+    least = {
+        key: one.smallest
+        for key, (one, _) in made.items()
+        if isinstance(one, Infeasible) and one.resource == "host"
+    }
+    return [
+        replace(need, least=min((least[key] for key in keys if key in least), default=need.kept))
+        for keys in shapes.of.values()
+        for need in [Need.of(shapes.first[keys[0]])]
+    ]
 
 
 def closer(own: Own, keys: Sequence[Key], effort: Effort, jobs: int) -> Own:
-    """The same with these shapes searched in full; nothing gets worse, and what fits the host still
-    does."""
+    """The same with these shapes searched in full; nothing gets worse."""
+    look = _full(own.shapes)
     try:
-        made = _found(own.problem, own.shapes, keys, _full(own.shapes), effort, jobs)
+        made = _found(own.problem, own.shapes, keys, look, own.rooms, effort, jobs)
     except NoPlanFound:  # there was too little time, and there is a plan
         made = {}
     better: dict[Key, Looked] = {key: (own.of[key], own.bounds.get(key)) for key in own.of}
-    sizes = {key: _stored_bytes(answer) for key, answer in own.of.items()}
     for key, (answer, bound) in made.items():
         old, steps = own.of[key], own.shapes.first[key].steps
         if isinstance(answer, Infeasible) or _us(answer, steps) >= _us(old, steps):
             answer = old
-        elif _housed(own, now := {**sizes, key: _stored_bytes(answer)}):
-            sizes = now
-        else:
-            answer = old
         better[key] = answer, bound
     rough = tuple(key for key in own.rough if key not in keys)
-    return _own(own.problem, own.shapes, better, own, rough)
-
-
-def _stored_bytes(answer: Answer) -> int:
-    """What a task takes in the host store."""
-    return extent(pack(answer.choice.host_buffers(), "host"))
-
-
-def _housed(own: Own, sizes: Mapping[Key, int]) -> bool:
-    """Whether the host has room for tasks of such sizes, or for each where they can wait on a disk.
-    As `disk.fits` does, it looks at the first kind of devices where a task fits."""
-    problem = own.problem
-    each = [next(sizes[k] for k in keys if k in sizes) for keys in own.shapes.of.values()]
-    return (sum if problem.disk is None else max)(each) <= problem.host_bytes
+    return _own(own.problem, own.shapes, better, own.rooms, own, rough)
 
 
 def _us(answer: Answer, steps: int) -> int:
@@ -226,7 +259,7 @@ def as_hydra(problem: Problem) -> Own:
             made[key] = _baseline(problem, key[0], task), None
         except Infeasible as error:
             made[key] = error, None
-    return _own(problem, shapes, made)
+    return _own(problem, shapes, made, dict.fromkeys(made, problem.host_bytes))
 
 
 @dataclass(frozen=True)
@@ -249,11 +282,12 @@ def _found(
     shapes: Shapes,
     keys: Sequence[Key],
     look: _Look,
+    rooms: Mapping[Key, int],
     effort: Effort,
     jobs: int,
 ) -> dict[Key, Looked]:
     bare = replace(problem, kinds=tuple(replace(kind, tasks=()) for kind in problem.kinds))
-    items = [(key[0], shapes.first[key]) for key in keys]
+    items = [(key[0], shapes.first[key], rooms[key]) for key in keys]
     tried = partial(_tried, bare, look)
     return dict(zip(keys, workers.each(tried, items, effort, jobs), strict=True))
 
@@ -262,6 +296,7 @@ def _own(
     problem: Problem,
     shapes: Shapes,
     made: Mapping[Key, Looked],
+    rooms: Mapping[Key, int],
     before: Own | None = None,
     rough: tuple[Key, ...] = (),
 ) -> Own:
@@ -273,7 +308,7 @@ def _own(
         looked = [made[key][0] for key in keys if key in made]
         failures = [error for error in looked if isinstance(error, Infeasible)]
         if len(failures) == len(keys):
-            short.append(min(failures, key=lambda failure: failure.smallest))
+            short.append(nearest(failures))
     if short:
         raise max(short, key=lambda failure: failure.smallest)
     of = {key: answer for key, (answer, _) in made.items() if isinstance(answer, Answer)}
@@ -287,7 +322,8 @@ def _own(
             program = _elsewhere(problem, of[one], to[0], shapes.first[to]) if one in of else None
         if program:
             others[one, to] = program
-    return Own(problem, shapes, of, bounds, others, tuple(key for key in rough if key in of))
+    left = tuple(key for key in rough if key in of)
+    return Own(problem, shapes, of, bounds, others, rooms, left)
 
 
 def _elsewhere(problem: Problem, answer: Answer, place: int, task: Task) -> Program | None:
@@ -309,51 +345,73 @@ def _elsewhere(problem: Problem, answer: Answer, place: int, task: Task) -> Prog
     return made.program() if made.slab.bytes <= room else None
 
 
-def _tried(problem: Problem, look: _Look, item: tuple[int, Task], effort: Effort) -> Looked:
+def _tried(problem: Problem, look: _Look, item: tuple[int, Task, int], effort: Effort) -> Looked:
     """The best on a kind and the bounds there, or why there is none.
 
     Where time is short, some of it is left for bounds and for what follows.
     """
-    place, task = item
+    place, task, room = item
     kind = problem.kinds[place]
     own = Effort(effort.deadline - effort.left * _LATER, effort.seed)
     try:
-        answer = _best(problem, place, look.ops, task, own)
+        answer = _best(problem, place, look.ops, task, room, own)
     except Infeasible as error:
         return error, None
     links = Links.of(kind.unshared)
-    return answer, task_bound(task, links, kind.device_bytes, effort, look.divisions)
+    host = problem.host_bytes
+    return answer, task_bound(
+        task, links, kind.device_bytes, effort, look.divisions, host_bytes=host
+    )
 
 
-def _best(problem: Problem, place: int, ops: int, task: Task, effort: Effort) -> Answer:
+def _best(problem: Problem, place: int, ops: int, task: Task, room: int, effort: Effort) -> Answer:
     """The shorter of what the search finds and of the baseline, which sweeps once per microbatch
     and so needs less memory for boundaries; Infeasible when neither fits."""
     failures: list[Infeasible] = []
     answers: list[Answer] = []
     kind = problem.kinds[place]
     links = Links.of(kind.device)
-    search = Search(task, links, kind.device_bytes, ops, taken_bytes=kind.taken_bytes)
+    search = Search(
+        task, links, kind.device_bytes, ops, taken_bytes=kind.taken_bytes, host_bytes=room
+    )
     try:
-        best = _in_host(search, problem.host_bytes, effort)
+        best = _in_host(search, effort)
         answers.append(Answer(best.choice, best.program, best.candidates, best.complete, place))
     except Infeasible as error:
         failures.append(error)
     try:
-        answers.append(_baseline(problem, place, task))
+        baseline = _baseline(problem, place, task)
+        needs = least_bytes(baseline.choice)
+        if needs > room:
+            raise short_host(task, needs, room)
+        answers.append(baseline)
     except Infeasible as error:
         failures.append(error)
     if not answers:
-        raise min(failures, key=lambda failure: failure.smallest)
+        raise nearest(failures)
     return min(answers, key=lambda answer: duration_us(answer.program, task.steps))
 
 
-def _in_host(search: Search, host_bytes: int, effort: Effort) -> Found:
-    """The best candidate; where the host has no room for it, one without parameters there."""
-    best = best_of(search, effort)
-    store = extent(pack(best.choice.host_buffers(), "host"))
-    if store <= host_bytes or not castable(search.task, search.links):
+def _in_host(search: Search, effort: Effort) -> Found:
+    """The best candidate; where memory on the host may run short, also of those without parameters
+    there, which the host makes from masters. Infeasible when neither fits."""
+    try:
+        best = best_of(search, effort)
+    except Infeasible as error:
+        if error.resource != "host" or not castable(search.task, search.links):
+            raise
+        return best_of(replace(search, cast=True), effort)
+    costs, cuts = best.choice.costs, list(pairwise(best.choice.cuts))
+    roomy = scratch_bytes(costs, cuts, search.host_bytes) is None
+    if roomy or not castable(search.task, search.links):
         return best
-    return best_of(replace(search, cast=True), effort)
+    try:
+        other = best_of(replace(search, cast=True), effort)
+    except (Infeasible, NoPlanFound):
+        return best
+    tried = best.candidates + other.candidates
+    best = min(best, other, key=lambda one: duration_us(one.program, search.task.steps))
+    return replace(best, candidates=tried)
 
 
 def _baseline(problem: Problem, place: int, task: Task) -> Answer:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from planner.errors import Infeasible, NoPlanFound
+from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.problem import Effort
 from planner.search import Found, Search
 from planner.ties import separable
@@ -27,7 +27,7 @@ def best_of(search: Search, effort: Effort) -> Found:
     if not found:
         late = [error for error in errors if isinstance(error, NoPlanFound)]
         short = [error for error in errors if isinstance(error, Infeasible)]
-        raise late[0] if late else min(short, key=lambda error: error.smallest)
+        raise late[0] if late else nearest(short)
     best = min(found, key=lambda one: duration_us(one.program, search.task.steps))
     complete = all(one.complete for one in found)
     return replace(best, candidates=sum(one.candidates for one in found), complete=complete)

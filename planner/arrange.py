@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.answers import Answer, Key, Own, closer
-from planner.choice import Choice, extent, pack
+from planner.choice import Choice
 from planner.columns import columns, settled, taken
 from planner.configuration import configuration
 from planner.gangs import Gang
 from planner.pairs import Together
 from planner.problem import Effort, Policy, Problem
 from planner.schedule import Programs, timetable, work_of, works_of
+from planner.store import store
 from planner.strategies import STRATEGIES, Known, Offer, alone
 from planner.worth import counting, demand_of, own_gangs
 from plans.schema import Program, Segment
@@ -152,9 +153,7 @@ def _paired(own: Own, made: Arranged, floor: int, effort: Effort, jobs: int) -> 
 
 def _roomy(problem: Problem, answers: Sequence[Answer]) -> bool:
     """Whether the host has room for all tasks: in a pair one may keep more there than by itself."""
-    return extent(pack((b for a in answers for b in a.choice.host_buffers()), "host")) <= (
-        problem.host_bytes
-    )
+    return sum(store(a.choice).bytes for a in answers) <= problem.host_bytes
 
 
 def _whole(parts: Sequence[tuple[Offer, int]], steps: Mapping[str, int]) -> list[tuple[Offer, int]]:

@@ -26,7 +26,8 @@ from planner.graph import cut_points, layer_graph
 from planner.narrow import narrowed
 from planner.problem import Effort, Problem
 from planner.solver import duals, minimise, solve, total
-from planner.terms import Terms
+from planner.store import PLENTY
+from planner.terms import Terms, scratch_bytes
 from planner.ties import untied
 from plans.schema import Bound
 from profiles.schema import Layer, Task
@@ -68,7 +69,7 @@ def task_bounds(
     of = []
     for place, kind in enumerate(problem.kinds):
         mine = {shape_of(task): task for task in kind.tasks if able(task.name, place)}
-        bound = partial(_task_bound, Links.of(kind.unshared), kind.device_bytes)
+        bound = partial(_task_bound, Links.of(kind.unshared), kind.device_bytes, problem.host_bytes)
         found = workers.each(bound, [*mine.values()], effort, jobs)
         by = dict(zip(mine, found, strict=True))
         of.append([by[shape_of(t)] if able(t.name, place) else None for t in kind.tasks])
@@ -166,22 +167,30 @@ def _prices(times: Sequence[Times], counts: Sequence[int]) -> Iterator[list[int]
             yield prices
 
 
-def _task_bound(links: Links, device_bytes: int, task: Task, effort: Effort) -> TaskBound:
-    return task_bound(task, links, device_bytes, effort)
+def _task_bound(
+    links: Links, device_bytes: int, host_bytes: int, task: Task, effort: Effort
+) -> TaskBound:
+    return task_bound(task, links, device_bytes, effort, host_bytes=host_bytes)
 
 
 def task_bound(
-    task: Task, links: Links, device_bytes: int, effort: Effort, divisions: int = _DIVISIONS
+    task: Task,
+    links: Links,
+    device_bytes: int,
+    effort: Effort,
+    divisions: int = _DIVISIONS,
+    *,
+    host_bytes: int = PLENTY,
 ) -> TaskBound:
     """Bounds on one step of one task, whether tied layers share a shard or not; with more divisions
-    of the plans that of phases says more."""
+    of the plans that of phases says more. host_bytes: what the host offers."""
     task = untied(task)
     cast = castable(task, links)  # which takes nothing from what a plan may do
     sizes = [TaskCosts(task, cost.microbatch, cast=cast) for cost in task.batches]
     compute = min(costs.least_us for costs in sizes)
     link = _load_us(sizes[0], links, device_bytes, 0, effort)
     load = _load_us(sizes[0], links, device_bytes, compute, effort)
-    phase = phase_us(sizes, links, device_bytes, effort, divisions)
+    phase = phase_us(sizes, links, device_bytes, effort, divisions, host_bytes=host_bytes)
     return TaskBound(compute, link, max(compute, load), phase or 0)
 
 
@@ -191,19 +200,23 @@ def phase_us(
     device_bytes: int,
     effort: Effort,
     divisions: int = _DIVISIONS,
+    *,
+    host_bytes: int = PLENTY,
 ) -> int | None:
     """The optimum of the load program over phases, at the best of these microbatch sizes; None
     when no plan can have any of them. With more divisions of the plans it says more."""
     task = sizes[0].task
     points = cut_points(layer_graph(untied(task) if sizes[0].apart else task))
+    items = list(pairwise(points))
     roots = [
         Terms(
             costs,
-            list(pairwise(points)),
+            items,
             links.best_h2d,
             links.best_d2h,
             device_bytes - costs.fixed_bytes,
             links,
+            host_bytes=scratch_bytes(costs, items, host_bytes),
         )
         for costs in sizes
     ]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -11,15 +12,28 @@ from planner.answers import Own, as_hydra, searched
 from planner.arrange import arranged, attentive
 from planner.boundaries import cut, few_segments
 from planner.bounds import named_bounds, task_bounds
-from planner.choice import Choice, extent, pack
+from planner.choice import Choice
 from planner.costs import ShardCost
+from planner.errors import Infeasible
 from planner.modes import Mode
 from planner.pairs import Together
 from planner.problem import Effort, Policy, Problem, Want
 from planner.schedule import configured, in_time
 from planner.several import one_generator
+from planner.store import Store, store
 from plans import metrics, prove
-from plans.schema import Bound, Device, Host, Plan, Prediction, Segment, Shard, Solver, Task
+from plans.schema import (
+    Bound,
+    Buffer,
+    Device,
+    Host,
+    Plan,
+    Prediction,
+    Segment,
+    Shard,
+    Solver,
+    Task,
+)
 
 
 def build(
@@ -37,11 +51,33 @@ def build(
     """
     one_generator(problem)
     few_segments(problem)
-    effort = Effort(time.monotonic() + seconds, seed)
+    asked = _Asked(problem, profile_sha256, policy, Effort(time.monotonic() + seconds, seed), jobs)
+    try:
+        return _built(asked, None)
+    except Infeasible as error:
+        # Tasks that change devices may meet others than those whose bytes they could share.
+        if error.resource != "host" or len(problem.tasks) <= problem.devices or policy == "hydra":
+            raise
+        return _built(asked, len(problem.tasks))
+
+
+class _Asked(NamedTuple):
+    """What `build` was asked."""
+
+    problem: Problem
+    profile_sha256: str
+    policy: Policy
+    effort: Effort
+    jobs: int
+
+
+def _built(asked: _Asked, parts: int | None) -> Plan:
+    """The plan, where tasks divide the host memory that is left into so many parts."""
+    problem, profile_sha256, policy, effort, jobs = asked
     if policy == "hydra":
         own = as_hydra(problem)
     else:
-        own = searched(problem, effort, jobs, quick=problem.plain)
+        own = searched(problem, effort, jobs, quick=problem.plain, parts=parts)
     roomy = disk.fits(problem, _stores(own))  # refuses before the bounds take their time
     own = attentive(own, effort, jobs)
     pairs = problem.plain and roomy and not problem.evaluated
@@ -54,7 +90,7 @@ def build(
     each = own.task_bounds() if own.bounds else task_bounds(problem, effort, jobs, own.able)
     bounds = named_bounds(problem, each, phased=phased, alone=not made.pairs)
     plan = assemble(
-        problem, made.answers, made.pairs, segments, bounds, profile_sha256, policy, seed
+        problem, made.answers, made.pairs, segments, bounds, profile_sha256, policy, effort.seed
     )
     plan = structs.replace(plan, prediction=configured(problem, plan, made.programs, effort))
     in_time(problem, plan)
@@ -62,16 +98,20 @@ def build(
     return plan
 
 
-def _stores(own: Own) -> disk.Stores:
+def _stores(own: Own) -> dict[str, Store]:
     """What every task has in the host store."""
     answers = [own.answers(task)[0] for task in own.problem.tasks]
-    return {a.choice.costs.task.name: list(a.choice.host_buffers()) for a in answers}
+    return {a.choice.costs.task.name: store(a.choice) for a in answers}
 
 
 def _host(problem: Problem, planned: Sequence[Answer]) -> Host:
     """The host store of all tasks, each in bytes of its own, whether or not the host has them."""
-    buffers = pack((b for p in planned for b in p.choice.host_buffers()), "host")
-    return Host(budget_bytes=problem.host_bytes, bytes=extent(buffers), buffers=buffers)
+    buffers: list[Buffer] = []
+    base = 0
+    for one in (store(answer.choice) for answer in planned):
+        buffers += [structs.replace(b, offset=base + b.offset) for b in one.buffers]
+        base += one.bytes
+    return Host(budget_bytes=problem.host_bytes, bytes=base, buffers=tuple(buffers))
 
 
 def assemble(

@@ -56,6 +56,8 @@ class Choice:
 
     block: the first shard of those that take microbatches one by one.
     depth: buffers through which a shard's packed microbatches leave, and come back.
+    host_bytes: of the host for what waits there (`store`); None where everything has bytes of its
+    own.
     urgent: what leaves does so in the order in which it is needed again, not in which it is made.
     lumped: all microbatches of a shard as few ops, which have about the same times and are found
     sooner.
@@ -68,6 +70,7 @@ class Choice:
     depth: int = 2
     urgent: bool = False
     lumped: bool = False
+    host_bytes: int | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -315,20 +318,3 @@ class Choice:
                 forward = shard.forward_transient_bytes if k < self.last else 0
                 most = max(most, live + forward, live + shard.backward_transient_bytes)
         return most + self.costs.total("buffer") + SCALARS_BYTES
-
-    def host_buffers(self) -> Iterator[tuple[str, int]]:
-        """Names and sizes of the task's host store buffers."""
-        name, count, noted = self.costs.task.name, self.costs.microbatches, 0
-        for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
-            if mode.update == "host" and shard.grad_bytes:
-                noted = self.costs.task.norm_bytes
-            yield f"{name}.s{k}.param", 0 if shard.cast else shard.param_bytes
-            yield f"{name}.s{k}.state", shard.state_bytes
-            if mode.update == "host":
-                yield f"{name}.s{k}.grad", shard.grad_bytes
-            for m in range(count):
-                if mode.spilled:
-                    yield f"{name}.x{k}.{m}", shard.in_bytes
-                if mode.activations == "offload":
-                    yield f"{name}.a{k}.{m}", shard.offload_bytes or 0
-        yield f"{name}.norm", noted

@@ -192,7 +192,7 @@ def _add_estimate(names: Any) -> None:
     msg = "sizes to offer, like 1,2,4 (default: powers of two that divide the batch, and it)"
     parser.add_argument("--microbatch", type=_wholes, metavar="SIZES", help=msg)
     parser.add_argument("--optimizer", choices=MOMENTS, default="adamw", help="default adamw")
-    parser.add_argument("--dtype", choices=NUMBER, default="bf16", help="default bf16")
+    parser.add_argument("--dtype", choices=NUMBER, help="default: the best the GPU has")
     parser.add_argument("--steps", type=console.whole(1, 10**9), default=1000, help="default 1000")
     msg = "memory of the GPU for plans (default: all but 1 GiB)"
     parser.add_argument("--device-memory", type=console.size, metavar="SIZE", help=msg)

@@ -24,7 +24,7 @@ from planner.overrides import only_microbatches, override
 from planner.problem import Problem, Want
 from planner.residuals import residuals
 from planner.several import across
-from planner.show import describe, mean_completion_us
+from planner.show import describe, host_bytes, mean_completion_us
 from planner.sweep import Link, Setting, longest, sweep
 from plans import Plan, runlog, trace
 from profiles.codec import check_target, read_bytes, sha256, write_atomic
@@ -214,6 +214,7 @@ def summary(plan: Plan) -> dict[str, Any]:
         "exposed_copy_us": sum(device.exposed_copy_us for device in prediction.devices),
         "peak_bytes": [device.peak_bytes for device in prediction.devices],
         "host_bytes": plan.host.bytes,
+        "host": host_bytes(plan),
         "policy": plan.solver.policy,
         "status": plan.solver.status,
         "estimated": plan.estimated,

@@ -69,6 +69,16 @@ class ShardCost:
         """Bytes of "param", "grad" or "state"."""
         return {"param": self.param_bytes, "grad": self.grad_bytes, "state": self.state_bytes}[role]
 
+    @property
+    def kept(self) -> dict[str, int]:
+        """What the host keeps of the shard between segments: roles and bytes."""
+        return {"param": 0 if self.cast else self.param_bytes, "state": self.state_bytes}
+
+    @property
+    def kept_bytes(self) -> int:
+        """The same in all, in buffers of the host store."""
+        return sum(map(align, self.kept.values()))
+
 
 @dataclass(frozen=True, slots=True)
 class Caps:

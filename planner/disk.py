@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from planner.choice import extent, pack
+from planner.choice import extent
 from planner.costs import copy_us
 from planner.errors import Infeasible
 from planner.lodging import Lodging, Search, Value
 from planner.problem import Problem, Want
+from planner.scratch import sharing, stores_of
+from planner.shares import short_with_disk, without_disk
 from planner.shelves import Span, tight, together
 from planner.shelves import extent as end_of
+from planner.store import Store
 from planner.turnover import Tenant, Turn
 from plans.disk import kept_bytes
 from plans.metrics import duration_us
@@ -25,35 +28,44 @@ from plans.schema import Bound, Buffer, Disk, Move, Plan, Program, Segment
 from profiles import schema as profile
 from profiles.units import show_bytes
 
-Stores = Mapping[str, Sequence[tuple[str, int]]]
-"""Of every task the names and sizes of its host buffers."""
+Stores = Mapping[str, Store]
+"""What every task has on the host."""
 
 
 def fits(problem: Problem, stores: Stores) -> bool:
-    """Whether the host store has room for all tasks at once; Infeasible when it is too small
-    whatever the timetable."""
-    sizes = _sizes(stores)
-    if sum(sizes) <= problem.host_bytes:
+    """Whether the host store has room for all tasks at once, if what waits there of those that do
+    not train at the same time shares bytes; Infeasible when it is too small whatever the timetable.
+    """
+    kept = sum(one.kept_bytes for one in stores.values())
+    aside = sorted((one.scratch_bytes for one in stores.values()), reverse=True)
+    need = kept + sum(aside[: problem.devices])
+    if need <= problem.host_bytes:
         return True
-    if problem.disk is None or len(sizes) == 1:
-        raise _without(problem, sizes)
-    if max(sizes) > problem.host_bytes:
-        raise _short(problem, max(sizes))
+    largest = max(one.bytes for one in stores.values())
+    if problem.disk is None or len(stores) == 1:
+        raise without_disk(problem, need, largest, len(stores))
+    if largest > problem.host_bytes:
+        raise short_with_disk(problem, largest)
     return False
 
 
 def housed(problem: Problem, plan: Plan, *, gather: bool = False) -> Plan:
     """The plan with a store that the host has room for; Infeasible when host or disk are too small.
 
-    Without need for a disk it is as it was, else segments may have other times and another order.
-    gather: all segments of a task may be brought to one device, which costs fewer moves than a task
-    that changes devices. The prediction is left as it was.
+    Without need for a disk segments are as they were, else they may have other times and another
+    order. gather: all segments of a task may be brought to one device, which costs fewer moves than
+    a task that changes devices. The prediction is left as it was.
     """
     if plan.host.bytes <= problem.host_bytes:
         return plan
-    stores = _stores(plan)
-    if problem.disk is None:
-        raise _without(problem, _sizes(stores))
+    stores = stores_of(plan)
+    kept = sum(one.kept_bytes for one in stores.values())
+    shared = sharing(plan, stores)
+    if shared.host.bytes <= problem.host_bytes:
+        return shared
+    if problem.disk is None or kept <= problem.host_bytes:
+        largest = max(one.bytes for one in stores.values())
+        raise without_disk(problem, shared.host.bytes, largest, len(stores))
     timetables: list[Sequence[Segment]] = [plan.segments]
     programs = {program.name: program for program in plan.programs}
     if gather and (gathered := _gathered(problem, plan.segments, programs)) != [*plan.segments]:
@@ -78,23 +90,12 @@ def bound(problem: Problem, plan: Plan) -> Bound | None:
     return Bound("disk", sum(missing * 1_000_000 // rate.bytes_per_s for rate in rates))
 
 
-def _stores(plan: Plan) -> dict[str, list[tuple[str, int]]]:
-    found: dict[str, list[tuple[str, int]]] = {task.name: [] for task in plan.tasks}
-    for buffer in plan.host.buffers:
-        found[buffer.name.partition(".")[0]].append((buffer.name, buffer.bytes))
-    return found
-
-
-def _sizes(stores: Stores) -> list[int]:
-    return [extent(pack(buffers, "host")) for buffers in stores.values()]
-
-
 def _tenants(plan: Plan, stores: Stores, disk: profile.Disk) -> list[Tenant]:
     tenants = []
-    for task, size in zip(plan.tasks, _sizes(stores), strict=True):
+    for task in plan.tasks:
         kept = kept_bytes(task)
         times = copy_us(disk.write, kept), copy_us(disk.read, kept)
-        tenants.append(Tenant(task.name, size, kept, *times))
+        tenants.append(Tenant(task.name, stores[task.name].bytes, kept, *times))
     return tenants
 
 
@@ -142,7 +143,7 @@ def _lodged(
     found = Search(tenants, problem.host_bytes, room, worth, worth(ends)).best(turns, spans)
     if found is None:
         apart = together(turns, len(tenants))
-        raise _short(problem, end_of(tight(tenants, apart), tenants))
+        raise short_with_disk(problem, end_of(tight(tenants, apart), tenants))
     if found.score.excess_bytes:
         raise Infeasible(
             f"the host store has no room for all {len(tenants)} tasks, and the files of those that "
@@ -190,8 +191,7 @@ def _told(
     """What was found, as the plan says it: segments in order of their start."""
     buffers: list[Buffer] = []
     for place, own in zip(found.places, stores.values(), strict=True):
-        packed = pack(own, "host")
-        buffers += [structs.replace(b, offset=place + b.offset) for b in packed]
+        buffers += [structs.replace(b, offset=place + b.offset) for b in own.buffers]
     numbers: dict[int, int] = {}
     out: list[Segment] = []
     for at in found.timed.order:
@@ -210,32 +210,4 @@ def _told(
         host=structs.replace(plan.host, bytes=extent(buffers), buffers=tuple(buffers)),
         disk=Disk(disk.usable_bytes, found.file_bytes, tuple(moves)),
         segments=tuple(out),
-    )
-
-
-def _without(problem: Problem, sizes: Sequence[int]) -> Infeasible:
-    """Too little host memory, and no disk."""
-    need, largest = sum(sizes), max(sizes)
-    disk = ""
-    if largest < need:
-        disk = (
-            f", or {largest} with a disk where idle tasks wait: profile with --disk DIR, and build "
-            "without --disk-space 0"
-        )
-    return Infeasible(
-        f"the host store of {len(sizes)} task(s) needs {show_bytes(need)} ({need} bytes) but "
-        f"the host offers {show_bytes(problem.host_bytes)} ({problem.host_bytes} bytes); "
-        f"smallest --host-memory that would do: {need}{disk}",
-        need,
-    )
-
-
-def _short(problem: Problem, need: int) -> Infeasible:
-    """Too little host memory for tasks that train at the same time, or for one."""
-    return Infeasible(
-        f"idle tasks can wait on the disk, but the host store needs {show_bytes(need)} ({need} "
-        "bytes) for the largest that train together and the host offers "
-        f"{show_bytes(problem.host_bytes)} ({problem.host_bytes} bytes); smallest --host-memory "
-        f"that would do: {need}",
-        need,
     )

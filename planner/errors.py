@@ -1,23 +1,36 @@
 """Why there is no plan: proven impossible, or not found within the limit."""
 
+from collections.abc import Iterable
+from typing import Literal
+
 from profiles.errors import GantryError
+
+Resource = Literal["device", "host", "other"]
 
 
 class Infeasible(GantryError):
-    """No plan of any kind that the planner knows fits; the message names the short budget and
-    `smallest` the smallest that would do (0 when no budget would)."""
+    """No plan of any kind that the planner knows fits; the message names the short budget,
+    `resource` whose memory that is, and `smallest` the smallest that would do (0 when none would).
+    """
 
     exit_code = 3
 
-    def __init__(self, message: str, smallest: int = 0) -> None:
+    def __init__(self, message: str, smallest: int = 0, resource: Resource = "device") -> None:
         super().__init__(f"infeasible: {message}")
-        self.message, self.smallest = message, smallest
+        self.message, self.smallest, self.resource = message, smallest, resource
 
-    def __reduce__(self) -> tuple[type["Infeasible"], tuple[str, int]]:
-        return type(self), (self.message, self.smallest)  # as it is raised in another process
+    def __reduce__(self) -> tuple[type["Infeasible"], tuple[str, int, Resource]]:
+        # As it is raised in another process.
+        return type(self), (self.message, self.smallest, self.resource)
 
 
 class NoPlanFound(GantryError):
     """The time limit ended before the first plan."""
 
     exit_code = 4
+
+
+def nearest(errors: Iterable[Infeasible]) -> Infeasible:
+    """Of the reasons why there is no plan one way or the other, the one to tell: the least more
+    memory on the host if that would do, else on the device."""
+    return min(errors, key=lambda error: (error.resource != "host", error.smallest))

@@ -44,7 +44,8 @@ class EstimateError(GantryError):
 @dataclass(frozen=True, slots=True)
 class Spec:
     """What is to be estimated. None: the model's own sequence length, powers of two (and the
-    batch itself) as microbatches, the GPU's memory and its typical host's."""
+    batch itself) as microbatches, the best numbers that the GPU has, its memory and its typical
+    host's."""
 
     model: str
     gpu: str
@@ -52,7 +53,7 @@ class Spec:
     sequence: int | None = None
     microbatches: tuple[int, ...] | None = None
     optimizer: str = "adamw"
-    dtype: Dtype = "bf16"
+    dtype: Dtype | None = None
     steps: int = 1000
     device_bytes: int | None = None
     host_bytes: int | None = None
@@ -65,7 +66,8 @@ def estimate(spec: Spec, models: Mapping[str, Model] = MODELS) -> Profile:
     """
     full = _complete(spec, models)
     model, gpu = models[full.model], GPUS[full.gpu]
-    sizes = [_size(full, model, m) for m in full.microbatches or ()]
+    tokens, number = full.sequence or model.sequence, NUMBER[full.dtype or gpu.best]
+    sizes = [Size(model, m, tokens, number) for m in full.microbatches or ()]
     arguments = {name: str(value) for name, value in asdict(full).items()}
     canonical = json.dumps(arguments, sort_keys=True)
     task = schema.Task(
@@ -101,7 +103,8 @@ def describe(profile: Profile) -> str:
     backward = runs * sum(cost.backward.median_us for cost in costs)
     count = parameters(MODELS[profile.provenance["model"]])
     return (
-        f"{task.workload.ref} on {device.name}, estimated: {count / 1e9:.2f} billion parameters\n"
+        f"{task.workload.ref} on {device.name}, estimated: {count / 1e9:.2f} billion parameters "
+        f"in {profile.provenance['dtype']}\n"
         f"{taken}; {device.name} offers {show_bytes(device.usable_bytes)}\n"
         f"a batch of {task.batch}: forward {show_us(forward)}, backward {show_us(backward)}, "
         "without recomputation and copies"
@@ -118,9 +121,12 @@ def _complete(spec: Spec, models: Mapping[str, Model]) -> Spec:
         if name not in known:
             raise EstimateError(f"{kind} {name!r} is not known; there are {', '.join(known)}")
     model, gpu = models[spec.model], GPUS[spec.gpu]
-    if spec.dtype not in gpu.peak:
+    dtype = spec.dtype or gpu.best
+    if dtype not in gpu.peak:
         has = " and ".join(gpu.peak)
-        raise EstimateError(f"{gpu.name} has no {spec.dtype}; it has {has}: give --dtype")
+        raise EstimateError(
+            f"{gpu.name} has no {dtype}; it has {has}: give one of them as --dtype, or none"
+        )
     sequence = _sequence(model, spec.sequence)
     powers = (1 << k for k in range(spec.batch.bit_length()))
     sizes = spec.microbatches or (*(m for m in powers if spec.batch % m == 0), spec.batch)
@@ -134,6 +140,7 @@ def _complete(spec: Spec, models: Mapping[str, Model]) -> Spec:
         )
     return replace(
         spec,
+        dtype=dtype,
         sequence=sequence,
         microbatches=tuple(sorted(set(sizes))),
         device_bytes=spec.device_bytes or gpu.usable_bytes,
@@ -155,10 +162,6 @@ def _sequence(model: Model, asked: int | None) -> int:
             f"{model.name} has {model.positions} positions, not {asked}; lower --seq"
         )
     return asked
-
-
-def _size(full: Spec, model: Model, microbatch: int) -> Size:
-    return Size(model, microbatch, full.sequence or model.sequence, NUMBER[full.dtype])
 
 
 def _machine(full: Spec, gpu: Gpu) -> schema.Machine:
@@ -188,7 +191,8 @@ def _cast(gpu: Gpu) -> Link:
 
 
 def _layer(shape: LayerShape, sizes: Iterable[Size], full: Spec, gpu: Gpu) -> schema.Layer:
-    number, moments = NUMBER[full.dtype], MOMENTS[full.optimizer]
+    dtype = full.dtype or gpu.best
+    number, moments = NUMBER[dtype], MOMENTS[full.optimizer]
     states = moments + (number < FLOAT)  # a master copy of what is not fp32
     tensors = [math.prod(tensor) for tensor in shape.tensors]
     params = sum(align(number * count) for count in tensors)
@@ -206,7 +210,7 @@ def _layer(shape: LayerShape, sizes: Iterable[Size], full: Spec, gpu: Gpu) -> sc
         update_peak_bytes=0,  # one fused pass, in place
         update_device=_time(on_device),
         update_host=_time(on_host),
-        costs=tuple(_cost(shape, size, full.dtype, gpu) for size in sizes),
+        costs=tuple(_cost(shape, size, dtype, gpu) for size in sizes),
     )
 
 

@@ -60,6 +60,9 @@ def flows(
     per_update = max(
         (x.param_bytes / MB / (x.update_host_us / MS) for x in trained if slow), default=0
     )
+    per_done = max(
+        (x.grad_bytes / MB / (x.update_host_us / MS) for x in trained if slow), default=0
+    )
     per_out = max((x.param_bytes / x.grad_bytes for x in trained), default=0)
     out, done, into = 0, 0, 0  # gradients out, updates done, parameters in so far
     for w in later:
@@ -77,6 +80,8 @@ def flows(
                 phases.most([(1, into), (-per_update, done), *free], 0)
             phases.most([(1, into), (-per_out, out), *free], 0)
             phases.slab[w] += [(1, into), (1, grads), (-1, out)]
+            if slow:
+                phases.host[w] += [(1, out), (-per_done, done)]
     stock: Any = kept
     for w in mid:
         h2d[w].append((phases.terms.load_weight, again[w]))
@@ -146,6 +151,8 @@ def aside(phases: "Phases", g: int, h2d: Sequence[Row], d2h: Sequence[Row]) -> N
             into = phases.var(f"q{g}_{w}")
             h2d[w].append((1, into))
             back = phases.name([(1, back), (1, into)], f"qc{g}_{w}")
+        if w != down:
+            phases.host[w] += [(1, gone), (-1, back)]
         if not phases.terms.plan:
             phases.most([(1, back), (-1, gone)], 0)
             if w != down:

@@ -95,6 +95,9 @@ _PCIE3, _PCIE4, _PCIE5 = _pcie(12.3), _pcie(25), _pcie(55)
 _C2C = HostLink(338 * GB, 295 * GB, 190 * GB, 190 * GB)
 
 
+_BEST: tuple[Dtype, ...] = ("bf16", "fp16", "tf32", "fp32")
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU and the part of a server that comes with it.
@@ -118,6 +121,11 @@ class Gpu:
     def matmul_flops(self, dtype: Dtype) -> float:
         """FLOP/s of the matrix products of linear layers."""
         return self.peak[dtype] * MATMUL[self.generation][dtype]
+
+    @property
+    def best(self) -> Dtype:
+        """The fastest numbers, bf16 before fp16 since its range needs no loss scale."""
+        return next(dtype for dtype in _BEST if dtype in self.peak)
 
     @property
     def usable_bytes(self) -> int:

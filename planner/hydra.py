@@ -76,13 +76,11 @@ class HydraChoice:
     def device_bytes(self) -> int:
         return self.slab_bytes + self.reserve_bytes
 
-    def host_buffers(self) -> Iterator[tuple[str, int]]:
-        for index, shard in enumerate(self.shards):
-            sizes = {"param": shard.param_bytes, "state": shard.state_bytes}
-            if self.costs.microbatches > 1 or self.costs.noted:
-                sizes["grad"] = shard.grad_bytes
-            for what, size in sizes.items():
-                yield f"{self.costs.task.name}.s{index}.{what}", size
+    def waiting(self) -> Iterator[tuple[str, int]]:
+        """Gradients that the host holds between sweeps, by the names of their buffers."""
+        if self.costs.microbatches > 1 or self.costs.noted:
+            for index, shard in enumerate(self.shards):
+                yield f"{self.costs.task.name}.s{index}.grad", shard.grad_bytes
 
 
 def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraChoice:

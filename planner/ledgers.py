@@ -108,7 +108,7 @@ def waiting(phases: "Phases", g: int) -> None:
 
 
 def limits(phases: "Phases") -> None:
-    """What slab and reserve hold at least."""
+    """What slab, reserve and host hold at least."""
     slab, reserve = phases.var("slab"), phases.var("reserve")
     phases.most([(1, slab), (1, reserve)], phases.terms.room_bytes / MB)
     phases.most([(-1, reserve)], -phases.part.least / MB)
@@ -126,12 +126,23 @@ def limits(phases: "Phases") -> None:
         phases.most([(1, below), *needs, (-1, reserve)], 0)
         own: Row = [(count * size, phases.saved[i]), (size, phases.once[i])]
         below = phases.name([(1, below), *own], f"g{i}")
+    if phases.terms.host_bytes is not None:
+        _host(phases, phases.terms.host_bytes)
     always = phases.name(_always(phases), "always")
     for w in range(phases.windows):
         held = _turn(phases) if w == phases.groups else _at_work(phases, w)
         if phases.reserve[w]:
             phases.most([*phases.reserve[w], (-1, reserve)], 0)
         phases.most([*phases.slab[w], (1, always), *held, (-1, slab)], 0)
+
+
+def _host(phases: "Phases", room: int) -> None:
+    """What waits on the host, in a plan with one whole gradient on its way."""
+    spare: Any = phases.var("grads") if phases.terms.plan else 0
+    for i, item in enumerate(phases.shapes if phases.terms.plan else ()):
+        phases.most([*phases.held_as(i, "", "host", item.grad_bytes / MB), (-1, spare)], 0)
+    for held in phases.host:
+        phases.most([*held, (1, spare)], room / MB)
 
 
 def _always(phases: "Phases") -> Row:

@@ -45,19 +45,19 @@ def lay_out(choice: Choice, links: Links, room: int) -> Slab:
     With room to spare loads run ahead, and what leaves stays until it is gone.
     """
     values, steps = [value for value in choice.values() if value.bytes], choice.steps
-    least = _Layout([_Life.of(value) for value in values], steps, room)
+    least = Layout([Life.of(value) for value in values], steps, room)
     if least.end >= room:
-        return _slab(least.placed, steps)
+        return least.slab
     clock, limit = Clock(choice, links, values), room
     for _ in range(_TRIES):
-        ledger = _Ledger([_Life.of(value) for value in values], steps, limit)
+        ledger = _Ledger([Life.of(value) for value in values], steps, limit)
         _stretch(ledger, clock)
-        layout = _Layout(ledger.lives.values(), steps, room)
+        layout = Layout(ledger.lives.values(), steps, room)
         if layout.end <= room:
-            return _slab(layout.placed, steps)
+            return layout.slab
         limit -= layout.end - room
     _stretch(least, clock)
-    return _slab(least.placed, steps)
+    return least.slab
 
 
 def _mask(first: int, last: int, steps: int) -> int:
@@ -69,7 +69,7 @@ def _mask(first: int, last: int, steps: int) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class _Life:
+class Life:
     """A value alive from `first` to `last`; mask: these steps as bits, while it is at its
     offset."""
 
@@ -81,7 +81,7 @@ class _Life:
     mask: int = 0
 
     @classmethod
-    def of(cls, value: Value) -> "_Life":
+    def of(cls, value: Value) -> "Life":
         return cls(value, value.first, value.last)
 
     def within(self, first: int, last: int, steps: int) -> tuple[int, int]:
@@ -93,7 +93,7 @@ class _Life:
         return first, min(last, max(self.last, first + steps - 2))
 
 
-def _stretch(room: "_Ledger | _Layout", clock: Clock) -> None:
+def _stretch(room: "_Ledger | Layout", clock: Clock) -> None:
     """Longer lives for what moves."""
     leave = [room.lives[name] for name in clock.leaving]
     come = [room.lives[name] for name in clock.coming]
@@ -113,13 +113,13 @@ def _stretch(room: "_Ledger | _Layout", clock: Clock) -> None:
 class _Ledger:
     """Bytes at every step, wherever they are."""
 
-    def __init__(self, lives: Iterable[_Life], steps: int, limit: int) -> None:
+    def __init__(self, lives: Iterable[Life], steps: int, limit: int) -> None:
         self.lives = {life.value.name: life for life in lives}
         self.steps, self.limit = steps, limit
         spans = ((life.value.bytes, life.first, life.last) for life in self.lives.values())
         self.alive = bytes_alive(spans, steps)
 
-    def live(self, life: _Life, first: int, last: int) -> None:
+    def live(self, life: Life, first: int, last: int) -> None:
         """Alive from `first` to `last`, or as long as the limit allows."""
         first, last = life.within(first, last, self.steps)
         size, most = life.value.bytes, self.limit - life.value.bytes
@@ -131,13 +131,13 @@ class _Ledger:
             self.alive[life.last % self.steps] += size
 
 
-class _Layout:
+class Layout:
     """The slab while values are put into it; ascending by offset."""
 
-    def __init__(self, lives: Iterable[_Life], steps: int, room: int) -> None:
+    def __init__(self, lives: Iterable[Life], steps: int, room: int) -> None:
         self.lives = {life.value.name: life for life in lives}
         self.steps, self.room = steps, room
-        self.placed: list[_Life] = []
+        self.placed: list[Life] = []
         full = (1 << steps) - 1
         for life in self.lives.values():
             life.mask = _mask(life.first, life.last, steps)
@@ -152,7 +152,15 @@ class _Layout:
     def end(self) -> int:
         return max((life.end for life in self.placed), default=0)
 
-    def _put(self, life: _Life, offset: int) -> None:
+    @property
+    def slab(self) -> Slab:
+        """What was laid out, as it is now."""
+        spans = ((life.value.bytes, life.first, life.last) for life in self.placed)
+        alive = max(bytes_alive(spans, self.steps), default=0)
+        buffers = [b for life in self.placed for b in buffers_of(life.value, life.offset)]
+        return Slab(tuple(buffers), self.end, alive, _before(self.placed, self.steps))
+
+    def _put(self, life: Life, offset: int) -> None:
         life.offset, life.end = offset, offset + life.value.bytes
         insort(self.placed, life, key=_offset)
 
@@ -167,7 +175,7 @@ class _Layout:
                     offset = there.end
         return offset
 
-    def live(self, life: _Life, first: int, last: int) -> None:
+    def live(self, life: Life, first: int, last: int) -> None:
         """Alive from `first` to `last` if that can be, here or elsewhere; or as long as can be
         here."""
         first, last = life.within(first, last, self.steps)
@@ -185,7 +193,7 @@ class _Layout:
         life.first, life.last = first, last
         life.mask = _mask(first, last, self.steps)
 
-    def _moved(self, life: _Life, mask: int) -> bool:
+    def _moved(self, life: Life, mask: int) -> bool:
         """Whether other bytes are free at all these steps; the value is there then."""
         self.placed.remove(life)
         offset = self._gap(mask, life.value.bytes)
@@ -193,7 +201,7 @@ class _Layout:
         self._put(life, offset if found else life.offset)
         return found
 
-    def _free(self, life: _Life, blocked: int, first: int, last: int) -> tuple[int, int]:
+    def _free(self, life: Life, blocked: int, first: int, last: int) -> tuple[int, int]:
         """The longest life around the present one, within these steps, that nothing blocks."""
         begin, end = life.first, life.last
         while begin > first and not blocked >> ((begin - 1) % self.steps) & 1:
@@ -203,7 +211,7 @@ class _Layout:
         return begin, end
 
 
-def _offset(life: _Life) -> int:
+def _offset(life: Life) -> int:
     return life.offset
 
 
@@ -221,21 +229,16 @@ def bytes_alive(lives: Iterable[tuple[int, int, int]], steps: int) -> list[int]:
     return [base + alive for alive in accumulate(change[:steps])]
 
 
-def _slab(placed: Sequence[_Life], steps: int) -> Slab:
-    buffers = [buffer for life in placed for buffer in _parts(life.value, life.offset)]
-    end = max((life.end for life in placed), default=0)
-    alive = bytes_alive(((life.value.bytes, life.first, life.last) for life in placed), steps)
-    return Slab(tuple(buffers), end, max(alive, default=0), _before(placed, steps))
-
-
-def _parts(value: Value, offset: int) -> list[Buffer]:
-    size = value.bytes // value.parts
+def buffers_of(value: Value, offset: int) -> list[Buffer]:
+    """The value's buffers, one after the other from there on."""
+    size, space = value.bytes // value.parts, value.space
+    name = value.name if space == "host" else f"{space}/{value.name}"
     if value.parts == 1:
-        return [Buffer(f"0/{value.name}", "0", offset, size)]
-    return [Buffer(f"0/{value.name}.{m}", "0", offset + m * size, size) for m in range(value.parts)]
+        return [Buffer(name, space, offset, size)]
+    return [Buffer(f"{name}.{m}", space, offset + m * size, size) for m in range(value.parts)]
 
 
-def _before(placed: Sequence[_Life], steps: int) -> dict[str, list[str]]:
+def _before(placed: Sequence[Life], steps: int) -> dict[str, list[str]]:
     """For every buffer those whose bytes it takes over: the last there before it.
 
     Who had the bytes still earlier was waited for by those.
@@ -263,7 +266,7 @@ def _before(placed: Sequence[_Life], steps: int) -> dict[str, list[str]]:
     return found
 
 
-def _without(low: int, high: int, other: _Life) -> Iterator[tuple[int, int]]:
+def _without(low: int, high: int, other: Life) -> Iterator[tuple[int, int]]:
     """What is left of a range."""
     if low < min(high, other.offset):
         yield low, min(high, other.offset)
@@ -271,9 +274,9 @@ def _without(low: int, high: int, other: _Life) -> Iterator[tuple[int, int]]:
         yield max(low, other.end), high
 
 
-def _pair(item: _Life, other: _Life, found: dict[str, list[str]]) -> None:
-    for mine in _parts(item.value, item.offset):
-        for theirs in _parts(other.value, other.offset):
+def _pair(item: Life, other: Life, found: dict[str, list[str]]) -> None:
+    for mine in buffers_of(item.value, item.offset):
+        for theirs in buffers_of(other.value, other.offset):
             low = max(mine.offset, theirs.offset)
             if low < min(mine.offset + mine.bytes, theirs.offset + theirs.bytes):
                 found.setdefault(mine.name, []).append(theirs.name)

@@ -87,7 +87,7 @@ def build(tries: Tries, own: Own, couples: Sequence[Couple], effort: Effort, job
     splits = [(a, b, share) for a, b in couples for share in SHARES]
     parts = [part for a, b, share in splits for part in ((a, share), (b, 4 - share))]
     new = [part for part in dict.fromkeys(parts) if part not in tries.parts]
-    asked = [(kinds[key[0]], own.shapes.first[key], share) for key, share in new]
+    asked = [(kinds[key[0]], own.shapes.first[key], share, own.rooms[key]) for key, share in new]
     half = replace(effort, deadline=effort.deadline - effort.left / 2)
     tries.parts.update(zip(new, workers.each(_part, asked, half, jobs), strict=True))
     fit, rounds = [], []
@@ -100,12 +100,13 @@ def build(tries: Tries, own: Own, couples: Sequence[Couple], effort: Effort, job
     tries.shared.update(zip(fit, workers.each(_together, rounds, effort, jobs), strict=True))
 
 
-def _part(asked: tuple[Kind, Task, int], effort: Effort) -> Found | None:
+def _part(asked: tuple[Kind, Task, int, int], effort: Effort) -> Found | None:
     """The best for a task in so many quarters of a device, None where that is too little."""
-    kind, task, quarters = asked
+    kind, task, quarters, host = asked
     room = kind.device_bytes * quarters // 4
+    search = Search(task, Links.of(kind.device), room, _OPS, host_bytes=host)
     try:
-        return best_of(Search(task, Links.of(kind.device), room, _OPS), effort)
+        return best_of(search, effort)
     except (Infeasible, NoPlanFound):
         return None
 

@@ -65,6 +65,7 @@ class Phases:
         self.us = [self.var(f"t{w}") for w in range(self.windows)]
         self.slab: list[Row] = [[] for _ in self.us]
         self.reserve: list[Row] = [[] for _ in self.us]
+        self.host: list[Row] = [[] for _ in self.us]  # what waits there
         self.cut: list[Any] = []
         self.kept: list[Any] = []
         self.spilled: list[Any] = []

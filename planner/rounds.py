@@ -26,6 +26,7 @@ from planner.costs import Links
 from planner.dispatch import Draft, Orders, dispatched, in_order, without
 from planner.hazards import dependencies, named
 from planner.lifetimes import Slab, lay_out
+from planner.store import Scratch
 from planner.timeline import Entry, Settled, once, periodic, settled
 from planner.walk import EARLY, PARAM, PARAM_OUT, STATE, STATE_OUT, Walk, copy, load
 from plans.schema import Memory, Op, Program
@@ -52,20 +53,16 @@ class Round:
 
     @cached_property
     def draft(self) -> Draft:
-        """The round by positions. Updates are wanted in the order of the next forward, copies out
-        as the choice says."""
+        """The round by positions. Updates on the host are wanted in the order of the next forward
+        or, where gradients must make room, in that; copies out as the choice says."""
         entries = self.entries
         position = {item.op.id: at for at, item in enumerate(entries)}
         task = self.choice.costs.task.name
         rank = list(range(len(entries)))
-        movable = set()
-        for k, mode in enumerate(self.choice.modes):
-            update = position.get(f"{task}.s{k}.U0")
-            load = position.get(f"{task}.s{k}.P{PARAM}")
-            if mode.update == "host" and update is not None:
-                rank[update] = k
-            if load is not None:
-                movable.add(load)
+        scratch = Scratch.of(self.choice)
+        for place, k in enumerate(scratch.order):
+            rank[position[f"{task}.s{k}.U0"]] = place
+        loads = (position.get(f"{task}.s{k}.P{PARAM}") for k in range(len(self.choice.shards)))
         norms = position.get(f"{task}.norm.S0")
         if norms is not None:
             rank[norms] = 0  # few bytes that all updates on the host wait for
@@ -76,9 +73,9 @@ class Round:
         return Draft(
             us=[item.us for item in entries],
             streams=[item.op.stream for item in entries],
-            needs=dependencies(entries, self.slab.before),
+            needs=dependencies(entries, {**self.slab.before, **scratch.slab.before}),
             rank=rank,
-            movable=frozenset(movable),
+            movable=frozenset(at for at in loads if at is not None),
             chains=(tuple(at for at, e in enumerate(entries) if e.op.stream == "0.compute"),),
         )
 

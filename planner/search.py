@@ -17,13 +17,14 @@ from planner.costs import Caps, Links, TaskCosts, sizes
 from planner.errors import Infeasible, NoPlanFound
 from planner.graph import cut_points, layer_graph
 from planner.improve import improve, score
-from planner.modes import Mode, Place, settled
+from planner.modes import Mode, Place, Update, settled
 from planner.narrow import Solution, again, guides
 from planner.partition import cut
 from planner.problem import Effort
 from planner.rounding import rounded
 from planner.rounds import Round
-from planner.terms import Terms
+from planner.store import PLENTY, fitted, least_bytes
+from planner.terms import Terms, scratch_bytes
 from planner.ties import untied
 from plans.metrics import duration_us
 from plans.schema import Program
@@ -47,6 +48,7 @@ _FINALS = 3  # plans that are looked at microbatch by microbatch
 OPS = 45_000  # simulated at most for starts, and as many to improve them, half for the better ones
 _WORTH = 32  # parts of a round that plain training may lose to updates before others are looked at
 _STAYS = Mode("resident", "device")
+_UPDATES: tuple[Update, ...] = ("host", "device-streamed")
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ class Found:
 class Search:
     """One task, one kind of device. ops: how many are simulated at most, `OPS`. taken_bytes: what
     the device has beside `device_bytes`, for budgets in messages. apart: tied layers may lie in
-    several shards. cast: the host makes parameters from masters."""
+    several shards. host_bytes: what the task may have on the host, with all that is kept there.
+    cast: the host makes parameters from masters."""
 
     task: Task
     links: Links
@@ -71,6 +74,7 @@ class Search:
     ops: int = OPS
     taken_bytes: int = 0
     apart: bool = False
+    host_bytes: int = PLENTY
     cast: bool = False
     tried: int = 0
     plain: bool = False  # whether plain training was found to be good enough
@@ -145,6 +149,13 @@ class Search:
             roots += self._roots(costs)
         if not fits:  # the smallest budget that is named has to be the smallest that is planned
             return
+        if any(terms.host_bytes is not None for terms in roots):
+            # What is best with more on the host may fit there, since its bytes change hands.
+            yield from self._guided([replace(terms, host_bytes=None) for terms in roots], effort)
+        yield from self._guided(roots, effort)
+
+    def _guided(self, roots: Sequence[Terms], effort: Effort) -> Iterator[Round]:
+        """Plans made of the load program's solutions."""
         found = guides(roots, _GROUPS, len(roots) + _DIVISIONS, _EACH, effort)
         for number, guide in enumerate(islice(found, _GUIDES)):
             yield from self._realised(guide, effort)
@@ -190,9 +201,10 @@ class Search:
                 yield self._terms(costs, cuts, offload)
 
     def _terms(self, costs: TaskCosts, cuts: Sequence[int], offload: bool) -> Terms:
+        items = list(pairwise(cuts))
         return Terms(
             costs,
-            list(pairwise(cuts)),
+            items,
             self.links.h2d_both.bytes_per_s,
             self.links.d2h_both.bytes_per_s,
             self.device_bytes - costs.fixed_bytes - SCALARS_BYTES,
@@ -200,6 +212,7 @@ class Search:
             plan=True,
             offload=offload,
             tight=True,
+            host_bytes=scratch_bytes(costs, items, self.host_bytes),
         )
 
     def _realised(self, guide: Solution, effort: Effort) -> Iterator[Round]:
@@ -208,19 +221,20 @@ class Search:
             overs = []
             for even in (False, True):
                 choice = rounded(guide, _GROUPS, even, effort)
-                made = Round(choice, self.links, self.device_bytes - choice.reserve_bytes)
+                fits = fitted(choice, self.host_bytes)
+                missing = 0 if fits else least_bytes(choice) - self.host_bytes
+                made = Round(fits or choice, self.links, self.device_bytes - choice.reserve_bytes)
                 over = made.slab.bytes + choice.reserve_bytes - self.device_bytes
-                if over <= 0:
+                if over <= 0 and fits:
                     yield made
                 else:
-                    overs.append(over)
-            if not overs:
+                    overs.append((max(0, over), missing))
+            if not overs or (guide.terms.host_bytes is None and all(m for _, m in overs)):
                 return
-            room = guide.terms.room_bytes - min(overs)
             # A little more, since whole shards never fit exactly; or no more, where that is tight.
-            fits = replace(guide.terms, room_bytes=room)
-            tighter = replace(fits, room_bytes=room - self.device_bytes // 64)
-            smaller = again(guide, tighter, _GROUPS, effort) or again(guide, fits, _GROUPS, effort)
+            shrunk = (_shrunk(guide.terms, *min(overs, key=sum), part) for part in (64, 0))
+            tighter = (again(guide, terms, _GROUPS, effort) for terms in shrunk)
+            smaller = next(filter(None, tighter), None)
             if smaller is None:
                 return
             guide = smaller
@@ -242,21 +256,28 @@ class Search:
         ]
 
     def _plain(self, costs: TaskCosts, cuts: tuple[int, ...]) -> Iterator[Choice]:
-        """Everything streamed, boundaries kept or spilled."""
+        """Everything streamed, boundaries kept or spilled; where the host has no room for gradients
+        updated on the device."""
         last = len(cuts) - 2
         for spilled in (False, True):
-            modes = tuple(
-                settled(costs.shard(a, b), Mode(spilled=spilled), Place(not k, k == last, False))
-                for k, (a, b) in enumerate(pairwise(cuts))
-            )
-            yield Choice(costs, cuts, modes, last, lumped=True)
+            for update in _UPDATES:
+                mode = Mode(update=update, spilled=spilled)
+                modes = tuple(
+                    settled(costs.shard(a, b), mode, Place(not k, k == last, False))
+                    for k, (a, b) in enumerate(pairwise(cuts))
+                )
+                choice = Choice(costs, cuts, modes, last, lumped=True)
+                yield choice
+                if least_bytes(choice) <= self.host_bytes:
+                    break
 
     def _round(self, choice: Choice) -> Round | None:
         """The choice laid out, or None when it does not fit."""
         room = self.device_bytes - choice.reserve_bytes
-        if room < 0:
+        fits = fitted(choice, self.host_bytes) if room >= 0 else None
+        if fits is None:
             return None
-        made = Round(choice, self.links, room)
+        made = Round(fits, self.links, room)
         return made if made.slab.bytes <= room else None
 
     def _cuts(self, costs: TaskCosts) -> Iterator[tuple[int, ...]]:
@@ -283,25 +304,55 @@ class Search:
                 break
 
     def _too_small(self) -> Infeasible:
-        needs, _, made = min(
-            (
-                (choice.reserve_bytes + made.slab.bytes, choice.costs.microbatch, made)
-                for costs in self._sizes
-                for cuts in dict.fromkeys(self._cuts(costs))
-                for choice in self._plain(costs, cuts)
-                for made in (Round(choice, self.links, 0),)
-            ),
-            key=lambda found: found[:2],
+        """Why not even the least fits: how much more memory the host needs, if that would do; else
+        the device, with as much on the host as there is, or as that takes."""
+        plain = [
+            (choice, choice.reserve_bytes + Round(choice, self.links, 0).slab.bytes)
+            for costs in self._sizes
+            for cuts in dict.fromkeys(self._cuts(costs))
+            for choice in self._plain(costs, cuts)
+        ]
+        needs = [(size, least_bytes(choice), choice) for choice, size in plain]
+        fit = [host for size, host, _ in needs if size <= self.device_bytes]
+        if fit:
+            return short_host(self.task, min(fit), self.host_bytes)
+        able = [need for need in needs if need[1] <= self.host_bytes] or needs
+        return self._short_device(
+            *min(able, key=lambda need: (need[0], need[2].costs.microbatch, need[1]))
         )
+
+    def _short_device(self, needs: int, host: int, choice: Choice) -> Infeasible:
         needs, offered = needs + self.taken_bytes, self.device_bytes + self.taken_bytes
-        largest = max(made.choice.shards, key=lambda s: s.param_bytes + s.backward_transient_bytes)
+        largest = max(choice.shards, key=lambda s: s.param_bytes + s.backward_transient_bytes)
         name = self.task.layers[largest.first].name
+        beside = f", with --host-memory {host}" if host > self.host_bytes else ""
         return Infeasible(
             f"{self.task.name}: needs {show_bytes(needs)} ({needs} "
             f"bytes) on its device but the device offers {show_bytes(offered)} "
             f"({offered} bytes); the largest shard begins at layer {largest.first} "
             f"({name}) with {show_bytes(largest.param_bytes)} of parameters and "
             f"{show_bytes(largest.backward_transient_bytes)} of transients; smallest "
-            f"--device-memory that would do: {needs}",
+            f"--device-memory that would do{beside}: {needs}",
             needs,
         )
+
+
+def short_host(task: Task, needs: int, offered: int) -> Infeasible:
+    """The host has too little for a task that its device has room for."""
+    return Infeasible(
+        f"{task.name}: the host store needs {show_bytes(needs)} ({needs} bytes), with the device "
+        f"memory that there is, but the host offers {show_bytes(offered)} ({offered} bytes); "
+        f"smallest --host-memory that would do: {needs}",
+        needs,
+        "host",
+    )
+
+
+def _shrunk(terms: Terms, over: int, missing: int, part: int) -> Terms:
+    """The terms with less memory on the device or the host, and an n-th of it less than that."""
+
+    def less(size: int, by: int) -> int:
+        return size - by - (size // part if part and by else 0)
+
+    host = None if terms.host_bytes is None else less(terms.host_bytes, missing)
+    return replace(terms, room_bytes=less(terms.room_bytes, over), host_bytes=host)

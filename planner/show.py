@@ -5,7 +5,8 @@ from itertools import groupby
 
 from planner.diagnosis import diagnosis
 from planner.traffic import traffic
-from plans.schema import Device, Op, Plan, Program, Shard, Task
+from plans.metrics import union
+from plans.schema import Buffer, Device, Op, Plan, Program, Shard, Task
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
@@ -25,7 +26,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
     program."""
     sections = (
         [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{_marks(plan)}"],
-        ["devices", *_indented(_devices(plan)), *_disk(plan)],
+        ["devices", *_indented(_devices(plan)), *_host(plan), *_disk(plan)],
         ["tasks", *(line for task in plan.tasks for line in _task(task))],
         ["segments", *_segments(plan)],
         ["bounds", *_indented(_bounds(plan))],
@@ -75,6 +76,38 @@ def _devices(plan: Plan) -> list[tuple[str, ...]]:
     used = (show_bytes(host.budget_bytes), show_bytes(host.bytes))
     rows.append(("host store", "", *used, "", "", ""))
     return rows
+
+
+_HELD = {
+    "param": "parameters",
+    "state": "optimizer state",
+    "grad": "gradients",
+    "x": "boundaries",
+    "a": "activations",
+    "norm": "norms",
+}
+
+
+def host_bytes(plan: Plan) -> dict[str, int]:
+    """What the host store holds, by kind; bytes that change hands count in each."""
+    found: dict[str, list[Buffer]] = {}
+    for buffer in plan.host.buffers:
+        _, item, *rest = buffer.name.split(".")
+        kind = rest[0] if item[0] == "s" else item.rstrip("0123456789")
+        found.setdefault(_HELD.get(kind, "other"), []).append(buffer)
+    kinds = sorted(found, key=[*_HELD.values(), "other"].index)
+    return {
+        kind: sum(
+            end - start for start, end in union((b.offset, b.offset + b.bytes) for b in found[kind])
+        )
+        for kind in kinds
+    }
+
+
+def _host(plan: Plan) -> list[str]:
+    """What the host store holds, in a line."""
+    told = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in host_bytes(plan).items())
+    return [f"  the host store holds {told}"] if told else []
 
 
 def _disk(plan: Plan) -> list[str]:

@@ -15,7 +15,8 @@ class Terms:
     items: ranges of layers, from first to end; the shards, when a plan is looked for and not a
     bound: room is then left for copies in flight. room_bytes: what the device offers, less what is
     there in any case. offload: whether activations may be packed. A plan then has buffers for it,
-    however few shards do it. tight: there is no room for whole copies in flight.
+    however few shards do it. tight: there is no room for whole copies in flight. host_bytes: of the
+    host for what waits there, None when there is enough.
     """
 
     costs: TaskCosts
@@ -27,6 +28,7 @@ class Terms:
     plan: bool = False
     offload: bool = True
     tight: bool = False
+    host_bytes: int | None = None
 
     @property
     def load_weight(self) -> float:
@@ -68,6 +70,16 @@ class Weights:
     spilled: float
     block: float
     once: float
+
+
+def scratch_bytes(costs: TaskCosts, items: Sequence[tuple[int, int]], room: int) -> int | None:
+    """What is left of a task's `room` bytes on the host beside what is kept there; None when no
+    plan with these shards could use all that."""
+    shards = [costs.shard(*item) for item in items]
+    left = room - sum(sum(shard.kept.values()) for shard in shards)
+    aside = sum(shard.in_bytes + (shard.offload_bytes or 0) for shard in shards)
+    most = costs.microbatches * aside + sum(shard.grad_bytes for shard in shards)
+    return None if most <= left else left
 
 
 def grouped(items: Sequence[ShardCost], groups: int) -> list[int]:

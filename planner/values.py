@@ -1,4 +1,4 @@
-"""What lives on the device in a round, and what moves: counted in steps (`choice`)."""
+"""What lives on the device or the host in a round, and what moves: counted in steps (`choice`)."""
 
 from dataclasses import dataclass
 
@@ -42,11 +42,12 @@ class Out:
 
 @dataclass(frozen=True)
 class Value:
-    """Bytes that live on the device from step `first` to step `last`, both included.
+    """Bytes that live in a space from step `first` to step `last`, both included.
 
     Steps below 0 lie in the round before, from `steps` on in the next one. What comes in may begin
     to live earlier than at `first`, what goes out end later than at `last`: `lifetimes` decides.
     parts: the value is so many equal buffers, one per microbatch. bytes: of all of them, aligned.
+    space: of the device, or "host".
     """
 
     name: str
@@ -56,3 +57,4 @@ class Value:
     parts: int = 1
     into: Into | None = None
     out: Out | None = None
+    space: str = "0"

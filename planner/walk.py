@@ -152,7 +152,8 @@ class Walk:
         else:
             return
         value = f"{item}{k}" if kind == "S" else f"{item}{k}b"
-        name, host = f"{self.task}.{item}{k}.{kind}{m}", f"{self.task}.{item}{k}.{m}"
+        name = f"{self.task}.{item}{k}.{kind}{m}"
+        host = f"{self.task}.{item}{k}" + (f".{m}" if self.choice.parts > 1 else "")
         at = self._ring(value, m) if item == "a" else self._at(value, m)
         yield copy(self.links, kind, name, role, size * self.each, host, at)
 

@@ -32,17 +32,16 @@ class _Clash(NamedTuple):
 def shared_bytes(plan: Plan, views: dict[str, View], stays: Stays) -> Iterator[str]:
     """One line per segment and program of an earlier segment that may run with it and conflicts;
     `views` are those of the programs of sound shape, others are passed over."""
-    ancestors: list[int] = []
+    ended: list[int] = []
     runs: dict[str, list[int]] = {}
     bits: dict[str, int] = {}  # the same, as bits of an integer
     for index, segment in enumerate(plan.segments):
         runs.setdefault(segment.program, []).append(index)
-        bits[segment.program] = bits.get(segment.program, 0) | 1 << index
     for pair in _clashes(views):
-        ancestors = ancestors or _ancestors(plan)
+        ended = ended or ancestors(plan)
         for one, other in (pair.programs, pair.programs[::-1]):
             for high in runs.get(one, []):
-                beside = bits.get(other, 0) & ~ancestors[high] & ((1 << high) - 1)
+                beside = bits.get(other, 0) & ~ended[high] & ((1 << high) - 1)
                 low = next((at for at in _ones(beside) if not stays.exclude(at, high)), None)
                 if low is not None:
                     yield (
@@ -88,11 +87,11 @@ def _touched(view: View) -> Iterator[_Stretch]:
             yield _Stretch(start, end, view.program.name, writes)
 
 
-def _ancestors(plan: Plan) -> list[int]:
+def ancestors(plan: Plan) -> list[int]:
     """For each segment, as bits of an integer, the segments that surely ended before it."""
-    ancestors: list[int] = []
+    ended: list[int] = []
     for before in earlier(plan):
-        ancestors.append(0)
+        ended.append(0)
         for index in before:
-            ancestors[-1] |= ancestors[index] | 1 << index
-    return ancestors
+            ended[-1] |= ended[index] | 1 << index
+    return ended

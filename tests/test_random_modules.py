@@ -13,7 +13,7 @@ import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from support import apart
-from support.choices import WHOLE
+from support.choices import WHOLE, in_less
 from support.quick import ROOM, measured, quickly
 from support.same import assert_same
 from support.trees import MODELS, ROWS, WIDTH, Spec, model
@@ -46,7 +46,8 @@ def rows(step: int) -> tuple[Tensor, Tensor]:
 
 
 def some_plan(profile: Profile, rng: random.Random) -> Plan:
-    """Any cuts that may be, any mode that each shard may have, and any block."""
+    """Any cuts that may be, any mode that each shard may have, any block, little or much memory on
+    the host."""
     asked = Problem.of(profile, devices=1, device_bytes=ROOM, host_bytes=None)
     (task,), links = asked.tasks, Links.of(asked.device)
     split = separable(task) is not None and rng.random() < 0.7
@@ -63,7 +64,9 @@ def some_plan(profile: Profile, rng: random.Random) -> Plan:
             for k, piece in enumerate(pairwise(cuts))
         )
     )
-    return apart.planned(asked, Choice(costs, cuts, modes, block, rng.choice([2, 2, 4])))
+    choice = Choice(costs, cuts, modes, block, rng.choice([2, 2, 4]))
+    less = in_less(choice, rng.choice([0, 20, 100]))  # of the host's memory
+    return apart.planned(asked, less if rng.random() < 0.5 else choice)
 
 
 @settings(max_examples=25)

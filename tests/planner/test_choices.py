@@ -5,20 +5,24 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.choices import Loads, Small, small, some_choice
+from support.choices import Loads, Small, in_less, small, some_choice
 
 from planner.builder import Answer, assemble
 from planner.rounds import Round
+from planner.store import fitted, least_bytes, store
 from plans import violations
 from plans.metrics import duration_us
 from plans.schema import Bound, Plan, Segment
 
 
-def made(seed: int, *, norms: bool = False) -> tuple[Small, Round]:
-    """Some choice for some task, laid out in the least room or in more."""
+def made(seed: int, *, norms: bool = False, tight: bool = False) -> tuple[Small, Round]:
+    """Some choice for some task, laid out in the least room or in more; on the host as well, if
+    that is tight."""
     rng = random.Random(seed)
     case = small(seed, rng.randint(1, 8), norms=norms)
     choice = some_choice(case, rng)
+    if tight:
+        choice = in_less(choice, rng.choice([0, 0, rng.randint(1, 99)]))
     least = Round(choice, case.links, 0).slab.bytes
     return case, Round(choice, case.links, least + rng.choice([0, rng.randint(0, least)]))
 
@@ -40,11 +44,30 @@ def plan_of(case: Small, of: Round) -> Plan:
 
 
 @settings(max_examples=300)
-@given(st.integers(0, 10**6), st.booleans())
-def test_every_program_is_sound(seed: int, norms: bool) -> None:
-    """Whatever the cuts, modes, block, microbatches and room, whether or not updates wait for
-    norms: no race, no overflow, right versions, honest times."""
-    assert violations(plan_of(*made(seed, norms=norms))) == []
+@given(st.integers(0, 10**6), st.booleans(), st.booleans())
+def test_every_program_is_sound(seed: int, norms: bool, tight: bool) -> None:
+    """Whatever the cuts, modes, block, microbatches and room, also on the host, whether or not
+    updates wait for norms: no race, no overflow, right versions, honest times."""
+    assert violations(plan_of(*made(seed, norms=norms, tight=tight))) == []
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 10**6), st.booleans(), st.integers(0, 100))
+def test_what_waits_on_the_host_fits_any_room_from_the_least_on(
+    seed: int, norms: bool, percent: int
+) -> None:
+    """Every buffer is there, in full; with a byte less than the least nothing fits."""
+    _, of = made(seed, norms=norms)
+    least, apart = least_bytes(of.choice), store(of.choice)
+    room = least + (apart.bytes - least) * percent // 100
+    fits = fitted(of.choice, room)
+    assert fits
+    found = store(fits)
+    assert found.bytes <= room
+    assert found.kept == apart.kept
+    sizes = [sorted((b.name, b.bytes) for b in one.scratch) for one in (found, apart)]
+    assert sizes[0] == sizes[1]
+    assert fitted(of.choice, least - 1) is None
 
 
 @given(st.integers(0, 10**6), st.booleans())

@@ -12,7 +12,8 @@ from support import timetables
 from planner import cli, gantt
 from planner.compare import compare, table
 from planner.estimate import MOMENTS, NUMBER, EstimateError, Spec, estimate
-from planner.gpus import BANDWIDTH, CAST_BANDWIDTH, CAST_PIECE, GPUS
+from planner.estimate import describe as told
+from planner.gpus import BANDWIDTH, CAST_BANDWIDTH, CAST_PIECE, GPUS, Dtype
 from planner.models import MODELS, layers, parameters
 from planner.show import describe
 from profiles import loads, violations
@@ -222,8 +223,8 @@ def test_measured_gpt_neo_layers_take_as_long_with_the_scores_counted() -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"gpu": "k80"}, "k80 has no bf16; it has fp32"),
-        ({"gpu": "v100-16"}, "v100-16 has no bf16; it has fp32 and fp16"),
+        ({"gpu": "k80", "dtype": "bf16"}, "k80 has no bf16; it has fp32"),
+        ({"gpu": "v100-16", "dtype": "bf16"}, "v100-16 has no bf16; it has fp32 and fp16"),
         ({"model": "gpt5"}, "'gpt5' is not known; there are gpt2"),
         ({"gpu": "a100"}, "'a100' is not known; there are k80"),
         ({"optimizer": "lion"}, "'lion' is not known; there are sgd"),
@@ -241,6 +242,16 @@ def test_arguments_that_do_not_go_together_are_refused(
         estimate(varied(Spec("gpt2", "a100-40", 16), changed))
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype"), [("1080ti", "fp32"), ("v100-16", "fp16"), ("4090", "bf16"), ("h100", "bf16")]
+)
+def test_numbers_are_the_best_that_the_gpu_has_by_default(gpu: str, dtype: Dtype) -> None:
+    """Every GPU has a profile without --dtype, the same as with its best, which it names."""
+    made = estimate(Spec("bert-base", gpu, 8))
+    assert made == estimate(Spec("bert-base", gpu, 8, dtype=dtype))
+    assert f"parameters in {dtype}" in told(made)
 
 
 def test_microbatches_are_powers_of_two_and_the_batch_by_default() -> None:
@@ -281,9 +292,10 @@ def test_the_command_answers_bad_arguments_in_one_line(
 ) -> None:
     """Exit code 2, one line on stderr, no file."""
     path = tmp_path / "x.json"
-    assert cli.main(["estimate", "gpt2", "--gpu", "k80", "--batch", "4", "-o", str(path)]) == 2
+    asked = "gpt2 --gpu k80 --batch 4 --dtype bf16"
+    assert cli.main(["estimate", *asked.split(), "-o", str(path)]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert lines == ["error: k80 has no bf16; it has fp32: give --dtype"]
+    assert lines == ["error: k80 has no bf16; it has fp32: give one of them as --dtype, or none"]
     assert not path.exists()
 
 

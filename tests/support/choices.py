@@ -12,6 +12,7 @@ from itertools import combinations, pairwise, product
 
 from msgspec import structs
 
+from planner import store as host
 from planner.choice import Choice
 from planner.costs import Links, TaskCosts, sizes
 from planner.lifetimes import bytes_alive
@@ -115,6 +116,14 @@ def device(rng: random.Random, bytes_per_s: int) -> Device:
         for kind, rate in (("h2d", bytes_per_s), ("d2h", bytes_per_s * rng.choice([1, 1, 2]) // 2))
     ]
     return structs.replace(made, links=(*links, *inside[: rng.choice([0, 1, 1])]))
+
+
+def in_less(choice: Choice, percent: int) -> Choice:
+    """The choice with the least memory on the host, or so much of what more it could use."""
+    least, most = host.least_bytes(choice), host.store(choice).bytes
+    fits = host.fitted(choice, least + (most - least) * percent // 100)
+    assert fits
+    return fits
 
 
 def faster(links: Links, way: str, percent: int) -> Links:
