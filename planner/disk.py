@@ -59,11 +59,10 @@ def housed(problem: Problem, plan: Plan, *, gather: bool = False) -> Plan:
     if plan.host.bytes <= problem.host_bytes:
         return plan
     stores = stores_of(plan)
-    kept = sum(one.kept_bytes for one in stores.values())
     shared = sharing(plan, stores)
     if shared.host.bytes <= problem.host_bytes:
         return shared
-    if problem.disk is None or kept <= problem.host_bytes:
+    if problem.disk is None:
         largest = max(one.bytes for one in stores.values())
         raise without_disk(problem, shared.host.bytes, largest, len(stores))
     timetables: list[Sequence[Segment]] = [plan.segments]

@@ -27,11 +27,16 @@ def stores_of(plan: Plan) -> dict[str, Store]:
 
 
 def _store(buffers: Sequence[Buffer], names: Collection[str]) -> Store:
-    """Buffers of a task, of which these names are kept."""
+    """Buffers of a task, of which these names are kept; scratch lies behind them without gaps."""
     kept = pack(((b.name, b.bytes) for b in buffers if b.name in names), "host")
-    rest = [buffer for buffer in buffers if buffer.name not in names]
-    by = extent(kept) - min((buffer.offset for buffer in rest), default=0)
-    return Store(kept, tuple(structs.replace(b, offset=b.offset + by) for b in rest))
+    scratch: list[Buffer] = []
+    end, by = 0, extent(kept)
+    for buffer in sorted(buffers, key=lambda buffer: buffer.offset):
+        if buffer.name not in names:
+            by -= max(0, buffer.offset - end)
+            end = max(end, buffer.offset + buffer.bytes)
+            scratch.append(structs.replace(buffer, offset=buffer.offset + by))
+    return Store(kept, tuple(scratch))
 
 
 def sharing(plan: Plan, stores: Mapping[str, Store]) -> Plan:

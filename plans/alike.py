@@ -1,9 +1,10 @@
 """Programs that differ in nothing but the name and place of their task are proven once.
 
 A plan may have thousands of tasks of few shapes. `likeness` is the text of a program, its tasks
-and their host buffers in which every name that begins with a task's is marked as such, and host
-bytes are counted from the first. Two programs of equal likeness name equal things equally often
-in equal places, so that no rule but those about the whole host store can tell them apart.
+and their host buffers in which every name that begins with a task's is marked as such, and only
+the host bytes of these buffers are counted. Two programs of equal likeness name equal things
+equally often in equal places, so that no rule but those about the whole host store can tell them
+apart.
 """
 
 import hashlib
@@ -29,8 +30,11 @@ def likeness(view: View) -> bytes:
     """
     program = view.program
     host = sorted((b for b in view.buffers.values() if b.space == "host"), key=lambda b: b.offset)
-    base = host[0].offset if host else 0
-    moved = [structs.replace(buffer, offset=buffer.offset - base) for buffer in host]
+    moved, end, gaps = [], 0, 0  # bytes of others in between tell nothing apart
+    for buffer in host:
+        gaps += max(0, buffer.offset - end)
+        end = max(end, buffer.offset + buffer.bytes)
+        moved.append(structs.replace(buffer, offset=buffer.offset - gaps))
     tasks = [(f"{name}.", *_judged(task)) for name, task in view.tasks.items()]
     bare = structs.replace(program, name="", tasks=tuple(f"{name}." for name in program.tasks))
     text = _ENCODE([bare, tasks, moved])

@@ -22,6 +22,7 @@ import profiles
 from planner import Infeasible, Problem, build, disk, gantt, moment_words, moments
 from planner.choice import extent, pack
 from planner.lodging import Lodging, Search, Value
+from planner.scratch import stores_of
 from planner.shelves import meeting
 from planner.show import describe
 from planner.traffic import traffic
@@ -64,18 +65,10 @@ def plans(draw: st.DrawFn) -> Plan:
     return made(parts, runs)
 
 
-def stores(plan: Plan) -> disk.Stores:
-    """The plan's host buffers, task by task."""
-    own = {task.name: [] for task in plan.tasks}
-    for buffer in plan.host.buffers:
-        own[buffer.name.partition(".")[0]].append((buffer.name, buffer.bytes))
-    return own
-
-
 def needed(plan: Plan, asked: Problem) -> int:
     """Bytes of host memory that would do: for the largest task, or for all without a disk."""
     with pytest.raises(Infeasible) as caught:
-        disk.fits(asked, stores(plan))
+        disk.fits(asked, stores_of(plan))
     return caught.value.smallest
 
 
