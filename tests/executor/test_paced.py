@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from support.retime import retimed
 from support.same import assert_same
 
 import profiles
-from executor import conductor, link_profiler, profiler, report
+from executor import conductor, layer_profiler, link_profiler, profiler, report
+from executor.bench import Bench
+from executor.device import Device as Face
 from executor.device import Queue, QueueKind
 from executor.errors import RunError
 from executor.layer_profiler import timed
@@ -211,6 +214,28 @@ def test_a_profile_of_slow_devices_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.machine.devices[0].links == (*links[:2], Link("d2d", inside, inside))
     assert table(found).endswith("times are emulated compute, 7 times slower")
     assert "7 times slower" in found.provenance["timing"]
+
+
+def test_layers_are_measured_beside_copies_and_updates_beside_compute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a round: copies go both ways while a layer computes, and it computes while updates
+    run."""
+    beside: list[str] = []
+    copying, loaded = layer_profiler.copying, layer_profiler.loaded
+
+    def copies(device: Face) -> AbstractContextManager[None]:
+        beside.append("copies")
+        return copying(device)
+
+    def computes(bench: Bench, load: int) -> AbstractContextManager[None]:
+        beside.append(f"{load - 1} computing")
+        return loaded(bench, load)
+
+    monkeypatch.setattr(layer_profiler, "copying", copies)
+    monkeypatch.setattr(layer_profiler, "loaded", computes)
+    profile(f"{TOYS}:mlp", Options(1 << 20, PACED, devices=1, samples=1, host_bytes=1 << 30))
+    assert set(beside) == {"copies", "0 computing", "1 computing"}
 
 
 @pytest.mark.parametrize(

@@ -84,24 +84,24 @@ SAMPLE = Path(__file__).parents[2] / "plans" / "sample.json"
 
 def test_a_moment_is_shown_in_words_and_as_json() -> None:
     """The same op, round and step, whichever way."""
-    ask = ("show", SAMPLE, "--task", "large-3e-4", "--at", "0:10")
+    ask = ("show", SAMPLE, "--task", "gpt-1e-4", "--at", "0:10")
     words = succeeded(planner_cli(*ask)).out
     (segment,) = json.loads(succeeded(planner_cli(*ask, "--json")).out)["segments"]
     running = segment["streams"][0]["running"]
     assert running["start_us"] <= 10_000_000 < running["end_us"]
     row = next(line for line in words.splitlines() if line.startswith("  1.compute"))
     assert row.split()[1] == running["op"]
-    assert f"large-3e-4: step {segment['tasks'][0]['step']} of 80" in words
+    assert f"gpt-1e-4: step {segment['tasks'][0]['step']} of 50" in words
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ("--at 58s", "--at 0:00:58.000000 is outside the predicted run, which ends at 0:00:5"),
-        ("--at 5s --task nobody", "the plan has no task 'nobody'; it has small-3e-4, "),
-        ("--task small-3e-4", "give --at too"),
-        ("--round small-3e-4", "give --gantt too"),
-        ("--gantt new.png --round small-3e-4:200", "small-3e-4 has the rounds 0 to 199"),
+        ("--at 58s", "--at 0:00:58.000000 is outside the predicted run, which ends at 0:00:"),
+        ("--at 5s --task nobody", "the plan has no task 'nobody'; it has gpt-1e-4, "),
+        ("--task gpt-1e-4", "give --at too"),
+        ("--round gpt-1e-4", "give --gantt too"),
+        ("--gantt new.png --round gpt-1e-4:50", "gpt-1e-4 has the rounds 0 to 49"),
     ],
 )
 def test_questions_without_an_answer_are_usage_errors(
