@@ -103,3 +103,21 @@ def _bars(
         handlelength=1,
         columnspacing=1,
     )
+
+
+def draw_microbatches(task: Task, ax: "Axes") -> "Axes":
+    """Compute per sample (forward and backward of all layers, ms) over microbatch size, on `ax`;
+    beside it, in the labels, the bytes that one microbatch keeps for its backward."""
+    sizes = [cost.microbatch for cost in task.layers[0].costs]
+    labels, heights = [], []
+    for size in sizes:
+        costs = [cost for _, cost in _layers(task, size)]
+        busy = sum(cost.forward.median_us + cost.backward.median_us for cost in costs)
+        heights.append(busy / size / 1_000)
+        labels.append(f"{size}\n{show_bytes(sum(cost.saved_bytes for cost in costs))}")
+    ax.bar(range(len(sizes)), heights, color=_TIMES["backward"], width=0.6)
+    ax.set_xticks(range(len(sizes)), labels, fontsize=8)
+    ax.set_xlabel("microbatch, and what it keeps for its backward")
+    ax.set_ylabel("ms of compute per sample")
+    ax.set_title(task.name, loc="left", fontsize=9.5)
+    return ax
