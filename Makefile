@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 DEMO := executor/workloads/bytes_lm.py:demo
 
-.PHONY: demo test lint format schemas clean
+.PHONY: demo test lint format schemas notebooks clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -38,6 +38,9 @@ schemas: $(VENV)/.ready  ## rewrite the exported JSON Schemas
 	$(PY) -m profiles profile > profiles/profile.schema.json
 	$(PY) -m plans plan > plans/plan.schema.json
 	$(PY) -m plans runlog > plans/runlog.schema.json
+
+notebooks: $(VENV)/.ready  ## run the notebooks and store what they print and draw
+	$(PY) notebooks/renew.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,34 @@
+"""Every compute op of a run as a dot: actual over predicted time, over the time it began."""
+
+from typing import TYPE_CHECKING
+
+from plans.runlog import RunLog
+from plans.schema import Plan, parse_id
+from plans.trace import happened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_KINDS = {"F": "forward", "B": "backward", "U": "update"}
+_TOP = 2.5  # ratios beyond are drawn at the edge
+
+
+def draw(plan: Plan, log: RunLog, ax: "Axes") -> "Axes":
+    """A dot per op, a colour per kind, on `ax`; ops that ran under the memory meter are left out.
+
+    FormatError when the log is not of this plan.
+    """
+    dots: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in _KINDS.values()}
+    for one, record in zip(happened(plan, log), log.ops, strict=True):
+        kind = _KINDS.get(parse_id(one.op.id).kind)
+        predicted = one.op.end_us - one.op.start_us
+        if kind and predicted and not record.metered:
+            starts, ratios = dots[kind]
+            starts.append(one.start_us / 1e6)
+            ratios.append(min(_TOP, (one.end_us - one.start_us) / predicted))
+    for name, (starts, ratios) in dots.items():
+        ax.plot(starts, ratios, ".", markersize=2.5, label=name)
+    ax.axhline(1, color="black", lw=0.8)
+    ax.set(xlabel="s since the run began", ylabel="actual / predicted", ylim=(0, _TOP))
+    ax.legend(markerscale=4, frameon=False, ncols=len(dots))
+    return ax
