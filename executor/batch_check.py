@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from executor.batches import batch_bytes, batch_of, changed, part
-from executor.bench import Case, moved, on_device
+from executor.bench import Case, first_output, moved, on_device
 from executor.chain.gap import Gap
 from executor.device import Device
 from executor.ending import Batch
@@ -23,7 +23,7 @@ from executor.evaluation import data_by_number
 from executor.layer_check import blamed, layer_place, samples
 from executor.rng import OwnRandomness
 from executor.shard import Shard
-from executor.values import Layout, detached, hold
+from executor.values import Layout, hold
 from executor.workload import Task
 
 _PATIENCE_S = 5.0  # data that takes longer is not asked for later steps
@@ -180,8 +180,7 @@ def _shard(
 def _run(shard: Shard, x: Any, inputs: Any, device: Device) -> tuple[Any, int | None]:
     """The layer's output and its draws; from one run to the next the random numbers go on."""
     before = device.source.get()
-    with shard.bare(), shard.buffers.kept(snapshot=False):
-        made = detached(shard.run(hold(x), inputs))
+    made, _ = first_output(shard, device, hold(x), inputs)
     return made, device.source.count(before, device.source.get())
 
 

@@ -37,6 +37,7 @@ def shared_bytes(plan: Plan, views: dict[str, View], stays: Stays) -> Iterator[s
     bits: dict[str, int] = {}  # the same, as bits of an integer
     for index, segment in enumerate(plan.segments):
         runs.setdefault(segment.program, []).append(index)
+        bits[segment.program] = bits.get(segment.program, 0) | 1 << index
     for pair in _clashes(views):
         ended = ended or ancestors(plan)
         for one, other in (pair.programs, pair.programs[::-1]):

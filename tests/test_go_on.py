@@ -104,7 +104,7 @@ def test_a_task_keeps_its_microbatch(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for others, own in ((1, 2), (2, 1), (roomy, roomy)):
         sizes = ("--microbatch", f"kept={own}", "--microbatch", others)
         succeeded(planner_cli("build", "short.json", "-o", "first.json", *sizes))
-        run = ("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept")
+        run = ("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept", "--overwrite")
         succeeded(executor_cli(*run))
         build = ("build", "long.json", "--from", "first.jsonl", "-o", "rest.json")
         succeeded(planner_cli(*build))

@@ -295,7 +295,7 @@ def test_real_run_corrects_a_wrong_profile() -> None:
 
     ref = "support.demo_short:long"
     link = Emulation(h2d_bytes_per_s=10**8, d2h_bytes_per_s=10**8, latency_us=20)
-    options = profiler.Options(device_bytes=6 << 20, emulation=link, devices=1, samples=3)
+    options = profiler.Options(device_bytes=12 << 20, emulation=link, devices=1, samples=3)
     wrong = wronged(profiler.profile(ref, options), compute=lambda layer: 3.0, link=0.5, update=0.5)
     tasks, _ = workload.load(ref)
 

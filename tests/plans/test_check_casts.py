@@ -69,8 +69,8 @@ def test_nothing_but_casts_makes_such_parameters() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"grad_bytes": 32}, "but 32 of its 64 parameter bytes are trained; others have none"),
-        ({"state_bytes": 32}, "but its state has 32 bytes for 64"),
+        ({"grad_bytes": 32}, "but 32 of its 512 parameter bytes are trained; others have none"),
+        ({"state_bytes": 32}, "but its state has 32 bytes for 512"),
     ],
 )
 def test_every_parameter_has_a_master(fields: dict[str, int], said: str) -> None:
