@@ -135,7 +135,7 @@ def test_a_log_that_does_not_say_the_microbatch(
     monkeypatch.chdir(tmp_path)
     profile(f"{__file__}:short", "short.json")
     profile(f"{__file__}:long", "long.json")
-    succeeded(planner_cli("build", "short.json", "-o", "first.json"))
+    succeeded(planner_cli("build", "short.json", "-o", "first.json", "--microbatch", 2))
     succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"))
     told = Path("first.jsonl").read_text()
     size = '"microbatch":{"kept":2,"rough":2,"ended":2},'
