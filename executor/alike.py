@@ -39,7 +39,7 @@ Updates = tuple[UpdateCost, UpdateCost, NormCost | None]
 
 
 class Look(NamedTuple):
-    """What a run of a layer shows: a digest of its ops and of how what it gives lies in memory, its
+    """A run of a layer as seen: a digest of its ops and of how what it gives lies in memory, its
     draws, its output."""
 
     ops: str
@@ -83,7 +83,7 @@ def look(bench: Bench) -> Look:
 
 
 def part_of(layer: nn.Module, first: bool, last: bool) -> Hashable:
-    """What can be seen of a layer before it runs: its classes with what they say of their settings,
+    """A layer as seen before it runs: its classes with what they say of their settings,
     its parameters' shapes, and whether it is a task's first one, which has no gradients to hand on,
     or the last one, which has the loss."""
     classes = tuple((type(module), _settings(module)) for module in layer.modules())
@@ -167,14 +167,14 @@ class Kinds:
         return {index: _own(known, copied.draws)}
 
     def updates(self, case: Case, owned: Sequence[nn.Parameter]) -> Updates:
-        """What updates of these parameters of the case's layer cost."""
+        """The cost of updates of these parameters of the case's layer."""
         kind = _update_kind(case, owned)
         if kind not in self._updates:
             self._updates[kind] = update_costs(case, owned, self._lab)
         return self._updates[kind]
 
     def __str__(self) -> str:
-        """How many layers were measured, in words."""
+        """The numbers of layers measured, checked and copied, in words."""
         copied = self.layers - self.measured - self.checked
         return (
             f"{self.measured} of {self.layers} layers measured, {self.checked} like them checked, "
@@ -216,7 +216,7 @@ def _own(costs: Costs, draws: Sequence[int | None]) -> Costs:
 
 
 def agree(one: LayerCost, other: LayerCost) -> bool:
-    """Whether two measurements may be of layers that cost the same."""
+    """True if two measurements may be of layers that cost the same."""
     return _bytes(one) == _bytes(other) and all(
         _near(*pair) and _near(*reversed(pair))
         for pair in (
@@ -242,7 +242,7 @@ def _near(one: Time, other: Time) -> bool:
 
 
 def _update_kind(case: Case, owned: Sequence[nn.Parameter]) -> Hashable:
-    """What decides the cost of updates: shapes, precision, and the optimizer's settings for them,
+    """The key of an update's cost: shapes, precision, and the optimizer's settings for them,
     of which numbers count as zero or not."""
     task = case.task
     noted = needs_norms(task.precision, task.clip)

@@ -106,7 +106,7 @@ def put(part: Path, target: Path) -> Path:
 
 
 def step_of(path: Path) -> int:
-    """How many steps the file's task has done; 0 where there is no such file."""
+    """The steps that the file's task has done; 0 where there is no such file."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         return int(content["step"])

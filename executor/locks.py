@@ -54,7 +54,7 @@ def _open(path: Path, mode: int) -> int:
 
 
 def _is_there(path: Path, file: int) -> bool:
-    """Whether `path` is still the name of the open file."""
+    """True if `path` is still the name of the open file."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file))
     except OSError:

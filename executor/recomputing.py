@@ -25,7 +25,7 @@ _SAMPLES = 2
 
 
 class Seen:
-    """How many calls were left out."""
+    """Counts the calls that were left out."""
 
     def __init__(self) -> None:
         self.calls = 0

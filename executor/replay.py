@@ -95,7 +95,7 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options | None = None) -> Re
 
 @dataclass(frozen=True)
 class _Files:
-    """What the run writes while it lasts, if asked to."""
+    """The files that a run writes while it lasts, None where not asked for."""
 
     log: LogFile | None
     checkpoints: Kept | None
@@ -169,7 +169,7 @@ def _replay(
 
 
 def _begun(plan: Plan, folder: Path, saved: Collection[str]) -> list[CheckpointRecord]:
-    """What the log says of the tasks that go on."""
+    """The log's lines about tasks that go on from a checkpoint."""
     return [
         CheckpointRecord(t.name, t.done, str(checkpoint.path_of(folder, t.name, t.done)), 0)
         for t in plan.tasks

@@ -105,7 +105,7 @@ class SegmentRun:
 
     @property
     def rounds(self) -> int:
-        """How many rounds it makes."""
+        """The number of rounds it makes."""
         return self._laps["round"].count
 
     def stop(self) -> None:

@@ -189,7 +189,7 @@ def _drawing(layer: schema.Layer) -> schema.Layer:
 
 
 def _looks(cases: list[Case], shard: Shard, device: Device, tick: Tick) -> dict[int, Look]:
-    """What the layer does at the sizes that it can be run with.
+    """The layer as seen at the sizes that it can be run with.
 
     The whole batch is known to do, or to be too large for the device; a small one may be too few
     samples for the layer, as one is for a BatchNorm."""

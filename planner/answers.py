@@ -190,7 +190,7 @@ def searched(
 
 
 def _by_key(shapes: Shapes, rooms: Sequence[int]) -> dict[Key, int]:
-    """What every task of a key has at least."""
+    """The least that every task of a key has."""
     found: dict[Key, int] = {}
     for keys, room in zip(shapes.of.values(), rooms, strict=True):
         for key in keys:
@@ -199,7 +199,7 @@ def _by_key(shapes: Shapes, rooms: Sequence[int]) -> dict[Key, int]:
 
 
 def _short_of_host(shapes: Shapes, made: "Mapping[Key, Looked]") -> bool:
-    """Whether some task has no plan, and would have one with more memory on the host."""
+    """True if some task has no plan, and would have one with more memory on the host."""
     failed = {key: one for key, (one, _) in made.items() if isinstance(one, Infeasible)}
     return any(
         all(key in failed for key in keys) and any(failed[k].resource == "host" for k in keys)

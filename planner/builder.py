@@ -62,7 +62,7 @@ def build(
 
 
 class _Asked(NamedTuple):
-    """What `build` was asked."""
+    """The arguments of `build`."""
 
     problem: Problem
     profile_sha256: str

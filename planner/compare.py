@@ -256,7 +256,7 @@ def table(comparison: Comparison) -> str:
 
 @dataclass(frozen=True)
 class _Shown:
-    """How a quantity is shown that is a part of `whole`."""
+    """Shows a quantity that is a part of `whole`."""
 
     whole: int
     show: Callable[[int], str]

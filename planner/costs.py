@@ -305,7 +305,7 @@ def shape_of(task: Task) -> object:
 
 
 def castable(task: Task, links: "Links") -> bool:
-    """Whether the host could make some of its parameters from masters, in a time that is known."""
+    """True if the host could make some of its parameters from masters, in a time that is known."""
     costs = TaskCosts(task, task.batches[0].microbatch, cast=True)
     return links.cast is not None and any(
         costs.shard(layer, layer + 1).cast for layer in range(len(task.layers))

@@ -33,7 +33,7 @@ Stores = Mapping[str, Store]
 
 
 def fits(problem: Problem, stores: Stores) -> bool:
-    """Whether the host store has room for all tasks at once, if what waits there of those that do
+    """True if the host store has room for all tasks at once, if what waits there of those that do
     not train at the same time shares bytes; Infeasible when it is too small whatever the timetable.
     """
     kept = sum(one.kept_bytes for one in stores.values())

@@ -108,7 +108,7 @@ def waiting(phases: "Phases", g: int) -> None:
 
 
 def limits(phases: "Phases") -> None:
-    """What slab, reserve and host hold at least."""
+    """Memory rows: slab, reserve and host hold what a plan needs at least."""
     slab, reserve = phases.var("slab"), phases.var("reserve")
     phases.most([(1, slab), (1, reserve)], phases.terms.room_bytes / MB)
     phases.most([(-1, reserve)], -phases.part.least / MB)

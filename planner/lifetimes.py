@@ -154,7 +154,7 @@ class Layout:
 
     @property
     def slab(self) -> Slab:
-        """What was laid out, as it is now."""
+        """The layout as it is now."""
         spans = ((life.value.bytes, life.first, life.last) for life in self.placed)
         alive = max(bytes_alive(spans, self.steps), default=0)
         buffers = [b for life in self.placed for b in buffers_of(life.value, life.offset)]

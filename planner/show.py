@@ -89,7 +89,7 @@ _HELD = {
 
 
 def host_bytes(plan: Plan) -> dict[str, int]:
-    """What the host store holds, by kind; bytes that change hands count in each."""
+    """Bytes of the host store by kind; bytes that change hands count in each."""
     found: dict[str, list[Buffer]] = {}
     for buffer in plan.host.buffers:
         _, item, *rest = buffer.name.split(".")
@@ -105,7 +105,7 @@ def host_bytes(plan: Plan) -> dict[str, int]:
 
 
 def _host(plan: Plan) -> list[str]:
-    """What the host store holds, in a line."""
+    """The host store's bytes by kind, in a line."""
     told = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in host_bytes(plan).items())
     return [f"  the host store holds {told}"] if told else []
 

@@ -101,8 +101,8 @@ def least_bytes(choice: Choice | HydraChoice) -> int:
 
 @dataclass(frozen=True)
 class Scratch:
-    """What waits on the host for a while, laid out. order: the shards updated there, those first
-    whose gradients have to go first."""
+    """The layout of what waits on the host for a while. order: the shards updated there, those
+    first whose gradients have to go first."""
 
     slab: Slab
     order: tuple[int, ...]

@@ -21,7 +21,7 @@ class Into:
     cast: bool = False
 
     def us(self, links: Links) -> int:
-        """How long the copy takes."""
+        """The duration of the copy."""
         return links.cast_us(self.bytes) if self.cast else links.prefetch_us(self.bytes)
 
 

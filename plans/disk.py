@@ -93,7 +93,7 @@ class Stays:
         return self._stays.get(task, self._always)
 
     def _meets(self, task: str, first: float, last: float) -> bool:
-        """Whether a stay of the task reaches into the moves from `first` to `last`, or encloses
+        """True if a stay of the task reaches into the moves from `first` to `last`, or encloses
         them where `last` comes before `first`."""
         stays = self._of(task)
         place = bisect_left(stays, first, key=_last)

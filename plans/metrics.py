@@ -139,7 +139,7 @@ def exposed_copy_us(ops: Iterable[tuple[str, int, int]]) -> dict[str, int]:
 
 
 def round_reach(program: Program, rounds: int) -> int:
-    """How many of so many rounds run at the same time, at most."""
+    """The most of so many rounds that run at the same time."""
     return min(rounds, program.round_us // max(1, program.period_us) + 1)
 
 
@@ -174,7 +174,7 @@ def _exposed_us(spans: _Spans, rounds: int) -> list[int]:
 
 
 def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
-    """What the plan's own times say of every device over the whole run.
+    """Compute, exposed copies and peak bytes of every device by the plan's own times.
 
     Beyond the rounds that reach into each other every further one exposes as much."""
     programs = {program.name: program for program in plan.programs}
@@ -198,7 +198,7 @@ def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
 
 
 def _compute_us(program: Program) -> list[int]:
-    """What one round computes on each of the program's devices."""
+    """Compute time of one round on each of the program's devices."""
     found = [0] * program.devices
     for op in program.round:
         device, _, kind = op.stream.partition(".")

@@ -47,7 +47,7 @@ def view(program: Program, tasks: dict[str, Task], host: dict[str, Buffer]) -> V
 
 
 def stored(task: Task) -> dict[str, tuple[int, Role]]:
-    """What the host store keeps of a task between segments: buffer name -> shard and role, of
+    """A task's buffers in the host store between segments: buffer name -> shard and role, of
     values that have bytes."""
     kept: dict[str, tuple[int, Role]] = {}
     for number, shard in enumerate(task.shards):

@@ -117,7 +117,7 @@ def certificate(plan: Plan) -> Iterator[str]:
 
 
 def predictions(plan: Plan) -> Iterator[str]:
-    """What is predicted of devices and tasks follows from the times of an otherwise sound plan."""
+    """Predictions of devices and tasks follow from the times of an otherwise sound plan."""
     told = {task.name: task for task in plan.prediction.tasks}
     for number, (device, due) in enumerate(
         zip(plan.prediction.devices, predict_devices(plan), strict=True)

@@ -37,7 +37,7 @@ class Findings:
 
     @property
     def total(self) -> int:
-        """How many violations there are, listed or not."""
+        """The number of violations, listed or not."""
         return len(self._lines) + self._more.total()
 
     def lines(self) -> list[str]:

@@ -96,7 +96,7 @@ class Gap(Owner):
 
     @property
     def chooses(self) -> bool:
-        """Whether the model's code goes by values here, which must be as they were."""
+        """True if the model's code goes by values here, which must be as they were."""
         return bool(self._script.fixed)
 
     def extra_repr(self) -> str:
