@@ -49,11 +49,12 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
         check_model(task, model, found.inputs)
         chain = chain_of(model, found.inputs, task.loss is not None, task.precision)
     layers, count = chain.layers, samples(found)
-    sizes = [n for n in microbatch_sizes(count) if chain.batch in (None, n)]
+    asked = microbatch_sizes(count)
+    sizes = [n for n in asked if chain.batch in (None, n)]
     if not sizes:
         raise WorkloadError(
-            f"task {task.name}: its layers are made for {chain.batch} samples, which do not divide "
-            f"the batch of {count}"
+            f"task {task.name}: its layers are made for microbatches of {chain.batch} samples "
+            f"only; asked for are microbatches of {', '.join(map(str, asked))}"
         )
     bar.set_description(f"{task.name}: checking layers and batches")
     with left_out() as seen_apart:

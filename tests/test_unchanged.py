@@ -25,7 +25,7 @@ from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
 
 import profiles
-from executor import workload
+from executor import task_profiler, workload
 from executor.errors import WorkloadError
 from executor.layer_check import batch
 from executor.layers import Chain, chain_of
@@ -263,6 +263,17 @@ def test_the_bits_of_the_plain_loop(name: str) -> None:
     with left_out():
         chain = cut(TASKS[name])
     assert (chain.how, chain.batch) == ("sequential" if "its own" in name else "modules", None)
+
+
+def test_a_size_that_the_layers_are_not_made_for_is_named(monkeypatch: Any) -> None:
+    """Where layers are for one microbatch size, both it and those asked for are told."""
+    whole = Chain([nn.Linear(WIDTH, WIDTH)], "graph", batch=BATCH)
+    monkeypatch.setattr(task_profiler, "chain_of", lambda *_: whole)
+    made = task(partial(nn.Linear, WIDTH, WIDTH), rows, F.mse_loss)
+    with pytest.raises(
+        WorkloadError, match=f"of {BATCH} samples only; asked for .* of {BATCH // 2}$"
+    ):
+        measured(made, 2)
 
 
 def test_a_shared_tower_takes_what_was_planned() -> None:

@@ -159,11 +159,16 @@ class Flow:
                 for number, leaf in enumerate(call.made):
                     if leaf.is_tensor and id(leaf.value) not in self._of_object:
                         inner.setdefault(id(leaf.value), (call, number, place[layer]))
-        within = [op for number, ops in self.within.items() if number not in place for op in ops]
-        used = {tensor for ops in (*self.free, within) for op in ops for tensor in op.given}
-        used |= {id(leaf.value) for leaf in self.record.output}
+        last: dict[int, int] = {}  # when an op outside of all layers was given the tensor
+        for op in self.record.ops:
+            if not place.keys() & set(op.parents):
+                last |= dict.fromkeys(op.given, op.time)
+        outputs = {id(leaf.value) for leaf in self.record.output}
         found: list[list[Call]] = [[] for _ in self.layers]
-        for call, number, layer in (inner[tensor] for tensor in inner if tensor in used):
+        for tensor, (call, number, layer) in inner.items():
+            # Before the call's end, a tensor that is gone had the same id.
+            if last.get(tensor, 0) < call.end and tensor not in outputs:
+                continue
             self._add(Key("made", call.number, number), call.made[number], call.end)
             found[layer] += [call] if call not in found[layer] else []
         return [sorted(calls, key=lambda call: call.end) for calls in found]

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
@@ -101,19 +102,24 @@ class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inside: list[int] = []
         self._clock = 0
         self._numbers: dict[int, int] = {}
-        self._count = 0
+        self._met: list[Any] = []  # no other storage gets the address of one that is referred to
         self._caches: dict[int, tuple[Any, Fresh]] = {}
 
     def tick(self) -> int:
         self._clock += 1
         return self._clock
 
-    def number(self, tensor: Tensor, fresh: bool = False) -> int:
-        """The number of a tensor's storage; `fresh`: whatever had its address before is gone."""
-        key = _address(tensor)
-        if fresh or key not in self._numbers:
-            self._numbers[key] = self._count
-            self._count += 1
+    def number(self, tensor: Tensor) -> int:
+        """The number of a tensor's storage."""
+        try:
+            storage: Any = tensor.untyped_storage()
+            key = int(storage._cdata)
+        except (RuntimeError, NotImplementedError):
+            storage, key = None, -id(tensor)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._numbers)
+            kept = tensor if storage is None else StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            self._met.append(kept)
         return self._numbers[key]
 
     def leaf(self, value: Any) -> Leaf:
@@ -137,10 +143,9 @@ class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         reads = frozenset(self.number(x) for x in given)
-        taken = {_address(x) for x in given}
         result = func(*args, **kwargs)
         made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        writes = {self.number(x, fresh=_address(x) not in taken) for x in made}
+        writes = {self.number(x) for x in made}
         if not func._schema.is_mutable:  # a view changes nothing
             writes -= reads
         else:
@@ -195,13 +200,6 @@ def _told(func: Any, args: tuple[Any, ...], result: Any) -> tuple[Any, ...] | No
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
-
-
-def _address(tensor: Tensor) -> int:
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):
-        return -id(tensor)
 
 
 def record(model: nn.Module, inputs: Any) -> Record:

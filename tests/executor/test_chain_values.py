@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from executor.buffers import Buffers
+from executor.chain.flow import Flow
+from executor.chain.record import record
 from executor.errors import WorkloadError
 from executor.layers import Chain, chain_of, run
 
@@ -229,6 +231,36 @@ def test_values_that_no_way_depends_on_hinder_nothing(body: Any) -> None:
     model, x, chain = found(lambda: Model(body))
     assert chain.how == "modules", chain.why
     same(model, chain, [x, x + 50, x - 50, x.repeat(2, 1, 1)])
+
+
+class Passing(nn.Module):
+    """Uses tensors between its layers that are gone when others are made, some at their address:
+    outputs of modules inside of layers, and constants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(9))) for _ in range(3)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            passing = [torch.rand(WIDTH).abs() for _ in range(100)]
+            del passing
+            x = block(x)
+            for _ in range(9):
+                torch.rand(WIDTH)
+                x = x + torch.tensor([0.5] * WIDTH)
+        return x
+
+
+def test_tensors_at_one_address_are_not_one() -> None:
+    """No output inside of a layer is used outside, and what is drawn goes nowhere but to `abs`."""
+    seen = record(Passing(), torch.randn(4, WIDTH))
+    assert Flow(seen, [call for call in seen.calls if not call.parents]).leaks == [[], [], []]
+    drawn = {number for op in seen.ops if op.draws for number in op.writes}
+    assert len(drawn) == 3 * 109
+    assert sum(bool(drawn & op.reads) for op in seen.ops) == 3 * 100
 
 
 def test_parametrized_modules_are_taken_along() -> None:
