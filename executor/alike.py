@@ -217,13 +217,10 @@ def _own(costs: Costs, draws: Sequence[int | None]) -> Costs:
 
 def agree(one: LayerCost, other: LayerCost) -> bool:
     """True if two measurements may be of layers that cost the same."""
-    return _bytes(one) == _bytes(other) and all(
-        _near(*pair) and _near(*reversed(pair))
-        for pair in (
-            (one.forward, other.forward),
-            (one.recompute_backward, other.recompute_backward),
-        )
-    )
+    pairs = [(one.forward, other.forward), (one.recompute_backward, other.recompute_backward)]
+    if one.pack_backward and other.pack_backward:
+        pairs.append((one.pack_backward, other.pack_backward))
+    return _bytes(one) == _bytes(other) and all(_near(a, b) and _near(b, a) for a, b in pairs)
 
 
 def _bytes(cost: LayerCost) -> tuple[int | None, ...]:

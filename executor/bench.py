@@ -121,6 +121,17 @@ class Bench:
             shard.backward(graph, dy=self.dy, dx=self.dx)
         return mode.state if mode else self.state
 
+    def pack_backward(self, saved: Tensor, packed: Callable[[], None]) -> None:
+        """A forward that packs its graph into `saved`, and the backward from there; calls `packed`
+        in between. Not for the last layer of a task, which is never packed."""
+        shard = self.shard
+        with self._random() or nullcontext():
+            _, graph = shard.forward_graph(self.x, self.out, saved=saved)
+        packed()
+        shard.bind_grads(self.grads)
+        shard.move(graph, self.x, saved)
+        shard.backward(graph, dy=self.dy, dx=self.dx)
+
     def graph(self) -> Any:
         """A forward that keeps its graph: the output, or the loss of the last layer."""
         with self.shard.buffers.kept(snapshot=False):

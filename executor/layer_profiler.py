@@ -6,7 +6,7 @@ Times and bytes come from separate runs, because the memory meter slows a layer 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,7 +86,8 @@ def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> tuple[LayerC
     bench.draws, bench.alone = memory.draws != 0, lab.load == 1
     with loaded(bench, lab.load), copying(lab.device) if lab.crowded else nullcontext():
         (forward,) = timed(lambda: elapsed(bench.forward, lab.queue), lab)
-        both, backward = timed(lambda: _halves(bench, lab.queue), lab)
+        both, backward = timed(lambda: _halves(bench.recompute_backward, lab.queue), lab)
+        pack = _pack_times(bench, memory.packed, lab)
     return LayerCost(
         microbatch=case.microbatch,
         in_bytes=bench.in_bytes,
@@ -99,7 +100,22 @@ def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> tuple[LayerC
         recompute_backward=both,
         backward=backward,
         offload_bytes=memory.packed,
+        pack_backward=pack[0],
+        unpack_backward=pack[1],
     ), bench.made
+
+
+def _pack_times(bench: Bench, count: int | None, lab: Lab) -> tuple[Time, Time] | tuple[None, None]:
+    """How long a forward that packs into `count` bytes and its backward last, and that backward
+    alone; None where nothing can be packed, or the device has no room for the bytes."""
+    if count is None or bench.layout is None:
+        return None, None
+    try:
+        work = partial(bench.pack_backward, bench.device.empty(count))
+        both, backward = timed(lambda: _halves(work, lab.queue), lab)
+    except torch.OutOfMemoryError:
+        return None, None
+    return both, backward
 
 
 def _memory(bench: Bench) -> Memory:
@@ -288,10 +304,10 @@ def elapsed(work: Callable[[], object], queue: Queue) -> tuple[int]:
     return (round((end.seconds() - start.seconds()) * 1e9),)
 
 
-def _halves(bench: Bench, queue: Queue) -> tuple[int, int]:
-    """How long recomputation and backward last, and backward alone."""
+def _halves(work: Callable[[Callable[[], None]], object], queue: Queue) -> tuple[int, int]:
+    """How long work that has two halves lasts, and the second alone."""
     marks = [queue.mark()]
-    bench.recompute_backward(lambda: marks.append(queue.mark()))
+    work(lambda: marks.append(queue.mark()))
     end = queue.mark()
     until(end)
     start, middle, last = (mark.seconds() for mark in (*marks, end))

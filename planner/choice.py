@@ -172,8 +172,13 @@ class Choice:
         return cost.graph_forward_us if graph else cost.forward_us
 
     def backward_us(self, shard: int) -> int:
-        cost, graph = self.shards[shard], self.modes[shard].activations != "recompute"
-        return cost.graph_backward_us if graph else cost.backward_us
+        cost = self.shards[shard]
+        match self.modes[shard].activations:
+            case "recompute":
+                return cost.backward_us
+            case "offload":
+                return cost.graph_backward_us + cost.unpack_us
+        return cost.graph_backward_us
 
     @property
     def turn_us(self) -> int:

@@ -258,6 +258,8 @@ def _cost(cost: LayerCost, known: dict[What, int]) -> LayerCost:
         forward=_scaled(cost.forward, known.get("forward", graph)),
         recompute_backward=_scaled(cost.recompute_backward, whole),
         backward=_scaled(cost.backward, alone),
+        pack_backward=cost.pack_backward and _scaled(cost.pack_backward, whole),
+        unpack_backward=cost.unpack_backward and _scaled(cost.unpack_backward, alone),
     )
 
 

@@ -52,6 +52,8 @@ class ShardCost:
     norm_us: int
     saved_bytes: int
     offload_bytes: int | None
+    pack_us: int | None  # of a forward, beyond graph_forward_us; None: not measured
+    unpack_us: int  # of a backward, beyond graph_backward_us
     forward_transient_bytes: int
     backward_transient_bytes: int
     graph_transient_bytes: int
@@ -86,6 +88,16 @@ class Caps:
 
     param_bytes: int
     transient_bytes: int
+
+
+def _packing(cost: LayerCost) -> tuple[int, int]:
+    """What packing adds to a forward with a graph, and to the backward."""
+    if cost.pack_backward is None or cost.unpack_backward is None:
+        return 0, 0
+    both, alone = cost.recompute_backward.median_us, cost.backward.median_us
+    alone = min(alone, both)
+    unpack = max(0, cost.unpack_backward.median_us - alone)
+    return max(0, cost.pack_backward.median_us - both - unpack), unpack
 
 
 def _prefix(values: list[int]) -> Array:
@@ -176,6 +188,8 @@ class TaskCosts:
             "update_peak": [layer.update_peak_bytes for layer in layers],
             "draws": [cost.rng_draws or 0 for cost in costs],
             "offload": [cost.offload_bytes or 0 for cost in costs],
+            "pack": [_packing(cost)[0] for cost in costs],
+            "unpack": [_packing(cost)[1] for cost in costs],
             "tied": self._tied_bytes(),
             "buffer": [layer.buffer_bytes for layer in layers],
         }
@@ -270,6 +284,7 @@ class TaskCosts:
         masters = 0 < param == grad and self.total("state", first, end) >= param
         backward = self.total("backward", first, end)
         alone = self.total("graph_backward", first, end)
+        timed = all(cost.pack_backward is not None for cost in self.costs[first:end])
         return ShardCost(
             first=first,
             end=end,
@@ -287,6 +302,8 @@ class TaskCosts:
             norm_us=self.total("norm", first, end),
             saved_bytes=align(self.total("saved", first, end)),
             offload_bytes=self.total("offload", first, end) if packed else None,
+            pack_us=self.total("pack", first, end) if timed else None,
+            unpack_us=self.total("unpack", first, end) if timed else 0,
             forward_transient_bytes=self.forward_transient(first, end),
             backward_transient_bytes=self.backward_transient(first, end),
             graph_transient_bytes=self.graph_transient(first, end),
@@ -373,9 +390,12 @@ class Links:
         """Predicted time of a device→host copy inside a round, where both directions are used."""
         return copy_us(self.d2h_both, count)
 
-    def pack_us(self, count: int) -> int:
-        """Predicted time of packing so many bytes inside the device."""
-        return copy_us(self.d2d, count) if self.d2d else 0
+    def pack_us(self, shard: ShardCost) -> int:
+        """Predicted time of packing what a shard's graph keeps: as measured, or as long as the
+        bytes are copied inside the device."""
+        if shard.pack_us is not None or not self.d2d:
+            return shard.pack_us or 0
+        return copy_us(self.d2d, shard.offload_bytes or 0)
 
 
 def copy_us(rate: Rate, count: int) -> int:

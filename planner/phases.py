@@ -224,7 +224,7 @@ class Phases:
         item, count = self.shapes[i], self.terms.microbatches / MS
         if i >= self.part.high:
             return []
-        packing = count * self.terms.links.pack_us(item.offload_bytes or 0)
+        packing = count * self.terms.links.pack_us(item)
         return [
             (count * item.forward_us, 1),
             *self.block(i, -count * item.forward_us),
@@ -252,6 +252,7 @@ class Phases:
             (item.graph_backward_us / MS, self.once[i]),
             (item.backward_us / MS, self.again[i]),
             (item.norm_us / MS, 1),
+            (count * item.unpack_us, self.packed[i]),
         ]
         return row if self.noted else row + self._update_us(i)
 

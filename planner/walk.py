@@ -192,7 +192,7 @@ class Walk:
         elif mode.activations == "offload":
             transient = cost.graph_transient_bytes
             writes["saved"] = self._ring(f"a{k}", m)
-            us += self.links.pack_us((cost.offload_bytes or 0) * each)
+            us += each * self.links.pack_us(cost)
         source = "x" if k else "batch"
         return entry(
             us,

@@ -92,6 +92,8 @@ def _layer(where: str, layer: Layer, sizes: list[int]) -> Iterator[str]:
         at = f"at {cost.microbatch}"
         times += [(f"forward {at}", cost.forward), (f"backward {at}", cost.backward)]
         times.append((f"recompute_backward {at}", cost.recompute_backward))
+        packed = {"pack_backward": cost.pack_backward, "unpack_backward": cost.unpack_backward}
+        times += [(f"{name} {at}", time) for name, time in packed.items() if time]
     for name, time in times:
         yield from _time(f"{where}: {name}", time)
 

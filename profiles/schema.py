@@ -133,6 +133,8 @@ class LayerCost(Struct, frozen=True):
     rng_draws: 32-bit draws a forward takes from the generator; None when it is not a constant
     number of plain draws, so that a microbatch's random numbers cannot be found in advance.
     The last layer's recompute_backward and backward include the loss.
+    pack_backward, unpack_backward: a forward that packs its graph and the backward from there, and
+    that backward alone; None when not measured.
     """
 
     microbatch: Positive
@@ -146,6 +148,8 @@ class LayerCost(Struct, frozen=True):
     recompute_backward: Time
     backward: Time
     offload_bytes: Count | None = None
+    pack_backward: Time | None = None
+    unpack_backward: Time | None = None
 
 
 class Layer(Struct, frozen=True, kw_only=True):

@@ -79,7 +79,8 @@ def bare(layer: Layer) -> Layer:
     none = Time(0, 0, 0, 1)
 
     def without(cost: LayerCost) -> LayerCost:
-        return structs.replace(cost, forward=none, recompute_backward=none, backward=none)
+        found = structs.replace(cost, forward=none, recompute_backward=none, backward=none)
+        return structs.replace(found, pack_backward=None, unpack_backward=None)
 
     costs = tuple(map(without, layer.costs))
     return structs.replace(layer, update_device=none, update_host=none, norm=None, costs=costs)

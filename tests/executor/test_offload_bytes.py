@@ -11,7 +11,7 @@ from support.toys import WIDTH, batches
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from executor.bench import Case
+from executor.bench import Bench, Case
 from executor.device import aligned
 from executor.layer_profiler import layer_cost
 from executor.shard import Shard
@@ -57,6 +57,21 @@ def test_layers_together_pack_no_more_than_each_for_itself() -> None:
         _, graph = shard.forward_graph(hold(xs[first]), out, saved=room)
         assert graph.packing is not None
         assert graph.packing.bytes <= room.numel()
+
+
+def test_a_packed_graph_that_is_timed_gives_the_same_gradients() -> None:
+    """What is measured is a backward that ends as the one does that recomputes."""
+    task, layer = _task(*CHAIN), CHAIN[0]
+    bench = Bench(Case(task, layer, batches(0)[0], None, False, len(batches(0)[0])), LAB.device)
+    bench.grads.zero_()  # what is between gradients stays as it is
+    bench.recompute_backward()
+    grads = bench.grads.clone()
+    bench.grads.zero_()
+    order: list[str] = []
+    bench.pack_backward(aligned(bench.packed_bytes() or 0), lambda: order.append("packed"))
+    assert order == ["packed"]
+    assert grads.any()
+    assert torch.equal(bench.grads, grads)
 
 
 class SparseLayer(nn.Module):

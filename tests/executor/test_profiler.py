@@ -271,6 +271,16 @@ def test_backward_is_a_part_of_recomputation_and_backward(mlp: Profile) -> None:
     assert all(0 < c.backward.median_us <= c.recompute_backward.median_us for c in costs)
 
 
+def test_packing_is_timed_where_there_is_any(mlp: Profile) -> None:
+    """For every layer but the last, whose graph is never packed."""
+    *inner, last = [layer.costs for layer in mlp.tasks[0].layers]
+    for cost in (cost for costs in inner for cost in costs):
+        assert cost.pack_backward
+        assert cost.unpack_backward
+        assert 0 < cost.unpack_backward.median_us <= cost.pack_backward.median_us
+    assert all(cost.pack_backward is None is cost.unpack_backward for cost in last)
+
+
 def test_rate_is_the_line_through_two_points() -> None:
     """20 µs and 100 MB/s are found from two copies; noise never gives a negative latency."""
     assert fit((1000, 30.0), (10_000, 120.0)) == Rate(bytes_per_s=100_000_000, latency_us=20)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from support.choices import Small, faster, fitted, small
 
 from planner import Infeasible, build
@@ -13,6 +14,7 @@ from planner.costs import Links
 from planner.problem import Effort
 from planner.search import Found, Search
 from profiles.codec import pretty
+from profiles.schema import LayerCost, Time
 
 PLENTY_S = 60.0
 
@@ -71,6 +73,49 @@ def test_what_is_found_fits(seed: int, layers: int) -> None:
         made = fitted(best.choice, case.links, case.device_bytes)
         assert made
         assert made.period_us == best.program.period_us
+
+
+def packed(case: Small, pack_us: int, unpack_us: int) -> Small:
+    """The case with measured packing: so much longer is every layer's forward, and backward."""
+
+    def timed(cost: LayerCost) -> LayerCost:
+        both, alone = cost.recompute_backward.median_us, cost.backward.median_us
+        longer = both + pack_us + unpack_us, alone + unpack_us
+        return structs.replace(
+            cost,
+            pack_backward=Time(longer[0], longer[0], longer[0], 1),
+            unpack_backward=Time(longer[1], longer[1], longer[1], 1),
+        )
+
+    layers = (
+        structs.replace(layer, costs=tuple(map(timed, layer.costs))) for layer in case.task.layers
+    )
+    return replace(case, task=structs.replace(case.task, layers=tuple(layers)))
+
+
+@pytest.mark.parametrize("seed", [5, 33, 43])
+def test_measured_packing_is_what_ops_last(seed: int) -> None:
+    """F and B of a shard that packs take as much longer as was measured, not what bytes say."""
+    case = packed(small(seed, 3), 7, 5)
+    best = found(case, case.links, case.device_bytes)
+    assert best
+    lasts = {op.id: op.end_us - op.start_us for op in best.program.round}
+    choice, packing = best.choice, 0
+    for k, (shard, mode) in enumerate(zip(choice.shards, choice.modes, strict=True)):
+        if mode.activations == "offload":
+            count, packing = shard.end - shard.first, packing + 1
+            name = f"{case.task.name}.s{k}."
+            assert lasts[name + "F0"] == shard.graph_forward_us + 7 * count
+            assert lasts[name + "B0"] == shard.graph_backward_us + 5 * count
+    assert packing
+
+
+def test_packing_that_lasts_long_is_left_out() -> None:
+    """A plan packs nothing where recomputing is shorter by what was measured."""
+    case = packed(small(5, 3), 10**6, 10**6)
+    best = found(case, case.links, case.device_bytes)
+    assert best
+    assert all(mode.activations != "offload" for mode in best.choice.modes)
 
 
 @pytest.mark.parametrize("seed", [5, 33, 43])  # with a rate, packing is what they do

@@ -36,6 +36,8 @@ def wronged(
                 forward=_times(cost.forward, by),
                 recompute_backward=_times(cost.recompute_backward, by),
                 backward=_times(cost.backward, by),
+                pack_backward=cost.pack_backward and _times(cost.pack_backward, by),
+                unpack_backward=cost.unpack_backward and _times(cost.unpack_backward, by),
             )
             for cost in of.costs
         )
