@@ -143,7 +143,7 @@ class Kinds:
     def costs(
         self, index: int, cases: Sequence[Case], looks: Mapping[int, Look], shard: Shard
     ) -> dict[int, Costs]:
-        """What the task's next layer costs, by its index, and earlier ones that turn out to be
+        """Costs of the task's next layer, by its index, and of earlier ones that turn out to be
         less alike than it seemed. WorkloadError where no size fits the device."""
         case = cases[-1]
         kind = kind_of(cases, looks)
@@ -264,8 +264,8 @@ def _settings(module: nn.Module) -> str:
 
 
 def _told(value: Any) -> Hashable:
-    """What of a value may decide how long it takes to go through it; of a number with a fraction
-    it is whether there is anything to multiply by."""
+    """The part of a value that may decide how long it takes to go through it; for a number with a
+    fraction, True if it is not zero."""
     match value:
         case Tensor():
             return value.dtype, tuple(value.shape), _stride(value), value.requires_grad

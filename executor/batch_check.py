@@ -1,4 +1,4 @@
-"""Whether the batches of a task are alike: several are tried, since data is a function of the step.
+"""Checks that batches of a task are alike; several are tried, as data is a function of the step.
 
 A timetable is one for all steps: shapes, the way that the model's own code takes and the number of
 random draws must be the same in each. What differs in the batches tried here would end a run.

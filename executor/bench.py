@@ -102,7 +102,7 @@ class Bench:
                 self.shard.forward(self.x, self.out, self.layout)
 
     def _random(self) -> RandomMode | LentGenerator | None:
-        """What a run would use."""
+        """The source of random numbers that a run would use."""
         source = self.device.source
         if self.draws is False:
             return None
@@ -245,7 +245,7 @@ def _copied(value: Any) -> Any:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """Whether two values have the same tensors."""
+    """True if two values have the same tensors."""
     pairs = zip(tensors_of(left), tensors_of(right), strict=False)
     return len(tensors_of(left)) == len(tensors_of(right)) and all(_same(a, b) for a, b in pairs)
 

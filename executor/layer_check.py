@@ -1,4 +1,4 @@
-"""What a layer must be so that it can be cut, moved and run again: refusals before measuring."""
+"""Refuses layers, before they are measured, that cannot be cut, moved and run again."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -44,7 +44,7 @@ def blamed(where: str) -> Iterator[None]:
 
 
 def layer_place(task: Task, index: int, layer: nn.Module) -> str:
-    """How errors name a layer: `task gpt: layer 3 (Block)`."""
+    """The name of a layer in errors: `task gpt: layer 3 (Block)`."""
     return f"task {task.name}: layer {index} ({name_of(layer)})"
 
 
@@ -70,7 +70,7 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 def samples(found: Batch) -> int:
-    """How many samples a batch has."""
+    """The number of samples in a batch."""
     return len(tensors_of(found.inputs)[0])
 
 

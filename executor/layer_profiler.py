@@ -1,4 +1,4 @@
-"""What a layer costs: times and bytes, through the shard code that a run uses.
+"""Measures times and bytes of a layer through the shard code that a run uses.
 
 Times and bytes come from separate runs, because the memory meter slows a layer down.
 """
@@ -45,7 +45,7 @@ class Lab:
 
     @property
     def crowded(self) -> bool:
-        """Whether copies and updates on the host take time from what computes, and it from them."""
+        """True if copies and updates on the host share the cores with what computes."""
         return self.device.spec.emulation is not None
 
 
@@ -106,7 +106,7 @@ def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> tuple[LayerC
 
 
 def _pack_times(bench: Bench, count: int | None, lab: Lab) -> tuple[Time, Time] | tuple[None, None]:
-    """How long a forward that packs into `count` bytes and its backward last, and that backward
+    """The times of a forward that packs into `count` bytes with its backward, and of that backward
     alone; None where nothing can be packed, or the device has no room for the bytes."""
     if count is None or bench.layout is None:
         return None, None
@@ -183,7 +183,7 @@ class Updates:
         self.shard.update(self.params, self.grads, self.state)
 
     def norms(self) -> None:
-        """What N does, but for writing it down."""
+        """Compute what N computes; nothing is written down."""
         self.shard.norms(self.grads)
 
     def peak_bytes(self, meter: Meter) -> int:
@@ -296,7 +296,7 @@ def _crowd(count: int, where: torch.device) -> Tensor:
 
 
 def elapsed(work: Callable[[], object], queue: Queue) -> tuple[int]:
-    """How long (ns) the queue is at it."""
+    """The time (ns) that the queue needs for the work."""
     start = queue.mark()
     work()
     end = queue.mark()
@@ -305,7 +305,7 @@ def elapsed(work: Callable[[], object], queue: Queue) -> tuple[int]:
 
 
 def _halves(work: Callable[[Callable[[], None]], object], queue: Queue) -> tuple[int, int]:
-    """How long work that has two halves lasts, and the second alone."""
+    """The time (ns) of work that has two halves, and of the second half alone."""
     marks = [queue.mark()]
     work(lambda: marks.append(queue.mark()))
     end = queue.mark()

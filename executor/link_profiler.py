@@ -1,4 +1,4 @@
-"""What a copy costs: latency and rate of a device's links, alone and with both at work.
+"""Measures latency and rate of a device's links, alone and with both at work.
 
 A copy inside the device shares no link with others: alone and both are one measurement. Casts are
 measured without their copies: a prefetch that casts lasts as long as the slower of the two.
@@ -67,7 +67,7 @@ def links(
 
 
 def cast(device: Device, memory: HostMemory, bytes_per_s: int | None, samples: int) -> Link:
-    """How fast the host casts masters for `device`, alone and while parameters leave it."""
+    """The rate of casts of masters for `device`, alone and while parameters leave it."""
     host_in, host_out = memory.take(LARGEST).zero_(), memory.take(LARGEST).zero_()
     slab_out = device.slab[LARGEST : 2 * LARGEST]
     mine = _Line(device, "h2d", _casting(host_in))

@@ -21,7 +21,7 @@ _SLICE_S = 0.1  # between two looks at whether the wait is to end early
 
 
 def least_us(device: Device, op: Op) -> int:
-    """How long `op` lasts at least, once it has begun, on a device of this kind.
+    """The least time of `op`, once it has begun, on a device of this kind.
 
     0 for copies, which their links pace, and wherever ops take the time that they take.
     """

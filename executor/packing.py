@@ -1,4 +1,4 @@
-"""What a graph would keep for its backward, packed into one flat that may move, and found again.
+"""Packs what a graph keeps for its backward into one flat that may move, and finds it again.
 
 Autograd hands over each tensor it wants to keep and takes back a note instead. A note says where
 the bytes are: in a flat that has a place of its own in the plan (parameters, input), so that
@@ -160,6 +160,6 @@ def _held(tensor: Tensor) -> tuple[int, int]:
 
 
 def _plain(tensor: Tensor) -> bool:
-    """Whether the tensor is what its bytes, shape and strides say, and nothing more."""
+    """True if the tensor is what its bytes, shape and strides say, and nothing more."""
     ordinary = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided
     return ordinary and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())

@@ -108,13 +108,13 @@ def _lab(device: Device, options: Options) -> Lab:
 
 
 def _load(options: Options) -> int:
-    """How many devices compute at once while one is measured: those that are N times slower than
-    the machine keep it busy for one Nth of the time."""
+    """The number of devices that compute at once while one is measured: those that are N times
+    slower than the machine keep it busy for one Nth of the time."""
     return -(-options.devices // _slowdown(options.emulation)) if options.emulation else 1
 
 
 def slowdown(devices: int) -> int:
-    """How many times slower than this machine emulated devices compute if nobody says: as much as
+    """The factor by which emulated devices are slower than this machine if nobody says: as much as
     it takes for their ops to last as planned.
 
     Copies, updates on the host and the interpreter need cores too. Where the devices leave them
@@ -168,7 +168,7 @@ def _check(options: Options) -> None:
 
 
 def _usable(device: Device, options: Options) -> int:
-    """What plans may use of the device; before anything was measured there."""
+    """Bytes of the device that plans may use; before anything was measured there."""
     if options.emulation and options.device_bytes:
         return options.device_bytes
     return usable(device.where, options.device_bytes)

@@ -41,7 +41,7 @@ def microbatch_sizes(batch_size: int) -> list[int]:
 
 
 def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None]") -> schema.Task:
-    """What the task's layers cost; WorkloadError for one that cannot be cut or trained."""
+    """Measure the task's layers; WorkloadError for one that cannot be cut or trained."""
     bar.set_description(f"{task.name}: finding layers")
     model, _ = build(task)
     found = batch(task)

@@ -1,4 +1,4 @@
-"""What a profile must satisfy beyond its schema. All violations at once."""
+"""Checks what a profile must satisfy beyond its schema, and lists all violations at once."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the two command lines have in common: arguments, and how a command ends.
+"""The part that both command lines share: arguments, and how a command ends.
 
 Results go to stdout and are each command's last act; errors are one line on stderr.
 """

@@ -1,4 +1,4 @@
-"""What can go wrong for a user: one line each, with the exit code it ends the command with."""
+"""Errors of a user: one line each, with the exit code it ends the command with."""
 
 
 class GantryError(Exception):

@@ -1,4 +1,4 @@
-"""What a checker found: so many violations of a kind in words, the others counted.
+"""The findings of a checker: so many violations of a kind in words, the others counted.
 
 Rules say lines one by one and nobody keeps them all, so that a file that breaks a rule a million
 times is refused as lightly as one that breaks it once.

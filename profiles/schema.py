@@ -67,7 +67,7 @@ class Emulation(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """What to say wherever a time of such a device is shown."""
+        """Words to show beside every time of such a device."""
         if self.compute_slowdown == 1:
             return "emulated"
         return f"emulated compute, {self.compute_slowdown} times slower"
@@ -214,5 +214,5 @@ class Profile(Struct, frozen=True, kw_only=True):
 
     @property
     def emulated(self) -> str:
-        """What to say wherever a time is shown: how devices are emulated, nothing of real ones."""
+        """Words to show beside every time: how devices are emulated; empty for real ones."""
         return next((d.emulation.words for d in self.machine.devices if d.emulation), "")
