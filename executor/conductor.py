@@ -10,20 +10,21 @@ from collections.abc import Sequence
 from types import FrameType
 
 from executor.device import Device
-from executor.drops import Drops, Failure, Losses
 from executor.errors import one_line
+from executor.failures import Drops, Failure, Losses, SharedGuard
 from executor.kept import Kept
-from executor.live import LiveTask, Place
+from executor.launches import Asked
 from executor.moves import Moves, Traffic
 from executor.options import Options
+from executor.place import Place
 from executor.recorder import Recorder
-from executor.rng import Guard, Source
+from executor.rng import Source
 from executor.segment import SegmentRun, Setup
 from executor.stopping import stopped_by
 from executor.store import HostStore, HostTask
-from executor.streams import Halt
+from executor.task_state import TaskState
+from executor.tickets import Halt
 from executor.turns import Turns, first_steps
-from executor.watch import KeepingGuard
 from plans.evaluation import due_of
 from plans.metrics import DISK
 from plans.runlog import DropRecord, StopRecord
@@ -56,7 +57,7 @@ class Conductor:
         self._drops, self._losses, self._turns = Drops(plan), Losses(plan), Turns(plan)
         self._first_steps = first_steps(plan)
         self._moves = Moves(plan, store, recorder, self._halt)
-        self._places = [_place(i, device, devices, options) for i, device in enumerate(devices)]
+        self._places = [_place(i, device, devices) for i, device in enumerate(devices)]
         threads, source = max(device.threads for device in plan.devices), devices[0].source
         tasks = {n: self._live(t, threads, source) for n, t in store.tasks.items()}
         self._setup = Setup(
@@ -65,11 +66,13 @@ class Conductor:
             store.flats,
             recorder,
             self._halt,
-            options.jitter,
-            options.trace,
-            [threading.Lock() for _ in plan.devices] if options.serial_copies else None,
+            Asked(
+                options.jitter,
+                options.trace,
+                [threading.Lock() for _ in plan.devices] if options.serial_copies else None,
+                watched=options.keep_going,
+            ),
             self._failed,
-            options.keep_going,
         )
         self.stopped: dict[str, StopRecord] = {}  # by a rule, their states whole
         self.interrupted = 0  # the signal that ended the run
@@ -145,8 +148,8 @@ class Conductor:
             for task in self._setup.tasks.values():
                 task.collect()
             self._recorder.drain()
-            if self._setup.trace:
-                self._setup.trace.tick()
+            if self._options.trace:
+                self._options.trace.tick()
             self._watch()
             self._drop(ended)
             if self._halt.failure:
@@ -269,8 +272,8 @@ class Conductor:
             self._moves.stop(name)
             self._setup.tasks[name].stop()
 
-    def _live(self, task: HostTask, threads: int, source: Source) -> LiveTask:
-        return LiveTask(task, threads, source, self._step, self._recorder.evaluation)
+    def _live(self, task: HostTask, threads: int, source: Source) -> TaskState:
+        return TaskState(task, threads, source, self._step, self._recorder.evaluation)
 
     def _step(self, task: str, step: int, loss: float) -> None:
         """A step's loss is known; called from any thread."""
@@ -354,9 +357,7 @@ def _patience(plan: Plan) -> float:
     return max(60.0, 20 * max(op.end_us - op.start_us for op in ops) / 1e6)
 
 
-def _place(number: int, device: Device, devices: Sequence[Device], options: Options) -> Place:
+def _place(number: int, device: Device, devices: Sequence[Device]) -> Place:
     """A device with a guard of the generator that ops there may draw from."""
     alone = len(devices) == 1 or not device.source.shared
-    keeping = options.keep_going
-    guard = KeepingGuard(device.source, alone) if keeping else Guard(device.source)
-    return Place(number, device, guard, alone)
+    return Place(number, device, SharedGuard(device.source, alone), alone)

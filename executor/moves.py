@@ -17,7 +17,7 @@ from executor.disk import Tick
 from executor.errors import one_line
 from executor.recorder import Recorder
 from executor.store import HostStore
-from executor.streams import Halt, Stopped
+from executor.tickets import Halt, Stopped
 from plans.disk import kept_bytes, regions
 from plans.metrics import DISK, Interval, union
 from plans.schema import Move, OpName, Plan, parse_id

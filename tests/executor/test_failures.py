@@ -117,7 +117,7 @@ def test_an_interrupt_names_the_op(night: Night, monkeypatch: pytest.MonkeyPatch
         if night.asleep.wait(2):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("executor.streams.Halt.wait_for_news", press)
+    monkeypatch.setattr("executor.tickets.Halt.wait_for_news", press)
     with pytest.raises(RunError, match=r"^interrupted in a\.s0\.F0 runs on 0\.compute"):
         run(plan, tasks)
 

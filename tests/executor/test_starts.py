@@ -16,7 +16,7 @@ import plans
 from executor import conductor
 from executor.errors import RunError
 from executor.replay import Options, run
-from executor.streams import Halt
+from executor.tickets import Halt
 from executor.turns import Turns
 from executor.workload import Task
 from plans import runlog
