@@ -37,7 +37,8 @@ class Failure:
     fatal: bool = False
 
     def __str__(self) -> str:
-        return f"{self.op} on {self.stream} in round {self.round}: {self.text}"
+        where = f"{self.op} on {self.stream} in round {self.round}: " if self.op else ""
+        return where + self.text
 
 
 class Drops:

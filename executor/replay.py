@@ -151,7 +151,7 @@ def _replay(
     if options.trace:
         options.trace.begin()
     error = replay.execute()
-    peaks, slabs = replay.peak_bytes(), replay.slab_bytes()
+    peaks = tuple(place.peak_bytes for place in replay.places)
     interrupted = replay.interrupted > 0
     actual_us, troubles = _close(
         recorder, options.trace, error, peaks, store.bytes, interrupted=interrupted
@@ -161,7 +161,8 @@ def _replay(
     if error:
         raise RunError("; ".join([error, *troubles]))
     losses = {task: [by[step] for step in sorted(by)] for task, by in recorder.losses.items()}
-    late = replay.late_allocations()
+    slabs = tuple(place.slab_bytes for place in replay.places)
+    late = tuple(place.late_allocations for place in replay.places)
     sizes = peaks, slabs, store.bytes, late
     ends = replay.dropped, replay.stopped, replay.traffic if plan.disk else None
     known = recorder.val_losses, recorder.warnings, troubles

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from executor import checkpoint, locks
-from executor.errors import UsageError, one_line
+from executor.errors import UsageError, text_of
 from executor.options import Options
 from executor.outputs import try_folder
 from executor.replay import Result
 from plans.disk import kept_bytes
 from plans.schema import Plan, Task
-from profiles.errors import GantryError
 
 
 @contextmanager
@@ -67,7 +66,7 @@ def save(folder: Path, plan: Plan, result: Result, options: Options) -> Saved:
         try:
             files.append(_write(folder / f"{task.name}.pt", task, result))
         except Exception as error:
-            errors.append(_said(error))
+            errors.append(text_of(error))
             if found := _elsewhere(task, result, options, errors):
                 files.append(found)
                 errors[-1] += f"; {task.name} is saved as {found} instead"
@@ -91,7 +90,7 @@ def _elsewhere(task: Task, result: Result, options: Options, errors: list[str]) 
         try:
             return target if target.exists() else _write(target, task, result)
         except Exception as error:
-            errors[-1] += f"; {_said(error)}"
+            errors[-1] += f"; {text_of(error)}"
     return None
 
 
@@ -103,7 +102,3 @@ def _places(task: Task, step: int, options: Options) -> Iterator[Path]:
     for parent in (options.log.parent if options.log else Path(), Path(tempfile.gettempdir())):
         with suppress(OSError):
             yield Path(tempfile.mkdtemp(prefix="saved-", dir=parent)) / f"{task.name}.pt"
-
-
-def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, GantryError) else one_line(error)

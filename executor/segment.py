@@ -11,7 +11,7 @@ from typing import cast
 from torch import Tensor
 
 from executor.device import Mark, QueueKind, until
-from executor.errors import one_line
+from executor.errors import text_of
 from executor.failures import Failure, UnattributedDraw
 from executor.launches import Asked, launch_of
 from executor.ops import Work, resolve
@@ -21,14 +21,12 @@ from executor.task_state import TaskState
 from executor.tickets import PHASES, Halt, Job, Laps, Stopped, Stream, Ticket, device_of, jobs_of
 from plans.metrics import plan_stream
 from plans.schema import Op, Program, Segment
-from profiles.errors import GantryError
-
-_AHEAD = 2  # rounds that a stream may launch before its device has done them
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What all segments of a run share. `asked`: what is put around every op.
+    """What all segments of a run share. `asked`: what is put around every op; `ahead`: rounds that
+    a stream may launch before its device has done them.
 
     `failed` is told what went wrong, from any thread; a segment in which something did stops by
     itself.
@@ -41,6 +39,7 @@ class Setup:
     halt: Halt
     asked: Asked
     failed: Callable[[Failure], None]
+    ahead: int
 
 
 class SegmentRun:
@@ -222,7 +221,7 @@ class SegmentRun:
             pass
         except BaseException as error:
             if not self._halt.stopped:  # else it only follows from what went wrong first
-                text = str(error) if isinstance(error, GantryError) else one_line(error)
+                text = text_of(error)
                 fatal = isinstance(error, UnattributedDraw)
                 self._setup.failed(self._failure(stream, text, fatal=fatal))
                 self._halt.stop()
@@ -257,7 +256,7 @@ class SegmentRun:
                     on_done(end)
                 stream.tick(end)
             ends.append(end)
-            if len(ends) > _AHEAD:
+            if len(ends) > self._setup.ahead:
                 stream.now = ("waits for ", job.id, round_index, "its device")
                 until(ends.popleft(), halt.check)
 
