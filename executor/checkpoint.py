@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
-from executor.disk import free_bytes
 from executor.errors import MismatchError, RunError, UsageError, one_line
 from executor.manifest import differences, manifest_of
+from executor.outputs import free_bytes, part_of, remove
 from executor.store import HostTask, Saved
 from plans.schema import Task as PlanTask
 from profiles import console
@@ -29,11 +29,6 @@ _WANTED = {"model", "optimizer", "step", "rng", "loss_scale"}
 def path_of(folder: Path, task: str, step: int) -> Path:
     """Where a task's state after so many steps is kept."""
     return folder / f"{task}-{step}.pt"
-
-
-def part_of(target: Path) -> Path:
-    """Where a file is until it is whole."""
-    return target.with_name(f"{target.name}.part")
 
 
 def save(target: Path, task: HostTask, step: int) -> Path:
@@ -72,8 +67,7 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
                     raise sink.error from None
                 raise
     except BaseException as error:
-        with suppress(OSError):
-            part.unlink()
+        remove(part)
         if isinstance(error, OSError):
             raise RunError(_unwritten(target, error, _bytes(content))) from None
         raise
@@ -83,8 +77,7 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
 def expect_safe(part: Path, target: Path) -> None:
     """RunError, and no file, for what `load` would refuse: no run could go on from there."""
     if names := get_unsafe_globals_in_checkpoint(part):
-        with suppress(OSError):
-            part.unlink()
+        remove(part)
         raise RunError(
             f"{target}: no run could go on from it: the task's state holds {', '.join(names)}, and "
             "checkpoints hold only tensors and plain data; keep numbers, texts or tensors in the "

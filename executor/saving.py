@@ -6,10 +6,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from executor import checkpoint, locks
+from executor import checkpoint
 from executor.errors import UsageError, text_of
 from executor.options import Options
-from executor.outputs import try_folder
+from executor.outputs import own_folder
 from executor.replay import Result
 from plans.disk import kept_bytes
 from plans.schema import Plan, Task
@@ -23,11 +23,10 @@ def opened(folder: Path | None, options: Options, tasks: Sequence[Task]) -> Iter
     if folder is None:
         yield None
         return
-    try_folder(folder, {f"{task.name}.pt": kept_bytes(task) for task in tasks})
     kept = options.checkpoints
-    if kept and kept.exists() and kept.samefile(folder):
-        raise UsageError("--save and --checkpoints need folders of their own")
-    with locks.locked(folder / ".lock", "give each run a --save of its own"):
+    with own_folder(folder, {f"{task.name}.pt": kept_bytes(task) for task in tasks}, "a --save"):
+        if kept and kept.exists() and kept.samefile(folder):
+            raise UsageError("--save and --checkpoints need folders of their own")
         if not options.overwrite:
             _refuse_later(folder, tasks)
         yield folder
