@@ -12,7 +12,7 @@ from pathlib import Path
 from executor import checkpoint
 from executor.errors import UsageError
 from executor.options import Options
-from executor.outputs import own_folder, remove
+from executor.outputs import own_folder, part_of, remove, whole
 from executor.store import HostTask
 from plans.disk import kept_bytes
 from plans.schema import Task
@@ -45,8 +45,9 @@ class Kept:
         """
         name = task.plan.name
         target = checkpoint.path_of(self._folder, name, step)
-        part = checkpoint.write_part(target, task, step)
-        checkpoint.expect_safe(part, target)
+        with whole(part_of(target)):
+            part = checkpoint.write_part(target, task, step)
+            checkpoint.expect_safe(part, target)
         note(name, step, target)
         checkpoint.put(part, target)
         task.release()

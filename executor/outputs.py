@@ -27,6 +27,16 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
+@contextmanager
+def whole(part: Path) -> Iterator[None]:
+    """Remove the part of a file if what writes it fails, or is interrupted."""
+    try:
+        yield
+    except BaseException:
+        remove(part)
+        raise
+
+
 def free_bytes(folder: Path) -> int:
     """What this user may still write below `folder`."""
     stat = os.statvfs(folder)

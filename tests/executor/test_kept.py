@@ -7,7 +7,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -15,8 +18,8 @@ from support import handmade
 from support.chains import tasks_for
 from support.fit import fit, later
 
-from executor import outputs
-from executor.errors import LogError, RunError, UsageError
+from executor import checkpoint, outputs
+from executor.errors import InterruptedRun, LogError, RunError, UsageError
 from executor.logfile import LogFile
 from executor.replay import Options, run
 from executor.workload import Task
@@ -140,6 +143,26 @@ def test_the_log_knows_of_a_checkpoint_first(
     assert len(result.losses["a"]) == 3
 
 
+@pytest.mark.parametrize("where", ["_Sink.write", "get_unsafe_globals_in_checkpoint"])
+def test_signals_leave_no_half_of_a_checkpoint(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them while it is written or read back; the run says that it was interrupted."""
+    plan, tasks = two()
+    real, calls = attrgetter(where)(checkpoint), count(1)
+
+    def pressed(*arguments: Any) -> Any:
+        if next(calls) == (1 if where.startswith("get") else 5):
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+        return real(*arguments)
+
+    monkeypatch.setattr(f"executor.checkpoint.{where}", pressed)
+    with pytest.raises(InterruptedRun, match=r"^interrupted"):
+        run(plan, tasks, Options(checkpoints=tmp_path))
+    assert names(tmp_path) == set()
+
+
 def test_a_log_knows_of_all_checkpoints_that_its_run_went_on_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +205,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFi
 HOLD = """
 import sys, time
 from pathlib import Path
-from executor import outputs
+from executor import checkpoint, outputs
 with outputs.locked(Path(sys.argv[1]), ""):
     print("held", flush=True)
     time.sleep(60)
