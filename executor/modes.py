@@ -1,4 +1,4 @@
-"""Training and eval mode: layers are switched between the modes they were in and eval mode."""
+"""The mode that layers are in: as they train, or eval mode."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +21,6 @@ class Modes:
         self._trained: list[nn.Module] | None = None  # while they are in eval mode
 
     def train(self, training: bool) -> None:
-        """Let the layers be as they were (True) or in eval mode."""
         if training == (self._trained is None):
             return
         if training:
