@@ -13,13 +13,12 @@ from typing import Any
 
 from torch import nn
 
-from executor.batches import batch_bytes, batch_of, changed, part
+from executor.batches import batch_bytes, batch_of, changed, data_by_number, part
 from executor.bench import Case, first_output, moved, on_device
 from executor.chain.gap import Gap
 from executor.device import Device
 from executor.ending import Batch
 from executor.errors import RunError, WorkloadError
-from executor.evaluation import data_by_number
 from executor.layer_check import blamed, layer_place, samples
 from executor.rng import OwnRandomness
 from executor.shard import Shard

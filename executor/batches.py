@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from executor.ending import Batch
 from executor.errors import RunError, one_line
 from executor.rng import OwnRandomness
 from executor.values import Layout, Value, hold, mapped, tensors_of
-from executor.workload import Task
+from executor.workload import Evaluation, Task
 from plans.schema import Task as PlanTask
 
 AHEAD = 2  # steps prepared beyond the newest one asked for
@@ -220,3 +221,17 @@ def held_batch(batches: Batches, flat: Tensor) -> Batch:
     assert batches.layouts is not None
     inputs, targets = batches.layouts
     return Batch(inputs.whole(inputs.read(flat)), targets.whole(targets.read(flat[inputs.bytes :])))
+
+
+def data_by_number(evaluation: Evaluation, count: int) -> Callable[[int], Any]:
+    """The data by the number of a batch in all evaluations."""
+
+    def data(number: int) -> Any:
+        try:
+            return evaluation.data(number % count)
+        except (IndexError, StopIteration) as error:
+            raise RunError(
+                f"{one_line(error)}: there is no such batch, and an evaluation has {count}"
+            ) from None
+
+    return data

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
-from executor.disk import free_bytes
 from executor.errors import MismatchError, RunError, UsageError, one_line
 from executor.manifest import differences, manifest_of
+from executor.outputs import free_bytes, part_of, whole
 from executor.store import HostTask, Saved
 from plans.schema import Task as PlanTask
 from profiles import console
@@ -29,11 +29,6 @@ _WANTED = {"model", "optimizer", "step", "rng", "loss_scale"}
 def path_of(folder: Path, task: str, step: int) -> Path:
     """Where a task's state after so many steps is kept."""
     return folder / f"{task}-{step}.pt"
-
-
-def part_of(target: Path) -> Path:
-    """Where a file is until it is whole."""
-    return target.with_name(f"{target.name}.part")
 
 
 def save(target: Path, task: HostTask, step: int) -> Path:
@@ -63,28 +58,27 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
     content["manifest"] = manifest_of(content)
     part = part_of(target)
     try:
-        with _Sink(part, "w") as sink:
+        with whole(part), _Sink(part, "w") as sink:
             try:
                 torch.save(content, sink)
                 os.fsync(sink.fileno())
-            except Exception:
-                if sink.error:  # of which torch says that it "failed writing file"
-                    raise sink.error from None
-                raise
-    except BaseException as error:
-        with suppress(OSError):
-            part.unlink()
-        if isinstance(error, OSError):
-            raise RunError(_unwritten(target, error, _bytes(content))) from None
-        raise
+            except Exception as error:  # of a full disk or a signal torch says something else
+                raise sink.error or _interrupt(error) or error from None
+    except OSError as error:
+        raise RunError(_unwritten(target, error, _bytes(content))) from None
     return part
 
 
+def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The signal that an error came of."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error
+
+
 def expect_safe(part: Path, target: Path) -> None:
-    """RunError, and no file, for what `load` would refuse: no run could go on from there."""
+    """RunError for what `load` would refuse: no run could go on from there."""
     if names := get_unsafe_globals_in_checkpoint(part):
-        with suppress(OSError):
-            part.unlink()
         raise RunError(
             f"{target}: no run could go on from it: the task's state holds {', '.join(names)}, and "
             "checkpoints hold only tensors and plain data; keep numbers, texts or tensors in the "
@@ -206,7 +200,7 @@ def _unsafe(path: Path) -> str:
 class _Sink(io.FileIO):
     """A file that remembers why it could not be written."""
 
-    error: OSError | None = None
+    error: BaseException | None = None
 
     def write(self, data: Any) -> int:
         """Write all of `data`."""
@@ -215,7 +209,7 @@ class _Sink(io.FileIO):
         try:
             while rest:
                 rest = rest[super().write(rest) :]
-        except OSError as error:
+        except BaseException as error:
             self.error = self.error or error
             raise
         return size

@@ -10,29 +10,27 @@ from collections.abc import Sequence
 from types import FrameType
 
 from executor.device import Device
-from executor.drops import Drops, Failure, Losses
-from executor.errors import one_line
+from executor.errors import text_of
+from executor.failures import Drops, Failure, Losses, SharedGuard
 from executor.kept import Kept
-from executor.live import LiveTask, Place
+from executor.launches import Asked
 from executor.moves import Moves, Traffic
 from executor.options import Options
+from executor.place import Place
 from executor.recorder import Recorder
-from executor.rng import Guard, Source
 from executor.segment import SegmentRun, Setup
 from executor.stopping import stopped_by
-from executor.store import HostStore, HostTask
-from executor.streams import Halt
+from executor.store import HostStore
+from executor.task_state import TaskState
+from executor.tickets import Halt
 from executor.turns import Turns, first_steps
-from executor.watch import KeepingGuard
+from executor.watch import Watch, patience
 from plans.evaluation import due_of
 from plans.metrics import DISK
 from plans.runlog import DropRecord, StopRecord
 from plans.schema import Plan, parse_id
 from profiles.console import Interrupted, heard
-from profiles.errors import GantryError
 
-_TICK_S = 0.1  # how often the main thread writes the log and looks for a stall
-_GOODBYE_S = 1.0  # how long a failed run waits for its threads to stop
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -56,20 +54,15 @@ class Conductor:
         self._drops, self._losses, self._turns = Drops(plan), Losses(plan), Turns(plan)
         self._first_steps = first_steps(plan)
         self._moves = Moves(plan, store, recorder, self._halt)
-        self._places = [_place(i, device, devices, options) for i, device in enumerate(devices)]
+        self.places = [_place(i, device, devices) for i, device in enumerate(devices)]
         threads, source = max(device.threads for device in plan.devices), devices[0].source
-        tasks = {n: self._live(t, threads, source) for n, t in store.tasks.items()}
+        told = self._step, recorder.evaluation
+        tasks = {n: TaskState(t, threads, source, *told) for n, t in store.tasks.items()}
+        locks = [threading.Lock() for _ in devices] if options.serial_copies else None
+        asked = Asked(options.jitter, options.trace, locks, watched=options.keep_going)
+        ahead = options.limits.ahead
         self._setup = Setup(
-            self._places,
-            tasks,
-            store.flats,
-            recorder,
-            self._halt,
-            options.jitter,
-            options.trace,
-            [threading.Lock() for _ in plan.devices] if options.serial_copies else None,
-            self._failed,
-            options.keep_going,
+            self.places, tasks, store.flats, recorder, self._halt, asked, self._failed, ahead
         )
         self.stopped: dict[str, StopRecord] = {}  # by a rule, their states whole
         self.interrupted = 0  # the signal that ended the run
@@ -77,8 +70,9 @@ class Conductor:
         self._ending = False
         self._seen: set[str] = set()
         self._active: dict[int, SegmentRun] = {}
-        self._lost: dict[int, SegmentRun] = {}  # stopped, and some op does not return
-        self._stall_s = options.stall_seconds or _patience(plan)
+        stall_s = options.stall_seconds or patience(plan)
+        keep = options.keep_going
+        self._watch = Watch(stall_s, recorder, self._turns, self._moves, keep_going=keep)
 
     def execute(self) -> str:
         """Run all segments; what went wrong, or nothing.
@@ -92,14 +86,14 @@ class Conductor:
                 self._interrupt(self._signal, self._kept())
         except KeyboardInterrupt as error:
             number = error.number if isinstance(error, Interrupted) else signal.SIGINT
-            self._interrupt(number, f"in {self._state()}")
+            self._interrupt(number, f"in {self._watch.state(self._active)}")
         except Exception as error:
-            self._halt.fail(str(error) if isinstance(error, GantryError) else one_line(error))
+            self._halt.fail(text_of(error))
         finally:
             self._halt.stop()
             for task in self._setup.tasks.values():
                 task.stop()
-            deadline = time.monotonic() + _GOODBYE_S
+            deadline = time.monotonic() + self._options.limits.goodbye_s
             for active in self._active.values():
                 active.join(deadline)
             self._moves.join(deadline)
@@ -114,18 +108,6 @@ class Conductor:
     def traffic(self) -> Traffic:
         """What went to the disk and came back."""
         return self._moves.traffic
-
-    def peak_bytes(self) -> tuple[int, ...]:
-        """Per device, the most that a program's slab and its measured transients took together."""
-        return tuple(place.peak_bytes for place in self._places)
-
-    def late_allocations(self) -> tuple[int, ...]:
-        """Per device, how often torch asked it for memory after warm-up."""
-        return tuple(place.late_allocations for place in self._places)
-
-    def slab_bytes(self) -> tuple[int, ...]:
-        """Per device, the end of the last byte that an op touched."""
-        return tuple(place.slab_bytes for place in self._places)
 
     def _segments(self) -> None:
         """Start each segment when those before it on its devices and tasks have ended, and each
@@ -145,9 +127,10 @@ class Conductor:
             for task in self._setup.tasks.values():
                 task.collect()
             self._recorder.drain()
-            if self._setup.trace:
-                self._setup.trace.tick()
-            self._watch()
+            if self._options.trace:
+                self._options.trace.tick()
+            for failure in self._watch.look(self._active):
+                self._failed(failure)
             self._drop(ended)
             if self._halt.failure:
                 return
@@ -191,13 +174,13 @@ class Conductor:
 
     def _unsafe(self) -> list[int]:
         """Segments of dropped tasks whose threads may still write somewhere."""
-        return [*(i for i, segment in self._active.items() if segment.stopped), *self._lost]
+        return [*(i for i, segment in self._active.items() if segment.stopped), *self._watch.lost]
 
     def _pause_s(self) -> float:
         """How long to wait for news: until the next tick, or the next task's earliest start."""
-        now = self._recorder.now()
+        now, tick_s = self._recorder.now(), self._options.limits.tick_s
         due = self._turns.next_us(now)
-        return _TICK_S if due is None else min(_TICK_S, (due - now) / 1e6)
+        return tick_s if due is None else min(tick_s, (due - now) / 1e6)
 
     def _make(self, index: int) -> SegmentRun | None:
         """The segment's run, to be started with the others whose turn it is: threads at work would
@@ -215,11 +198,10 @@ class Conductor:
         except Exception as error:
             if not self._options.keep_going:
                 raise
-            text = str(error) if isinstance(error, GantryError) else one_line(error)
-            self._failed(Failure(program.tasks, text))
+            self._failed(Failure(program.tasks, text_of(error)))
             return None
         for number in self._plan.segments[index].devices:
-            self._places[number].begin()  # its replicas are there now
+            self.places[number].begin()  # its replicas are there now
         self._turns.begin(index)
         self._seen.add(program.name)
         self._recorder.latest[index] = time.perf_counter()
@@ -269,9 +251,6 @@ class Conductor:
             self._moves.stop(name)
             self._setup.tasks[name].stop()
 
-    def _live(self, task: HostTask, threads: int, source: Source) -> LiveTask:
-        return LiveTask(task, threads, source, self._step, self._recorder.evaluation)
-
     def _step(self, task: str, step: int, loss: float) -> None:
         """A step's loss is known; called from any thread."""
         self._recorder.step(task, step, loss)
@@ -304,59 +283,8 @@ class Conductor:
                     self._active[index].stop()
             self._setup.tasks[record.task].stop()
 
-    def _watch(self) -> None:
-        """Notice when nothing happens: in the run, or in one of the segments that go on alone."""
-        now, latest = time.perf_counter(), self._recorder.latest
-        # What has ended waits for nothing but this thread, which may have been writing.
-        going = {i: segment for i, segment in self._active.items() if not segment.ended}
-        moved = self._moves.latest
-        if moved is not None and now - moved > self._stall_s:  # which would hold up everybody
-            self._halt.fail(self._stalled(now - moved, self._state()))
-        if not self._options.keep_going:
-            known = [latest[i] for i in going] + ([] if moved is None else [moved])
-            silence = now - max(known, default=now)
-            if silence > self._stall_s:
-                self._halt.fail(self._stalled(silence, self._state()))
-            return
-        for index, segment in going.items():
-            silence = now - latest[index]
-            if silence > self._stall_s and segment.stopped:
-                self._lost[index] = self._active.pop(index)
-            elif silence > self._stall_s:
-                self._failed(segment.stuck(self._stalled(silence, "; ".join(segment.states()))))
-                latest[index] = now  # as long again until it is lost
-        for index in self._turns.blocked(self._lost):
-            held = "; ".join(line for lost in self._lost.values() for line in lost.states())
-            text = f"segment {index} waits for ops of a dropped task that do not return: {held}"
-            self._failed(Failure(self._turns.program(index).tasks, text))
-        if self._lost and (task := self._moves.blocked(self._lost, self._turns.touches)):
-            held = "; ".join(line for lost in self._lost.values() for line in lost.states())
-            text = f"its place in the host store is used by ops that do not return: {held}"
-            self._failed(Failure((task,), text))
 
-    def _stalled(self, silence: float, state: str) -> str:
-        return (
-            f"no op ended for {silence:.1f} s, the limit is {self._stall_s:g}: {state}; "
-            "raise --stall-seconds if it is only slow"
-        )
-
-    def _state(self) -> str:
-        """The running ops first, then who waits for what."""
-        lines = [line for segment in self._active.values() for line in segment.states()]
-        lines.sort(key=lambda line: " runs " not in line)
-        lines += filter(None, [self._moves.state()])
-        return "; ".join(lines) or "no op"
-
-
-def _patience(plan: Plan) -> float:
-    """Seconds: twenty times the longest op the plan predicts, a minute at least."""
-    ops = [op for p in plan.programs for phase in (p.enter, p.round, p.leave) for op in phase]
-    return max(60.0, 20 * max(op.end_us - op.start_us for op in ops) / 1e6)
-
-
-def _place(number: int, device: Device, devices: Sequence[Device], options: Options) -> Place:
+def _place(number: int, device: Device, devices: Sequence[Device]) -> Place:
     """A device with a guard of the generator that ops there may draw from."""
     alone = len(devices) == 1 or not device.source.shared
-    keeping = options.keep_going
-    guard = KeepingGuard(device.source, alone) if keeping else Guard(device.source)
-    return Place(number, device, guard, alone)
+    return Place(number, device, SharedGuard(device.source, alone), alone)

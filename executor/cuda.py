@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +15,9 @@ from torch import Tensor
 from executor import casting
 from executor.cpu import Now
 from executor.cuda_machine import margin, total_bytes, update_cores
-from executor.device import Cast, Mark, Queue, QueueKind, aligned, apart, until, use_threads
+from executor.device import Cast, Mark, Queue, QueueKind, apart, until, use_threads
 from executor.errors import RunError, UsageError
+from executor.pinned import PageLocked
 from executor.rng import Source
 from plans.schema import Buffer
 from plans.schema import Device as Spec
@@ -26,8 +26,6 @@ from profiles.codec import ALIGNMENT
 _SCALARS = 1 << 16  # losses on their way to the host at once, of some rounds of microbatches
 _GOODBYE_S = 1.0  # how long a device may go on after the run
 _REBASE_MS = 1000.0  # elapsed times are 32-bit floats: exact to a µs only over short spans
-PAGE = os.sysconf("SC_PAGE_SIZE")
-_PORTABLE = 1  # cudaHostRegisterPortable: locked for every device
 
 
 class Clock:
@@ -272,43 +270,6 @@ class CudaSource:
         return torch.cuda.default_generators[self._index]
 
 
-class PageLocked:
-    """Host memory that devices reach by themselves, locked at its size in whole pages.
-
-    Torch's own pinned allocator rounds every block up to a power of two. A page can be locked only
-    once, so no two of these share one.
-    """
-
-    def __init__(self) -> None:
-        self._locked: list[Tensor] = []
-
-    def take(self, count: int) -> Tensor:
-        size = pages(count)
-        raw = aligned(size + PAGE)
-        skip = -raw.data_ptr() % PAGE
-        flat = raw[skip : skip + count]
-        if count:
-            code = _runtime().cudaHostRegister(flat.data_ptr(), size, _PORTABLE)
-            if int(code):
-                raise RunError(
-                    f"{size} bytes of host memory cannot be page-locked (CUDA error {int(code)}); "
-                    "raise the limit of locked memory (ulimit -l) or free host memory"
-                )
-            self._locked.append(flat)
-        return flat
-
-    def close(self) -> None:
-        with suppress(RuntimeError):
-            for flat in self._locked:
-                _runtime().cudaHostUnregister(flat.data_ptr())
-        self._locked = []
-
-
-def pages(count: int) -> int:
-    """Bytes of the pages that hold so many."""
-    return -(-count // PAGE) * PAGE
-
-
 def _grow_blocks() -> None:
     """Let the allocator grow its blocks, so that transients of many sizes lose little between them.
 
@@ -331,7 +292,3 @@ def _touch_libraries(device: torch.device) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         x, weight = torch.ones(2, 64, 64, device=device, dtype=dtype, requires_grad=True).unbind()
         torch.nn.functional.linear(x, weight, weight[0]).sum().backward()
-
-
-def _runtime() -> Any:
-    return torch.cuda.cudart()

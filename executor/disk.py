@@ -13,8 +13,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from executor import locks
-from executor.errors import RunError, UsageError
+from executor.errors import RunError
+from executor.outputs import free_bytes, make_folder, take
 from profiles.units import show_bytes
 
 CHUNK = 16 << 20  # bytes of one call
@@ -35,7 +35,7 @@ class StateFile:
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = path, size
-        self._file = locks.take(path, "give each run a --disk of its own", 0o600)
+        self._file = take(path, "give each run a --disk of its own", 0o600)
         weakref.finalize(self, os.close, self._file)
         os.ftruncate(self._file, 0)
 
@@ -112,10 +112,7 @@ def open_files(folder: Path, sizes: Mapping[str, int]) -> dict[str, StateFile]:
     RunError when the disk has too little, UsageError for a folder that cannot be used; then
     nothing is left there.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
+    make_folder(folder)
     made: dict[str, StateFile] = {}
     try:
         for task, size in sizes.items():
@@ -147,9 +144,3 @@ def _reserve(folder: Path, files: Mapping[str, StateFile]) -> None:
             f"{show_bytes(need)} ({need} bytes), it has {show_bytes(free)} ({free} bytes) free"
             f"{why}; free the disk, give another --disk, or build with more --host-memory"
         )
-
-
-def free_bytes(folder: Path) -> int:
-    """What this user may still write below `folder`."""
-    stat = os.statvfs(folder)
-    return stat.f_bavail * stat.f_frsize

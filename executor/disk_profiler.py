@@ -8,8 +8,9 @@ from statistics import median
 import torch
 
 from executor.device import HostMemory
-from executor.disk import StateFile, free_bytes, open_files, remove
+from executor.disk import StateFile, open_files, remove
 from executor.link_profiler import fit
+from executor.outputs import free_bytes
 from profiles.schema import Disk, Rate
 
 LARGEST = 32 << 20

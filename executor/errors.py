@@ -43,3 +43,8 @@ def one_line(error: BaseException) -> str:
     """`error` as `Kind: text` on one line, for a message that quotes it."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def text_of(error: BaseException) -> str:
+    """An error of ours says enough; of any other the kind and the text, on one line."""
+    return str(error) if isinstance(error, GantryError) else one_line(error)

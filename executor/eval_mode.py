@@ -11,43 +11,16 @@ from executor.chain.called import call
 from executor.chain.same import loss_of, lowered, lowered_inputs
 from executor.errors import WorkloadError, one_line
 from executor.layers import first, run
+from executor.modes import DRAWS, Modes
 from executor.precision import computing
 from executor.rng import no_draws
 from executor.values import tensors_of
 from executor.workload import Task
 
-DRAWS = "draws random numbers in eval mode; evaluation must not, or training would go on otherwise"
-
 _CUT = (
     "layers of the model were found as it trains, and are not what it does in eval mode; let it be "
     "an nn.Sequential, or do the same in both modes outside of its modules"
 )
-
-
-def modules_of(layers: Sequence[nn.Module]) -> Iterator[nn.Module]:
-    """All modules whose mode the layers' code may ask for."""
-    for layer in layers:
-        yield from layer.modules()
-
-
-class Modes:
-    """Switches layers between the modes that they were in and eval mode."""
-
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
-        self._layers = layers
-        self._trained: list[nn.Module] | None = None  # while they are in eval mode
-
-    def train(self, training: bool) -> None:
-        if training == (self._trained is None):
-            return
-        if training:
-            for module in self._trained or ():
-                module.training = True
-            self._trained = None
-            return
-        self._trained = [module for module in modules_of(self._layers) if module.training]
-        for module in self._trained:
-            module.training = False
 
 
 @contextmanager

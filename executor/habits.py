@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_map_only
 from executor.chain.called import call
 from executor.chain.same import isolated, lowered, lowered_inputs
 from executor.errors import WorkloadError
-from executor.eval_mode import modules_of
 from executor.layers import first
+from executor.modes import modules_of
 from executor.precision import computing
 from executor.values import tensors_of
 from executor.workload import Task

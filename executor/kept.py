@@ -6,13 +6,13 @@ goes on from, the run is refused, unless it is told to begin anew.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from executor import checkpoint, locks
+from executor import checkpoint
 from executor.errors import UsageError
 from executor.options import Options
-from executor.outputs import try_folder
+from executor.outputs import own_folder, part_of, remove, whole
 from executor.store import HostTask
 from plans.disk import kept_bytes
 from plans.schema import Task
@@ -36,7 +36,7 @@ class Kept:
         for task, done in self._done.items():
             for step, part in _steps(self._folder, task, ".part"):
                 if step != done:
-                    _remove(part)
+                    remove(part)
 
     def keep(self, task: HostTask, step: int, note: Note) -> None:
         """Write the task's settled state, and remove what this run wrote of the task before.
@@ -45,14 +45,15 @@ class Kept:
         """
         name = task.plan.name
         target = checkpoint.path_of(self._folder, name, step)
-        part = checkpoint.write_part(target, task, step)
-        checkpoint.expect_safe(part, target)
+        with whole(part_of(target)):
+            part = checkpoint.write_part(target, task, step)
+            checkpoint.expect_safe(part, target)
         note(name, step, target)
         checkpoint.put(part, target)
         task.release()
         for old in self._old[name]:
             if old != target:
-                _remove(old)
+                remove(old)
         self._old[name] = [target]
 
 
@@ -68,9 +69,9 @@ def opened(options: Options, tasks: Sequence[Task]) -> Iterator[Kept | None]:
         _refuse_later(options, tasks)
         yield None
         return
-    names = {checkpoint.path_of(folder, t.name, t.done + t.steps).name: t for t in tasks}
-    try_folder(folder, {name: kept_bytes(task) for name, task in names.items()})
-    with locks.locked(folder / ".lock", "give each run --checkpoints of its own"):
+    last = {checkpoint.path_of(folder, t.name, t.done + t.steps).name: t for t in tasks}
+    sizes = {name: kept_bytes(task) for name, task in last.items()}
+    with own_folder(folder, sizes, "--checkpoints"):
         _refuse_later(options, tasks)
         yield Kept(folder, tasks)
 
@@ -107,8 +108,3 @@ def _steps(folder: Path, task: str, ending: str = "") -> list[tuple[int, Path]]:
     except OSError:
         return []
     return sorted((int(match[1]), path) for match, path in found if match)
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()

@@ -6,8 +6,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from executor import locks
 from executor.errors import LogError, UsageError
+from executor.outputs import locked, make_folder, part_of
 from plans.runlog import Line, encode
 from profiles import console
 
@@ -19,7 +19,7 @@ class LogFile:
 
     def __init__(self, out: Path, overwrite: bool) -> None:
         self._out = out
-        self._part = out.with_name(f"{out.name}.part")
+        self._part = part_of(out)
         self._overwrite = overwrite
         self._file: BinaryIO | None = None
 
@@ -70,11 +70,11 @@ class LogFile:
         if not part and not _names_checkpoints(self._out):
             return
         number, name = 1, self._out
-        while name.exists() or name.with_name(f"{name.name}.part").exists():
+        while name.exists() or part_of(name).exists():
             name = self._out.with_name(f"{self._out.stem}.{number}{self._out.suffix}")
             number += 1
         if part:
-            target = self._part.replace(name.with_name(f"{name.name}.part"))
+            target = self._part.replace(part_of(name))
             console.warn(f"{self._part} is of a run that was killed; it is {target} now")
         if _names_checkpoints(self._out):
             target = self._out.replace(name)
@@ -87,12 +87,9 @@ def opened(out: Path | None, overwrite: bool) -> Iterator[LogFile | None]:
     if out is None:
         yield None
         return
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{out}: cannot be written: {error.strerror}") from None
+    make_folder(out.parent)
     lock = out.with_name(f"{out.name}.lock")
-    with locks.locked(lock, "give each run a log of its own, -o runs/y.jsonl"):
+    with locked(lock, "give each run a log of its own, -o runs/y.jsonl"):
         log = LogFile(out, overwrite)
         try:
             yield log

@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 
 from executor.cpu import CpuDevice, Links, Pageable
-from executor.cuda import CudaDevice, CudaSource, PageLocked
+from executor.cuda import CudaDevice, CudaSource
 from executor.device import Device, HostMemory
 from executor.errors import UsageError
+from executor.pinned import PageLocked
 from executor.rng import CpuSource, Source
 from plans.schema import Device as Spec
 from profiles.schema import Numerics

@@ -14,14 +14,13 @@ from functools import partial
 
 from executor.cpu import Now
 from executor.disk import Tick
-from executor.errors import one_line
+from executor.errors import text_of
 from executor.recorder import Recorder
 from executor.store import HostStore
-from executor.streams import Halt, Stopped
+from executor.tickets import Halt, Stopped
 from plans.disk import kept_bytes, regions
 from plans.metrics import DISK, Interval, union
 from plans.schema import Move, OpName, Plan, parse_id
-from profiles.errors import GantryError
 from profiles.units import show_bytes
 
 Touches = Callable[[int, Collection[Interval]], bool]  # a segment, host bytes
@@ -66,7 +65,7 @@ class _Going:
             with suppress(Stopped):
                 self._work(self._tick)
         except BaseException as error:
-            self.error = str(error) if isinstance(error, GantryError) else one_line(error)
+            self.error = text_of(error)
         self.end = Now()
         self.done = True
         self._halt.tell()

@@ -8,6 +8,20 @@ from executor.tracing import Trace
 
 
 @dataclass(frozen=True)
+class Limits:
+    """A run's own times and depths, which no plan says.
+
+    tick_s: how often the main thread writes the log and looks for a stall. goodbye_s: how long a
+    failed run waits for its threads to stop. ahead: rounds that a stream may launch before its
+    device has done them.
+    """
+
+    tick_s: float = 0.1
+    goodbye_s: float = 1.0
+    ahead: int = 2
+
+
+@dataclass(frozen=True)
 class Options:
     """log: where the run log goes. serial_copies: no two ops of one device overlap.
 
@@ -34,3 +48,4 @@ class Options:
     stop: tuple[Rule, ...] = ()
     disk: Path | None = None
     overwrite: bool = False
+    limits: Limits = Limits()

@@ -1,22 +1,107 @@
-"""Whether what a run is to leave behind can be written; found out before its first step."""
+"""Files that a run writes: no other run's meanwhile, and tried before the first step.
 
-from collections.abc import Mapping
+Locks are on files, and the system takes them back when the process ends, however it does. Two runs
+that write the same files would destroy each other's: the second one is refused.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_FSIZE, getrlimit
 
-from executor import checkpoint
-from executor.disk import free_bytes
 from executor.errors import UsageError
+from profiles import console
 from profiles.units import show_bytes
+
+
+def part_of(target: Path) -> Path:
+    """Where a file is until it is whole."""
+    return target.with_name(f"{target.name}.part")
+
+
+def remove(path: Path) -> None:
+    """Remove the file, if that can be."""
+    with suppress(OSError):
+        path.unlink()
+
+
+@contextmanager
+def whole(part: Path) -> Iterator[None]:
+    """Remove the part of a file if what writes it fails, or is interrupted."""
+    try:
+        yield
+    except BaseException:
+        remove(part)
+        raise
+
+
+def free_bytes(folder: Path) -> int:
+    """What this user may still write below `folder`."""
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder if there is none; UsageError if that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
+
+
+def take(path: Path, remedy: str, mode: int = 0o666) -> int:
+    """Open `path`, made if there is none, and lock it; its descriptor, which holds the lock.
+
+    UsageError with the remedy where another run has it. Where the file system knows no locks a
+    line on stderr says so.
+    """
+    while True:
+        file = _open(path, mode)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            raise UsageError(f"{path}: another run uses it; {remedy}") from None
+        except OSError as error:
+            console.warn(f"{path}: cannot be locked: {error.strerror}; let no other run use it")
+            return file
+        if _is_there(path, file):
+            return file
+        os.close(file)  # who had it before has taken the name away meanwhile
+
+
+@contextmanager
+def locked(path: Path, remedy: str) -> Iterator[None]:
+    """Hold the lock file `path`, and remove it afterwards."""
+    file = take(path, remedy)
+    try:
+        yield
+    finally:
+        remove(path)
+        os.close(file)
+
+
+def _open(path: Path, mode: int) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _is_there(path: Path, file: int) -> bool:
+    """True if `path` is still the name of the open file."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file))
+    except OSError:
+        return False
 
 
 def try_folder(folder: Path, sizes: Mapping[str, int]) -> None:
     """UsageError unless files of these names and about so many bytes can be written in the folder,
     which is made. Nothing is left there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
+    make_folder(folder)
     limit = getrlimit(RLIMIT_FSIZE)[0]
     known = 0
     for name, size in sizes.items():
@@ -38,7 +123,7 @@ def try_folder(folder: Path, sizes: Mapping[str, int]) -> None:
 
 def _try(target: Path) -> int:
     """UsageError unless a file can be made there; the bytes of one that is there."""
-    part = checkpoint.part_of(target)
+    part = part_of(target)
     try:
         if target.is_dir():
             raise UsageError(f"{target}: cannot be written: it is a folder")
@@ -50,3 +135,13 @@ def _try(target: Path) -> int:
         return target.stat().st_size if target.exists() else 0
     except OSError as error:
         raise UsageError(f"{target}: cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def own_folder(folder: Path, sizes: Mapping[str, int], option: str) -> Iterator[None]:
+    """Hold a folder in which files of these names and about so many bytes can be written.
+
+    UsageError where they cannot, or where another run writes there meanwhile."""
+    try_folder(folder, sizes)
+    with locked(folder / ".lock", f"give each run {option} of its own"):
+        yield

@@ -1,6 +1,6 @@
 """How far each task is, and when it should be done: the plan's times, as late as it runs so far."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import isfinite
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from profiles.units import show_us
 _SHOWN = 4  # tasks on a line
 
 
-class TaskState(NamedTuple):
+class Standing(NamedTuple):
     """done: steps of this run, of `steps`; loss: of the latest one, None before the first.
     val_loss: of the latest evaluation.
 
@@ -51,26 +51,30 @@ class Progress:
         self,
         losses: Mapping[str, Mapping[int, float]],
         ended_us: Mapping[str, int],
-        dropped: Iterable[str] = (),
-    ) -> list[TaskState]:
+        dropped: Collection[str] = (),
+        val_losses: Mapping[str, Mapping[int, float]] | None = None,
+    ) -> list[Standing]:
         """Every task that was not dropped, from the losses and times of its steps so far.
 
         A task that has not begun is as late as all others together.
         """
-        names = self.steps.keys() - set(dropped)
         begun = {n: self.planned_us(n, len(losses[n])) for n in self.steps if losses[n]}
         late = sum(ended_us[name] for name in begun) / max(1, sum(begun.values())) if begun else 1.0
         found = []
-        for name in (name for name in self.steps if name in names):
-            own, steps = losses[name], self.steps[name]
-            ratio = ended_us[name] / max(1, begun[name]) if name in begun else late
-            end = int(ratio * self.planned_us(name, steps))
-            loss = own[max(own)] if own else None
-            found.append(TaskState(name, len(own), steps, loss, end))
+        for name, steps in self.steps.items():
+            if name not in dropped:
+                ratio = ended_us[name] / max(1, begun[name]) if name in begun else late
+                end = int(ratio * self.planned_us(name, steps))
+                loss, val_loss = _latest(losses[name]), _latest((val_losses or {}).get(name, {}))
+                found.append(Standing(name, len(losses[name]), steps, loss, end, val_loss))
         return found
 
 
-def line(states: Iterable[TaskState], elapsed_us: int) -> str:
+def _latest(by_step: Mapping[int, float]) -> float | None:
+    return by_step[max(by_step)] if by_step else None
+
+
+def line(states: Iterable[Standing], elapsed_us: int) -> str:
     """`3/10 steps, 31.00 s, 55.00 s left; a 2/5 loss 4.21 done at 60.00 s; ...`"""
     known = list(states)
     done, total = sum(s.done for s in known), sum(s.steps for s in known)
@@ -81,14 +85,14 @@ def line(states: Iterable[TaskState], elapsed_us: int) -> str:
     return "; ".join([head, *tasks(known)])
 
 
-def tasks(states: Iterable[TaskState]) -> list[str]:
+def tasks(states: Iterable[Standing]) -> list[str]:
     """The first few tasks under way: steps done, latest loss, and when they should be done."""
     running = [s for s in states if 0 < s.done < s.steps]
     more = [f"{len(running) - _SHOWN} more"] if len(running) > _SHOWN else []
     return [*map(_words, running[:_SHOWN]), *more]
 
 
-def _words(state: TaskState) -> str:
+def _words(state: Standing) -> str:
     loss = "nan" if state.loss is None or not isfinite(state.loss) else f"{state.loss:.4g}"
     val = "" if state.val_loss is None else f" val {state.val_loss:.4g}"
     done = f"{state.name} {state.done}/{state.steps}"

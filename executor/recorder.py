@@ -15,7 +15,7 @@ from tqdm import tqdm
 from executor.device import Mark
 from executor.errors import RunError, one_line
 from executor.logfile import LogFile
-from executor.progress import Progress, TaskState, line, tasks
+from executor.progress import Progress, Standing, line, tasks
 from plans.runlog import (
     CheckpointRecord,
     DropRecord,
@@ -121,11 +121,10 @@ class Recorder:
         self._write([record])
         tqdm.write(f"dropped: {told(record)}", file=sys.stderr)
 
-    def progress(self) -> list[TaskState]:
+    def progress(self) -> list[Standing]:
         """How far each task is that was not dropped."""
-        states = self._progress.states(self.losses, self.ended_us, self._dropped)
-        latest = {name: own[max(own)] for name, own in self.val_losses.items() if own}
-        return [state._replace(val_loss=latest.get(state.name)) for state in states]
+        progress = self._progress
+        return progress.states(self.losses, self.ended_us, self._dropped, self.val_losses)
 
     def checkpoint(self, task: str, step: int, file: Path) -> None:
         """Note that a task can go on from `file`."""

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,7 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options | None = None) -> Re
     if plan.disk and options.disk is None:
         raise UsageError("the plan lets idle tasks wait on the disk; say where, --disk DIR")
     with (
+        options.trace.alone() if options.trace else nullcontext(),
         kept.opened(options, plan.tasks) as checkpoints,
         logfile.opened(options.log, options.overwrite) as log,
     ):
@@ -151,7 +152,7 @@ def _replay(
     if options.trace:
         options.trace.begin()
     error = replay.execute()
-    peaks, slabs = replay.peak_bytes(), replay.slab_bytes()
+    peaks = tuple(place.peak_bytes for place in replay.places)
     interrupted = replay.interrupted > 0
     actual_us, troubles = _close(
         recorder, options.trace, error, peaks, store.bytes, interrupted=interrupted
@@ -161,7 +162,8 @@ def _replay(
     if error:
         raise RunError("; ".join([error, *troubles]))
     losses = {task: [by[step] for step in sorted(by)] for task, by in recorder.losses.items()}
-    late = replay.late_allocations()
+    slabs = tuple(place.slab_bytes for place in replay.places)
+    late = tuple(place.late_allocations for place in replay.places)
     sizes = peaks, slabs, store.bytes, late
     ends = replay.dropped, replay.stopped, replay.traffic if plan.disk else None
     known = recorder.val_losses, recorder.warnings, troubles

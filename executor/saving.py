@@ -6,14 +6,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from executor import checkpoint, locks
-from executor.errors import UsageError, one_line
+from executor import checkpoint
+from executor.errors import UsageError, text_of
 from executor.options import Options
-from executor.outputs import try_folder
+from executor.outputs import own_folder
 from executor.replay import Result
 from plans.disk import kept_bytes
 from plans.schema import Plan, Task
-from profiles.errors import GantryError
 
 
 @contextmanager
@@ -24,11 +23,10 @@ def opened(folder: Path | None, options: Options, tasks: Sequence[Task]) -> Iter
     if folder is None:
         yield None
         return
-    try_folder(folder, {f"{task.name}.pt": kept_bytes(task) for task in tasks})
     kept = options.checkpoints
-    if kept and kept.exists() and kept.samefile(folder):
-        raise UsageError("--save and --checkpoints need folders of their own")
-    with locks.locked(folder / ".lock", "give each run a --save of its own"):
+    with own_folder(folder, {f"{task.name}.pt": kept_bytes(task) for task in tasks}, "a --save"):
+        if kept and kept.exists() and kept.samefile(folder):
+            raise UsageError("--save and --checkpoints need folders of their own")
         if not options.overwrite:
             _refuse_later(folder, tasks)
         yield folder
@@ -67,7 +65,7 @@ def save(folder: Path, plan: Plan, result: Result, options: Options) -> Saved:
         try:
             files.append(_write(folder / f"{task.name}.pt", task, result))
         except Exception as error:
-            errors.append(_said(error))
+            errors.append(text_of(error))
             if found := _elsewhere(task, result, options, errors):
                 files.append(found)
                 errors[-1] += f"; {task.name} is saved as {found} instead"
@@ -91,7 +89,7 @@ def _elsewhere(task: Task, result: Result, options: Options, errors: list[str]) 
         try:
             return target if target.exists() else _write(target, task, result)
         except Exception as error:
-            errors[-1] += f"; {_said(error)}"
+            errors[-1] += f"; {text_of(error)}"
     return None
 
 
@@ -103,7 +101,3 @@ def _places(task: Task, step: int, options: Options) -> Iterator[Path]:
     for parent in (options.log.parent if options.log else Path(), Path(tempfile.gettempdir())):
         with suppress(OSError):
             yield Path(tempfile.mkdtemp(prefix="saved-", dir=parent)) / f"{task.name}.pt"
-
-
-def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, GantryError) else one_line(error)

@@ -1,55 +1,45 @@
 """One segment being replayed: its streams, each with a thread, and the tickets between them."""
 
-import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
 from torch import Tensor
-from torch.profiler import record_function
 
 from executor.device import Mark, QueueKind, until
-from executor.drops import Failure
-from executor.errors import one_line
-from executor.jobs import PHASES, Job, device_of, exclusive_on, jobs_of
-from executor.laps import Laps
-from executor.live import LiveTask, Place
+from executor.errors import text_of
+from executor.failures import Failure, UnattributedDraw
+from executor.launches import Asked, launch_of
 from executor.ops import Work, resolve
+from executor.place import Place
 from executor.recorder import Recorder
-from executor.rng import no_draws
-from executor.streams import Halt, Stopped, Stream
-from executor.tracing import Trace
-from executor.watch import UNPLANNED, Doubt, must_not_draw
+from executor.task_state import TaskState
+from executor.tickets import PHASES, Halt, Job, Laps, Stopped, Stream, Ticket, device_of, jobs_of
 from plans.metrics import plan_stream
 from plans.schema import Op, Program, Segment
-from profiles.errors import GantryError
-
-WARM = 2  # rounds after which nothing should be new to the allocator
-_AHEAD = 2  # rounds that a stream may launch before its device has done them
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What all segments of a run share. `locks`: one per device, if its ops must not overlap.
+    """What all segments of a run share. `asked`: what is put around every op; `ahead`: rounds that
+    a stream may launch before its device has done them.
 
     `failed` is told what went wrong, from any thread; a segment in which something did stops by
-    itself. `watched`: no op may draw random numbers that others would miss.
+    itself.
     """
 
     places: Sequence[Place]
-    tasks: Mapping[str, LiveTask]
+    tasks: Mapping[str, TaskState]
     host: Mapping[str, Tensor]
     recorder: Recorder
     halt: Halt
-    jitter: tuple[int, int] | None
-    trace: Trace | None
-    locks: Sequence[threading.Lock] | None
+    asked: Asked
     failed: Callable[[Failure], None]
-    watched: bool
+    ahead: int
 
 
 class SegmentRun:
@@ -74,8 +64,8 @@ class SegmentRun:
         self._tasks = [setup.tasks[name] for name in program.tasks]
         self._evaluates = program.evaluates
         for task in self._tasks:
-            evaluation = task.evaluation if self._evaluates else None
-            (evaluation or task).batches.start()  # data is prepared while all else is made
+            feed = (self._evaluates and task.evaluation) or task.training
+            feed.batches.start()  # data is prepared while all else is made
         self._halt = Halt(setup.halt)
         self._rounds = {"enter": 1, "round": segment.rounds, "leave": 1}
         self._laps = {phase: Laps(count) for phase, count in self._rounds.items()}
@@ -83,9 +73,8 @@ class SegmentRun:
         names = sorted({op.stream for ops in phases.values() for op in ops})
         self._streams = {n: self._stream(n, 4 * len(program.round) + 1) for n in names}
         self._halt.watch(list(self._streams.values()))
-        works = self._resolve(program, phases, first_steps)
-        exclusive = exclusive_on(program, segment.devices, setup.locks)
-        self._jobs, self._ends = jobs_of(phases, self._rounds, works, self._streams, exclusive)
+        job = self._job_maker(program, self._resolve(program, phases, first_steps))
+        self._jobs, self._ends = jobs_of(phases, self._rounds, self._streams, job)
         self._threads = [
             threading.Thread(target=self._play, args=(name,), name=stream.name, daemon=True)
             for name, stream in self._streams.items()
@@ -183,11 +172,9 @@ class SegmentRun:
             task = op.id.partition(".")[0]
             number = device_of(op.stream)
             place, memory = setup.places[devices[number]], program.memory[number]
-            live, step = setup.tasks[task], first_steps[task]
-            if self._evaluates and live.evaluation:
-                step = live.evaluation.number(step)
+            state, step = setup.tasks[task], first_steps[task]
             work = resolve(
-                op, live, place, step, memory, self._metered, flats, evaluates=self._evaluates
+                op, state, place, step, memory, self._metered, flats, evaluates=self._evaluates
             )
             works[op.id] = work
             for names, cut in ((op.reads, work.reads), (op.writes, work.writes)):
@@ -197,6 +184,23 @@ class SegmentRun:
                         home.touched(buffer.offset + len(cut[role]))
         return works
 
+    def _job_maker(
+        self, program: Program, works: Mapping[str, Work]
+    ) -> Callable[[Op, tuple[Ticket, ...]], Job]:
+        """Makes the job of an op, its launch as the run asks for it."""
+        asked, devices = self._setup.asked, self._segment.devices
+        spaces = {buffer.name: int(buffer.space) for buffer in program.buffers}
+        delays = {name: asked.delays(stream.name) for name, stream in self._streams.items()}
+
+        def job(op: Op, tickets: tuple[Ticket, ...]) -> Job:
+            numbers = {spaces[name] for name in op.writes.values() if name in spaces}
+            used = {devices[n] for n in numbers | {device_of(op.stream)}}  # a transfer's target too
+            work, stream = works[op.id], self._streams[op.stream]
+            launch = launch_of(work, asked, stream, used, delays[op.stream], self._halt.check)
+            return Job(op.id, tickets, launch, work.metered)
+
+        return job
+
     def _play(self, name: str) -> None:
         """A stream's thread: its jobs of each phase, then wait for all streams' phase to end."""
         stream = self._streams[name]
@@ -204,7 +208,11 @@ class SegmentRun:
             stream.queue.enter()
             for phase in PHASES:
                 jobs, laps = self._jobs[name][phase], self._laps[phase]
-                self._replay(stream, jobs, laps.each() if jobs else ())
+                rounds: Iterable[int] = laps.each() if jobs else ()
+                if name.endswith("compute"):
+                    place = self._setup.places[self._segment.devices[device_of(name)]]
+                    rounds = place.allocating(rounds)
+                self._replay(stream, jobs, rounds)
                 stream.skip(len(jobs) * (self._rounds[phase] - laps.count))
                 for other, peer in self._streams.items():
                     self._wait(stream, peer, self._ends[other][phase])
@@ -213,8 +221,8 @@ class SegmentRun:
             pass
         except BaseException as error:
             if not self._halt.stopped:  # else it only follows from what went wrong first
-                text = str(error) if isinstance(error, GantryError) else one_line(error)
-                fatal = isinstance(error, Doubt)
+                text = text_of(error)
+                fatal = isinstance(error, UnattributedDraw)
                 self._setup.failed(self._failure(stream, text, fatal=fatal))
                 self._halt.stop()
         finally:
@@ -232,70 +240,28 @@ class SegmentRun:
             until(stream.queue.mark(), self._setup.halt.check)
 
     def _replay(self, stream: Stream, jobs: Sequence[Job], rounds: Iterable[int]) -> None:
-        """The steady state: wait for the tickets, launch the op, mark its end, count it."""
-        setup, queue, halt = self._setup, stream.queue, self._halt
-        delay = _delays(setup.jitter, stream.name)
+        """The steady state: wait for the tickets, launch the op between marks, count it."""
+        index, halt, record = self._index, self._halt, self._setup.recorder.op
         ends: deque[Mark] = deque()
-        place = _computes(jobs)
         for round_index in rounds:
-            if place and round_index == WARM:
-                place.warmed_up()
-            for work, tickets, least_us, exclusive in jobs:
+            for job in jobs:
                 halt.check()
-                for other, base, stride, op in tickets:
-                    stream.now = ("waits for ", work.op.id, round_index, op)
+                for other, base, stride, op in job.tickets:
+                    stream.now = ("waits for ", job.id, round_index, op)
                     self._wait(stream, other, base + stride * round_index)
-                delay()
-                with exclusive():
-                    stream.now = ("runs", work.op.id, round_index, "")
-                    if exclusive is not nullcontext:
-                        queue.wait(queue.mark(), halt.check)
-                    start = queue.begin()
-                    with self._around(work, round_index):
-                        told = work.run(round_index)
-                    end = queue.end(start, least_us, halt.check)
-                    if exclusive is not nullcontext:
-                        until(end, halt.check)
-                metered = work.is_metered(round_index)
-                setup.recorder.op(self._index, work.op.id, round_index, start, end, metered)
-                told(end)
+                stream.now = ("runs", job.id, round_index, "")
+                start, end, on_done = job.launch(round_index)
+                record(index, job.id, round_index, start, end, job.metered and not round_index)
+                if on_done:
+                    on_done(end)
                 stream.tick(end)
-            if jobs:
-                ends.append(end)
-            if len(ends) > _AHEAD:
-                stream.now = ("waits for ", jobs[-1].work.op.id, round_index, "its device")
+            ends.append(end)
+            if len(ends) > self._setup.ahead:
+                stream.now = ("waits for ", job.id, round_index, "its device")
                 until(ends.popleft(), halt.check)
-        if place:
-            place.left()
-
-    def _around(self, work: Work, round_index: int) -> AbstractContextManager[object]:
-        """The op's name in a trace; a watch on random draws, which the memory meter's round has."""
-        trace = self._setup.trace
-        named = record_function(work.op.id) if trace and trace.active else nullcontext()
-        if not self._setup.watched or work.is_metered(round_index) or not must_not_draw(work):
-            return named
-        both = ExitStack()
-        both.enter_context(named)
-        both.enter_context(no_draws(UNPLANNED))
-        return both
 
     def _wait(self, stream: Stream, other: Stream, count: int) -> None:
         """Let `stream` go on after op number `count` of `other`."""
         mark = other.wait(count)
         if mark is not None and other is not stream:
             stream.queue.wait(mark, self._halt.check)
-
-
-def _computes(jobs: Sequence[Job]) -> Place | None:
-    """The place whose compute stream these jobs are."""
-    work = jobs[0].work if jobs else None
-    return work.place if work and work.op.stream.endswith("compute") else None
-
-
-def _delays(jitter: tuple[int, int] | None, name: str) -> Callable[[], None]:
-    """A random pause for every op of a stream, the same for the same seed."""
-    if jitter is None:
-        return lambda: None
-    seed, most_us = jitter
-    draw = random.Random(f"{seed} {name}")
-    return lambda: time.sleep(draw.randint(0, most_us) / 1e6)

@@ -18,7 +18,6 @@ from executor.device import Device
 from executor.ending import Batch
 from executor.errors import WorkloadError
 from executor.habits import check_model
-from executor.hints import hint
 from executor.layer_check import batch, blamed, check_chain, layer_place, samples
 from executor.layers import chain_of, name_of, ties
 from executor.precision import needs_norms, norm_bytes
@@ -74,8 +73,6 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
     optimizer = _optimizer(task, recipe, list(model.parameters()))
     measured = tuple(_layers(task, recipe, layers, found, sizes, kinds, bar.update))
     measured = tuple(_drawing(m) if n in draws else m for n, m in enumerate(measured))
-    if optimizer and (said := hint(task.name, optimizer, measured)):
-        _say(said)
     fit, groups = {cost.microbatch for cost in measured[0].costs}, ties(layers)
     return schema.Task(
         name=task.name,

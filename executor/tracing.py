@@ -1,12 +1,14 @@
 """A trace of torch's own profiler of the start of a run, its ranges named like the plan's ops."""
 
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import profile, supported_activities
 
 from executor.errors import RunError, UsageError
+from executor.outputs import locked, make_folder
 
 SECONDS = 10.0  # a trace of more is larger than its viewers can show
 
@@ -22,8 +24,8 @@ class Trace:
         self.active = False
         self._part = self.target.with_suffix(".part.json")
         self._since = 0.0
+        make_folder(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             self._part.touch()
             self._part.unlink()
         except OSError as error:
@@ -33,6 +35,11 @@ class Trace:
             activities=supported_activities(),  # type: ignore[no-untyped-call]
             experimental_config=threads,
         )
+
+    def alone(self) -> AbstractContextManager[None]:
+        """No other run writes this trace meanwhile; UsageError if one does."""
+        remedy = "give each run a --torch-profile of its own"
+        return locked(self.target.with_suffix(".lock"), remedy)
 
     def begin(self) -> None:
         self._profile.start()

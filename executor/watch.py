@@ -1,53 +1,88 @@
-"""Random draws that nobody announced, where one task's must not become another's failure.
+"""Stalls: what gets no further for too long, and who waits for it in vain."""
 
-Devices of the process may share one default generator. A draw that the plan does not know of moves
-it for all of them, and whoever looks next would be blamed. So while tasks are to survive each
-other, ops that must not draw are watched: the draw is refused before it is made.
-"""
+import time
+from collections.abc import Iterator, Mapping
 
-from executor.ops import Work
-from executor.rng import DrawError, Guard, Source
-
-
-class Doubt(DrawError):
-    """Somebody moved the generator that all devices draw from, and nobody knows who or when."""
+from executor.failures import Failure
+from executor.moves import Moves
+from executor.recorder import Recorder
+from executor.segment import SegmentRun
+from executor.turns import Turns
+from plans.schema import Plan
 
 
-class KeepingGuard(Guard):
-    """A guard after whose complaint others go on.
+def patience(plan: Plan) -> float:
+    """Seconds: twenty times the longest op the plan predicts, a minute at least."""
+    ops = [op for p in plan.programs for phase in (p.enter, p.round, p.leave) for op in phase]
+    return max(60.0, 20 * max(op.end_us - op.start_us for op in ops) / 1e6)
 
-    `alone`: only the device of this guard draws from `source`; it is put back to where it was.
+
+class Watch:
+    """Looks for stalls in segments and moves.
+
+    Where a failure ends the run, the run is stalled when nothing ends in any of them. Where tasks
+    survive each other each segment counts alone: one that is silent fails, and is stopped; one
+    that is silent as long again is lost, and fails whoever needs what its ops may still use. A
+    move that is silent holds everybody up.
     """
 
-    def __init__(self, source: Source, alone: bool) -> None:
-        super().__init__(source)
-        self._alone = alone
+    def __init__(
+        self, limit_s: float, recorder: Recorder, turns: Turns, moves: Moves, *, keep_going: bool
+    ) -> None:
+        self.lost: dict[int, SegmentRun] = {}  # stopped, and some op does not return
+        self._limit_s, self._keep_going = limit_s, keep_going
+        self._recorder, self._turns, self._moves = recorder, turns, moves
+        self._failed: dict[int, float] = {}  # when a segment was found silent
 
-    def check(self) -> None:
-        """DrawError when somebody drew since the last check, Doubt when it may be anybody."""
-        try:
-            super().check()
-        except DrawError as error:
-            if not self._alone:
-                why = "all devices draw from one generator, so no task can go on"
-                raise Doubt(f"{error}; {why}") from None
-            self._source.set(self._parked)
-            raise
+    def look(self, active: dict[int, SegmentRun]) -> Iterator[Failure]:
+        """What fails by its silence. Segments that are lost leave `active`."""
+        now = time.perf_counter()
+        moved = [] if self._moves.latest is None else [self._moves.latest]
+        # What has ended waits for nothing but this thread, which may have been writing.
+        latest = {i: self._recorder.latest[i] for i, s in active.items() if not s.ended}
+        silence = now - max(moved, default=now)
+        if not self._keep_going:
+            silence = max(silence, now - max([*moved, *latest.values()], default=now))
+        if silence > self._limit_s:
+            yield Failure((), self._stalled(silence, self.state(active)), fatal=True)
+        elif self._keep_going:
+            for index, at in latest.items():
+                if now - max(at, self._failed.get(index, at)) > self._limit_s:
+                    yield from self._silent(index, now, now - at, active)
+            yield from self._held_up()
 
+    def state(self, active: Mapping[int, SegmentRun]) -> str:
+        """The running ops first, then who waits for what."""
+        lines = [line for segment in active.values() for line in segment.states()]
+        lines.sort(key=lambda line: " runs " not in line)
+        lines += filter(None, [self._moves.state()])
+        return "; ".join(lines) or "no op"
 
-UNPLANNED = (
-    "draws random numbers although the plan knows of none; profile again, or make the layer draw "
-    "the same number each time"
-)
+    def _silent(
+        self, index: int, now: float, silence: float, active: dict[int, SegmentRun]
+    ) -> Iterator[Failure]:
+        """Fail a segment that still goes on; give up one that was stopped."""
+        segment = active[index]
+        if segment.stopped:
+            self.lost[index] = active.pop(index)
+        else:
+            self._failed[index] = now
+            yield segment.stuck(self._stalled(silence, "; ".join(segment.states())))
 
+    def _held_up(self) -> Iterator[Failure]:
+        """Who waits for a lost segment, or would use host memory that it may still write."""
+        if not self.lost:
+            return
+        held = "; ".join(line for segment in self.lost.values() for line in segment.states())
+        for index in self._turns.blocked(self.lost):
+            text = f"segment {index} waits for ops of a dropped task that do not return: {held}"
+            yield Failure(self._turns.program(index).tasks, text)
+        if task := self._moves.blocked(self.lost, self._turns.touches):
+            text = f"its place in the host store is used by ops that do not return: {held}"
+            yield Failure((task,), text)
 
-def must_not_draw(work: Work) -> bool:
-    """Whether any draw in this op is an error, and would move the generator of other devices."""
-    if not work.place.device.source.shared:
-        return False
-    if work.name.kind in "UNR" or (work.evaluates and work.name.kind == "F"):
-        return True
-    if work.name.kind not in "FB" or work.place.alone:
-        return False
-    draws = work.task.plan.shards[work.name.number].rng_draws
-    return draws == 0 or (work.name.kind == "B" and work.activations != "recompute")
+    def _stalled(self, silence: float, state: str) -> str:
+        return (
+            f"no op ended for {silence:.1f} s, the limit is {self._limit_s:g}: {state}; "
+            "raise --stall-seconds if it is only slow"
+        )

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.imports import file_of, reaches
 
 ROOT = Path(__file__).parents[1]
 FORBIDDEN = {
@@ -40,3 +41,15 @@ def test_the_guard_sees_a_stray_import() -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode != 0
     assert "networkx" in done.stderr
+
+
+MEASURING = ("profiler", "task_profiler", "layer_profiler", "link_profiler", "disk_profiler")
+TRYING = ("bench", "contention", "batch_check", "layer_check", "habits", "eval_mode", "explain")
+
+
+def test_a_run_replays_and_does_not_measure() -> None:
+    """Nothing that `run` may import, however late, belongs to `profile`."""
+    measuring = {f"executor.{name}" for name in (*MEASURING, *TRYING)}
+    assert all(file_of(name) for name in measuring)
+    assert reaches("executor.profiler") > measuring - {"executor.explain"}
+    assert not reaches("executor.replay") & measuring

@@ -29,23 +29,23 @@ from support.fit import fit, lasting
 
 from executor import ops
 from executor.device import aligned
-from executor.live import LiveTask
 from executor.replay import Options, run
 from executor.shard import Shard
+from executor.task_state import TaskState
 from plans import runlog
 
 
 @contextmanager
 def nothing_to_do() -> Iterator[None]:
     """Ops that return at once."""
-    kept, settle = dict(ops._HANDLERS), LiveTask.settle
+    kept, settle = dict(ops._HANDLERS), TaskState.settle
     ops._HANDLERS.update({kind: lambda work, step: None for kind in kept})
-    LiveTask.settle = lambda self, step: None  # type: ignore[method-assign]
+    TaskState.settle = lambda self, step: None  # type: ignore[method-assign]
     try:
         yield
     finally:
         ops._HANDLERS.update(kept)
-        LiveTask.settle = settle  # type: ignore[method-assign]
+        TaskState.settle = settle  # type: ignore[method-assign]
 
 
 def measure(name: str, rounds: int) -> tuple[str, int, float, float]:

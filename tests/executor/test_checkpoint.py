@@ -246,7 +246,7 @@ def test_a_file_that_grows_too_large_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With both numbers, and nothing of it is left."""
-    monkeypatch.setattr("executor.kept.try_folder", lambda folder, sizes: None)
+    monkeypatch.setattr("executor.outputs.try_folder", lambda folder, sizes: None)
     said = r"a-1\.pt: cannot be written: File too large; it takes .* \(\d+ bytes\), and no file may"
     with pytest.raises(RunError, match=said):
         begun(tmp_path)

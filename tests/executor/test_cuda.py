@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 import plans
-from executor import casting, contention, cuda, cuda_machine, profiler, store
+from executor import casting, contention, cuda, cuda_machine, pinned, profiler, store
 from executor.batches import ROOM, Batches, staging_bytes
 from executor.device import aligned
 from executor.errors import RunError, UsageError
@@ -118,12 +118,12 @@ def test_host_memory_is_locked_at_its_exact_size(monkeypatch: pytest.MonkeyPatch
 
     def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
         most.append(sum(seen.locked.values()))
-        assert all(address % cuda.PAGE == 0 for address in seen.locked)
+        assert all(address % pinned.PAGE == 0 for address in seen.locked)
         return first(step)
 
     run(plan, [replace(tasks[0], data=data), *tasks[1:]])
     sizes = [plan.host.bytes, 8 * cuda._SCALARS, *map(staging_bytes, plan.tasks)]
-    assert set(most) == {sum(map(cuda.pages, sizes))}
+    assert set(most) == {sum(map(pinned.pages, sizes))}
     assert seen.locked == {}
 
 
@@ -142,7 +142,7 @@ def test_the_ring_of_casts_is_host_memory_of_the_run(monkeypatch: pytest.MonkeyP
 
     run(plan, [replace(tasks[0], data=data)])
     sizes = [plan.host.bytes, 8 * cuda._SCALARS, *map(staging_bytes, plan.tasks)]
-    assert set(most) == {sum(map(cuda.pages, [*sizes, casting.RING_BYTES]))}
+    assert set(most) == {sum(map(pinned.pages, [*sizes, casting.RING_BYTES]))}
     needed = plan.host.bytes + sum(map(staging_bytes, plan.tasks)) + casting.RING_BYTES
     monkeypatch.setattr(store, "free_host_bytes", lambda: needed - 1)
     with pytest.raises(RunError, match=f"need {needed} bytes, the machine has {needed - 1} free"):
@@ -152,9 +152,9 @@ def test_the_ring_of_casts_is_host_memory_of_the_run(monkeypatch: pytest.MonkeyP
 def test_memory_that_cannot_be_locked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the bytes and the remedy."""
     fake_cuda.install(monkeypatch)
-    monkeypatch.setattr(cuda, "_runtime", lambda: Refusing())
+    monkeypatch.setattr(pinned, "_runtime", lambda: Refusing())
     with pytest.raises(RunError, match=r"4096 bytes of host memory .* \(CUDA error 2\); raise"):
-        cuda.PageLocked().take(4096)
+        pinned.PageLocked().take(4096)
 
 
 class Pending:
@@ -239,7 +239,7 @@ def test_updates_keep_away_from_the_launching_cores() -> None:
 
 def test_the_runtime_that_is_called_exists() -> None:
     """Every function of torch.cuda that the code names is one that torch has."""
-    source = "".join(Path(module.__file__).read_text() for module in (cuda, cuda_machine))
+    source = "".join(Path(module.__file__).read_text() for module in (cuda, cuda_machine, pinned))
     names = set(re.findall(r"torch\.cuda\.(\w+)", source))
     assert names >= {"Event", "Stream", "set_stream", "memory_allocated"}
     assert [name for name in names if not hasattr(torch.cuda, name)] == []

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 import plans
 from executor import report
 from executor.cli import main
-from executor.drops import Losses
 from executor.errors import RunError
+from executor.failures import Losses
 from executor.progress import Progress, line
 from executor.replay import Options, Result, run
 from executor.segment import SegmentRun
@@ -381,7 +381,7 @@ def test_copies_under_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
         start(self)
 
     monkeypatch.setattr(SegmentRun, "start", watched)
-    monkeypatch.setattr("executor.live.gc.collect", lambda: None)  # which takes as long as a copy
+    monkeypatch.setattr("executor.place.gc.collect", lambda: None)  # which takes as long as a copy
     plan, tasks = ready(handmade.relay(), a=Counted)
     devices = tuple(structs.replace(d, kind="cuda", emulation=None) for d in plan.devices)
     plan = structs.replace(plan, devices=devices)

@@ -7,7 +7,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -15,8 +18,8 @@ from support import handmade
 from support.chains import tasks_for
 from support.fit import fit, later
 
-from executor import locks
-from executor.errors import LogError, RunError, UsageError
+from executor import checkpoint, outputs
+from executor.errors import InterruptedRun, LogError, RunError, UsageError
 from executor.logfile import LogFile
 from executor.replay import Options, run
 from executor.workload import Task
@@ -140,6 +143,26 @@ def test_the_log_knows_of_a_checkpoint_first(
     assert len(result.losses["a"]) == 3
 
 
+@pytest.mark.parametrize("where", ["_Sink.write", "get_unsafe_globals_in_checkpoint"])
+def test_signals_leave_no_half_of_a_checkpoint(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them while it is written or read back; the run says that it was interrupted."""
+    plan, tasks = two()
+    real, calls = attrgetter(where)(checkpoint), count(1)
+
+    def pressed(*arguments: Any) -> Any:
+        if next(calls) == (1 if where.startswith("get") else 5):
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+        return real(*arguments)
+
+    monkeypatch.setattr(f"executor.checkpoint.{where}", pressed)
+    with pytest.raises(InterruptedRun, match=r"^interrupted"):
+        run(plan, tasks, Options(checkpoints=tmp_path))
+    assert names(tmp_path) == set()
+
+
 def test_a_log_knows_of_all_checkpoints_that_its_run_went_on_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +194,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFi
         (kept / ".lock", Options(checkpoints=kept, overwrite=True), "--checkpoints of its own"),
         (tmp_path / "x.jsonl.lock", Options(log=log), "a log of its own, -o runs/y.jsonl"),
     ):
-        with locks.locked(lock, ""), untouched(kept):
+        with outputs.locked(lock, ""), untouched(kept):
             said = rf"\.lock: another run uses it; give each run {remedy}"
             with pytest.raises(UsageError, match=said):
                 run(plan, tasks, options)
@@ -182,8 +205,8 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFi
 HOLD = """
 import sys, time
 from pathlib import Path
-from executor import locks
-with locks.locked(Path(sys.argv[1]), ""):
+from executor import checkpoint, outputs
+with outputs.locked(Path(sys.argv[1]), ""):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -201,11 +224,11 @@ def test_a_killed_run_holds_nothing(tmp_path: Path) -> None:
     assert process.stdout
     with process, process.stdout:
         process.stdout.readline()
-        with pytest.raises(UsageError, match="another run uses it"), locks.locked(path, ""):
+        with pytest.raises(UsageError, match="another run uses it"), outputs.locked(path, ""):
             pass
         process.send_signal(signal.SIGKILL)
         process.wait()
-        with locks.locked(path, ""):
+        with outputs.locked(path, ""):
             assert path.exists()
     assert not path.exists()
 
@@ -223,11 +246,11 @@ def test_a_lock_that_was_let_go_of_is_not_taken(
             path.unlink()
         return opened[-1]
 
-    monkeypatch.setattr(locks.os, "open", late)
-    with locks.locked(path, ""):
+    monkeypatch.setattr(outputs.os, "open", late)
+    with outputs.locked(path, ""):
         assert len(opened) == 2
         monkeypatch.undo()
-        with pytest.raises(UsageError, match="another run uses it"), locks.locked(path, ""):
+        with pytest.raises(UsageError, match="another run uses it"), outputs.locked(path, ""):
             pass
 
 
@@ -239,8 +262,8 @@ def test_a_file_system_without_locks_is_said(
     def refuse(file: int, how: int) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(locks.fcntl, "flock", refuse)
-    with locks.locked(tmp_path / ".lock", ""):
+    monkeypatch.setattr(outputs.fcntl, "flock", refuse)
+    with outputs.locked(tmp_path / ".lock", ""):
         pass
     said = f"warning: {tmp_path}/.lock: cannot be locked: No locks available; "
     assert capsys.readouterr().err.startswith(said)

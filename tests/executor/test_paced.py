@@ -1,7 +1,6 @@
 """Emulated compute: ops of slow devices last as long as planned, and can be interrupted."""
 
 import json
-import threading
 import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -11,7 +10,7 @@ import pytest
 import torch
 from msgspec import structs
 from support import handmade
-from support.chains import tasks_for
+from support.chains import failing_soon, tasks_for
 from support.cli import executor_cli, refused, succeeded
 from support.fit import fit
 from support.lab import LAB
@@ -19,7 +18,7 @@ from support.retime import retimed
 from support.same import assert_same
 
 import profiles
-from executor import conductor, layer_profiler, link_profiler, profiler, report
+from executor import layer_profiler, link_profiler, profiler, report
 from executor.bench import Bench
 from executor.device import Device as Face
 from executor.device import Queue, QueueKind
@@ -168,20 +167,13 @@ def test_a_profile_is_of_slower_devices_unless_it_is_asked_otherwise(
     assert ("times slower" in answer.out) is (told > 1)
 
 
-def test_a_run_can_be_ended_while_an_op_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_can_be_ended_while_an_op_waits() -> None:
     """A failure elsewhere ends the run long before a paced op would have ended."""
     tasks = tasks_for(handmade.fleet())
     plan = slowed(fit(handmade.fleet(), tasks), 60_000_000)
-    made = conductor.Conductor.execute
-
-    def failing(self: conductor.Conductor) -> str:
-        threading.Timer(0.5, self._halt.fail, ("enough",)).start()
-        return made(self)
-
-    monkeypatch.setattr(conductor.Conductor, "execute", failing)
     begun = time.monotonic()
     with pytest.raises(RunError, match="enough"):
-        run(plan, tasks)
+        run(plan, [failing_soon(tasks[0]), *tasks[1:]])
     assert time.monotonic() - begun < 10
 
 

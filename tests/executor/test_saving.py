@@ -16,7 +16,7 @@ from support.plain import train
 from support.streaming import streamed_part
 
 import plans
-from executor import checkpoint, locks, outputs
+from executor import checkpoint, outputs
 from executor.errors import UsageError
 from executor.logfile import LogFile
 from executor.workload import load
@@ -129,8 +129,20 @@ def test_models_and_checkpoints_lie_apart() -> None:
 def test_two_runs_do_not_save_in_one_folder() -> None:
     project("a", "b")
     Path("out").mkdir()
-    with locks.locked(Path("out/.lock"), ""):
+    with outputs.locked(Path("out/.lock"), ""):
         refused(executor_cli(*RUN, "--save", "out"), 2, "give each run a --save of its own")
+
+
+def test_two_runs_do_not_write_one_torch_profile() -> None:
+    """Plans of one name would; those of others may share the folder."""
+    project("a", "b")
+    Path("out").mkdir()
+    with outputs.locked(Path("out/plan.trace.lock"), ""):
+        said = "another run uses it; give each run a --torch-profile of its own"
+        refused(executor_cli(*RUN, "--torch-profile", "out"), 2, said)
+    with outputs.locked(Path("out/other.trace.lock"), ""):
+        succeeded(executor_cli(*RUN, "--torch-profile", "out"))
+    assert [path.name for path in Path("out").iterdir()] == ["plan.trace.json"]
 
 
 def test_a_model_of_more_steps_is_not_written_over() -> None:

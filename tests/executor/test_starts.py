@@ -1,22 +1,21 @@
 """Earliest starts: a run keeps them, without hurry, and without taking the wait for a stall."""
 
-import threading
 import time
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 from support import handmade
-from support.chains import tasks_for
+from support.chains import failing_soon, tasks_for
 from support.fit import fit
 from support.retime import foretold
 from support.same import assert_same
 
 import plans
-from executor import conductor
 from executor.errors import RunError
+from executor.options import Limits
 from executor.replay import Options, run
-from executor.streams import Halt
+from executor.tickets import Halt
 from executor.turns import Turns
 from executor.workload import Task
 from plans import runlog
@@ -60,8 +59,8 @@ def test_waiting_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         wait(self, seconds)
 
     monkeypatch.setattr(Halt, "wait_for_news", noted)
-    run(plan, tasks)
-    assert all(0 < pause <= conductor._TICK_S for pause in pauses)
+    run(plan, tasks, Options(limits=Limits(tick_s=0.2)))
+    assert all(0 < pause <= 0.2 for pause in pauses)
     assert len(pauses) < 100
 
 
@@ -73,19 +72,12 @@ def test_waiting_is_no_stall() -> None:
     assert not kept.dropped
 
 
-def test_waiting_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_can_be_ended() -> None:
     """Long before the task may begin."""
     plan, tasks = waiting(600_000_000)
-    execute = conductor.Conductor.execute
-
-    def failing(self: conductor.Conductor) -> str:
-        threading.Timer(0.5, self._halt.fail, ("enough",)).start()
-        return execute(self)
-
-    monkeypatch.setattr(conductor.Conductor, "execute", failing)
     begun = time.monotonic()
     with pytest.raises(RunError, match="enough"):
-        run(plan, tasks)
+        run(plan, [failing_soon(tasks[0]), *tasks[1:]])
     assert time.monotonic() - begun < 20
 
 

@@ -1,6 +1,8 @@
 """Chains of small layers with dropout, as many as a hand-made plan wants."""
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -76,3 +78,13 @@ def tasks_for(plan: Plan, make: Callable[[], nn.Module] = block) -> list[Task]:
         chain(t.name, t.shards[-1].end_layer, t.batch, t.steps, make=make, seed=seed)
         for seed, t in enumerate(plan.tasks)
     ]
+
+
+def failing_soon(task: Task) -> Task:
+    """The task with data that fails half a second after it was asked for."""
+
+    def data(step: int) -> object:
+        time.sleep(0.5)
+        raise RuntimeError("enough")
+
+    return replace(task, data=data)

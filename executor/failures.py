@@ -1,7 +1,11 @@
-"""What happens when something fails: the run ends, or only the tasks that it concerns.
+"""What failed and who cannot go on: the run ends, or only the tasks that it concerns.
 
 With `keep_going` a failed task is dropped, and with it every task that a segment yet to end trains
 in one program with it: their ops share streams and rounds, and cannot go on apart.
+
+Devices of the process may share one default generator. A draw that the plan does not know of moves
+it for all of them, and whoever looks next would be blamed; so where nobody knows who drew, no task
+can go on.
 """
 
 from collections import deque
@@ -9,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
+from executor.rng import DrawError, Guard, Source
 from plans.runlog import DropRecord
 from plans.schema import Plan
 
@@ -32,7 +37,8 @@ class Failure:
     fatal: bool = False
 
     def __str__(self) -> str:
-        return f"{self.op} on {self.stream} in round {self.round}: {self.text}"
+        where = f"{self.op} on {self.stream} in round {self.round}: " if self.op else ""
+        return where + self.text
 
 
 class Drops:
@@ -82,6 +88,32 @@ class Drops:
                     )
                     found.setdefault(other, why)
         return list(found.items())
+
+
+class UnattributedDraw(DrawError):
+    """Somebody moved the generator that all devices draw from, and nobody knows who or when."""
+
+
+class SharedGuard(Guard):
+    """A guard of a generator that other devices may draw from, too.
+
+    `alone`: none does; after a complaint the generator is put back to where it was.
+    """
+
+    def __init__(self, source: Source, alone: bool) -> None:
+        super().__init__(source)
+        self._alone = alone
+
+    def check(self) -> None:
+        """DrawError when somebody drew since the last check; unattributed when others may have."""
+        try:
+            super().check()
+        except DrawError as error:
+            if not self._alone:
+                why = "all devices draw from one generator, so no task can go on"
+                raise UnattributedDraw(f"{error}; {why}") from None
+            self._source.set(self._parked)
+            raise
 
 
 class Losses:

@@ -1,10 +1,17 @@
-"""Streams that count their launched ops, tickets on that count, and how all of them stop."""
+"""Streams that count their launched ops, tickets on that count, the jobs that wait for them, and
+how all of them stop."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from executor.device import Mark, Queue
+from plans.schema import Op
+
+PHASES = ("enter", "round", "leave")
+
+OnDone = Callable[[Mark], None]  # called with the mark behind the op that asked for it
+Launch = Callable[[int], tuple[Mark, Mark, OnDone | None]]  # of a round: start, end, whom to tell
 
 
 class Stopped(Exception):
@@ -125,3 +132,79 @@ class Ticket(NamedTuple):
     base: int
     stride: int
     op: str
+
+
+class Job(NamedTuple):
+    """An op as its stream's thread sees it. metered: its transients are measured in round 0."""
+
+    id: str
+    tickets: tuple[Ticket, ...]
+    launch: Launch
+    metered: bool
+
+
+def jobs_of(
+    phases: Mapping[str, Sequence[Op]],
+    rounds: Mapping[str, int],
+    streams: Mapping[str, Stream],
+    job: Callable[[Op, tuple[Ticket, ...]], Job],
+) -> tuple[dict[str, dict[str, list[Job]]], dict[str, dict[str, int]]]:
+    """Jobs per stream and phase, and each stream's count when a phase has ended."""
+    jobs: dict[str, dict[str, list[Job]]] = {n: {} for n in streams}
+    ends: dict[str, dict[str, int]] = {n: {} for n in streams}
+    begun = dict.fromkeys(streams, 0)
+    for phase in PHASES:
+        lines = {n: [op for op in phases[phase] if op.stream == n] for n in streams}
+        tickets = {
+            op.id: Ticket(streams[n], begun[n] + i + 1, len(line), op.id)
+            for n, line in lines.items()
+            for i, op in enumerate(line)
+        }
+        for n, line in lines.items():
+            jobs[n][phase] = [job(op, _waits(op, tickets)) for op in line]
+            begun[n] += len(line) * rounds[phase]
+            ends[n][phase] = begun[n]
+    return jobs, ends
+
+
+def _waits(op: Op, tickets: Mapping[str, Ticket]) -> tuple[Ticket, ...]:
+    waits = []
+    for edge in op.after:
+        ticket = tickets[edge.removesuffix("@-1")]
+        if edge.endswith("@-1"):
+            ticket = ticket._replace(base=ticket.base - ticket.stride)
+        waits.append(ticket)
+    return tuple(waits)
+
+
+def device_of(stream: str) -> int:
+    """The program's device number of a stream: 1 for `1.h2d` and for `host.1`."""
+    left, _, right = stream.partition(".")
+    return int(right) if left == "host" else int(left)
+
+
+class Laps:
+    """The rounds of a segment, which all of its streams make equally often. `count`: how many."""
+
+    def __init__(self, planned: int) -> None:
+        self.count = planned
+        self._begun = 0
+        self._lock = threading.Lock()
+
+    def each(self) -> Iterator[int]:
+        """The rounds of one stream."""
+        index = 0
+        while self._begins(index):
+            yield index
+            index += 1
+
+    def end(self) -> None:
+        """No round begins any more that no stream has begun, but for the first."""
+        with self._lock:
+            self.count = max(1, self._begun)
+
+    def _begins(self, index: int) -> bool:
+        with self._lock:
+            if index < self.count:
+                self._begun = max(self._begun, index + 1)
+            return index < self.count
