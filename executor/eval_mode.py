@@ -8,46 +8,20 @@ import torch
 from torch import nn
 
 from executor.chain.called import call
-from executor.chain.same import loss_of, lowered, lowered_inputs
+from executor.chain.same import lowered, lowered_inputs
+from executor.ending import loss_in
 from executor.errors import WorkloadError, one_line
 from executor.layers import first, run
+from executor.modes import DRAWS, Modes
 from executor.precision import computing
 from executor.rng import no_draws
 from executor.values import tensors_of
 from executor.workload import Task
 
-DRAWS = "draws random numbers in eval mode; evaluation must not, or training would go on otherwise"
-
 _CUT = (
     "layers of the model were found as it trains, and are not what it does in eval mode; let it be "
     "an nn.Sequential, or do the same in both modes outside of its modules"
 )
-
-
-def modules_of(layers: Sequence[nn.Module]) -> Iterator[nn.Module]:
-    """All modules whose mode the layers' code may ask for."""
-    for layer in layers:
-        yield from layer.modules()
-
-
-class Modes:
-    """Switches layers between the modes that they were in and eval mode."""
-
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
-        self._layers = layers
-        self._trained: list[nn.Module] | None = None  # while they are in eval mode
-
-    def train(self, training: bool) -> None:
-        if training == (self._trained is None):
-            return
-        if training:
-            for module in self._trained or ():
-                module.training = True
-            self._trained = None
-            return
-        self._trained = [module for module in modules_of(self._layers) if module.training]
-        for module in self._trained:
-            module.training = False
 
 
 @contextmanager
@@ -85,7 +59,7 @@ def check(task: Task, model: nn.Module, layers: Sequence[nn.Module], inputs: Any
                 f"{where}: buffer {name} changes in eval mode; let it, where training is False, be"
             )
     if task.loss is None:
-        whole, parts = loss_of(whole), loss_of(parts)
+        whole, parts = loss_in(whole), loss_in(parts)
     mine, theirs = tensors_of(whole), tensors_of(parts)
     if len(mine) != len(theirs) or not all(map(torch.equal, mine, theirs)):
         raise WorkloadError(f"{where}: {_CUT}: it gives other values")

@@ -14,10 +14,11 @@ from torch import Tensor
 from executor.batches import held_batch, inputs_of
 from executor.device import Mark
 from executor.errors import RunError
-from executor.eval_mode import DRAWS
 from executor.evaluation import LiveEvaluation
-from executor.graphs import Graph, HooksRefused, Made
+from executor.gradients import HooksRefused
+from executor.graphs import Graph, Made
 from executor.live import LiveTask, Place
+from executor.modes import DRAWS
 from executor.parameters import NONE
 from executor.rng import LentGenerator, RandomMode, no_draws
 from executor.shard import Shard

@@ -18,9 +18,10 @@ from executor.buffers import Buffers, Found, Snapshot
 from executor.device import Cast
 from executor.ending import Batch, Ending
 from executor.errors import WorkloadError, one_line
-from executor.eval_mode import Modes
 from executor.forward import Forward
-from executor.graphs import Done, Graph, HooksRefused, Made, edges, forgetting
+from executor.gradients import HooksRefused, forgetting
+from executor.graphs import Done, Graph, Made, edges
+from executor.modes import Modes
 from executor.optimizer import Scaling, ShardOptimizer
 from executor.packing import Packing
 from executor.parameters import NONE, Absent, Parameters

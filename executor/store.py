@@ -4,20 +4,19 @@ The models are the user's own, their parameters views of the store. What devices
 replicas, so the store is never pointed elsewhere by a device.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from executor.batches import batch_of, staging_bytes
+from executor.batches import staging_bytes
 from executor.casting import ring_bytes
 from executor.device import HostMemory
 from executor.disk import StateFile, Tick
 from executor.ending import Ending
 from executor.errors import MismatchError, RunError, one_line
-from executor.layers import chain_of, split
 from executor.machine import free_host_bytes
 from executor.matching import (
     dtype_mismatches,
@@ -28,7 +27,7 @@ from executor.matching import (
     expect_precision,
     saved_mismatches,
 )
-from executor.rng import OwnRandomness, Source
+from executor.rng import Source
 from executor.settings import merged
 from executor.shard import Shard
 from executor.tied import tying
@@ -54,6 +53,10 @@ class Saved:
     settings: Sequence[Mapping[str, Any]] = ()
 
 
+# The layers of a task's model, in the order in which they run.
+Cutter = Callable[[PlanTask, Task, nn.Module], list[nn.Module]]
+
+
 class HostTask:
     """A task's model in the store: its shards, and where its random numbers begin.
 
@@ -68,6 +71,7 @@ class HostTask:
         staging: Tensor,
         source: Source,
         saved: Saved | None,
+        cut: Cutter,
     ) -> None:
         self.plan = plan
         self.task = task
@@ -80,7 +84,7 @@ class HostTask:
             _check_saved(plan, saved, self.model, self.rng_state)
             self.rng_state, self.loss_scale = saved.rng, saved.loss_scale
             _load_model(self.model, saved, plan.name)
-        layers = _layers(plan, task, self.model)
+        layers = cut(plan, task, self.model)
         expect_layers(plan, layers)
         last, tied = len(plan.shards) - 1, tying(plan, layers, task.precision)
         recipe = task.recipe(self.model)
@@ -199,6 +203,7 @@ class HostStore:
         memory: HostMemory,
         source: Source,
         saved: Mapping[str, Saved],
+        cut: Cutter,
         files: Mapping[str, StateFile] | None = None,
     ) -> None:
         by_name = {task.name: task for task in tasks}
@@ -209,7 +214,7 @@ class HostStore:
                     f"{', '.join(by_name) or 'none'}; build the plan again"
                 )
         self.bytes = max((b.offset + b.bytes for b in plan.host.buffers), default=0)
-        _check_room(plan, self.bytes)
+        _check_room(plan, by_name, self.bytes)
         slab = memory.take(self.bytes)
         self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in plan.host.buffers}
         staging = {task.name: memory.take(staging_bytes(task)) for task in plan.tasks}
@@ -220,7 +225,7 @@ class HostStore:
         waiting = {task for task, moves in moved(plan).items() if begins_away(moves)}
         lines: list[str] = []
         for t in sorted(plan.tasks, key=lambda t: t.name not in waiting):
-            own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name)
+            own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name), cut
             try:
                 self.tasks[t.name] = HostTask(t, *own)
             except MismatchError as error:
@@ -277,22 +282,33 @@ def _overlap(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
     )
 
 
-def _check_room(plan: Plan, store: int) -> None:
+def _check_room(plan: Plan, tasks: Mapping[str, Task], store: int) -> None:
     """RunError with what would be taken, line by line, when the machine has less memory free."""
     free = free_host_bytes()
     staging = {task.name: staging_bytes(task) for task in plan.tasks}
-    needed = store + sum(staging.values()) + ring_bytes(plan)
+    models = {task.name: _model_bytes(task, tasks[task.name]) for task in plan.tasks}
+    largest = max(models.values())  # one model at a time is built beside the store
+    needed = store + sum(staging.values()) + ring_bytes(plan) + largest
     if free is None or needed <= free:
         return
-    rows: list[tuple[str, ...]] = [("task", "parameters", "optimizer state", "batches")]
+    rows: list[tuple[str, ...]] = [("task", "parameters", "optimizer state", "batches", "model")]
     for task in plan.tasks:
         sizes = [sum(_sizes(shard)[role] for shard in task.shards) for role in ("param", "state")]
-        rows.append((task.name, *map(show_bytes, (*sizes, staging[task.name]))))
-    table = "; ".join(" ".join(row) for row in console.columns(rows, numbers=True))
+        rows.append((task.name, *map(show_bytes, (*sizes, staging[task.name], models[task.name]))))
+    table = "; ".join(" ".join(row.split()) for row in console.columns(rows, numbers=True))
     raise RunError(
-        f"the host store and the batches need {needed} bytes, the machine has {free} free: {table}"
-        "; free memory, or build with a smaller --host-memory"
+        f"the host store, the batches and the largest model as it is built need {needed} bytes, "
+        f"the machine has {free} free: {table}; free memory, or build with a smaller --host-memory"
     )
+
+
+def _model_bytes(plan: PlanTask, task: Task) -> int:
+    """Bytes of a task's model before its parameters lie in the store: as it is built, in fp32, if
+    it is not there already; and, where it trains in bf16, what it runs on to be cut."""
+    parameters, low = sum(shard.param_bytes for shard in plan.shards), plan.precision == "bf16"
+    built = 0 if isinstance(task.model, nn.Module) else parameters * (1 + low)
+    runs = plan.cut is None or plan.cut.samples > 0
+    return built + parameters * (low and runs)
 
 
 def _check_saved(plan: PlanTask, saved: Saved, model: nn.Module, rng_state: Tensor) -> None:
@@ -343,17 +359,3 @@ def _sizes(shard: PlanShard) -> dict[str, int]:
 def _flat(flats: dict[str, Tensor], name: str, size: int) -> Tensor:
     """The value's bytes in its buffer; what has no bytes has no buffer."""
     return flats[name][:size] if size else torch.empty(0, dtype=torch.uint8)
-
-
-def _layers(plan: PlanTask, task: Task, model: nn.Module) -> list[nn.Module]:
-    """The layers that were profiled: found once more, on a whole batch as there."""
-    try:
-        with OwnRandomness():
-            batch = batch_of(task, plan.done)
-    except Exception as error:
-        listed = split(model)
-        if len(listed) == plan.shards[-1].end_layer:
-            return listed  # the op that needs the batch says what is wrong, with its step
-        text = str(error) if isinstance(error, RunError) else one_line(error)
-        raise RunError(f"task {plan.name}: data({plan.done}): {text}") from error
-    return chain_of(model, batch.inputs, task.loss is not None, task.precision).layers

@@ -40,3 +40,29 @@ def test_the_guard_sees_a_stray_import() -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode != 0
     assert "networkx" in done.stderr
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that are there after a statement, in an interpreter of its own."""
+    script = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_replay_neither_cuts_models_nor_measures_them() -> None:
+    """What replays a plan loads nothing that takes a model apart or profiles it."""
+    pytest.importorskip("torch")
+    loaded = loaded_by("import executor.replay")
+    assert "executor.store" in loaded
+    others = ("executor.chain", "executor.layers", "executor.profiler", "executor.task_profiler")
+    assert not {name for name in loaded if name.startswith(others)}
+
+
+def test_the_executors_face_is_quick_to_load_and_says_what_it_is() -> None:
+    """Its names are there without torch until one is used, and each has a docstring."""
+    pytest.importorskip("torch")
+    assert "torch" not in loaded_by("from executor import profile, run")
+    names = "Evaluation, Task, profile, run"
+    script = f"from executor import {names}\nassert all(x.__doc__ for x in ({names}))"
+    assert "executor.workload" in loaded_by(script)

@@ -27,10 +27,10 @@ from support import handmade
 from support.chains import tasks_for
 from support.fit import fit, lasting
 
-from executor import ops
+from executor import ops, run
 from executor.device import aligned
 from executor.live import LiveTask
-from executor.replay import Options, run
+from executor.replay import Options
 from executor.shard import Shard
 from plans import runlog
 

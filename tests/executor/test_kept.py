@@ -15,10 +15,10 @@ from support import handmade
 from support.chains import tasks_for
 from support.fit import fit, later
 
-from executor import locks
+from executor import locks, run
 from executor.errors import LogError, RunError, UsageError
 from executor.logfile import LogFile
-from executor.replay import Options, run
+from executor.replay import Options
 from executor.workload import Task
 from plans import runlog
 from plans.schema import Plan

@@ -13,9 +13,9 @@ from support.retime import foretold
 from support.same import assert_same
 
 import plans
-from executor import conductor
+from executor import conductor, run
 from executor.errors import RunError
-from executor.replay import Options, run
+from executor.replay import Options
 from executor.streams import Halt
 from executor.turns import Turns
 from executor.workload import Task
