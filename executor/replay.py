@@ -24,7 +24,8 @@ from executor.moves import Traffic
 from executor.options import Options
 from executor.recomputing import left_out
 from executor.recorder import Recorder
-from executor.store import Cutter, HostStore, Saved
+from executor.saved import Saved
+from executor.store import Cutter, HostStore
 from executor.tracing import Trace
 from executor.workload import Task
 from plans.disk import kept_bytes, moved

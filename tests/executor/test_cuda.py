@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 import plans
-from executor import casting, contention, cuda, cuda_machine, profiler, run, store
+from executor import casting, contention, cuda, cuda_machine, host_room, profiler, run
 from executor.batches import ROOM, Batches, staging_bytes
 from executor.device import aligned
 from executor.errors import RunError, UsageError
@@ -145,7 +145,7 @@ def test_the_ring_of_casts_is_host_memory_of_the_run(monkeypatch: pytest.MonkeyP
     assert set(most) == {sum(map(cuda.pages, [*sizes, casting.RING_BYTES]))}
     needed = plan.host.bytes + sum(map(staging_bytes, plan.tasks)) + casting.RING_BYTES
     needed += 3 * sum(shard.param_bytes for shard in plan.tasks[0].shards)  # fp32, and bf16 to cut
-    monkeypatch.setattr(store, "free_host_bytes", lambda: needed - 1)
+    monkeypatch.setattr(host_room, "free_host_bytes", lambda: needed - 1)
     with pytest.raises(RunError, match=f"need {needed} bytes, the machine has {needed - 1} free"):
         run(plan, tasks)
 

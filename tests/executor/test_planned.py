@@ -9,7 +9,8 @@ from support.architectures import architecture
 from support.quick import ROOM, built, measured, quickly
 from support.same import assert_same
 
-from executor import layers, run, store
+from executor import host_room, layers, run
+from executor.batches import staging_bytes
 from executor.errors import MismatchError, RunError
 from executor.layers import Chain
 from executor.workload import Task
@@ -76,11 +77,11 @@ def test_room_for_the_model_is_counted(
     assert callable(task.model)
     task = Task(**vars(task) | {"model": task.model()}) if there else task
     parameters = sum(shard.param_bytes for shard in plan.tasks[0].shards)
-    staging = store.staging_bytes(plan.tasks[0])
+    staging = staging_bytes(plan.tasks[0])
     needed = plan.host.bytes + staging + (0 if there else parameters)
-    monkeypatch.setattr(store, "free_host_bytes", lambda: needed - 1)
+    monkeypatch.setattr(host_room, "free_host_bytes", lambda: needed - 1)
     told = f"need {needed} bytes, the machine has {needed - 1} free: task parameters .*host-memory"
     with pytest.raises(RunError, match=told):
         run(plan, [task])
-    monkeypatch.setattr(store, "free_host_bytes", lambda: needed)
+    monkeypatch.setattr(host_room, "free_host_bytes", lambda: needed)
     run(plan, [task])
