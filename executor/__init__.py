@@ -1,1 +1,47 @@
-"""Replay of a checked plan with PyTorch: a plan is data, and the executor decides nothing."""
+"""Profiles models and replays checked plans with PyTorch: a plan is data, the executor decides
+nothing.
+
+    from executor import Evaluation, Task, profile, run
+
+Names are found when asked for, so that importing one part does not load the others.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from executor.options import Options
+    from executor.profiler import Options as ProfileOptions
+    from executor.replay import Result
+    from executor.workload import Evaluation, Task
+    from plans.schema import Plan
+    from profiles.schema import Profile
+
+__all__ = ["Evaluation", "Task", "profile", "run"]
+
+
+def profile(ref: str, options: "ProfileOptions") -> "Profile":
+    """Measure every layer of the tasks of `file.py:function`; executor.profiler.Options says on
+    what. WorkloadError for a model that cannot be cut or trained."""
+    from executor import profiler
+
+    return profiler.profile(ref, options)
+
+
+def run(plan: "Plan", tasks: "Sequence[Task]", options: "Options | None" = None) -> "Result":
+    """Train `tasks` as the proven `plan` says; their models, losses and optimizer states.
+
+    `options`: executor.options.Options, where logs and checkpoints go. RunError names the op that
+    failed.
+    """
+    from executor import replay
+    from executor.chain.planned import planned
+
+    return replay.run(plan, tasks, options or replay.Options(), planned)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("Evaluation", "Task"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.workload"), name)

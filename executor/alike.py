@@ -18,9 +18,9 @@ import torch
 from msgspec.structs import replace as changed
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from executor.bench import Bench, Case
+from executor.dispatch_mode import OpMode
 from executor.errors import WorkloadError
 from executor.layer_profiler import FEWEST, Lab, NormCost, UpdateCost, layer_cost, update_costs
 from executor.precision import needs_norms
@@ -47,21 +47,14 @@ class Look(NamedTuple):
     output: Any
 
 
-class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Ops(OpMode):
     """Digests every op that runs while it is active, and what it is given."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.digest = hashlib.blake2b(digest_size=16)
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         told = (str(func), _told(args), _told(kwargs))
         self.digest.update(repr(told[:1] if func.is_view else told).encode())  # views say where
         return func(*args, **kwargs)

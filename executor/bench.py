@@ -13,7 +13,7 @@ from executor.buffers import Snapshot
 from executor.device import Device, aligned
 from executor.ending import Batch, Ending
 from executor.errors import WorkloadError
-from executor.graphs import HooksRefused
+from executor.gradients import HooksRefused
 from executor.habits import Names, check_notes, check_reach, note
 from executor.link_profiler import busy
 from executor.packing import PackError

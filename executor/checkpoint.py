@@ -18,7 +18,8 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 from executor.errors import MismatchError, RunError, UsageError, one_line
 from executor.manifest import differences, manifest_of
 from executor.outputs import free_bytes, part_of, whole
-from executor.store import HostTask, Saved
+from executor.saved import Saved
+from executor.store import HostTask
 from plans.schema import Task as PlanTask
 from profiles import console
 from profiles.units import show_bytes

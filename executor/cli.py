@@ -10,7 +10,7 @@ from pathlib import Path
 
 import plans
 import profiles
-from executor import replay, report, saving, stopping, workload
+from executor import replay, report, run, saving, stopping, workload
 from executor.errors import MismatchError, UsageError
 from executor.tracing import Trace
 from plans.schema import Plan
@@ -254,7 +254,7 @@ def _run(arguments: argparse.Namespace) -> int:
         overwrite=arguments.overwrite,
     )
     with saving.opened(arguments.save, options, plan.tasks) as folder:
-        result = replay.run(plan, tasks, options)
+        result = run(plan, tasks, options)
         saved = saving.save(folder, plan, result, options) if folder else saving.Saved()
     show = report.to_json if arguments.json else report.table
     errors = [*result.troubles, *saved.errors]

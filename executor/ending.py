@@ -29,27 +29,32 @@ class Ending:
     def loss_of(self, outputs: Any, batch: Batch) -> Tensor:
         """The mean loss over a microbatch; WorkloadError when it is no scalar."""
         if self.loss is None:
-            loss = loss_in(outputs)
-        else:
-            loss = self.loss(outputs, mapped(lambda t: t.data, batch.targets))
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            found = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            whose = "must return" if self.loss else "of the model must be"
-            raise WorkloadError(f"{whose} a scalar tensor, the mean over the batch; got {found}")
-        return loss
+            return loss_in(outputs)
+        return _scalar(self.loss(outputs, mapped(lambda t: t.data, batch.targets)), "must return")
 
 
-def loss_in(outputs: Any) -> Any:
-    """The loss in what a model returns: itself, `.loss`, ["loss"] or its first element."""
+def loss_in(outputs: Any) -> Tensor:
+    """The loss in what a model returns: itself, `.loss`, ["loss"] or its first element.
+
+    WorkloadError when there is none or it is no scalar."""
     if isinstance(outputs, Tensor):
-        return outputs
-    if hasattr(outputs, "loss"):
-        return outputs.loss
-    if isinstance(outputs, Mapping) and "loss" in outputs:
-        return outputs["loss"]
-    if isinstance(outputs, tuple | list) and outputs:
-        return outputs[0]
-    raise WorkloadError(
-        f"a task without `loss` has a model that returns its loss: a scalar tensor, `.loss`, "
-        f'["loss"] or the first element; it returned {type(outputs).__name__}'
-    )
+        found: Any = outputs
+    elif hasattr(outputs, "loss"):
+        found = outputs.loss
+    elif isinstance(outputs, Mapping) and "loss" in outputs:
+        found = outputs["loss"]
+    elif isinstance(outputs, tuple | list) and outputs:
+        found = outputs[0]
+    else:
+        raise WorkloadError(
+            "a task without `loss` has a model that returns its loss: a scalar tensor, `.loss`, "
+            f'["loss"] or the first element; it returned {type(outputs).__name__}'
+        )
+    return _scalar(found, "of the model must be")
+
+
+def _scalar(loss: Any, must: str) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise WorkloadError(f"{must} a scalar tensor, the mean over the batch; got {found}")
+    return loss

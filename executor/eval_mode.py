@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from executor.chain.called import call
-from executor.chain.same import loss_of, lowered, lowered_inputs
+from executor.chain.same import lowered, lowered_inputs
+from executor.ending import loss_in
 from executor.errors import WorkloadError, one_line
 from executor.layers import first, run
 from executor.modes import DRAWS, Modes
@@ -58,7 +59,7 @@ def check(task: Task, model: nn.Module, layers: Sequence[nn.Module], inputs: Any
                 f"{where}: buffer {name} changes in eval mode; let it, where training is False, be"
             )
     if task.loss is None:
-        whole, parts = loss_of(whole), loss_of(parts)
+        whole, parts = loss_in(whole), loss_in(parts)
     mine, theirs = tensors_of(whole), tensors_of(parts)
     if len(mine) != len(theirs) or not all(map(torch.equal, mine, theirs)):
         raise WorkloadError(f"{where}: {_CUT}: it gives other values")

@@ -12,9 +12,10 @@ from executor.chain.called import through
 from executor.chain.same import isolated, lowered, lowered_inputs
 from executor.errors import one_line
 from executor.layer_check import batch
-from executor.layers import Chain, chain_of, first, name_of, ties
+from executor.layers import Chain, chain_of, first, name_of
 from executor.precision import computing
 from executor.recomputing import TOLD, left_out
+from executor.tied import ties
 from executor.workload import Task, build, load
 from profiles import console
 from profiles.codec import align

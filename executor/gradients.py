@@ -1,14 +1,22 @@
-"""Gradients that end in flat memory, without clearing it first.
+"""Gradients that end in flat memory, without clearing it first; graphs that keep nothing for them.
 
 Autograd gives a parameter without a gradient the tensor it computed, and adds to one that is there.
 So a step's first microbatch, which has nothing to add to, hands over its gradients, and each is
 copied as it comes, still in the caches, to where it belongs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from executor.errors import WorkloadError
+
+
+class HooksRefused(WorkloadError):
+    """A layer does not let others see what its graph keeps."""
 
 
 class Home:
@@ -48,3 +56,20 @@ def _registered(parameter: nn.Parameter) -> Home:
     home = Home()
     parameter.register_post_accumulate_grad_hook(home)  # type: ignore[no-untyped-call]
     return home
+
+
+@contextmanager
+def forgetting() -> Iterator[None]:
+    """Let graphs keep nothing for their backward; HooksRefused by layers that forbid that."""
+    try:
+        with saved_tensors_hooks(lambda tensor: None, _nothing):
+            yield
+    except RuntimeError as error:
+        if "saved tensor hooks" in str(error):  # of torch.func
+            raise HooksRefused(str(error)) from error
+        raise
+
+
+def _nothing(note: None) -> Tensor:
+    """Asked for by a layer that goes back through its own graph in its forward."""
+    raise HooksRefused("goes back through its own graph in its forward")

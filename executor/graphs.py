@@ -1,22 +1,16 @@
-"""What the forwards and backwards of a shard leave, and graphs that keep nothing."""
+"""What the forwards and backwards of a shard leave."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from executor.buffers import Snapshot
-from executor.errors import WorkloadError
 from executor.packing import Packing
 from executor.parameters import NONE, Absent
 from executor.values import Grads, Layout, Value
-
-
-class HooksRefused(WorkloadError):
-    """A layer does not let others see what its graph keeps."""
 
 
 class Made(NamedTuple):
@@ -67,20 +61,3 @@ class Graph:
 def edges(y: Value) -> dict[int, GradientEdge]:
     """From the edges, not from y, so that y can go as soon as no saved tensor needs it."""
     return {n: get_gradient_edge(t) for n, t in enumerate(y.tensors) if t.requires_grad}
-
-
-@contextmanager
-def forgetting() -> Iterator[None]:
-    """Let graphs keep nothing for their backward; HooksRefused by layers that forbid that."""
-    try:
-        with saved_tensors_hooks(lambda tensor: None, _nothing):
-            yield
-    except RuntimeError as error:
-        if "saved tensor hooks" in str(error):  # of torch.func
-            raise HooksRefused(str(error)) from error
-        raise
-
-
-def _nothing(note: None) -> Tensor:
-    """Asked for by a layer that goes back through its own graph in its forward."""
-    raise HooksRefused("goes back through its own graph in its forward")

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,11 +21,12 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_map_only
 
 from executor.chain.called import call
-from executor.chain.same import isolated, lowered, lowered_inputs
+from executor.chain.same import difference, isolated, lowered, lowered_inputs, trace_twice
 from executor.errors import WorkloadError
-from executor.layers import first
+from executor.layers import Chain, first, run
 from executor.modes import modules_of
 from executor.precision import computing
+from executor.recomputing import as_ever, left_out
 from executor.values import tensors_of
 from executor.workload import Task
 
@@ -258,3 +260,21 @@ def _bits(parameter: nn.Parameter) -> int:
     value = parameter.detach()
     value = torch.view_as_real(value) if value.is_complex() else value
     return int(value.view(_INTEGERS[value.element_size()]).sum(dtype=torch.int64))
+
+
+def check_left_out(task: Task, model: nn.Module, chain: Chain, inputs: Any) -> None:
+    """WorkloadError for a model that trains other bits without its checkpointing, in two
+    microbatches."""
+    few = lowered_inputs(first(inputs, chain.batch or _SAMPLES), task.precision)
+    forward = partial(run, chain.layers) if chain.how == "sequential" else partial(call, model)
+    how: dict[str, Any] = {"has_loss": task.loss is not None, "precision": task.precision}
+    with lowered(model, task.precision), left_out():
+        without = trace_twice(model, forward, few, **how)
+        with as_ever():
+            where = difference(without, trace_twice(model, forward, few, **how))
+    if where:
+        raise WorkloadError(
+            "trains other bits with its checkpointing (torch.utils.checkpoint) than without: "
+            f"{where}; a plan says itself what is computed again, so take it out of the model, or "
+            "let it be use_reentrant=False and keep the random numbers"
+        )

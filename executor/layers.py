@@ -4,20 +4,21 @@ Three ways to find them are tried in turn: the model says what its layers are, i
 do, or its graph; where none works the whole model is one layer.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from executor.chain import graph, modules
+from executor.chain import modules
 from executor.chain.called import Called, call, through
-from executor.chain.flow import OneSize, Unsupported
-from executor.chain.listed import children, opened, unopened
 from executor.chain.modules import fresh_copy, samples
+from executor.chain.parts import OneSize, Unsupported
 from executor.chain.same import (
     SEED,
     difference,
@@ -27,9 +28,10 @@ from executor.chain.same import (
     trace_apart,
 )
 from executor.errors import WorkloadError, one_line
+from executor.gradients import HooksRefused, forgetting
 from executor.precision import computing
 from executor.workload import caching
-from profiles.schema import Precision
+from profiles.schema import Cut, Precision
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -38,23 +40,27 @@ _CACHE = (
     "--no-cache trains it without, where kernels may give other bits"
 )
 
-How = Literal["sequential", "modules", "graph", "whole"]
+Way = Callable[[nn.Module, Sequence[Any], bool], tuple[list[nn.Module], Cut]]
 
-# Of a model for two batches, with or without a loss of the task: the layers, and whether they are
-# for any batch size.
-Cut = Callable[[nn.Module, Sequence[Any], bool], tuple[list[nn.Module], bool]]
 
-_WAYS: tuple[tuple[How, Cut], ...] = (
-    ("modules", partial(modules.cut, opened)),
-    ("modules", partial(modules.cut, unopened)),
-    ("graph", lambda model, batches, has_loss: graph.cut(model, batches[0], has_loss)),
-    ("modules", partial(modules.cut, children)),
+def _graph(model: nn.Module, batches: Sequence[Any], has_loss: bool) -> tuple[list[nn.Module], Cut]:
+    from executor.chain import graph  # torch.export is slow to load
+
+    found, any_size = graph.cut(model, batches[0], has_loss)
+    return found, Cut("graph", (), samples(batches[0]), () if any_size else None)
+
+
+_WAYS: tuple[tuple[str, Way], ...] = (
+    ("modules", partial(modules.cut, modules.opened)),
+    ("modules", partial(modules.cut, modules.unopened)),
+    ("graph", _graph),
+    ("modules", partial(modules.cut, modules.children)),
 )
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The layers in the order they run, how they were found and why not otherwise.
+    """The layers in the order they run, how they were cut and why not otherwise.
 
     layers[0] takes the batch's inputs as data gives them, each other layer what the one before it
     returns, any pytree; the last returns what the model does. A last layer with `takes_inputs` is
@@ -63,9 +69,13 @@ class Chain:
     """
 
     layers: list[nn.Module]
-    how: How
+    cut: Cut
     why: tuple[str, ...] = ()
     batch: int | None = None
+
+    @property
+    def how(self) -> str:
+        return self.cut.how
 
 
 def chain_of(
@@ -78,39 +88,79 @@ def chain_of(
     Layers that are not the model's own say-so are run beside the model, forward and backward,
     and taken only if every bit is equal. WorkloadError for a chain of no layers.
     """
+    listed = _listed(model, inputs)
+    if listed is not None:
+        return Chain(listed, Cut("sequential", versions=versions()))
+    but = "with hooks" if type(model) is nn.Sequential else "not an nn.Sequential"
+    why = [f"sequential: the model is a {type(model).__name__}, {but}"]
+    with lowered(model, precision):
+        few = lowered_inputs(inputs, precision)
+        for name, way in _WAYS:
+            found = _attempt(way, model, few, has_loss, precision)
+            if not isinstance(found, str):
+                layers, cut = found
+                cut = replace(cut, versions=versions())
+                return Chain(layers, cut, tuple(why), cut.samples if _one_size(cut) else None)
+            if not any(reason.startswith(name) for reason in why):
+                why.append(f"{name}: {found}")
+    if caching(model):
+        why.append(_CACHE)
+    return Chain([_whole(model, inputs)], Cut("whole", versions=versions()), tuple(why))
+
+
+def again(
+    model: nn.Module, inputs: Any, cut: Cut, has_loss: bool, precision: Precision
+) -> list[nn.Module]:
+    """The layers of a model that `chain_of` cut so before, for the same inputs; nothing is proven.
+
+    At most one forward runs, of `cut.samples` samples, and keeps nothing for a backward. Raises
+    whatever the model does, and Unsupported or LookupError for another model.
+    """
+    if cut.how == "whole":
+        return [_whole(model, inputs)]
+    if cut.how == "sequential":
+        return _listed(model, inputs) or []
+    with lowered(model, precision), computing(precision, torch.device("cpu")):
+        few = first(lowered_inputs(inputs, precision), cut.samples)
+        if cut.how == "graph":
+            return _graph(model, [few], has_loss)[0]
+        try:
+            with forgetting():
+                return modules.again(model, few, cut, has_loss)
+        except HooksRefused:
+            return modules.again(model, few, cut, has_loss)
+
+
+def versions() -> str:
+    """The packages that a model's modules and operations are from, as loaded now."""
+    loaded = {name: sys.modules.get(name) for name in ("torch", "transformers", "torchvision")}
+    return ", ".join(f"{name} {module.__version__}" for name, module in loaded.items() if module)
+
+
+def _one_size(cut: Cut) -> bool:
+    return cut.grows is None and cut.samples > 1
+
+
+def _whole(model: nn.Module, inputs: Any) -> nn.Module:
+    return model if isinstance(inputs, Tensor) else Called(model)
+
+
+def _listed(model: nn.Module, inputs: Any) -> list[nn.Module] | None:
+    """The layers that the model says it has, None where it says nothing of them."""
     listed = _chain(model)
     if listed is not None:
         if not listed:
             raise WorkloadError(f"the model, a {type(model).__name__}, has no layers")
         if not isinstance(inputs, Tensor):
             listed[0] = Called(listed[0], single=True)
-        return Chain(listed, "sequential")
-    but = "with hooks" if type(model) is nn.Sequential else "not an nn.Sequential"
-    why = [f"sequential: the model is a {type(model).__name__}, {but}"]
-    with lowered(model, precision):
-        few = lowered_inputs(inputs, precision)
-        for way, cut in _WAYS:
-            found = _attempt(cut, model, few, has_loss, precision)
-            if isinstance(found, Found):
-                return Chain(found.layers, way, tuple(why), found.batch)
-            if not any(reason.startswith(way) for reason in why):
-                why.append(f"{way}: {found}")
-    if caching(model):
-        why.append(_CACHE)
-    whole = model if isinstance(inputs, Tensor) else Called(model)
-    return Chain([whole], "whole", tuple(why))
+    return listed
 
 
-@dataclass(frozen=True)
-class Found:
-    """Layers that give the model's bits, for any batch or for one size."""
-
-    layers: list[nn.Module]
-    batch: int | None
+Found = tuple[list[nn.Module], Cut]
 
 
 def _attempt(
-    cut: Cut, model: nn.Module, inputs: Any, has_loss: bool, precision: Precision
+    way: Way, model: nn.Module, inputs: Any, has_loss: bool, precision: Precision
 ) -> Found | str:
     """Layers found in this way, or why there are none.
 
@@ -123,7 +173,7 @@ def _attempt(
     while sizes:
         pair = sizes.pop(0)
         try:
-            return _checked(cut, model, inputs, pair, has_loss, precision)
+            return _checked(way, model, inputs, pair, has_loss, precision)
         except OneSize as error:
             reasons.append(str(error))
             sizes = [(most, most)] if pair != (most, most) else []
@@ -135,7 +185,7 @@ def _attempt(
 
 
 def _checked(
-    cut: Cut,
+    way: Way,
     model: nn.Module,
     inputs: Any,
     sizes: tuple[int, int],
@@ -147,19 +197,19 @@ def _checked(
     large, small = sizes
     batches = [first(inputs, large), first(inputs, small)]
     with computing(precision, torch.device("cpu")):
-        layers, any_size = cut(model, batches, has_loss)
+        layers, cut = way(model, batches, has_loss)
     how: dict[str, Any] = {"has_loss": has_loss, "precision": precision}
     if where := _difference(model, layers, batches[0], how):
         raise Unsupported(f"run layer by layer, {where}")
     if large == small:
         if where := _with_other(model, layers, twice(inputs), how):
             raise Unsupported(f"with another batch {where}")
-        return Found(layers, large if large > 1 else None)
-    if not any_size:
+        return layers, replace(cut, grows=None)
+    if cut.grows is None:
         raise OneSize("its layers are made for one batch size")
     if where := _with_other(model, layers, batches[1], how):
         raise OneSize(f"with another batch size {where}")
-    return Found(layers, None)
+    return layers, cut
 
 
 def _with_other(
@@ -238,18 +288,3 @@ def _chain(model: nn.Module) -> list[nn.Module] | None:
     if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
         return None if any(getattr(model, hooks) for hooks in _HOOKS) else list(model)
     return None
-
-
-def ties(layers: Sequence[nn.Module]) -> tuple[tuple[int, ...], ...]:
-    """Groups of layer indices that share a Parameter, directly or through others, ascending."""
-    groups: list[set[int]] = []
-    holders: dict[int, set[int]] = {}
-    for index, layer in enumerate(layers):
-        for parameter in layer.parameters():
-            holders.setdefault(id(parameter), set()).add(index)
-    for holder in holders.values():
-        if len(holder) > 1:
-            touching = [group for group in groups if group & holder]
-            groups = [group for group in groups if not group & holder]
-            groups.append(holder.union(*touching))
-    return tuple(sorted(tuple(sorted(group)) for group in groups))

@@ -1,11 +1,8 @@
-"""Whether the workload's task is the one that the plan was made for, MismatchError where not; and
-whether what a checkpoint holds is of this task."""
+"""Checks that the workload's task is the one that the plan was made for; MismatchError if not."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from executor.errors import MismatchError
 from executor.precision import needs_norms, norm_bytes
@@ -71,52 +68,3 @@ def expect_evaluation(plan: PlanTask, task: Task) -> None:
             f"task {plan.name}: the plan's evaluation is {told[0]}, the workload's {told[1]}; "
             "profile and build again"
         )
-
-
-def saved_mismatches(
-    model: nn.Module, saved: Mapping[str, Any], optimizer: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
-    """A line for each tensor of a saved model that this one does not have, or has in another shape,
-    and for each optimizer state that is of none of its parameters."""
-    mine, shapes = _tensors(model.state_dict()), dict(model.named_parameters())
-    lines = [f"the checkpoint has no {name}" for name in mine if name not in saved]
-    lines += [f"the model has no {name}" for name in _tensors(saved) if name not in mine]
-    both = [(name, value, mine[name]) for name, value in _tensors(saved).items() if name in mine]
-    for name, theirs, own in both:
-        if theirs.shape != own.shape:
-            lines.append(
-                f"{name} is {_shape(theirs)} in the checkpoint, {_shape(own)} in the model"
-            )
-    for name, state in optimizer.items():
-        if name not in shapes:
-            lines.append(
-                f"the checkpoint has optimizer state of {name}, the model no such parameter"
-            )
-        elif "master" in state and not _is_master(state["master"], shapes[name]):
-            lines.append(f"the master of {name} is no float32 tensor of {_shape(shapes[name])}")
-    return lines
-
-
-def dtype_mismatches(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> list[str]:
-    """A line for each tensor of a model that a checkpoint has in another dtype."""
-    theirs = _tensors(saved)
-    return [
-        f"{name} is {theirs[name].dtype} in the checkpoint, {value.dtype} in the plan; go on in "
-        "the precision it began with"
-        for name, value in _tensors(mine).items()
-        if name in theirs and theirs[name].dtype != value.dtype
-    ]
-
-
-def _is_master(value: object, parameter: Tensor) -> bool:
-    if not isinstance(value, Tensor) or value.dtype != torch.float32:
-        return False
-    return value.shape == parameter.shape
-
-
-def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
-
-
-def _shape(tensor: Tensor) -> str:
-    return str(list(tensor.shape))

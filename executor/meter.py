@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from executor.dispatch_mode import OpMode
 
 
-class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class MemoryMeter(OpMode):
     """Counts the bytes of storages created in this thread while it is active, backward included.
 
     Views of storages that existed before count nothing. Frees are seen as they happen, after
@@ -19,7 +20,7 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.live_bytes = 0
         self.peak_bytes = 0
         self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -29,14 +30,7 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak_bytes = self.live_bytes
         return self
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
         for storage in _storages(out):
             key = storage._cdata

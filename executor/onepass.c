@@ -2,7 +2,7 @@
  *
  * Torch's fused CPU optimizers want gradient, parameter and moments of one dtype, so bf16 training
  * with fp32 masters goes through memory three times: a cast, the step, a cast. Here all of it is
- * done while an element is in a register: 28 bytes move where 40 did (Adam).
+ * done while an element is in a register: 28 bytes move where 40 did.
  *
  * Every bit is that of torch's fused step on fp32 tensors. For that, three things matter:
  * - scalars are worked out in double and rounded to float once;
@@ -13,7 +13,7 @@
  *   left over. `width`, `whole_kept` and `rest_kept` say so; they are found out by comparison.
  *
  * Rounding to bf16 is to nearest even. What bits a NaN gets depends in torch on where it stands, so
- * both functions return 1 if they wrote any, for the caller to redo that cast; else 0.
+ * gantry_adam returns 1 if it wrote any, for the caller to redo that cast; else 0.
  *
  * Pointers: `grad` and `param` are bf16, all others fp32; n elements each, no overlap. `param` may
  * be null, where nothing but the master is kept.
@@ -50,8 +50,6 @@ static int64_t first_of(int64_t n, int part, int parts)
         return n;
     return n / parts * part / CHUNK * CHUNK;
 }
-
-/* Adam and AdamW */
 
 typedef struct {
     float scale;  /* of the gradient */
@@ -136,94 +134,5 @@ int gantry_adam(const uint16_t *grad, float *master, float *avg, float *avg_sq, 
     for (int part = 0; part < threads; part++)
         nan |= adam_chunk(grad, master, avg, avg_sq, param, first_of(whole, part, threads),
                           first_of(whole, part + 1, threads), k, whole_kept);
-    return nan != 0;
-}
-
-/* SGD */
-
-typedef struct {
-    float scale; /* of the gradient */
-    float l2;    /* decay added to the gradient, if has_l2 */
-    float momentum;
-    float weight; /* of the gradient in the momentum: 1 - dampening */
-    float minus_lr;
-    int has_l2;
-} Sgd;
-
-/* What happens to the momentum: there is none, it is begun, or it is carried on. */
-enum { NONE, BEGIN, CARRY };
-
-/* Elements begin to end; the last five arguments are constants where this is called. */
-INLINE uint32_t sgd_range(const uint16_t *restrict grad, float *restrict master,
-                          float *restrict buffer, uint16_t *restrict param, int64_t begin,
-                          int64_t end, Sgd k, int has_l2, int momentum, int nesterov, int kept,
-                          int out)
-{
-    uint32_t nan = 0;
-#pragma omp simd reduction(| : nan)
-    for (int64_t i = begin; i < end; i++) {
-        float g = of_bf16(grad[i]) * k.scale;
-        const float old = master[i];
-        if (has_l2)
-            g = fmaf(old, k.l2, g);
-        if (momentum != NONE) {
-            float b = g;
-            if (momentum == CARRY)
-                b = kept ? fmaf(buffer[i], k.momentum, g * k.weight)
-                         : fmaf(k.weight, g, buffer[i] * k.momentum);
-            buffer[i] = b;
-            g = nesterov ? fmaf(b, k.momentum, g) : b;
-        }
-        const float updated = fmaf(g, k.minus_lr, old);
-        master[i] = updated;
-        if (out)
-            param[i] = to_bf16(updated);
-        nan |= updated != updated;
-    }
-    return nan;
-}
-
-#define SGD_OUT(momentum, nesterov, kept, out)                                                   \
-    (k.has_l2 ? sgd_range(grad, master, buffer, param, begin, end, k, 1, momentum, nesterov,     \
-                          kept, out)                                                             \
-              : sgd_range(grad, master, buffer, param, begin, end, k, 0, momentum, nesterov,     \
-                          kept, out))
-#define SGD_RANGE(momentum, nesterov, kept)                                                      \
-    (param ? SGD_OUT(momentum, nesterov, kept, 1) : SGD_OUT(momentum, nesterov, kept, 0))
-
-static uint32_t sgd_chunk(const uint16_t *grad, float *master, float *buffer, uint16_t *param,
-                          int64_t begin, int64_t end, Sgd k, int momentum, int nesterov, int kept)
-{
-    if (momentum == NONE)
-        return SGD_RANGE(NONE, 0, 0);
-    if (momentum == BEGIN)
-        return nesterov ? SGD_RANGE(BEGIN, 1, 0) : SGD_RANGE(BEGIN, 0, 0);
-    if (kept)
-        return nesterov ? SGD_RANGE(CARRY, 1, 1) : SGD_RANGE(CARRY, 0, 1);
-    return nesterov ? SGD_RANGE(CARRY, 1, 0) : SGD_RANGE(CARRY, 0, 0);
-}
-
-/* `buffer` may be null without momentum; with `first` it is written and not read. */
-int gantry_sgd(const uint16_t *grad, float *master, float *buffer, uint16_t *param, int64_t n,
-               double lr, double momentum, double dampening, double weight_decay, int nesterov,
-               int first, double grad_scale, int width, int whole_kept, int rest_kept,
-               int threads)
-{
-    const Sgd k = {
-        .scale = (float)grad_scale,
-        .l2 = (float)weight_decay,
-        .has_l2 = weight_decay != 0.0,
-        .momentum = (float)momentum,
-        .weight = (float)(1.0 - dampening),
-        .minus_lr = (float)-lr,
-    };
-    const int kind = momentum == 0.0 ? NONE : first ? BEGIN : CARRY;
-    const int64_t whole = n - n % width;
-    uint32_t nan = sgd_chunk(grad, master, buffer, param, whole, n, k, kind, nesterov, rest_kept);
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static, 1) \
-    reduction(| : nan)
-    for (int part = 0; part < threads; part++)
-        nan |= sgd_chunk(grad, master, buffer, param, first_of(whole, part, threads),
-                         first_of(whole, part + 1, threads), k, kind, nesterov, whole_kept);
     return nan != 0;
 }

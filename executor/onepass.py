@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
 from executor import onepass_kernels
@@ -49,7 +49,7 @@ def step(
 ) -> bool:
     """`plain_step` in one pass, where that is possible; else False, and nothing is touched.
 
-    It is for torch's own AdamW, Adam and SGD with `fused=True` (other settings round differently),
+    It is for torch's own AdamW and Adam with `fused=True` (other settings round differently),
     without hooks, amsgrad or maximize, on contiguous CPU tensors: `masters` and state in fp32,
     `params`, if they are kept, and `grads` in bf16. Uses as many threads as torch would in the
     calling thread.
@@ -99,7 +99,7 @@ def _plan(
     grads: Sequence[Tensor],
 ) -> list[_Work] | None:
     """The updates, in the order of `masters`; None when torch has to do them. Reads only."""
-    if type(optimizer) not in (AdamW, Adam, SGD) or _watched(optimizer):
+    if type(optimizer) not in onepass_kernels.KINDS or _watched(optimizer):
         return None
     groups = {p: group for group in optimizer.param_groups for p in group["params"]}
     stepped = set(masters)
@@ -113,13 +113,7 @@ def _plan(
         _Work(groups[master], optimizer.state.get(master, {}), master, param, grad)
         for master, param, grad in zip(masters, targets, grads, strict=True)
     ]
-    if not all(_fits(one) for one in work):
-        return None
-    if type(optimizer) is not SGD:
-        return work if all(_has_adam_state(one) for one in work) else None
-    # Torch begins the momentum of a group only if none of it is there.
-    begun = {(id(one.group), _momentum_of(one) is not None) for one in work}
-    return work if len(begun) == len({group for group, _ in begun}) else None
+    return work if all(_fits(one) and _has_state(one) for one in work) else None
 
 
 def _watched(optimizer: Optimizer) -> bool:
@@ -144,7 +138,7 @@ def _replaced(optimizer: Optimizer) -> bool:
 
 
 def _supported(group: dict[str, Any]) -> bool:
-    names = ("lr", "weight_decay", "eps", "momentum", "dampening")
+    names = ("lr", "weight_decay", "eps")
     numbers = [*(group[name] for name in names if name in group), *group.get("betas", ())]
     return (
         group.get("fused") is True
@@ -160,14 +154,12 @@ def _is_number(value: object) -> bool:
 
 
 def _fits(work: _Work) -> bool:
-    """Whether the tensors are as the kernels want them, with the momentum if there is one."""
+    """True for tensors as the kernels want them."""
     shape = work.master.shape
-    momentum = _momentum_of(work)
     return (
         _dense(work.master, torch.float32, shape)
         and (work.param is None or _dense(work.param, torch.bfloat16, shape))
         and _dense(work.grad, torch.bfloat16, shape)
-        and (momentum is None or _dense(momentum, torch.float32, shape))
     )
 
 
@@ -182,7 +174,7 @@ def _dense(value: object, dtype: torch.dtype, shape: torch.Size) -> bool:
     )
 
 
-def _has_adam_state(work: _Work) -> bool:
+def _has_state(work: _Work) -> bool:
     """Whether the state is not there yet or is what the kernel wants."""
     state, shape = work.state, work.master.shape
     return not state or (
@@ -192,25 +184,19 @@ def _has_adam_state(work: _Work) -> bool:
     )
 
 
-def _momentum_of(work: _Work) -> Tensor | None:
-    """The momentum that SGD has kept; None before the first step and where there is none."""
-    value: Tensor | None = work.state.get("momentum_buffer") if work.group.get("momentum") else None
-    return value
-
-
 @torch.no_grad()
 def _run(kernels: Kernels, optimizer: Optimizer, work: list[_Work], scale: float) -> None:
     kind = type(optimizer)
     for one in work:
-        state, step = _sgd_state(optimizer, one) if kind is SGD else _adam_state(optimizer, one)
+        moments, step = _advanced(optimizer, one)
         scalars = onepass_kernels.scalars_of(kind, one.group, step)
-        kernels.update(kind, one.grad, one.master, state, one.param, scalars, scale)
+        kernels.update(kind, one.grad, one.master, moments, one.param, scalars, scale)
     # They were written past autograd, which has to know of it.
     written = [t for one in work for t in (one.master, one.param) if t is not None]
     torch.autograd.graph.increment_version(written)
 
 
-def _adam_state(optimizer: Optimizer, work: _Work) -> tuple[list[Tensor | None], float]:
+def _advanced(optimizer: Optimizer, work: _Work) -> tuple[list[Tensor], float]:
     """Both moments, made as torch makes them if they are not there, and the step, counted up."""
     state = optimizer.state[work.master]
     if not state:
@@ -219,15 +205,3 @@ def _adam_state(optimizer: Optimizer, work: _Work) -> tuple[list[Tensor | None],
             state[name] = torch.zeros_like(work.master, memory_format=torch.preserve_format)
     state["step"] += 1
     return [state["exp_avg"], state["exp_avg_sq"]], float(state["step"])
-
-
-def _sgd_state(optimizer: Optimizer, work: _Work) -> tuple[list[Tensor | None], float]:
-    """The momentum, with room made for it if it is not there, and whether it is past step 1."""
-    if not work.group["momentum"]:
-        return [None], 1
-    momentum = _momentum_of(work)
-    if momentum is not None:
-        return [momentum], 2
-    momentum = torch.empty_like(work.master, memory_format=torch.preserve_format)
-    optimizer.state[work.master]["momentum_buffer"] = momentum
-    return [momentum], 1

@@ -3,23 +3,24 @@
 import ctypes
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Adam, AdamW, Optimizer
 
 from executor import compiled
+from executor.values import same
 
 SOURCE = Path(__file__).with_name("onepass.c")
 SERIAL_BELOW = 32768
 """Elements below which waking threads takes longer than the step."""
 
 _POINTER, _COUNT, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
-_ADAM = [_POINTER] * 5 + [_COUNT] + [_REAL] * 5 + [_INT] + [_REAL] * 2 + [_INT] * 4
-_SGD = [_POINTER] * 4 + [_COUNT] + [_REAL] * 4 + [_INT] * 2 + [_REAL] + [_INT] * 4
+_ARGUMENTS = [_POINTER] * 5 + [_COUNT] + [_REAL] * 5 + [_INT] + [_REAL] * 2 + [_INT] * 4
+KINDS: tuple[type[Optimizer], ...] = (Adam, AdamW)
 _lock = threading.Lock()
 
 
@@ -39,7 +40,7 @@ _ROUNDINGS = [
 ]
 
 
-class AdamScalars(NamedTuple):
+class Scalars(NamedTuple):
     """In the order of gantry_adam; `step` counts from 1."""
 
     lr: float
@@ -49,17 +50,6 @@ class AdamScalars(NamedTuple):
     weight_decay: float
     decoupled: bool
     step: float
-
-
-class SgdScalars(NamedTuple):
-    """In the order of gantry_sgd; `first`: the momentum is begun, not carried on."""
-
-    lr: float
-    momentum: float
-    dampening: float
-    weight_decay: float
-    nesterov: bool
-    first: bool
 
 
 class Kernels(NamedTuple):
@@ -73,20 +63,19 @@ class Kernels(NamedTuple):
         kind: type[Optimizer],
         grad: Tensor,
         master: Tensor,
-        state: list[Tensor | None],
+        state: list[Tensor],
         param: Tensor | None,
-        scalars: AdamScalars | SgdScalars,
+        scalars: Scalars,
         scale: float,
     ) -> None:
         """One step of one parameter.
 
         `grad` and `param` are bf16, `master` and `state` fp32, all contiguous, on the CPU and of
-        one size. `state` is [exp_avg, exp_avg_sq], or [momentum], None where SGD has none. `param`
-        None: only the master is kept. The gradient is multiplied by `scale` in fp32.
+        one size. `state` is [exp_avg, exp_avg_sq]. `param` None: only the master is kept. The
+        gradient is multiplied by `scale` in fp32.
         """
-        call = self.library.gantry_sgd if kind is SGD else self.library.gantry_adam
         values = [grad, master, *state, param]
-        wrote_nan = call(
+        wrote_nan = self.library.gantry_adam(
             *(None if value is None else value.data_ptr() for value in values),
             master.numel(),
             *scalars,
@@ -110,9 +99,9 @@ def _found() -> Kernels | str:
         library = compiled.load(SOURCE)
     except compiled.Unavailable as error:
         return str(error)
-    library.gantry_adam.argtypes, library.gantry_sgd.argtypes = _ADAM, _SGD
+    library.gantry_adam.argtypes = _ARGUMENTS
     roundings = {}
-    for kind in _TRIALS:
+    for kind in KINDS:
         for rounding in _ROUNDINGS:
             if _gives_torchs_bits(Kernels(library, {kind: rounding}), kind):
                 roundings[kind] = rounding
@@ -122,31 +111,20 @@ def _found() -> Kernels | str:
     return Kernels(library, roundings)
 
 
-_TRIALS: dict[type[Optimizer], list[dict[str, Any]]] = {
-    AdamW: [{"weight_decay": 0.1}, {"weight_decay": 0.0, "betas": (0.3, 0.99)}],
-    Adam: [{"weight_decay": 0.1}, {"weight_decay": 0.0, "betas": (0.3, 0.99)}],
-    SGD: [
-        {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1},
-        {"momentum": 0.9, "nesterov": True},
-        {"weight_decay": 0.1},
-    ],
-}
-
-
 @torch.no_grad()
 def _gives_torchs_bits(kernels: Kernels, kind: type[Optimizer]) -> bool:
-    """Whether three steps leave masters, state and parameters as torch does."""
+    """True if three steps leave masters, state and parameters as torch does."""
     source = torch.Generator("cpu").manual_seed(0)
     sizes = (1023, *[15] * 8)  # whatever the width, many elements are left over
     return all(
-        _same(kernels, kind, options, size, source, writes=writes)
-        for options in _TRIALS[kind]
+        _trial(kernels, kind, options, size, source, writes=writes)
+        for options in ({"weight_decay": 0.1}, {"weight_decay": 0.0, "betas": (0.3, 0.99)})
         for writes in (True, False)
         for size in sizes
     )
 
 
-def _same(
+def _trial(
     kernels: Kernels,
     kind: type[Optimizer],
     options: dict[str, Any],
@@ -160,34 +138,21 @@ def _same(
     twin = master.clone()
     make: Callable[..., Any] = kind
     theirs = make([twin], lr=0.01, fused=True, **options)
-    state = [torch.zeros_like(master) for _ in _state_names(kind, options)]
+    moments = [torch.zeros_like(master) for _ in range(2)]
     for step, scale in enumerate((1.0, 0.37, 1.0), start=1):
         grad = torch.randn(size, generator=source, device="cpu", dtype=torch.float32).bfloat16()
         scalars = scalars_of(kind, theirs.param_groups[0], step)
-        kernels.update(kind, grad, master, [*state] or [None], param, scalars, scale)
+        kernels.update(kind, grad, master, moments, param, scalars, scale)
         twin.grad = grad.float() * scale
         theirs.step()
-    kept = [theirs.state[twin][name] for name in _state_names(kind, options)]
-    pairs = [*zip([master, *state], [twin, *kept], strict=True)]
-    pairs += [] if param is None else [(param, twin.bfloat16())]
-    return all(torch.equal(a, b) for a, b in pairs)
+    kept = theirs.state[twin]
+    low = twin.bfloat16() if writes else None
+    return same([master, *moments, param], [twin, kept["exp_avg"], kept["exp_avg_sq"], low])
 
 
-def _state_names(kind: type[Optimizer], options: dict[str, Any]) -> Iterator[str]:
-    if kind is not SGD:
-        yield from ("exp_avg", "exp_avg_sq")
-    elif options.get("momentum"):
-        yield "momentum_buffer"
-
-
-def scalars_of(
-    kind: type[Optimizer], group: dict[str, Any], step: float
-) -> AdamScalars | SgdScalars:
+def scalars_of(kind: type[Optimizer], group: dict[str, Any], step: float) -> Scalars:
     """The scalars of a group's update number `step`, counted from 1."""
-    lr, weight_decay = float(group["lr"]), float(group["weight_decay"])
-    if kind is SGD:
-        momentum, dampening = float(group["momentum"]), float(group["dampening"])
-        return SgdScalars(lr, momentum, dampening, weight_decay, group["nesterov"], step == 1)
     beta1, beta2 = map(float, group["betas"])
     decoupled = group.get("decoupled_weight_decay", kind is AdamW)
-    return AdamScalars(lr, beta1, beta2, float(group["eps"]), weight_decay, decoupled, step)
+    rates = float(group["lr"]), beta1, beta2, float(group["eps"]), float(group["weight_decay"])
+    return Scalars(*rates, decoupled, step)

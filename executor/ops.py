@@ -13,7 +13,8 @@ from torch import Tensor
 
 from executor.batches import held_batch, inputs_of
 from executor.feed import Feed
-from executor.graphs import Graph, HooksRefused, Made
+from executor.gradients import HooksRefused
+from executor.graphs import Graph, Made
 from executor.modes import DRAWS
 from executor.parameters import NONE
 from executor.place import Place

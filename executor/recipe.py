@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
 
 from executor.errors import WorkloadError, one_line
+from executor.values import same
 
 Factory = Callable[[list[Any]], Optimizer]
 Schedule = Callable[[Optimizer], LRScheduler]
@@ -96,18 +96,6 @@ class Idle(Optimizer):
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Nothing is updated."""
-
-
-def same(left: Any, right: Any) -> bool:
-    """Whether two values are equal, tensors and what holds them bit for bit."""
-    if isinstance(left, Tensor) or isinstance(right, Tensor):
-        both = isinstance(left, Tensor) and isinstance(right, Tensor)
-        return both and left.dtype == right.dtype and torch.equal(left, right)
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return left.keys() == right.keys() and all(same(v, right[k]) for k, v in left.items())
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    return type(left) is type(right) and bool(left == right)
 
 
 def _options(groups: Groups, name: str, parameter: nn.Parameter) -> Mapping[str, Any]:

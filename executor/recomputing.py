@@ -6,22 +6,12 @@ function is called as it stands, after it was seen that this changes no bit.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from threading import Lock
 from typing import Any
 
-from torch import nn
 from torch.utils import checkpoint
 
-from executor.chain.called import call
-from executor.chain.same import difference, lowered, lowered_inputs, trace_twice
-from executor.errors import WorkloadError
-from executor.layers import Chain, first, run
-from executor.workload import Task
-
 TOLD = "checkpointing inside the model is left out: the plan says what is computed again"
-
-_SAMPLES = 2
 
 
 class Seen:
@@ -81,28 +71,10 @@ def left_out() -> Iterator[Seen]:
 
 
 @contextmanager
-def _kept() -> Iterator[None]:
+def as_ever() -> Iterator[None]:
     """While active inside of `left_out`, it does what it always does."""
     _install(_TORCHS)
     try:
         yield
     finally:
         _install(_OURS)
-
-
-def check_left_out(task: Task, model: nn.Module, chain: Chain, inputs: Any) -> None:
-    """WorkloadError for a model that trains other bits without its checkpointing, in two
-    microbatches."""
-    few = lowered_inputs(first(inputs, chain.batch or _SAMPLES), task.precision)
-    forward = partial(run, chain.layers) if chain.how == "sequential" else partial(call, model)
-    how: dict[str, Any] = {"has_loss": task.loss is not None, "precision": task.precision}
-    with lowered(model, task.precision), left_out():
-        without = trace_twice(model, forward, few, **how)
-        with _kept():
-            where = difference(without, trace_twice(model, forward, few, **how))
-    if where:
-        raise WorkloadError(
-            "trains other bits with its checkpointing (torch.utils.checkpoint) than without: "
-            f"{where}; a plan says itself what is computed again, so take it out of the model, or "
-            "let it be use_reentrant=False and keep the random numbers"
-        )

@@ -24,7 +24,8 @@ from executor.moves import Traffic
 from executor.options import Options
 from executor.recomputing import left_out
 from executor.recorder import Recorder
-from executor.store import HostStore, Saved
+from executor.saved import Saved
+from executor.store import Cutter, HostStore
 from executor.tracing import Trace
 from executor.workload import Task
 from plans.disk import kept_bytes, moved
@@ -78,12 +79,12 @@ class Result:
         return {n: {k: checkpoint.own(v) for k, v in kept.items()} for n, kept in state.items()}
 
 
-def run(plan: Plan, tasks: Sequence[Task], options: Options | None = None) -> Result:
-    """Train `tasks` as the proven `plan` says. RunError names the op that failed.
+def run(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter) -> Result:
+    """Train `tasks`, whose models `cut` takes apart, as the proven `plan` says. RunError names the
+    op that failed.
 
     A log, if asked for, is complete whatever happens, unless the process is killed.
     """
-    options = options or Options()
     if plan.disk and options.disk is None:
         raise UsageError("the plan lets idle tasks wait on the disk; say where, --disk DIR")
     with (
@@ -91,7 +92,7 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options | None = None) -> Re
         kept.opened(options, plan.tasks) as checkpoints,
         logfile.opened(options.log, options.overwrite) as log,
     ):
-        return _opened(plan, tasks, options, _Files(log, checkpoints))
+        return _opened(plan, tasks, options, cut, _Files(log, checkpoints))
 
 
 @dataclass(frozen=True)
@@ -102,13 +103,15 @@ class _Files:
     checkpoints: Kept | None
 
 
-def _opened(plan: Plan, tasks: Sequence[Task], options: Options, out: _Files) -> Result:
+def _opened(
+    plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, out: _Files
+) -> Result:
     apply(plan.numerics)
     devices = open_devices(plan.devices, _slabs(plan), casts=ring_bytes(plan) > 0)
     memory = host_memory(plan.devices)
     try:
         with _young(), left_out():
-            return _run(plan, tasks, options, out, devices, memory)
+            return _run(plan, tasks, options, cut, out, devices, memory)
     finally:
         for device in devices:
             device.close()
@@ -119,6 +122,7 @@ def _run(
     plan: Plan,
     tasks: Sequence[Task],
     options: Options,
+    cut: Cutter,
     out: _Files,
     devices: Sequence[Device],
     memory: HostMemory,
@@ -127,7 +131,7 @@ def _run(
     files = open_files(options.disk or Path(), _files(plan)) if plan.disk else {}
     try:
         source = default_source(plan.devices[0].kind)
-        store = HostStore(plan, tasks, memory, source, saved, files)
+        store = HostStore(plan, tasks, memory, source, saved, cut, files)
         return _replay(plan, options, out, devices, store, saved)
     finally:
         remove(files)

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Generator, Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from executor.dispatch_mode import OpMode
 from executor.errors import RunError
 
 _GENERATOR = threading.Lock()  # whoever touches the default generator during a run holds it
@@ -183,14 +183,14 @@ class TaskRng:
         return step + 1, 0, 0
 
 
-class RandomMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class RandomMode(OpMode):
     """While active in a thread, its random ops draw from `state`, which moves on with them.
 
     After `close()` a random op is an error, as in a backward, which must not draw.
     """
 
     def __init__(self, state: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.state = state
         self._closed = ""
 
@@ -198,14 +198,7 @@ class RandomMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """From now on refuse; `why` is what the error says."""
         self._closed = why
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         if self._closed:
@@ -272,23 +265,13 @@ def no_draws(why: str = _IN_BACKWARD) -> RandomMode:
     return mode
 
 
-class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OwnRandomness(OpMode):
     """While active in a thread, drawing from the default generator is an error.
 
     That generator belongs to the models; data that drew from it would change their numbers.
     """
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
             raise DrawError(
                 "draws from torch's default generator, which belongs to the model; "

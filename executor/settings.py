@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from executor.errors import MismatchError
-from executor.recipe import Idle, same
+from executor.recipe import Idle
+from executor.values import same
 
 Names = Mapping[int, str]  # of parameters, by the id of what the optimizer steps
 

@@ -19,7 +19,8 @@ from executor.device import Cast
 from executor.ending import Batch, Ending
 from executor.errors import WorkloadError, one_line
 from executor.forward import Forward
-from executor.graphs import Done, Graph, HooksRefused, Made, edges, forgetting
+from executor.gradients import HooksRefused, forgetting
+from executor.graphs import Done, Graph, Made, edges
 from executor.modes import Modes
 from executor.optimizer import Scaling, ShardOptimizer
 from executor.packing import Packing

@@ -4,54 +4,37 @@ The models are the user's own, their parameters views of the store. What devices
 replicas, so the store is never pointed elsewhere by a device.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from executor.batches import batch_of, staging_bytes
-from executor.casting import ring_bytes
+from executor.batches import staging_bytes
 from executor.device import HostMemory
 from executor.disk import StateFile, Tick
 from executor.ending import Ending
-from executor.errors import MismatchError, RunError, one_line
-from executor.layers import chain_of, split
-from executor.machine import free_host_bytes
+from executor.errors import MismatchError
+from executor.host_room import check_room, kept_sizes
 from executor.matching import (
-    dtype_mismatches,
     expect_bytes,
     expect_evaluation,
     expect_layers,
     expect_masters,
     expect_precision,
-    saved_mismatches,
 )
-from executor.rng import OwnRandomness, Source
+from executor.rng import Source
+from executor.saved import Saved, dtype_mismatches, load, misfit
 from executor.settings import merged
 from executor.shard import Shard
 from executor.tied import tying
 from executor.workload import Task, build
 from plans.disk import begins_away, moved
 from plans.schema import Plan
-from plans.schema import Shard as PlanShard
 from plans.schema import Task as PlanTask
-from profiles import console
-from profiles.units import show_bytes
 
-
-@dataclass(frozen=True)
-class Saved:
-    """What a task goes on from: its model's state dict, optimizer state by parameter name, the
-    random numbers' state before its next step, an fp16 task's loss scale, and the settings of its
-    optimizers as executor/settings.py has them."""
-
-    model: Mapping[str, Any]
-    optimizer: Mapping[str, Mapping[str, Any]]
-    rng: Tensor
-    loss_scale: Mapping[str, Tensor] | None
-    settings: Sequence[Mapping[str, Any]] = ()
+# The layers of a task's model, in the order in which they run.
+Cutter = Callable[[PlanTask, Task, nn.Module], list[nn.Module]]
 
 
 class HostTask:
@@ -68,6 +51,7 @@ class HostTask:
         staging: Tensor,
         source: Source,
         saved: Saved | None,
+        cut: Cutter,
     ) -> None:
         self.plan = plan
         self.task = task
@@ -77,27 +61,12 @@ class HostTask:
         self.model, self.rng_state = build(task, source)
         self.loss_scale: Mapping[str, Tensor] | None = None
         if saved:
-            _check_saved(plan, saved, self.model, self.rng_state)
+            load(plan, saved, self.model, self.rng_state)
             self.rng_state, self.loss_scale = saved.rng, saved.loss_scale
-            _load_model(self.model, saved, plan.name)
-        layers = _layers(plan, task, self.model)
-        expect_layers(plan, layers)
-        last, tied = len(plan.shards) - 1, tying(plan, layers, task.precision)
-        recipe = task.recipe(self.model)
-        self.shards = [
-            Shard(
-                layers[cut.first_layer : cut.end_layer],
-                recipe,
-                Ending(task.loss, plan.microbatches) if k == last else None,
-                task.precision,
-                first=k == 0,
-                tied=tied[k],
-            )
-            for k, cut in enumerate(plan.shards)
-        ]
+        self.shards = _shards(plan, task, self.model, cut(plan, task, self.model))
         self._flats = [
             {role: _flat(flats, f"{plan.name}.s{k}.{role}", size) for role, size in sizes.items()}
-            for k, sizes in enumerate(map(_sizes, plan.shards))
+            for k, sizes in enumerate(map(kept_sizes, plan.shards))
         ]
         for k, shard in enumerate(self.shards):
             expect_bytes(plan, k, shard)
@@ -121,7 +90,7 @@ class HostTask:
             except MismatchError as error:
                 lines.append(str(error))
         if lines:
-            raise _misfit(self.plan, dict.fromkeys(lines))
+            raise misfit(self.plan, dict.fromkeys(lines))
 
     def settle(self) -> None:
         """Point model and optimizers back at the store, after devices held the state."""
@@ -199,6 +168,7 @@ class HostStore:
         memory: HostMemory,
         source: Source,
         saved: Mapping[str, Saved],
+        cut: Cutter,
         files: Mapping[str, StateFile] | None = None,
     ) -> None:
         by_name = {task.name: task for task in tasks}
@@ -209,7 +179,7 @@ class HostStore:
                     f"{', '.join(by_name) or 'none'}; build the plan again"
                 )
         self.bytes = max((b.offset + b.bytes for b in plan.host.buffers), default=0)
-        _check_room(plan, self.bytes)
+        check_room(plan, by_name, self.bytes)
         slab = memory.take(self.bytes)
         self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in plan.host.buffers}
         staging = {task.name: memory.take(staging_bytes(task)) for task in plan.tasks}
@@ -220,7 +190,7 @@ class HostStore:
         waiting = {task for task, moves in moved(plan).items() if begins_away(moves)}
         lines: list[str] = []
         for t in sorted(plan.tasks, key=lambda t: t.name not in waiting):
-            own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name)
+            own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name), cut
             try:
                 self.tasks[t.name] = HostTask(t, *own)
             except MismatchError as error:
@@ -277,53 +247,25 @@ def _overlap(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
     )
 
 
-def _check_room(plan: Plan, store: int) -> None:
-    """RunError with what would be taken, line by line, when the machine has less memory free."""
-    free = free_host_bytes()
-    staging = {task.name: staging_bytes(task) for task in plan.tasks}
-    needed = store + sum(staging.values()) + ring_bytes(plan)
-    if free is None or needed <= free:
-        return
-    rows: list[tuple[str, ...]] = [("task", "parameters", "optimizer state", "batches")]
-    for task in plan.tasks:
-        sizes = [sum(_sizes(shard)[role] for shard in task.shards) for role in ("param", "state")]
-        rows.append((task.name, *map(show_bytes, (*sizes, staging[task.name]))))
-    table = "; ".join(" ".join(row) for row in console.columns(rows, numbers=True))
-    raise RunError(
-        f"the host store and the batches need {needed} bytes, the machine has {free} free: {table}"
-        "; free memory, or build with a smaller --host-memory"
-    )
-
-
-def _check_saved(plan: PlanTask, saved: Saved, model: nn.Module, rng_state: Tensor) -> None:
-    """MismatchError for a checkpoint of another model, kind of device or precision."""
-    lines = saved_mismatches(model, saved.model, saved.optimizer)
-    mine, theirs = rng_state.numel(), saved.rng.numel() if isinstance(saved.rng, Tensor) else 0
-    if mine != theirs:
-        lines.append(
-            f"the checkpoint has {theirs} bytes of random state, a device of "
-            f"this plan's kind {mine}; a task goes on on the kind of device where it began"
+def _shards(
+    plan: PlanTask, task: Task, model: nn.Module, layers: Sequence[nn.Module]
+) -> list[Shard]:
+    """The plan's shards of a model; MismatchError for another number of layers or other ties."""
+    expect_layers(plan, layers)
+    recipe, last = task.recipe(model), len(plan.shards) - 1
+    return [
+        Shard(
+            layers[cut.first_layer : cut.end_layer],
+            recipe,
+            Ending(task.loss, plan.microbatches) if k == last else None,
+            task.precision,
+            first=k == 0,
+            tied=tied,
         )
-    if (plan.precision == "fp16-autocast") != bool(saved.loss_scale):
-        lines.append(
-            f"is {plan.precision} in the plan, and the checkpoint has "
-            f"{'a' if saved.loss_scale else 'no'} loss scale; go on in the precision it began with"
+        for k, (cut, tied) in enumerate(
+            zip(plan.shards, tying(plan, layers, task.precision), strict=True)
         )
-    if lines:
-        raise _misfit(plan, lines)
-
-
-def _misfit(plan: PlanTask, lines: Iterable[str]) -> MismatchError:
-    return MismatchError(*(f"task {plan.name}: {line}" for line in lines))
-
-
-def _load_model(model: nn.Module, saved: Saved, name: str) -> None:
-    try:
-        model.load_state_dict(saved.model)
-    except (RuntimeError, KeyError) as error:
-        raise MismatchError(
-            f"task {name}: the checkpoint is of another model: {one_line(error)}"
-        ) from None
+    ]
 
 
 def _numbers(model: nn.Module, shards: Sequence[Shard]) -> list[list[int]]:
@@ -335,25 +277,6 @@ def _numbers(model: nn.Module, shards: Sequence[Shard]) -> list[list[int]]:
     return [[places[id(p)] for p in shard.trainable] for shard in shards]
 
 
-def _sizes(shard: PlanShard) -> dict[str, int]:
-    """Bytes of what the store keeps of a shard."""
-    return {"param": 0 if shard.cast else shard.param_bytes, "state": shard.state_bytes}
-
-
 def _flat(flats: dict[str, Tensor], name: str, size: int) -> Tensor:
     """The value's bytes in its buffer; what has no bytes has no buffer."""
     return flats[name][:size] if size else torch.empty(0, dtype=torch.uint8)
-
-
-def _layers(plan: PlanTask, task: Task, model: nn.Module) -> list[nn.Module]:
-    """The layers that were profiled: found once more, on a whole batch as there."""
-    try:
-        with OwnRandomness():
-            batch = batch_of(task, plan.done)
-    except Exception as error:
-        listed = split(model)
-        if len(listed) == plan.shards[-1].end_layer:
-            return listed  # the op that needs the batch says what is wrong, with its step
-        text = str(error) if isinstance(error, RunError) else one_line(error)
-        raise RunError(f"task {plan.name}: data({plan.done}): {text}") from error
-    return chain_of(model, batch.inputs, task.loss is not None, task.precision).layers

@@ -17,14 +17,14 @@ from executor.bench import Bench, Case, on_device
 from executor.device import Device
 from executor.ending import Batch
 from executor.errors import WorkloadError
-from executor.habits import check_model
+from executor.habits import check_left_out, check_model
 from executor.layer_check import batch, blamed, check_chain, layer_place, samples
-from executor.layers import chain_of, name_of, ties
+from executor.layers import chain_of, name_of
 from executor.precision import needs_norms, norm_bytes
 from executor.recipe import Recipe
-from executor.recomputing import check_left_out, left_out
+from executor.recomputing import left_out
 from executor.shard import Shard
-from executor.tied import tie_bytes
+from executor.tied import tie_bytes, ties
 from executor.values import tensors_of
 from executor.workload import Task, build
 from profiles import schema
@@ -88,6 +88,7 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
         precision=task.precision,
         norm_bytes=norm_bytes(len(trainable)) if needs_norms(task.precision, task.clip) else 0,
         evaluation=_evaluation(task),
+        cut=chain.cut,
         layers=measured,
     )
 

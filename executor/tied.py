@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from executor.errors import MismatchError
 from executor.flat import Views
 from executor.gradients import homes
-from executor.layers import ties
 from executor.parameters import NONE, Absent, Parameters
 from executor.precision import AUTOCAST
 from plans.schema import Task as PlanTask
@@ -85,6 +84,21 @@ class Tied:
             return {n: p for n, p in found.items() if isinstance(p, nn.Parameter)}
 
         return Tied(self.flat, self.sums, copied(self.borrowed), copied(self.summed))
+
+
+def ties(layers: Sequence[nn.Module]) -> tuple[tuple[int, ...], ...]:
+    """Groups of layer indices that share a Parameter, directly or through others, ascending."""
+    groups: list[set[int]] = []
+    holders: dict[int, set[int]] = {}
+    for index, layer in enumerate(layers):
+        for parameter in layer.parameters():
+            holders.setdefault(id(parameter), set()).add(index)
+    for holder in holders.values():
+        if len(holder) > 1:
+            touching = [group for group in groups if group & holder]
+            groups = [group for group in groups if not group & holder]
+            groups.append(holder.union(*touching))
+    return tuple(sorted(tuple(sorted(group)) for group in groups))
 
 
 def tying(plan: PlanTask, layers: Sequence[nn.Module], precision: Precision) -> list[Tied | None]:

@@ -253,3 +253,21 @@ def _whole(spec: Spec) -> int:
 
 def _listed(shapes: list[list[int]]) -> str:
     return ", ".join(map(str, shapes)) or "without tensors"
+
+
+def same(left: Any, right: Any) -> bool:
+    """True for equal values: tensors, in whatever holds them, to the last bit."""
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        alike = left.shape == right.shape and left.dtype == right.dtype
+        return alike and torch.equal(_bits(left), _bits(right))
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(same(v, right[k]) for k, v in left.items())
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if left is right or type(left) is not type(right):
+        return left is right
+    return bool(left == right) or bool(left != left and right != right)  # no number is no number
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

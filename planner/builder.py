@@ -194,6 +194,7 @@ def _task(problem: Problem, planned: Answer) -> Task:
         precision=costs.task.precision,
         norm_bytes=costs.task.norm_bytes,
         evaluation=costs.task.evaluation,
+        cut=costs.task.cut,
         shards=tuple(
             Shard(
                 first_layer=cost.first,

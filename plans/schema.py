@@ -13,6 +13,7 @@ import msgspec
 from profiles.schema import (
     LONGEST_NAME,
     Count,
+    Cut,
     Emulation,
     Evaluation,
     Label,
@@ -152,6 +153,7 @@ class Task(Struct, frozen=True, kw_only=True):
     precision: Precision = "fp32"
     norm_bytes: Count = 0  # of all gradients' norms; 0: updates do not wait for them
     evaluation: Evaluation | None = None
+    cut: Cut | None = None  # None: a run finds and proves the layers itself
     shards: Annotated[tuple[Shard, ...], msgspec.Meta(min_length=1)]
 
 

@@ -122,6 +122,24 @@ class Workload(Struct, frozen=True):
     sha256: Sha256
 
 
+class Cut(Struct, frozen=True):
+    """How a model was taken apart when its layers were proven, so that a run does it alike.
+
+    how: "sequential", the model lists its layers; "modules", calls of the modules at `paths` and
+    what the model does between them; "graph", the operations of torch.export; "whole", one layer.
+    samples: the model ran on so many samples of its first batch; 0: it did not run.
+    grows: by name, the dimensions that grow with the batch of tensors for which that is not the
+    first one alone; None: layers are for these samples only. versions: of the packages that the
+    layers' calls and operations come from.
+    """
+
+    how: Literal["sequential", "modules", "graph", "whole"]
+    paths: tuple[str, ...] = ()
+    samples: Count = 0
+    grows: tuple[tuple[str, tuple[Count, ...]], ...] | None = ()
+    versions: str = ""
+
+
 class LayerCost(Struct, frozen=True):
     """One layer at one microbatch size. Byte counts are of tensors beside the slab.
 
@@ -201,6 +219,7 @@ class Task(Struct, frozen=True, kw_only=True):
     precision: Precision = "fp32"
     norm_bytes: Count = 0  # of all gradients' norms; 0: updates do not wait for them
     evaluation: Evaluation | None = None
+    cut: Cut | None = None  # None: a run finds and proves the layers itself
     layers: Annotated[tuple[Layer, ...], msgspec.Meta(min_length=1)]
 
 

@@ -14,10 +14,9 @@ from support.same import assert_same
 import plans
 import profiles
 from executor import cli as executor
-from executor import workload
+from executor import run, workload
 from executor.profiler import Options, profile
 from executor.replay import Options as RunOptions
-from executor.replay import run
 from executor.workload import Task
 from planner import Infeasible, Problem, build
 from planner import cli as planner

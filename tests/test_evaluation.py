@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 import plans
+from executor import run
 from executor.errors import MismatchError
-from executor.replay import run
 from executor.workload import Evaluation, Task
 from plans import runlog
 from profiles.schema import Precision

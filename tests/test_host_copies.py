@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 import plans
-from executor.replay import run
+from executor import run
 from executor.workload import Evaluation, Task
 from planner import Infeasible, Problem, build
 from plans.schema import Plan

@@ -16,9 +16,9 @@ from support.same import assert_same
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+import executor
 import plans
 import profiles
-from executor import replay
 from executor.profiler import Options, profile
 from executor.workload import Task
 from planner.overrides import override
@@ -104,7 +104,7 @@ def test_tasks_have_the_bits_of_plain_loops(folder: Path, policy: str) -> None:
     assert set().union(*places.values()) == {(0,), (1,)}
     assert policy != "lrtf" or any(len(devices) == 2 for devices in places.values())
     assert len({device.emulation for device in plan.devices}) == 2
-    result = replay.run(plan, tasks())
+    result = executor.run(plan, tasks())
     assert_same(plan, tasks(), result)
     for used, device in zip(result.peak_bytes, plan.devices, strict=True):
         assert used <= device.budget_bytes

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 import profiles
+from executor import run
 from executor.profiler import Options, profile
 from executor.replay import Options as RunOptions
-from executor.replay import run
 from executor.workload import Task
 from executor.workloads import bytes_lm
 from planner import Problem, build

@@ -21,7 +21,7 @@ from support.quick import ROOM, built, measured, quickly, smallest
 from support.same import assert_same
 from torch.optim import SGD, Adafactor, AdamW
 
-from executor.replay import run
+from executor import run
 from executor.workload import Task
 
 pytestmark = pytest.mark.filterwarnings("default")  # transformers and torch.export have their own

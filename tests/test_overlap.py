@@ -7,10 +7,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from executor import workload
+from executor import run, workload
 from executor.profiler import Options, profile
 from executor.replay import Options as RunOptions
-from executor.replay import run
 from planner import Problem, build
 from profiles.schema import Emulation
 

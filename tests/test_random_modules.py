@@ -20,7 +20,7 @@ from support.trees import MODELS, ROWS, WIDTH, Spec, model
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
-from executor.replay import run
+from executor import run
 from executor.workload import Task
 from planner import Problem
 from planner.choice import Choice

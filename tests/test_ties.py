@@ -13,9 +13,10 @@ from support import apart, tied
 from support.plain import Plain, train
 from support.same import assert_same
 
+from executor import run
 from executor.errors import MismatchError
 from executor.profiler import Options, profile
-from executor.replay import Result, run
+from executor.replay import Result
 from executor.workload import Task
 from planner import Problem, build
 from planner.errors import Infeasible

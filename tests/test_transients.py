@@ -6,9 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from executor import workload
+from executor import run, workload
 from executor.profiler import Options, profile
-from executor.replay import run
 from planner.builder import Answer, assemble
 from planner.choice import Choice
 from planner.costs import Links, TaskCosts

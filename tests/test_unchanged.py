@@ -25,12 +25,11 @@ from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
 
 import profiles
-from executor import task_profiler, workload
+from executor import run, task_profiler, workload
 from executor.errors import WorkloadError
 from executor.layer_check import batch
 from executor.layers import Chain, chain_of
 from executor.recomputing import left_out
-from executor.replay import run
 from executor.workload import Task, build
 
 pytestmark = pytest.mark.filterwarnings("default")  # transformers and torch have their own

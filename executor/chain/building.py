@@ -1,13 +1,14 @@
 """Makes the pieces of a recorded run, once it is known what goes into and out of each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 
-from executor.chain.constants import constants, lasting
-from executor.chain.flow import Key, OneSize, Unsupported
-from executor.chain.gap import Gap, Script
+from executor.chain.flow import Key
+from executor.chain.gap import Gap
+from executor.chain.growth import Growth
 from executor.chain.needs import Needs, Place
 from executor.chain.parts import (
     Action,
@@ -18,29 +19,26 @@ from executor.chain.parts import (
     Live,
     Part,
     Same,
+    Script,
     Slot,
     Stop,
     Take,
+    Unsupported,
+    constants,
+    lasting,
 )
-from executor.chain.pieces import Step
-from executor.chain.record import Call, Leaf, Record
-from executor.chain.shell import shell_of
-
-Dims = tuple[tuple[int, bool], ...]
+from executor.chain.pieces import Step, shell_of
+from executor.chain.record import Call, Leaf
 
 
 class Builder:
-    """Builds pieces; `small` is the same run as that of `needs` with fewer samples, `twins` its
-    calls by the numbers of those in the other."""
+    """Builds pieces of the run that `needs` is of, whose tensors grow as `growth` says."""
 
-    def __init__(
-        self, model: nn.Module, needs: Needs, small: Record, twins: Mapping[int, Call]
-    ) -> None:
-        self._model, self._needs, self._small, self._twins = model, needs, small, twins
+    def __init__(self, model: nn.Module, needs: Needs, growth: Growth) -> None:
+        self._model, self._needs, self._growth = model, needs, growth
         self._flow, self._layers = needs.flow, needs.layers
         self._run = needs.flow.record
         self._paths = {module: path for path, module in model.named_modules()}
-        self._sizes = samples_of(self._run), samples_of(small)
 
     def piece(self, place: Place, before: list[Key], after: list[Key]) -> nn.Module:
         """The piece between these boundaries."""
@@ -57,7 +55,7 @@ class Builder:
             call.module,
             parts,
             call.given_tree,
-            (call.made_tree, constants(path, call.made)),
+            (call.made_tree, constants(path, _values(call.made))),
             tuple(self._handed_on(call, self._flow.leaks[index], key, before) for key in after),
             self._foreign(call, parts),
             [inner.module for inner in self._flow.leaks[index]],
@@ -154,7 +152,7 @@ class Builder:
             nodes.append((layer, replace(left, last=index == gap - 1, inside=inside)))
         for unit in self._flow.units[gap]:
             assert unit.made_tree is not None
-            kept = constants(self._paths[unit.module], unit.made)
+            kept = constants(self._paths[unit.module], _values(unit.made))
             nodes.append((unit, Live(_takes("made", unit, after), unit.made_tree, kept)))
         if gap < self._needs.count:
             layer = self._layers[gap]
@@ -174,7 +172,7 @@ class Builder:
                     same.append((place, key.leaf))
                 elif key in before:
                     same.append((place, before.index(key)))
-        kept = constants(self._paths[layer.module], layer.given)
+        kept = constants(self._paths[layer.module], _values(layer.given))
         return Stop(_takes("given", layer, after), layer.given_tree, kept, tuple(same))
 
     def _left(self, call: Call, before: list[Key], writes: set[int]) -> Left:
@@ -192,19 +190,9 @@ class Builder:
             elif leaf.key in given:
                 parts.append(Same(given[leaf.key]))
             else:
-                parts.append(self._dummy(leaf, self._twin(call.number).made[place]))
+                parts.append(self._dummy(Key("made", call.number, place), leaf))
         assert call.made_tree is not None
         return Left(tuple(parts), call.made_tree)
-
-    def _twin(self, number: int) -> Call:
-        """The call of this number as it was with fewer samples."""
-        if number in self._twins:
-            return self._twins[number]
-        module = self._run.calls[number].module
-        same = [call for call in self._small.calls if call.module is module]
-        if len(same) != 1:
-            raise OneSize("it calls its modules otherwise for another batch size")
-        return same[0]
 
     def _input_places(self) -> range:
         return range(len(self._run.inputs))
@@ -218,44 +206,23 @@ class Builder:
             return Slot(place, leaf.storage in writes)
         if key in before:
             return Slot(before.index(key), leaf.storage in writes)
-        return self._dummy(leaf, self._small.inputs[place])
+        return self._dummy(key, leaf)
 
-    def _dummy(self, large: Leaf, small: Leaf) -> Dummy:
-        return Dummy(large.value.dtype, self._dims(large, small))
-
-    def _dims(self, large: Leaf, small: Leaf) -> Dims:
-        """How each size grows with the batch. OneSize where it does so otherwise than in
-        proportion."""
-        many, few = self._sizes
-        if large.value.dim() != small.value.dim():
-            raise OneSize("a tensor has other dimensions for another batch size")
-        dims = []
-        for a, b in zip(large.value.shape, small.value.shape, strict=True):
-            if a != b and (a % many or a // many * few != b):
-                raise OneSize("a tensor's size is not in proportion to the batch")
-            dims.append((int(a), False) if a == b else (int(a) // many, True))
-        return tuple(dims)
+    def _dummy(self, key: Key, leaf: Leaf) -> Dummy:
+        return Dummy(leaf.value.dtype, self._growth.dims(key, leaf.value))
 
     def _batch(self, before: list[Key]) -> tuple[int, int] | None:
         """A tensor of the boundary that shows how large the batch is, and its values a sample."""
-        many, few = self._sizes
-        for place, key in enumerate(before if many != few else ()):
-            large = self._flow.leaf_of[key]
-            grows = [size for size, grows in self._dims(large, self._small_leaf(key)) if grows]
-            if len(grows) == 1 and large.value.numel():
-                return place, large.value.numel() // many
+        for place, key in enumerate(before if self._growth.any_size else ()):
+            tensor = self._flow.leaf_of[key].value
+            grows = [size for size, grows in self._growth.dims(key, tensor) if grows]
+            if len(grows) == 1 and tensor.numel():
+                return place, tensor.numel() // self._growth.samples
         return None
 
-    def _small_leaf(self, key: Key) -> Leaf:
-        if key.kind == "input":
-            return self._small.inputs[key.leaf]
-        call = self._twin(key.number)
-        return (call.made if key.kind == "made" else call.given)[key.leaf]
 
-
-def samples_of(run: Record) -> int:
-    """How many samples a run had."""
-    return next(len(leaf.value) for leaf in run.inputs if leaf.is_tensor)
+def _values(leaves: Sequence[Leaf]) -> list[Any]:
+    return [leaf.value for leaf in leaves]
 
 
 def _takes(kind: str, call: Call, after: list[Key]) -> tuple[Take, ...]:

@@ -11,15 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from executor.chain.parts import Unsupported
 from executor.chain.record import Call, Leaf, Op, Record
-
-
-class Unsupported(Exception):
-    """Why a model cannot be taken apart in this way."""
-
-
-class OneSize(Unsupported):
-    """It can be taken apart for one batch size only, if at all."""
 
 
 class Key(NamedTuple):
@@ -29,6 +22,9 @@ class Key(NamedTuple):
     kind: Literal["input", "made", "given", "left"]
     number: int
     leaf: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number} {self.leaf}"
 
 
 class Flow:

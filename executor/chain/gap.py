@@ -7,17 +7,15 @@ layer after the gap.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from executor.chain.called import call
-from executor.chain.constants import expect
 from executor.chain.parts import (
     Action,
     Const,
@@ -28,44 +26,26 @@ from executor.chain.parts import (
     Live,
     Part,
     Same,
+    Script,
     Slot,
     Stop,
+    expect,
     packed,
     unpacked,
 )
-from executor.chain.quiet import Quiet, device_of
-from executor.chain.record import intercepted, plainly
-from executor.chain.same import loss_of
-from executor.chain.shell import Owner, apply_to, settle
+from executor.chain.pieces import Owner, apply_to, settle
+from executor.chain.record import SCALAR, intercepted, plainly
+from executor.dispatch_mode import OpMode
+from executor.ending import loss_in
 from executor.errors import WorkloadError
+from executor.values import same
 
 _END = "its end"
-
-
-@dataclass(frozen=True)
-class Script:
-    """What happens in a gap; copies of it share one, since nobody changes it.
-
-    `actions`: the paths of the modules that are called, in turn, and what each call does.
-    `inputs`: what the model is called with; the first and the last gap are given the batch.
-    `out`: the boundary after it, from kept values and from the boundary before it. `batch`: a
-    tensor of the boundary that says how large the batch is, and its values a sample. `quiet`: the
-    code left out draws random numbers. `fixed`: see quiet.Quiet.
-    """
-
-    actions: tuple[tuple[str, Action], ...]
-    inputs: tuple[Part, ...]
-    inputs_tree: TreeSpec
-    first: bool
-    last: bool
-    out: tuple[int | Slot, ...]
-    batch: tuple[int, int] | None
-    quiet: bool
-    fixed: Mapping[int, Any]
-    has_loss: bool
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Script":
-        return self
+_MASKS = (
+    "A Hugging Face model looks whether attention_mask is all ones: pad to a length that no sample "
+    "fills, or leave the mask out of all batches; a decoder does not look with "
+    'attn_implementation="eager" in its config'
+)
 
 
 class Gap(Owner):
@@ -90,7 +70,7 @@ class Gap(Owner):
         if ended != script.last:
             raise WorkloadError(f"{self.label}: the model ends before its next layer")
         if ended:
-            return output if script.has_loss else loss_of(output)
+            return output if script.has_loss else loss_in(output)
         kept = replay.kept
         return packed([values[o.place] if isinstance(o, Slot) else kept[o] for o in script.out])
 
@@ -247,3 +227,62 @@ def _size(script: Script, values: Sequence[Tensor], given: Any) -> int:
         return 1
     place, per_sample = script.batch
     return values[place].numel() // per_sample
+
+
+class Quiet(OpMode):
+    """While `dead`, code is run only to get past it and draws no random numbers.
+
+    `fixed` are numbers that the model's code goes by and that must be as they were, by their place
+    among all that it gets from tensors outside of modules that run (`inside`): all pieces must go
+    the same way, also those with nothing in them to look at it.
+    """
+
+    def __init__(self, label: str, fixed: Mapping[int, Any], *, dead: bool) -> None:
+        super().__init__()
+        self.dead = dead
+        self.inside = False
+        self._label, self._fixed, self._count = label, fixed, 0
+
+    def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.dead and torch.Tag.nondeterministic_seeded in func.tags:
+            return _undrawn(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if func is SCALAR and not self.inside:
+            self._compare(result)
+        return result
+
+    def _compare(self, number: Any) -> None:
+        fixed = self._fixed.get(self._count, number)
+        self._count += 1
+        if not same(number, fixed):
+            raise WorkloadError(
+                f"{self._label}: the model's own code goes by a value that is {number!r} and was "
+                f"{fixed!r}; decide inside one of its modules, or with torch.where. {_MASKS}"
+            )
+
+
+def _undrawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Zeros of the shapes that an op which draws would give."""
+    if func._schema.is_mutable:
+        return args[0]
+    where = kwargs.get("device") or device_of((args, kwargs))
+    bare = _mapped((args, kwargs), "meta")
+    if "device" in kwargs:
+        bare[1]["device"] = torch.device("meta")
+    return _mapped(func(*bare[0], **bare[1]), where)
+
+
+def device_of(value: Any) -> torch.device:
+    """The device of the first tensor; the CPU where there is none."""
+    tensors = (x.device for x in tree_leaves(value) if isinstance(x, Tensor))
+    return next(tensors, torch.device("cpu"))
+
+
+def _mapped(value: Any, where: Any) -> Any:
+    """The same structure with tensors of zeros on `where` in place of its tensors."""
+    leaves, tree = tree_flatten(value)
+    bare = [
+        torch.zeros_like(x, device=where, requires_grad=False) if isinstance(x, Tensor) else x
+        for x in leaves
+    ]
+    return tree_unflatten(bare, tree)

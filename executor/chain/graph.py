@@ -20,11 +20,20 @@ from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 from torch.utils._sympy.numbers import int_oo
 
 from executor.chain.called import arguments
-from executor.chain.cuts import Line, cuts
-from executor.chain.flow import Unsupported
-from executor.chain.same import isolated, loss_of
-from executor.chain.segment import Code, Ref, Segment, dropping, refs_in
-from executor.chain.views import last_changes, roots
+from executor.chain.parts import Unsupported
+from executor.chain.same import isolated
+from executor.chain.segment import (
+    Code,
+    Line,
+    Ref,
+    Segment,
+    cuts,
+    dropping,
+    last_changes,
+    refs_in,
+    roots,
+)
+from executor.ending import loss_in
 
 _Size = torch.SymInt | torch.SymBool | torch.SymFloat | int | bool | float
 
@@ -49,8 +58,8 @@ def _loss_only(model: nn.Module) -> Iterator[None]:
     forward, own = model.forward, "forward" in vars(model)
 
     @wraps(forward)
-    def loss(*args: Any, **kwargs: Any) -> Tensor:
-        return loss_of(forward(*args, **kwargs))
+    def loss(*args: Any, **kwargs: Any) -> Any:
+        return loss_in(forward(*args, **kwargs))
 
     model.forward = loss
     try:

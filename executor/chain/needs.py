@@ -6,7 +6,8 @@ The pieces are the layers, in order, and those of the gaps between them in which
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from executor.chain.flow import Flow, Key, Unsupported
+from executor.chain.flow import Flow, Key
+from executor.chain.parts import Unsupported
 from executor.chain.record import Leaf, Op
 
 

@@ -1,6 +1,7 @@
 """What pieces of a model are told to do: where each leaf of arguments and outputs comes from, and
 what becomes of it. Between pieces go plain tensors: one, or a tuple."""
 
+import enum
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,23 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec
 
+from executor.errors import WorkloadError
+from executor.values import same
+
 T = TypeVar("T")
 
+_KINDS = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, enum.Enum, range)
+
 Boundary = Tensor | tuple[Tensor, ...]
+Dims = tuple[tuple[int, bool], ...]  # sizes, and whether they grow with the batch
+
+
+class Unsupported(Exception):
+    """Why a model cannot be taken apart in this way."""
+
+
+class OneSize(Unsupported):
+    """It can be taken apart for one batch size only, if at all."""
 
 
 def unpacked(value: Boundary) -> tuple[Tensor, ...]:
@@ -81,11 +96,10 @@ class Held:
 
 @dataclass(frozen=True)
 class Dummy:
-    """A tensor of zeros whose values nobody uses. `dims`: (size, whether it grows with the batch),
-    sizes being those of a batch of one sample where they grow."""
+    """A tensor of zeros whose values nobody uses; sizes that grow are of one sample."""
 
     dtype: torch.dtype
-    dims: tuple[tuple[int, bool], ...]
+    dims: Dims
 
     def at(self, batch: int, where: torch.device) -> Tensor:
         """Zeros for a batch of this size."""
@@ -155,3 +169,76 @@ class Stop:
 
 
 Action = Left | Live | Stop
+
+
+@dataclass(frozen=True)
+class Script:
+    """What happens in a gap; copies of it share one, since nobody changes it.
+
+    `actions`: the paths of the modules that are called, in turn, and what each call does.
+    `inputs`: what the model is called with; the first and the last gap are given the batch.
+    `out`: the boundary after it, from kept values and from the boundary before it. `batch`: a
+    tensor of the boundary that says how large the batch is, and its values a sample. `quiet`: the
+    code left out draws random numbers. `fixed`: see quiet.Quiet.
+    """
+
+    actions: tuple[tuple[str, Action], ...]
+    inputs: tuple[Part, ...]
+    inputs_tree: TreeSpec
+    first: bool
+    last: bool
+    out: tuple[int | Slot, ...]
+    batch: tuple[int, int] | None
+    quiet: bool
+    fixed: Mapping[int, Any]
+    has_loss: bool
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Script":
+        return self
+
+
+def constant(where: str, value: Any) -> Any:
+    """A leaf that may be kept for all runs. Unsupported for one that may hold anything."""
+    if value is None or isinstance(value, _KINDS) or _is_known(value):
+        return value
+    raise Unsupported(f"{where} is given or returns a {type(value).__name__}")
+
+
+def lasting(where: str, value: Any) -> Const | Fresh:
+    """A leaf that is no tensor, for all runs; Unsupported as `constant`."""
+    return value if isinstance(value, Fresh) else Const(constant(where, value))
+
+
+def constants(where: str, leaves: Sequence[Any]) -> dict[int, Any]:
+    """All leaves that are the same in each run, by place."""
+    return {
+        place: constant(where, leaf)
+        for place, leaf in enumerate(leaves)
+        if not isinstance(leaf, Tensor | Fresh)
+    }
+
+
+def expect(
+    label: str,
+    what: str,
+    leaves: Sequence[Any],
+    tree: TreeSpec,
+    expected: TreeSpec,
+    constants: Mapping[int, Any],
+) -> None:
+    """WorkloadError when values are structured otherwise than when the model was taken apart."""
+    if tree != expected:
+        raise WorkloadError(f"{label} {what} {tree}, before {expected}; a timetable needs equal")
+    for place, value in constants.items():
+        if not same(leaves[place], value):
+            raise WorkloadError(
+                f"{label} {what} {leaves[place]!r} where it was {value!r}; "
+                "a value that changes from batch to batch must be a tensor"
+            )
+
+
+def _is_known(value: Any) -> bool:
+    """Whether it is a function or class of a module, not one made in the run: a lambda may hold
+    tensors of the batch, and a method those of its object."""
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    return callable(value) and getattr(module, getattr(value, "__name__", ""), None) is value

@@ -1,17 +1,17 @@
 """Layers of a model that is cut at its modules: one of them with what it is called with, or several
-pieces that run as one layer."""
+pieces that run as one layer; and copies of its modules of which only some parameters are there."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from executor.chain.called import takes_inputs, through
-from executor.chain.constants import expect
-from executor.chain.listed import bytes_of
 from executor.chain.parts import (
     Boundary,
     Const,
@@ -22,13 +22,63 @@ from executor.chain.parts import (
     Part,
     Slot,
     Take,
+    expect,
     packed,
     unpacked,
 )
 from executor.chain.record import intercepted, plainly
-from executor.chain.shell import Owner
 
 K = TypeVar("K")
+
+
+class Ghost(nn.Parameter):
+    """Stands for a parameter or buffer that a piece does not use: its shape, without memory."""
+
+    def __new__(cls, like: Tensor) -> "Ghost":
+        return torch.Tensor._make_subclass(cls, _zeros(like, like.device), False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Ghost":
+        return Ghost(self)
+
+
+class Owner(nn.Module):
+    """A module that shows as parameters and buffers only what is there, no ghosts."""
+
+    def _named_members(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Any]]:
+        found = super()._named_members(*args, **kwargs)
+        return ((name, tensor) for name, tensor in found if not isinstance(tensor, Ghost))
+
+
+def shell_of(model: nn.Module, owned: set[str]) -> nn.Module:
+    """A copy of the model's modules around the owned parameters and buffers themselves and ghosts
+    of all others."""
+    named = (*model.named_parameters(), *model.named_buffers())
+    memo: dict[int, Any] = {
+        id(tensor): tensor if name in owned else Ghost(tensor) for name, tensor in named
+    }
+    return copy.deepcopy(model, memo)
+
+
+def settle(shell: nn.Module, where: torch.device) -> None:
+    """Bring ghosts to the device on which the rest computes."""
+    for tensor in (*shell.parameters(), *shell.buffers()):
+        if isinstance(tensor, Ghost) and tensor.device != where:
+            tensor.data = _zeros(tensor, where)
+
+
+def apply_to(shell: nn.Module, fn: Callable[[Any], Any], recurse: bool) -> None:
+    """nn.Module._apply, which would give ghosts memory."""
+    shell._apply(partial(_applied, fn), recurse)  # type: ignore[no-untyped-call]
+
+
+def _applied(fn: Callable[[Any], Any], tensor: Tensor) -> Tensor:
+    if isinstance(tensor, Ghost):
+        return Ghost(fn(torch.zeros((), dtype=tensor.dtype)).expand(tensor.shape))
+    return fn(tensor)  # type: ignore[no-any-return]
+
+
+def _zeros(like: Tensor, where: torch.device) -> Tensor:
+    return torch.zeros((), dtype=like.dtype, device=where).expand(like.shape)
 
 
 class Step(nn.Module):
@@ -119,6 +169,11 @@ class Joined(Owner):
         for piece in self.pieces:
             value = through(piece, value, inputs)
         return value
+
+
+def bytes_of(module: nn.Module) -> int:
+    """Bytes of a module's parameters, each once."""
+    return sum(p.nbytes for p in module.parameters())
 
 
 def joined(pieces: Sequence[nn.Module]) -> list[nn.Module]:

@@ -5,7 +5,7 @@ view, or a tensor changed in place, is the same value. Where values leave tensor
 code may go on by them; that is noted as well.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,14 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
 
-from executor.chain.aliases import changed
 from executor.chain.called import call
 from executor.chain.parts import Fresh
+from executor.dispatch_mode import OpMode
 
 SCALAR = torch.ops.aten._local_scalar_dense.default  # behind .item(), bool(), float(), if
+Function = Callable[..., Any] | str
+
 _READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)  # which show no op
 
 
@@ -93,11 +94,11 @@ class Record:
     held: dict[int, list[tuple[str, Tensor]]]  # by storage: the model's parameters and buffers
 
 
-class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Ops(OpMode):
     """Notes every op that runs while it is active."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.ops: list[Op] = []
         self.inside: list[int] = []
         self._clock = 0
@@ -133,14 +134,7 @@ class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._caches[id(value)] = value, fresh
         return Leaf(fresh)
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         reads = frozenset(self.number(x) for x in given)
         result = func(*args, **kwargs)
@@ -266,3 +260,26 @@ def intercepted(calls: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]
 def plainly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Call a module that is intercepted, hooks and all."""
     return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def changed(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Leaves of the arguments that the op changes in place; none for what has no schema."""
+    return _aliased(function, args, kwargs, written=True)
+
+
+def shown(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Leaves of the arguments whose memory the result may be in."""
+    return _aliased(function, args, kwargs, written=False)
+
+
+def _aliased(
+    function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], *, written: bool
+) -> list[Any]:
+    schema = getattr(function, "_schema", None)
+    found: list[Any] = []
+    for position, argument in enumerate(schema.arguments if schema else ()):
+        alias = argument.alias_info
+        if alias is not None and (alias.is_write or not written):
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            found += tree_leaves(given)
+    return found

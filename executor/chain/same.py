@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from executor.chain.called import through
+from executor.ending import loss_in
 from executor.precision import computing
+from executor.values import same
 from profiles.schema import Precision
 
 SEED = 20_251
@@ -25,21 +27,6 @@ class Trace:
     gradients: dict[str, Tensor | None]
     buffers: dict[str, Tensor]
     random: Tensor
-
-
-def loss_of(output: Any) -> Tensor:
-    """The loss in what a model returns that computes it itself: the scalar, .loss, ["loss"], or
-    the first of a tuple. TypeError for anything else."""
-    found = output
-    if isinstance(output, dict):
-        found = output.get("loss")
-    elif hasattr(output, "loss"):
-        found = output.loss
-    elif isinstance(output, tuple | list) and output:
-        found = output[0]
-    if not isinstance(found, Tensor) or found.numel() != 1:
-        raise TypeError(f"the model returned {type(output).__name__} without a scalar loss")
-    return found
 
 
 def trace(
@@ -56,7 +43,7 @@ def trace(
     with isolated(model, seed):
         with computing(precision, torch.device("cpu")):
             output = run(inputs)
-        made = [output] if has_loss else [loss_of(output)]
+        made = [output] if has_loss else [loss_in(output)]
         leaves = [x for x in tree_leaves(made) if isinstance(x, Tensor)]
         grads = _gradients([x for x in leaves if x.requires_grad], parameters)
         buffers = {name: value.clone() for name, value in model.named_buffers()}
@@ -85,7 +72,7 @@ def trace_twice(
             for _ in range(2):
                 with computing(precision, torch.device("cpu")):
                     output = run(tree_map(_cloned, inputs))
-                made = [output] if has_loss else [loss_of(output)]
+                made = [output] if has_loss else [loss_in(output)]
                 leaves = [x for x in tree_leaves(made) if isinstance(x, Tensor)]
                 ends = [x for x in leaves if x.requires_grad]
                 torch.autograd.backward(ends, _made_up(ends))
@@ -132,7 +119,7 @@ def trace_apart(
                 value = through(layer, value, inputs)
             tensors = [x for x in (cut if runs else []) if isinstance(x, Tensor)]
             runs.append((tensors, [x for x in tree_leaves(value) if isinstance(x, Tensor)]))
-        ends = runs[-1][1] if has_loss else [loss_of(value)]
+        ends = runs[-1][1] if has_loss else [loss_in(value)]
         runs[-1] = runs[-1][0], ends
         gradients = _backwards(runs, [p for p in parameters if users[id(p)] == 1])
         buffers = {name: value.clone() for name, value in model.named_buffers()}
@@ -186,16 +173,16 @@ def difference(mine: Trace, plain: Trace) -> str | None:
     if len(mine.outputs) != len(plain.outputs):
         return f"{len(mine.outputs)} output tensors instead of {len(plain.outputs)}"
     for number, (left, right) in enumerate(zip(mine.outputs, plain.outputs, strict=True)):
-        if not _same(left, right):
+        if not same(left, right):
             return f"output {number} differs"
     for name, own in mine.gradients.items():
         gradient = plain.gradients[name]
         if (own is None) != (gradient is None):
             return f"parameter {name} has {'no' if own is None else 'a'} gradient"
-        if own is not None and gradient is not None and not _same(own, gradient):
+        if own is not None and gradient is not None and not same(own, gradient):
             return f"the gradient of {name} differs"
     for name, value in plain.buffers.items():
-        if not _same(mine.buffers[name], value):
+        if not same(mine.buffers[name], value):
             return f"buffer {name} differs"
     if not torch.equal(mine.random, plain.random):
         return "another number of random draws"
@@ -213,7 +200,7 @@ def isolated(model: nn.Module, seed: int = SEED) -> Iterator[None]:
         finally:
             with torch.no_grad():
                 for buffer, before in buffers:
-                    if not _same(buffer, before):
+                    if not same(buffer, before):
                         buffer.copy_(before)
 
 
@@ -260,11 +247,3 @@ def _made_up(ends: Sequence[Tensor]) -> list[Tensor]:
         else torch.randn(end.shape, generator=generator, dtype=torch.float32).to(end.dtype)
         for end in ends
     ]
-
-
-def _same(left: Tensor, right: Tensor) -> bool:
-    """Equal to the last bit, whatever the bits stand for."""
-    if left.shape != right.shape or left.dtype != right.dtype:
-        return False
-    mine, theirs = left.detach().contiguous(), right.detach().contiguous()
-    return torch.equal(mine.reshape(-1).view(torch.uint8), theirs.reshape(-1).view(torch.uint8))

@@ -1,15 +1,25 @@
-"""Consecutive tensor operations of a model's graph, as a layer."""
+"""Where to cut the row of operations of a model's graph, and some of them in a row as a layer.
 
-from collections.abc import Callable, Mapping, Sequence
+It is cut where little goes across, in even pieces.
+"""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
+from executor.chain.gap import device_of
 from executor.chain.parts import Fixed, packed, unpacked
 from executor.chain.pieces import hold
-from executor.chain.quiet import device_of
+from executor.chain.record import changed, shown
+
+MOST = 64  # layers
+_WIDER = 2  # a cut may be so many times as wide as the wider end of the piece it halves
+_HEAVY = 1 / 8  # of all weight: a piece so heavy is cut however wide the cut is
 
 
 @dataclass(frozen=True)
@@ -119,3 +129,90 @@ def refs_in(value: Any) -> list[Ref]:
     if isinstance(value, list | tuple):
         return [ref for item in value for ref in refs_in(item)]
     return []
+
+
+@dataclass(frozen=True)
+class Line:
+    """`weights` of the operations, and how many parameters each is the first to use; `live[i]`:
+    bytes across a cut before operation i, None where there may be none. `live` is one longer, its
+    ends being the model's inputs and outputs."""
+
+    weights: Sequence[float]
+    parameters: Sequence[int]
+    live: Sequence[int | None]
+
+
+def cuts(line: Line, most: int = MOST) -> list[int]:
+    """Where to cut, ascending: before which operations. At most `most` pieces, each of which is
+    the first to use some parameter.
+
+    The heaviest piece is halved first, where it is narrowest and, among places as narrow, most
+    evenly.
+    """
+    sums = [0.0, *accumulate(line.weights)]
+    held = [0, *accumulate(line.parameters)]
+    pieces = [(0, len(line.weights))]
+    done: list[tuple[int, int]] = []
+    while pieces and len(pieces) + len(done) < most:
+        piece = max(pieces, key=lambda p: (sums[p[1]] - sums[p[0]], -p[0]))
+        pieces.remove(piece)
+        where = _best(line, sums, held, piece, sums[-1] / most)
+        if where is None:
+            done.append(piece)
+        else:
+            pieces += [(piece[0], where), (where, piece[1])]
+    return sorted(start for start, _ in pieces + done if start)
+
+
+def _best(
+    line: Line,
+    sums: Sequence[float],
+    held: Sequence[int],
+    piece: tuple[int, int],
+    least: float,
+) -> int | None:
+    """The narrowest place where both halves still weigh enough; None when there is none."""
+    start, end = piece
+    middle = (sums[start] + sums[end]) / 2
+    found: tuple[int, float, int] | None = None
+    for place in range(start + 1, end):
+        width = line.live[place]
+        weight = min(sums[place] - sums[start], sums[end] - sums[place])
+        if width is None or weight < least or held[place] in (held[start], held[end]):
+            continue
+        candidate = (width, abs(sums[place] - middle), place)
+        found = candidate if found is None else min(found, candidate)
+    if found is None:
+        return None
+    ends = max(line.live[start] or 0, line.live[end] or 0)
+    heavy = sums[end] - sums[start] > _HEAVY * sums[-1]
+    return found[2] if heavy or found[0] <= _WIDER * ends else None
+
+
+def roots(body: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
+    """By value, the one whose memory it may be a view of: itself, if no other's."""
+    found: dict[fx.Node, fx.Node] = {}
+    for node in body:
+        found[node] = node
+        for argument in _nodes(_shown(node)):
+            found[node] = found.get(argument, argument)
+    return found
+
+
+def last_changes(body: Iterable[fx.Node], of: dict[fx.Node, fx.Node]) -> dict[fx.Node, int]:
+    """By root, the index of the last operation that changes it in place."""
+    found: dict[fx.Node, int] = {}
+    for index, node in enumerate(body):
+        for argument in _nodes(changed(node.target, node.args, node.kwargs)):
+            found[of.get(argument, argument)] = index
+    return found
+
+
+def _shown(node: fx.Node) -> list[object]:
+    if node.target is operator.getitem:  # one of several results
+        return list(node.args[:1])
+    return shown(node.target, node.args, node.kwargs)
+
+
+def _nodes(values: Iterable[object]) -> list[fx.Node]:
+    return [value for value in values if isinstance(value, fx.Node)]

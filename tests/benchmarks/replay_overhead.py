@@ -27,9 +27,9 @@ from support import handmade
 from support.chains import tasks_for
 from support.fit import fit, lasting
 
-from executor import ops
+from executor import ops, run
 from executor.device import aligned
-from executor.replay import Options, run
+from executor.replay import Options
 from executor.shard import Shard
 from executor.task_state import TaskState
 from plans import runlog

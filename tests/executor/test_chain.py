@@ -2,9 +2,11 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -14,11 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from executor.chain import graph
-from executor.chain.cuts import Line, cuts
-from executor.chain.same import loss_of
+from executor.chain.segment import Line, cuts
+from executor.ending import loss_in
 from executor.errors import WorkloadError
-from executor.layers import Chain, chain_of, first, name_of, run, ties
+from executor.layers import Chain, again, chain_of, first, name_of, run
+from executor.tied import ties
 from executor.workload import Task, build
+from profiles.schema import Cut
 
 pytestmark = pytest.mark.filterwarnings("default")  # transformers and torch.export have their own
 
@@ -54,7 +58,7 @@ def trained(task: Task, forward: Callable[[Any], Any], model: nn.Module) -> list
         inputs, targets = batch if task.loss else (batch, None)
         for part in (slice(0, 2), slice(2, None)):
             output = forward(first_rows(inputs, part))
-            loss = loss_of(output) if task.loss is None else task.loss(output, targets[part])
+            loss = loss_in(output) if task.loss is None else task.loss(output, targets[part])
             (loss / 2).backward()
             losses.append(float(loss.detach()))
         optimizer.step()
@@ -136,7 +140,7 @@ def test_a_layers_copy_takes_no_memory_for_what_it_does_not_own(name: str) -> No
     for layers in (chain.layers, twins):
         torch.manual_seed(0)
         outputs.append(run(layers, inputs_of(task, 1)))
-    left, right = (loss_of(y) if task.loss is None else y for y in outputs)
+    left, right = (loss_in(y) if task.loss is None else y for y in outputs)
     assert torch.equal(left, right)
 
 
@@ -293,6 +297,41 @@ def test_a_model_that_nothing_can_cut_is_one_layer() -> None:
     assert chain.layers == [model]
     assert [reason.split(":")[0] for reason in chain.why] == ["sequential", "modules", "graph"]
     same_training(task, chain.layers, model)
+
+
+AGAIN = {name: partial(architecture, name) for name in NAMES}
+AGAIN |= {between.__name__: partial(odd, partial(Blocks, between)) for between in BETWEEN}
+AGAIN |= {"graph": partial(odd, Asides), "whole": partial(odd, Branches)}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_a_model_is_cut_again_by_one_forward_of_few_samples(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recorded of a cut, written and read, is enough for the same layers; nothing goes
+    backward, and the model runs once at most."""
+    task = AGAIN[name]()
+    _, chain = found(task)
+    model, _ = build(task)
+    plain, rows = type(model).forward, []
+
+    @wraps(plain)
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is model:
+            rows.append(len(next(iter((*args, *kwargs.values())))))
+        return plain(self, *args, **kwargs)
+
+    cut = msgspec.json.decode(msgspec.json.encode(chain.cut), type=Cut)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model), "forward", counted)
+        for function in ("grad", "backward"):
+            patch.setattr(torch.autograd, function, None)
+        layers = again(model, inputs_of(task), cut, task.loss is not None, "fp32")
+    if chain.how != "graph":  # torch.export runs on tensors without values
+        assert rows == ([cut.samples] if chain.how == "modules" else [])
+    assert cut.samples <= 4
+    assert list(map(name_of, layers)) == list(map(name_of, chain.layers))
+    same_training(task, layers, model)
 
 
 def test_a_sequential_is_its_children_whatever_the_inputs_are_called() -> None:

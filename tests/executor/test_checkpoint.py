@@ -17,9 +17,9 @@ from torch import nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import ConstantLR, LinearLR
 
-from executor import checkpoint
+from executor import checkpoint, run
 from executor.errors import MismatchError, RunError, UsageError
-from executor.replay import Options, run
+from executor.replay import Options
 from executor.workload import Task
 from plans.schema import Plan
 

@@ -24,12 +24,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import plans
-from executor import disk, disk_profiler
+from executor import disk, disk_profiler, run
 from executor.cli import main
 from executor.cpu import Pageable
 from executor.disk import StateFile, open_files
 from executor.errors import RunError, UsageError
-from executor.replay import Options, Result, run
+from executor.replay import Options, Result
 from executor.stopping import parse
 from executor.workload import Task, load
 from planner.compare import compare, table

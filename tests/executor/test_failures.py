@@ -15,8 +15,9 @@ from support.chains import WIDTH, Irregular, tasks_for
 from support.fit import fit
 from torch import Tensor, nn
 
+from executor import run
 from executor.errors import MismatchError, RunError
-from executor.replay import Options, run
+from executor.replay import Options
 from executor.workload import Task
 from plans import runlog
 from plans.schema import Plan

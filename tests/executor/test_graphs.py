@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 import plans
+from executor import run
 from executor.device import aligned
 from executor.errors import RunError, WorkloadError
-from executor.replay import run
 from executor.shard import Shard
 from executor.values import hold
 from executor.workload import Task

@@ -18,9 +18,9 @@ from torch import nn
 from torch.optim import AdamW
 
 import plans
-from executor import checkpoint
+from executor import checkpoint, run
 from executor.errors import MismatchError
-from executor.replay import Options, run
+from executor.replay import Options
 from executor.workload import Task
 from plans.schema import Plan
 

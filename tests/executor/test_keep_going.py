@@ -23,12 +23,12 @@ from support.streaming import streamed_part
 from torch import Tensor, nn
 
 import plans
-from executor import report
+from executor import report, run
 from executor.cli import main
 from executor.errors import RunError
 from executor.failures import Losses
 from executor.progress import Progress, line
-from executor.replay import Options, Result, run
+from executor.replay import Options, Result
 from executor.segment import SegmentRun
 from executor.turns import Turns
 from executor.workload import Task, load

@@ -18,10 +18,10 @@ from support import handmade
 from support.chains import tasks_for
 from support.fit import fit, later
 
-from executor import checkpoint, outputs
+from executor import checkpoint, outputs, run
 from executor.errors import InterruptedRun, LogError, RunError, UsageError
 from executor.logfile import LogFile
-from executor.replay import Options, run
+from executor.replay import Options
 from executor.workload import Task
 from plans import runlog
 from plans.schema import Plan

@@ -6,7 +6,7 @@ from support import handmade
 from support.chains import tasks_for
 from support.fit import fit, lasting
 
-from executor.replay import run
+from executor import run
 
 ALLOWED = 2 << 20  # what the losses and the allocator's luck may add
 

@@ -18,8 +18,9 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 import plans
+from executor import run
 from executor.optimizer import ShardOptimizer
-from executor.replay import Options, run
+from executor.replay import Options
 from executor.workload import Task
 from plans.schema import Plan
 from profiles.codec import ALIGNMENT

@@ -18,7 +18,7 @@ from support.retime import retimed
 from support.same import assert_same
 
 import profiles
-from executor import layer_profiler, link_profiler, profiler, report
+from executor import layer_profiler, link_profiler, profiler, report, run
 from executor.bench import Bench
 from executor.device import Device as Face
 from executor.device import Queue, QueueKind
@@ -28,7 +28,6 @@ from executor.machine import open_devices
 from executor.pace import least_us, wait_until
 from executor.profiler import Options, profile, table
 from executor.replay import Options as RunOptions
-from executor.replay import run
 from planner.compare import compare
 from planner.compare import table as comparison
 from planner.residuals import residuals

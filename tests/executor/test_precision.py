@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 import plans
-from executor.replay import run
+from executor import run
 from plans.schema import Plan
 
 FUSED = partial(AdamW, lr=1e-2, fused=True)

@@ -17,8 +17,9 @@ from torch import nn
 from torch.optim import SGD, Adagrad, RMSprop
 
 import plans
+from executor import run
 from executor.errors import RunError
-from executor.replay import Options, run
+from executor.replay import Options
 
 PARTS = {"resident": handmade.resident_part, "streamed": handmade.streamed_part}
 

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 import plans
+from executor import run
 from executor.errors import MismatchError, UsageError
-from executor.replay import Options, run
+from executor.replay import Options
 from executor.workload import Task
 from plans import runlog
 from plans.schema import Plan

@@ -11,7 +11,8 @@ from support.chains import WIDTH, chain, tasks_for
 from support.fit import fit
 from torch import Tensor, nn
 
-from executor.replay import Options, run
+from executor import run
+from executor.replay import Options
 from plans import metrics, runlog
 from plans.schema import Plan
 from profiles.schema import Emulation

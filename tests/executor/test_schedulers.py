@@ -21,8 +21,9 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim import lr_scheduler as rates
 
 import plans
+from executor import run
 from executor.errors import MismatchError
-from executor.replay import Options, Result, run
+from executor.replay import Options, Result
 from executor.workload import Task
 from plans.schema import Plan
 

@@ -12,11 +12,12 @@ from executor.device import aligned
 from executor.ending import Batch, Ending
 from executor.errors import RunError, WorkloadError
 from executor.flat import Spec, flat_bytes, spec_of, view, views
-from executor.layers import split, ties
+from executor.layers import split
 from executor.meter import MemoryMeter
 from executor.parameters import NONE
 from executor.recipe import Factory
 from executor.shard import Shard
+from executor.tied import ties
 from executor.values import hold
 
 

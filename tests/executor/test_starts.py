@@ -12,9 +12,10 @@ from support.retime import foretold
 from support.same import assert_same
 
 import plans
+from executor import run
 from executor.errors import RunError
 from executor.options import Limits
-from executor.replay import Options, run
+from executor.replay import Options
 from executor.tickets import Halt
 from executor.turns import Turns
 from executor.workload import Task

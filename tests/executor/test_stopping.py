@@ -9,8 +9,9 @@ from support.chains import tasks_for
 from support.fit import fit
 from support.plain import train
 
+from executor import run
 from executor.errors import UsageError
-from executor.replay import Options, run
+from executor.replay import Options
 from executor.stopping import parse, stopped_by
 from plans import runlog
 from plans.schema import Plan

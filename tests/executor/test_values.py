@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, AdamW
 
 import plans
+from executor import run
 from executor.errors import RunError
-from executor.replay import Options, run
+from executor.replay import Options
 from executor.shard import Shard
 from executor.workload import Task
 from plans.schema import Plan

@@ -65,7 +65,7 @@ def same_numbers(bench: Bench, name: str) -> Figures:
         path = _plan(bench, work)
         plan = plans.load(path)
         tasks = executor.cli.load_tasks(plan)
-        result = replay.run(plan, tasks, replay.Options())
+        result = executor.run(plan, tasks, replay.Options())
         figures = [
             _difference(bench, settings, plan, planned, task, result)
             for planned, task in zip(plan.tasks, tasks, strict=True)
@@ -223,7 +223,7 @@ def _held(bench: Bench, plan: Plan, size: int) -> Figures:
     base = torch.cuda.memory_allocated() if on_device else 0
     failed, taken = "", 0
     try:
-        result = replay.run(plan, executor.cli.load_tasks(plan), replay.Options())
+        result = executor.run(plan, executor.cli.load_tasks(plan), replay.Options())
         taken = max(result.peak_bytes)
     except Exception as error:  # whatever it is, this budget did not hold
         failed = f"{type(error).__name__}: {str(error)[:200]}"

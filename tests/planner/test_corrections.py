@@ -291,6 +291,7 @@ def test_corrected_profile_is_sound_says_so_and_stays_estimated(estimated: bool)
 def test_real_run_corrects_a_wrong_profile() -> None:
     """On an emulated device: times three times too long and links half as fast are found out."""
     pytest.importorskip("torch")
+    import executor
     from executor import profiler, replay, workload
 
     ref = "support.demo_short:long"
@@ -302,7 +303,7 @@ def test_real_run_corrects_a_wrong_profile() -> None:
     def ran(plan: Plan) -> RunLog:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "run.jsonl"
-            replay.run(plan, tasks, replay.Options(log=path, plan_sha256=HASH))
+            executor.run(plan, tasks, replay.Options(log=path, plan_sha256=HASH))
             return runlog.load(path)
 
     def off(plan: Plan, log: RunLog) -> float:
