@@ -36,7 +36,7 @@ def test_every_module_imports_without_what_its_package_must_not_use(package: str
 
 def test_the_guard_sees_a_stray_import() -> None:
     """The same mechanism does fail when a forbidden package is imported."""
-    script = "import sys; sys.modules['networkx'] = None; import planner.builder"
+    script = "import sys; sys.modules['networkx'] = None; import planner.build"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode != 0
     assert "networkx" in done.stderr
