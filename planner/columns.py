@@ -4,9 +4,9 @@ A task keeps one choice in all its programs, so where there are several strategi
 programs on several kinds of devices, one is to be taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from planner.configuration import Demand, column, configuration
+from planner.configuration import Demand, column, configuration, one_choice_each
 from planner.problem import Effort, Problem
 from planner.search import Strategy
 
@@ -19,19 +19,29 @@ def demand_of(problem: Problem) -> Demand:
     return Demand({kind.name: kind.count for kind in problem.kinds}, starts)
 
 
-def settled(problem: Problem, ways: Sequence[Sequence[Strategy]], effort: Effort) -> list[Strategy]:
-    """Of every task the strategy by which the configuration program trains most of it."""
+def settled(
+    problem: Problem, ways: Sequence[Sequence[Strategy]], effort: Effort
+) -> Iterator[list[Strategy]]:
+    """Ways to give every task one of its strategies: as the configuration program does that keeps
+    to one for each, where it is small; and that by which the program trains most of the task."""
     if all(len(own) == 1 for own in ways):
-        return [own[0] for own in ways]
-    columns, of = [], []
+        yield [own[0] for own in ways]
+        return
+    columns, tasks, choices = [], [], []
     for number, (task, own) in enumerate(zip(problem.tasks, ways, strict=True)):
-        for at, way in enumerate(own):
+        for choice, way in enumerate(own):
             for kind, program in zip(problem.kinds, way.programs, strict=True):
                 if program:
                     columns.append(column(program, kind.name, task.steps))
-                    of.append((number, at))
-    found = configuration(demand_of(problem), columns, effort, _TIE_BREAK)
-    trained = [[0.0] * len(own) for own in ways]
-    for (number, at), part in zip(of, found.parts, strict=True):
-        trained[number][at] += part
-    return [own[parts.index(max(parts))] for own, parts in zip(ways, trained, strict=True)]
+                    tasks.append(number)
+                    choices.append(choice)
+    demand = demand_of(problem)
+    found = []
+    if sum(map(len, ways)) <= effort.limits.chosen_binaries:
+        found.append(one_choice_each(demand, columns, choices, effort, _TIE_BREAK))
+    found.append(configuration(demand, columns, effort, _TIE_BREAK).parts)
+    for parts in filter(None, found):
+        trained = [[0.0] * len(own) for own in ways]
+        for number, choice, part in zip(tasks, choices, parts, strict=True):
+            trained[number][choice] += part
+        yield [own[each.index(max(each))] for own, each in zip(ways, trained, strict=True)]

@@ -60,7 +60,6 @@ def searched(problem: Problem, effort: Effort, jobs: int, parts: int | None = No
     """
     shapes = shapes_of(problem)
     needs = [Need.of(shape.first[0]) for shape in shapes]
-    effort = replace(effort, limits=effort.limits.among(len(shapes) * len(problem.kinds)))
     # Where time is short, some of it is left for the bounds and for the timetable.
     effort = replace(effort, deadline=effort.deadline - effort.left * _LATER)
     found = _each(problem, shapes, _rooms(problem, shapes, needs, parts), effort, jobs)

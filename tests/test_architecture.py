@@ -40,3 +40,13 @@ def test_the_guard_sees_a_stray_import() -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode != 0
     assert "networkx" in done.stderr
+
+
+def test_the_face_of_the_planner_is_a_function() -> None:
+    """Whether or not the module of the same name was imported before, and in any order."""
+    for first in ("import planner.build", "from planner import build", "import planner.sweep"):
+        script = f"{first}\nfrom planner import build\nassert build.__name__ == 'build', build"
+        done = subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr

@@ -195,3 +195,24 @@ def test_a_limit_that_ends_the_search_leaves_a_plan() -> None:
     asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
     plan = build(asked, profile_sha256=HASH, seconds=1, limits=Limits())
     assert plan.solver.status == "time-limit"
+
+
+def test_limits_are_handed_down_to_every_search() -> None:
+    """A search that may simulate less tries fewer candidates."""
+    task = synthetic.task("a", layers=6, seed=1, batch=4, param_bytes=1 << 20)
+    profile = synthetic.profile(task, usable_bytes=8 << 20)
+    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
+    few, more = (
+        build(asked, profile_sha256=HASH, limits=Limits(search_ops=ops)) for ops in (200, 20_000)
+    )
+    assert few.solver.candidates < more.solver.candidates
+
+
+def test_more_shapes_than_six_share_the_effort() -> None:
+    """All of them together have what six have; none has nothing."""
+    limits = Limits(search_ops=600, search_guides=4, bound_divisions=6)
+    assert limits.among(6) == limits
+    half = limits.among(12)
+    assert (half.search_ops, half.search_guides, half.bound_divisions) == (300, 2, 3)
+    none = limits.among(10**6)
+    assert (none.search_ops, none.search_guides, none.bound_divisions) == (1, 1, 1)
