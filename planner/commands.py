@@ -15,7 +15,7 @@ from msgspec import structs
 import plans
 import profiles
 from planner import corrections, curves, microbatches, moment_words, moments, rest, sharing, zoom
-from planner.builder import build
+from planner.build import build
 from planner.compare import compare, table, to_json
 from planner.errors import Infeasible, NoPlanFound
 from planner.estimate import Spec, estimate

@@ -1,162 +1,235 @@
 """How soon all tasks can be done by any schedule of given programs: the configuration program.
 
-    minimise T                                       over x_g >= 0, how much gang g runs
-    every task        sum of its gangs' rounds   >=  its steps
-    every kind        sum of device time         <=  devices * T
-    every task        sum of its gangs' time     <=  T - its earliest start
+    minimise T                            over x_c >= 0, the part of its task that column c trains
+    every task        sum of its parts       >=  1
+    every kind        sum of device time     <=  devices * T
+    every task        sum of its own time    <=  T - its earliest start
 
-Its optimum is the best that segments could reach if they could be cut anywhere. With gangs of one
-device it is the longest task or the even share, whichever is more. The bound does not trust the
-solver: what it says a device's time, a task's time and a task's steps are worth is repaired in
-whole numbers until no gang yields more than it costs, and then no schedule can be shorter than
-the steps are worth.
+Its optimum is the best that segments could reach if they could be cut anywhere. With one device for
+each task it is the longest task or the even share, whichever is more. The bound does not trust the
+solver: what it says a device's time and a task's time are worth is rounded to whole numbers, and no
+schedule can be shorter than all tasks cost at least at these prices.
 """
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
-from planner.gangs import Gang
-from planner.problem import Effort
+from planner.bounds import Bounds, TaskBound
+from planner.evaluation import least_us
+from planner.problem import Effort, Problem
 from planner.solver import duals, minimise, solve, total
+from plans.metrics import duration_us
+from plans.schema import Bound, Program
 
-_log = logging.getLogger(__name__)
 _PRICE = 10**12  # prices are whole multiples of 1 / _PRICE
+_CHOICE_SECONDS = 10.0  # for the program with one choice for each task
 _LEAST_SECONDS = 5.0  # for the program, which takes a moment, also when time is up
 
 
 @dataclass(frozen=True)
-class Demand:
-    """What is asked for: steps of every task, devices of every kind, earliest starts in µs."""
+class Column:
+    """All steps of a task by one program, on some devices of one kind.
 
-    steps: Mapping[str, int]
+    They take `us` at best: n of the N steps, in any number of segments, at least n * us / N.
+    """
+
+    task: str
+    kind: str
+    us: int
+    devices: int = 1
+
+
+def column(program: Program, kind: str, steps: int) -> Column:
+    """The column of a program that trains one task.
+
+    Entering and leaving is spread over all steps: a schedule that runs fewer of them pays it too.
+    """
+    (task,) = program.tasks
+    least = min(duration_us(program, steps), steps * duration_us(program, 1))
+    return Column(task, kind, least, program.devices)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is asked for: the devices of every kind, and tasks' earliest starts in µs."""
+
     devices: Mapping[str, int]
     start_us: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Prices:
-    """By how much the end moves, in µs: with a µs of a device's time, by kind; with a µs of a
-    task's own time; with all steps of a task."""
+    """What a µs of a device's time is worth, by its kind, and one of a task's own time; in whole
+    multiples of an arbitrary unit."""
 
-    device: Mapping[str, float]
-    task: Mapping[str, float]
-    steps: Mapping[str, float]
-
-    def cost(self, gang: Gang) -> float:
-        """Of all rounds of a gang."""
-        each = gang.devices * self.device[gang.kind] + sum(self.task[t] for t in gang.tasks)
-        return gang.us * each
-
-    def gain(self, gang: Gang, steps: Mapping[str, int]) -> float:
-        """By how many µs the end would come sooner for every time that all rounds of the gang
-        run, at first; none for gangs that are in the program."""
-        worth = sum(self.steps[t] * gang.rounds / steps[t] for t in gang.tasks)
-        return worth - self.cost(gang)
+    device: Mapping[str, int]
+    task: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """us: no schedule of the gangs ends sooner. gang_us: how long each of them runs in a schedule
-    that ends about then, if segments cost nothing to enter, leave and move. prices: of that
-    schedule, None when the solver has no answer."""
+    """us: no schedule of the columns ends sooner. parts: of its task that each column trains, in a
+    schedule that ends about then if segments cost nothing to enter, leave and move."""
 
     us: int
-    gang_us: tuple[int, ...]
-    prices: Prices | None = None
+    parts: tuple[float, ...]
 
 
 def configuration(
-    demand: Demand, gangs: Sequence[Gang], effort: Effort, thrift: float = 0.0
+    demand: Demand, columns: Sequence[Column], effort: Effort, tie_break: float = 0.0
 ) -> Configuration:
-    """The proven bound and the time of every gang; a bound of 0 when the solver has no answer.
+    """The proven bound and the part of every column; a bound of 0 when the solver has no answer.
 
-    thrift: what the mean time that devices are used counts, beside the end; the bound, still
-    proven, is then lower. ValueError when a task is in no gang.
+    tie_break: what the mean time that devices are used counts beside the end; the bound, still
+    proven, is then lower.
     """
-    missing = demand.steps.keys() - {task for gang in gangs for task in gang.tasks}
-    if missing:
-        raise ValueError(f"no gang trains {', '.join(sorted(missing))}")
-    of = _of(demand, gangs)
-    thrift /= max(1, sum(demand.devices.values()))
-    unit = max(gang.us for gang in gangs) or 1  # the solver sees times of at most 1
-    model, runs = program(demand, gangs, unit, thrift)
-    seconds = max(_LEAST_SECONDS, effort.left)
-    if not solve(model, seconds=seconds, seed=effort.seed).found:
-        return Configuration(0, (0,) * len(gangs))
+    tasks = dict.fromkeys(one.task for one in columns)
+    model, runs = _program(demand, columns, tie_break, tasks)
+    if not solve(model, seconds=max(_LEAST_SECONDS, effort.left), seed=effort.seed).found:
+        return Configuration(0, (0.0,) * len(columns))
     found = duals(model)
     prices = Prices(
-        {kind: max(0.0, thrift - found[f"device_{kind}"]) for kind in demand.devices},
-        {task: max(0.0, -found[f"task_{number}"]) for number, task in enumerate(of)},
-        {task: max(0.0, found[f"steps_{number}"]) * unit for number, task in enumerate(of)},
+        {kind: _whole(-found[f"device_{kind}"]) for kind in demand.devices},
+        {task: _whole(-found[f"task_{number}"]) for number, task in enumerate(tasks)},
     )
-    _log.debug("prices of device time %s, of task time %s", prices.device, prices.task)
-    times = tuple(round(gang.us * run.value()) for gang, run in zip(gangs, runs, strict=True))
-    return Configuration(_proven(demand, gangs, of, prices, unit), times, prices)
+    return Configuration(proven_us(demand, columns, prices), tuple(run.value() for run in runs))
 
 
-def _of(demand: Demand, gangs: Sequence[Gang]) -> dict[str, list[int]]:
-    """The places of every task's gangs."""
-    of: dict[str, list[int]] = {task: [] for task in demand.steps}
-    for index, gang in enumerate(gangs):
-        for task in gang.tasks:
-            of[task].append(index)
-    return of
+def one_choice_each(
+    demand: Demand,
+    columns: Sequence[Column],
+    choices: Sequence[int],
+    effort: Effort,
+    tie_break: float,
+) -> tuple[float, ...] | None:
+    """The part of every column where each task is trained by columns of one choice only; None where
+    that is not solved in time. choices: of every column the number of its choice for its task."""
+    tasks = dict.fromkeys(one.task for one in columns)
+    model, parts = _program(demand, columns, tie_break, tasks)
+    takes: dict[str, dict[int, Any]] = {task: {} for task in tasks}
+    for one, choice, part in zip(columns, choices, parts, strict=True):
+        own = takes[one.task]
+        if choice not in own:
+            number = sum(map(len, takes.values()))
+            own[choice] = model.add_variable(f"take_{number}", 0, 1, cat="Binary")
+        model += total([(1, part), (-1, own[choice])]) <= 0
+    for own in takes.values():
+        model += total((1, take) for take in own.values()) == 1
+    seconds = min(_CHOICE_SECONDS, max(1.0, effort.left))
+    if not solve(model, seconds=seconds, seed=effort.seed, gap=1e-4).found:
+        return None
+    return tuple(part.value() for part in parts)
 
 
-def program(
-    demand: Demand, gangs: Sequence[Gang], unit: int, thrift: float
-) -> tuple[Any, list[Any]]:
-    """The program in multiples of `unit` µs, and how much every gang runs in it.
+def even_us(demand: Demand, columns: Sequence[Column]) -> int:
+    """A bound as if a task could train on any number of devices at the same time: all tasks shared
+    out evenly, each in any parts to the devices of any kind."""
+    same = Prices(dict.fromkeys(demand.devices, 1))
+    ends = [proven_us(demand, columns, same)]
+    if len(demand.devices) > 1:
+        model, _ = _program(demand, columns)
+        if solve(model, seconds=_LEAST_SECONDS, seed=0).found:
+            found = duals(model)
+            prices = {kind: _whole(-found[f"device_{kind}"]) for kind in demand.devices}
+            ends.append(proven_us(demand, columns, Prices(prices)))
+    return max(ends)
 
-    thrift: what each device's time counts, beside the end.
+
+def proven_us(demand: Demand, columns: Iterable[Column], prices: Prices) -> int:
+    """A bound by weak duality, true at any prices, in exact numbers: every task costs at least what
+    its cheapest column does; what is asked for so long is worth all prices together."""
+    end = sum(prices.device[kind] * count for kind, count in demand.devices.items())
+    end += sum(prices.task.values())
+    if not end:
+        return 0
+    least: dict[str, int] = {}
+    for one in columns:
+        cost = one.us * (one.devices * prices.device[one.kind] + prices.task.get(one.task, 0))
+        least[one.task] = min(cost, least.get(one.task, cost))
+    starts = sum(prices.task.get(task, 0) * us for task, us in demand.start_us.items())
+    return -(-(sum(least.values()) + starts) // end)
+
+
+def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) -> tuple[Bound, ...]:
+    """All named bounds on the makespan, in µs, from those of the tasks (`bounds`).
+
+    phased: the plan is of the kind that the phase bound is about.
     """
-    model = minimise("configuration")
-    end = model.add_variable("end", 0)
-    runs = [model.add_variable(f"run_{index}", 0) for index in range(len(gangs))]
-    spent = [gang.devices * gang.us / unit for gang in gangs]
-    model += total([(1, end), *((thrift * us, run) for us, run in zip(spent, runs, strict=True))])
-    for kind, count in demand.devices.items():
-        used = [
-            (us, run) for gang, us, run in zip(gangs, spent, runs, strict=True) if gang.kind == kind
+    demand = Demand({kind.name: kind.count for kind in problem.kinds})
+    # Segments of a device never overlap, so its evaluations come on top of whatever is trained.
+    more = [
+        [least_us(task, problem.done.get(task.name, 0)) for task in kind.tasks]
+        for kind in problem.kinds
+    ]
+
+    def columns(us: Callable[[TaskBound], int]) -> list[Column]:
+        """All steps and evaluations of every task on every kind of devices."""
+        return [
+            Column(task.name, kind.name, task.steps * us(one) + evaluating[number])
+            for number, (task, of) in enumerate(zip(problem.tasks, bounds, strict=True))
+            for kind, one, evaluating in zip(problem.kinds, of, more, strict=True)
+            if one
         ]
-        model += total([*used, (-count, end)]) <= 0, f"device_{kind}"
-    for number, (task, own) in enumerate(_of(demand, gangs).items()):
-        rounds = [(gangs[at].rounds / demand.steps[task], runs[at]) for at in own]
-        model += total(rounds) >= 1, f"steps_{number}"
-        busy = [(gangs[at].us / unit, runs[at]) for at in own]
-        late = demand.start_us.get(task, 0) / unit
-        model += total([*busy, (-1, end)]) <= -late, f"task_{number}"
-    return model, runs
+
+    links = [
+        Column(task.name, kind.name, task.steps * one.link_us * kind.sharers)
+        for task, of in zip(problem.tasks, bounds, strict=True)
+        for kind, one in zip(problem.kinds, of, strict=True)
+        if one
+    ]
+    compute, phase = columns(lambda b: b.compute_us), columns(lambda b: b.phase_us)
+    return (
+        Bound("compute", even_us(demand, compute)),
+        Bound("link", even_us(demand, links)),
+        Bound("load", _longest(columns(lambda b: b.load_us))),
+        *([Bound("phase", max(_longest(phase), even_us(demand, phase)))] * phased),
+        Bound("critical-path", _longest(compute)),
+    )
+
+
+def _longest(columns: Iterable[Column]) -> int:
+    """The task that takes longest, each on the kind where it takes least."""
+    least: dict[str, int] = {}
+    for one in columns:
+        least[one.task] = min(one.us, least.get(one.task, one.us))
+    return max(least.values())
 
 
 def _whole(price: float) -> int:
     return max(0, round(price * _PRICE))
 
 
-def _proven(
-    demand: Demand,
-    gangs: Sequence[Gang],
-    of: Mapping[str, Sequence[int]],
-    found: Prices,
-    unit: int,
-) -> int:
-    """What all steps and starts are worth, in µs of the end: weak duality, in exact numbers."""
-    device = {kind: _whole(price) for kind, price in found.device.items()}
-    own_time = {task: _whole(price) for task, price in found.task.items()}
-    steps = {task: max(1, _whole(price / unit)) for task, price in found.steps.items()}
-    worth_of_end = sum(device[kind] * n for kind, n in demand.devices.items())
-    worth_of_end += sum(own_time.values())
-    if not worth_of_end:
-        return 0
-    # By how much the prices of a gang's steps must change for a run to be worth what it costs.
-    rates = []
-    for gang in gangs:
-        cost = gang.devices * device[gang.kind] + sum(own_time[t] for t in gang.tasks)
-        gain = sum(Fraction(steps[t] * gang.rounds, demand.steps[t]) for t in gang.tasks)
-        rates.append(gang.us * cost / gain)
-    worth = sum(int(steps[task] * min(rates[at] for at in own)) for task, own in of.items())
-    worth += sum(own_time[task] * us for task, us in demand.start_us.items())
-    return -(-worth // worth_of_end)
+def _program(
+    demand: Demand, columns: Sequence[Column], tie_break: float = 0.0, serial: Iterable[str] = ()
+) -> tuple[Any, list[Any]]:
+    """The program, in multiples of the longest column's time, and the part of every column.
+
+    serial: the tasks that take no more than one place at a time.
+    """
+    unit = max(one.us for one in columns) or 1
+    thrift = tie_break / max(1, sum(demand.devices.values()))
+    model = minimise("configuration")
+    end = model.add_variable("end", 0)
+    parts = [model.add_variable(f"part_{index}", 0) for index in range(len(columns))]
+    spent = [one.devices * one.us / unit for one in columns]
+    model += total(
+        [(1, end), *((thrift * us, part) for us, part in zip(spent, parts, strict=True))]
+    )
+    for kind, count in demand.devices.items():
+        used = [
+            (us, part)
+            for one, us, part in zip(columns, spent, parts, strict=True)
+            if one.kind == kind
+        ]
+        model += total([*used, (-count, end)]) <= 0, f"device_{kind}"
+    of: dict[str, list[int]] = {}
+    for index, one in enumerate(columns):
+        of.setdefault(one.task, []).append(index)
+    for own in of.values():
+        model += total((1, parts[at]) for at in own) >= 1
+    for number, task in enumerate(serial):
+        busy = [(columns[at].us / unit, parts[at]) for at in of[task]]
+        late = demand.start_us.get(task, 0) / unit
+        model += total([*busy, (-1, end)]) <= -late, f"task_{number}"
+    return model, parts

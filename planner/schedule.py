@@ -7,10 +7,10 @@ from types import MappingProxyType
 
 from msgspec import structs
 
-from planner.configuration import Demand, configuration
+from planner.columns import demand_of
+from planner.configuration import column, configuration
 from planner.errors import Infeasible
 from planner.evaluation import share_us
-from planner.gangs import gang
 from planner.placement import place
 from planner.policies import greedy
 from planner.problem import Effort, Policy, Problem, Want
@@ -87,10 +87,11 @@ def _by_kind(programs: Programs) -> list[tuple[int, Program]]:
 def _least_us(problem: Problem, programs: Iterable[tuple[int, Program]], effort: Effort) -> int:
     """What no schedule of these programs, each with its kind, is shorter than."""
     steps = {task.name: task.steps for task in problem.tasks}
-    starts = {name: want.start_us for name, want in problem.wants.items()}
-    demand = Demand(steps, {kind.name: kind.count for kind in problem.kinds}, starts)
-    gangs = [gang(program, problem.kinds[kind].name, steps) for kind, program in programs]
-    return configuration(demand, gangs, effort).us
+    columns = [
+        column(program, problem.kinds[kind].name, steps[program.tasks[0]])
+        for kind, program in programs
+    ]
+    return configuration(demand_of(problem), columns, effort).us
 
 
 def configured(problem: Problem, plan: Plan, programs: Programs, effort: Effort) -> Prediction:

@@ -16,7 +16,9 @@ from planner.choice import SCALARS_BYTES, Choice
 from planner.costs import Caps, Links, TaskCosts, sizes
 from planner.errors import Infeasible, NoPlanFound
 from planner.graph import cut_points, layer_graph
+from planner.hydra import HydraChoice
 from planner.improve import improve, score
+from planner.limits import Limits
 from planner.modes import Mode, Place, Update, settled
 from planner.narrow import Solution, again, guides
 from planner.partition import cut
@@ -37,41 +39,46 @@ _SHARDS = (4, 8, 16, 32, 64)  # that guides are solved for
 _GROUPS = 8  # of the load program
 _ITEMS = 64  # of the load program, at most
 _LESS = (2, 4)  # parts of the memory that a guide may do without
-_FEW = 7  # points to cut at, up to which every way to cut is tried
-_GUIDES = 4  # solutions of it that are made into plans, with room for copies and without
 _EACH = 2  # of them for the same sizes of shards
-_DIVISIONS = 8  # programs more than sizes, to find where the block begins
 _SHRINKS = 4  # times that a solution is asked for with less memory
 _STARTS = 4  # plans that are improved a little
 _BETTER = 1  # plans that are improved further
 _FINALS = 3  # plans that are looked at microbatch by microbatch
-OPS = 45_000  # simulated at most for starts, and as many to improve them, half for the better ones
 _WORTH = 32  # parts of a round that plain training may lose to updates before others are looked at
 _STAYS = Mode("resident", "device")
 _UPDATES: tuple[Update, ...] = ("host", "device-streamed")
 
 
 @dataclass(frozen=True)
-class Found:
-    """The best candidate, its program, how many were simulated, whether time ended the search."""
+class Strategy:
+    """A way to train one task: its choice, and the programs that carry it out.
 
-    choice: Choice
-    program: Program
-    candidates: int
-    complete: bool
+    programs: one for each kind of devices, None where the choice does not fit. candidates: how many
+    were simulated to find it. complete: no time limit ended the search. evaluates: where the task
+    is evaluated, the programs that do so on these kinds.
+    """
+
+    choice: Choice | HydraChoice
+    programs: tuple[Program | None, ...]
+    candidates: int = 1
+    complete: bool = True
+    evaluates: tuple[Program | None, ...] = ()
+
+    @property
+    def program(self) -> Program:
+        """The one for the first kind of devices that it fits."""
+        return next(program for program in self.programs if program)
 
 
 @dataclass(eq=False)
 class Search:
-    """One task, one kind of device. ops: how many are simulated at most, `OPS`. taken_bytes: what
-    the device has beside `device_bytes`, for budgets in messages. apart: tied layers may lie in
-    several shards. host_bytes: what the task may have on the host, with all that is kept there.
-    cast: the host makes parameters from masters."""
+    """One task, one kind of device. taken_bytes: what the device has beside `device_bytes`, for
+    budgets in messages. apart: tied layers may lie in several shards. host_bytes: what the task may
+    have on the host, with all that is kept there. cast: the host makes parameters from masters."""
 
     task: Task
     links: Links
     device_bytes: int
-    ops: int = OPS
     taken_bytes: int = 0
     apart: bool = False
     host_bytes: int = PLENTY
@@ -87,7 +94,7 @@ class Search:
     def _sizes(self) -> list[TaskCosts]:
         return sizes(self.task, apart=self.apart, cast=self.cast)
 
-    def best(self, effort: Effort) -> Found:
+    def best(self, effort: Effort) -> Strategy:
         """The candidate with the shortest period.
 
         Infeasible names the smallest budget that would do; NoPlanFound when time is up first.
@@ -102,12 +109,12 @@ class Search:
         exact = (self._round(replace(m.choice, lumped=False)) for m in sorted(ends, key=score))
         found = [(made.choice, made.program()) for made in islice(filter(None, exact), _FINALS)]
         choice, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
-        return Found(choice, program, self.tried, effort.left > 0)
+        return Strategy(choice, (program,), self.tried, effort.left > 0)
 
     def _starts(self, effort: Effort) -> Iterable[Round]:
         """The best plan for each way to cut."""
         starts: dict[tuple[int, tuple[int, ...]], Round] = {}
-        ops = self.ops
+        ops = effort.limits.search_ops
         for made in self._rounds(effort):
             if effort.left <= 0 or ops <= 0:
                 break
@@ -136,17 +143,17 @@ class Search:
     def _improved(self, starts: Sequence[Round], count: int, effort: Effort) -> list[Round]:
         """The best `count` of them improved, with half of the ops that there are for it."""
         best = sorted(starts, key=score)[:count]
-        ops = self.ops // 2 // count
+        ops = effort.limits.search_ops // 2 // count
         return [improve(start, self.points, self._round, ops, effort) for start in best]
 
     def _rounds(self, effort: Effort) -> Iterator[Round]:
         roots: list[Terms] = []
         fits = False
         for costs in self._sizes:
-            for made in self._simple(costs):
+            for made in self._simple(costs, effort.limits):
                 fits = True
                 yield made
-            roots += self._roots(costs)
+            roots += self._roots(costs, effort.limits)
         if not fits:  # the smallest budget that is named has to be the smallest that is planned
             return
         if any(terms.host_bytes is not None for terms in roots):
@@ -156,8 +163,9 @@ class Search:
 
     def _guided(self, roots: Sequence[Terms], effort: Effort) -> Iterator[Round]:
         """Plans made of the load program's solutions."""
-        found = guides(roots, _GROUPS, len(roots) + _DIVISIONS, _EACH, effort)
-        for number, guide in enumerate(islice(found, _GUIDES)):
+        limits = effort.limits
+        found = guides(roots, _GROUPS, len(roots) + limits.search_divisions, _EACH, effort)
+        for number, guide in enumerate(islice(found, limits.search_guides)):
             yield from self._realised(guide, effort)
             # What has room for copies is a start as well, and what is good with less memory; room
             # that is left is filled later.
@@ -170,9 +178,9 @@ class Search:
                 if other:
                     yield from self._realised(other, effort)
 
-    def _simple(self, costs: TaskCosts) -> Iterator[Round]:
+    def _simple(self, costs: TaskCosts, limits: Limits) -> Iterator[Round]:
         """Everything streamed, and everything in one shard that stays."""
-        few = list(self._all_cuts()) if len(self.points) <= _FEW else []
+        few = list(self._all_cuts()) if len(self.points) <= limits.every_cut_points else []
         for cuts in dict.fromkeys([*self._cuts(costs), *few]):
             for choice in self._plain(costs, cuts):
                 made = self._round(choice)
@@ -188,9 +196,9 @@ class Search:
         stays = settled(costs.shard(*cuts), _STAYS, Place(True, True, False))
         return self._round(Choice(costs, cuts, (stays,), 0, lumped=True))
 
-    def _roots(self, costs: TaskCosts) -> Iterator[Terms]:
+    def _roots(self, costs: TaskCosts, limits: Limits) -> Iterator[Terms]:
         """The load program for a ladder of sizes of a shard; for few layers, for all shards."""
-        if len(self.points) <= _FEW:
+        if len(self.points) <= limits.every_cut_points:
             every = self._all_cuts()
         else:
             ladder = sorted({max(1.0, len(self._items) / shards) for shards in _SHARDS})

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 
-from planner.configuration import Demand, configuration
-from planner.gangs import Gang
+from planner.configuration import Column, Demand, configuration
 from planner.problem import Effort
 from planner.queues import Devices, Part, Piece, Queues, Work, makespan, queued, timed
 
@@ -41,15 +40,11 @@ def _shares(works: Sequence[Work], devices: Devices, effort: Effort) -> list[Sha
     """How many rounds of each work every kind of device gets."""
     kinds = sorted(set(devices))
     of = [(at, kind) for at, work in enumerate(works) for kind in kinds if work.runs[kind]]
-    gangs = [
-        Gang(work.name, (work.name,), str(kind), 1, work.rounds, work.whole_us(kind))
-        for work, kind in ((works[at], kind) for at, kind in of)
-    ]
-    counts = {str(kind): list(devices).count(kind) for kind in kinds}
-    demand = Demand({work.name: work.rounds for work in works}, counts)
+    columns = [Column(works[at].name, str(kind), works[at].whole_us(kind)) for at, kind in of]
+    demand = Demand({str(kind): list(devices).count(kind) for kind in kinds})
     rounds: list[Share] = [{} for _ in works]
-    for (at, kind), us in zip(of, configuration(demand, gangs, effort).gang_us, strict=True):
-        rounds[at][kind] = works[at].rounds * us // max(1, works[at].whole_us(kind))
+    for (at, kind), part in zip(of, configuration(demand, columns, effort).parts, strict=True):
+        rounds[at][kind] = int(works[at].rounds * part + 1e-6)
     return [_all_rounds(work, share) for work, share in zip(works, rounds, strict=True)]
 
 

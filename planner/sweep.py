@@ -14,7 +14,7 @@ from itertools import product
 
 from tqdm import tqdm
 
-from planner.builder import build
+from planner.build import build
 from planner.costs import TaskCosts
 from planner.errors import Infeasible, NoPlanFound
 from planner.overrides import only_microbatch, override

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from planner import limits
+from planner.limits import Limits
+
 settings.register_profile("gantry", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("gantry")
 
@@ -34,7 +37,6 @@ _LONG = (  # files that take longest, in a run that gives each file to one proce
     "test_cuda",
     "test_huggingface",
     "test_kinds",
-    "test_pairs",
     "test_many_tasks",
     "test_go_on",
     "test_evaluation",
@@ -55,14 +57,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
-_QUICK = {
-    "answers.OPS": 4_500,
-    "bounds.task_bound.__defaults__": (2,),
-    "pairs._OPS": 1_000,
-    "search._DIVISIONS": 2,
-    "search._FEW": 3,
-    "search._GUIDES": 2,
-}
+QUICK = Limits(
+    search_ops=4_500,
+    search_divisions=2,
+    search_guides=2,
+    every_cut_points=3,
+    bound_divisions=2,
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +71,7 @@ def quick() -> Iterator[None]:
     """The planner looks at a tenth of the candidates and says less of its bounds: for tests of what
     a plan says and does, not of how good it is. Processes of their own search in full."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in _QUICK.items():
-            patch.setattr(f"planner.{name}", value)
+        patch.setattr(limits, "DEFAULT", QUICK)
         yield
 
 

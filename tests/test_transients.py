@@ -9,12 +9,15 @@ pytest.importorskip("torch")
 from executor import run, workload
 from executor.profiler import Options, profile
 from planner.builder import Answer, assemble
+from executor.replay import run
+from planner.build import assemble
 from planner.choice import Choice
 from planner.costs import Links, TaskCosts
 from planner.improve import resettled
 from planner.modes import Mode
 from planner.problem import Problem
 from planner.rounds import Round
+from planner.search import Strategy
 from plans import prove
 from plans.metrics import duration_us
 from plans.schema import Bound, Segment
@@ -57,8 +60,7 @@ def test_every_cut_runs_in_what_it_reserves(
     segment = Segment("u", (0,), 1, 0, duration_us(timed, 1))
     plan = assemble(
         asked,
-        [Answer(choice, timed, 1, True)],
-        [],
+        [Strategy(choice, (timed,))],
         [segment],
         (Bound("none", 0),),
         "0" * 64,

@@ -9,7 +9,7 @@ each (fp32, plain SGD) on V100s of 16 GB, with host memory for all of them, and 
 import time
 from dataclasses import replace
 
-from planner.builder import build
+from planner.build import build
 from planner.disk import housed
 from planner.traffic import traffic
 from profiles import console

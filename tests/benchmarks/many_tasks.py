@@ -29,8 +29,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from planner.answers import baselines
-from planner.builder import build
+from planner.build import build
 from planner.costs import TaskCosts
 from planner.estimate import Spec, estimate
 from planner.models import MODELS, Model
@@ -38,6 +37,7 @@ from planner.policies import greedy
 from planner.problem import Problem
 from planner.queues import makespan
 from planner.schedule import works_of
+from planner.shapes import baselines
 from plans.schema import Plan
 from profiles import console
 from profiles.codec import pretty
@@ -167,7 +167,7 @@ def solve(name: str, problem: Problem, seconds: float, jobs: int) -> Row:
 
 def baseline_us(problem: Problem) -> int:
     """The makespan of policy hydra, whose plans have a segment for nearly every minibatch."""
-    programs = {answer.program.name: (answer.program,) for answer in baselines(problem)}
+    programs = {own[0].program.name: own[0].programs for own in baselines(problem)}
     return makespan(greedy(works_of(problem, programs), problem.kind_of, "hydra", 0))
 
 

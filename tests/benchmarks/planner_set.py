@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from planner.builder import build
+from planner.build import build
 from planner.errors import Infeasible, NoPlanFound
 from planner.problem import Problem
 from plans.schema import Plan, Program

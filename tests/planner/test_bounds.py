@@ -10,7 +10,8 @@ from msgspec import structs
 from support.choices import PLAIN, WHOLE, Palette, Small, faster, shortest, small
 
 from planner import hydra
-from planner.bounds import named_bounds, phase_us, task_bound, task_bounds
+from planner.bounds import phase_us, task_bound, task_bounds
+from planner.configuration import named_bounds
 from planner.costs import TaskCosts, sizes
 from planner.errors import Infeasible
 from planner.problem import Effort
@@ -57,7 +58,7 @@ def test_no_choice_that_waits_for_norms_beats_a_bound(seed: int, layers: int) ->
 
 def _none_below(case: Small, palette: Palette) -> None:
     each = task_bounds(case.problem, effort())
-    bounds = named_bounds(case.problem, each, phased=True, alone=True)
+    bounds = named_bounds(case.problem, each, phased=True)
     best = max(bounds, key=lambda bound: bound.us)
     below = -(-best.us // case.task.steps)
     beaten = shortest(case.task, case.links, case.device_bytes, palette, below)

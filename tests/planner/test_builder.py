@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from planner import Infeasible, NoPlanFound, Problem, answers, build, search
+from planner import Infeasible, NoPlanFound, Problem, build
+from planner.limits import Limits
 from planner.problem import Policy
 from plans.schema import Plan
 from profiles import synthetic
@@ -112,11 +113,9 @@ def test_the_budget_named_does_for_all_tasks(policy: Policy) -> None:
     )
 
 
-def test_the_host_memory_named_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_memory_named_does() -> None:
     """Also where the full search would update on the host, which takes room for gradients there,
-    what the first look updated on the device."""
-    monkeypatch.setattr(answers, "_QUICK", 100)
-    monkeypatch.setattr(answers, "OPS", 3_000)
+    what the least search updates on the device."""
     tasks = [
         synthetic.task(
             name,
@@ -132,10 +131,11 @@ def test_the_host_memory_named_does(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     profile = synthetic.profile(*tasks, usable_bytes=140 << 10, bytes_per_s=2 * 10**8)
     asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=1)
+    some = Limits(search_ops=3_000)
     with pytest.raises(Infeasible, match="--host-memory that would do") as caught:
-        build(asked, profile_sha256=HASH)
+        build(asked, profile_sha256=HASH, limits=some)
     smallest = caught.value.smallest
-    plan = build(replace(asked, host_bytes=smallest), profile_sha256=HASH)
+    plan = build(replace(asked, host_bytes=smallest), profile_sha256=HASH, limits=some)
     assert plan.host.bytes <= smallest
 
 
@@ -179,9 +179,8 @@ def test_a_layer_of_unknown_randomness_keeps_the_batch_whole() -> None:
     assert build(asked, profile_sha256=HASH).tasks[0].microbatches == 1
 
 
-def test_a_limit_that_ends_the_search_leaves_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_ends_the_search_leaves_a_plan() -> None:
     """What was found by then, and the plan says so."""
-    monkeypatch.setattr(answers, "OPS", search.OPS)  # more than a second is enough for
     task = synthetic.task(
         "a",
         layers=32,
@@ -194,4 +193,26 @@ def test_a_limit_that_ends_the_search_leaves_a_plan(monkeypatch: pytest.MonkeyPa
     )
     profile = synthetic.profile(task, usable_bytes=60 << 30, bytes_per_s=25 * 10**9)
     asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
-    assert build(asked, profile_sha256=HASH, seconds=1).solver.status == "time-limit"
+    plan = build(asked, profile_sha256=HASH, seconds=1, limits=Limits())
+    assert plan.solver.status == "time-limit"
+
+
+def test_limits_are_handed_down_to_every_search() -> None:
+    """A search that may simulate less tries fewer candidates."""
+    task = synthetic.task("a", layers=6, seed=1, batch=4, param_bytes=1 << 20)
+    profile = synthetic.profile(task, usable_bytes=8 << 20)
+    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
+    few, more = (
+        build(asked, profile_sha256=HASH, limits=Limits(search_ops=ops)) for ops in (200, 20_000)
+    )
+    assert few.solver.candidates < more.solver.candidates
+
+
+def test_more_shapes_than_six_share_the_effort() -> None:
+    """All of them together have what six have; none has nothing."""
+    limits = Limits(search_ops=600, search_guides=4, bound_divisions=6)
+    assert limits.among(6) == limits
+    half = limits.among(12)
+    assert (half.search_ops, half.search_guides, half.bound_divisions) == (300, 2, 3)
+    none = limits.among(10**6)
+    assert (none.search_ops, none.search_guides, none.bound_divisions) == (1, 1, 1)

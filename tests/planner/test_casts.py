@@ -6,6 +6,7 @@ from msgspec import structs
 
 from planner.bounds import task_bound
 from planner.costs import Links, TaskCosts, castable
+from planner.limits import Limits
 from planner.problem import Effort
 from planner.search import Search
 from profiles import synthetic
@@ -54,9 +55,10 @@ def test_the_bound_holds_for_plans_that_cast() -> None:
     """With casts as fast as copies a task may beat what it takes with parameters on the host, but
     not its bound."""
     task = low(synthetic.task("a", layers=6, seed=2, host_slowness=50, forward_us=100))
-    effort, on = Effort(1e12, 0), links(10**9)
-    bound = task_bound(task, on, 12 * MB, effort, 2).period_us
+    few = Limits(search_ops=2_000, bound_divisions=2)
+    effort, on = Effort(1e12, 0, few), links(10**9)
+    bound = task_bound(task, on, 12 * MB, effort).period_us
     for cast in (False, True):
-        found = Search(task, on, 12 * MB, 2000, cast=cast).best(effort)
+        found = Search(task, on, 12 * MB, cast=cast).best(effort)
         assert found.program.period_us >= bound
         assert {shard.cast for shard in found.choice.shards} == {cast}

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.time_indexed import CASES, ours, shortest, tiny
 
-from planner.configuration import Demand, configuration
-from planner.gangs import Gang, gang
+from planner.configuration import Column, Demand, column, configuration
 from planner.placement import place
 from planner.policies import greedy
 from planner.problem import Effort
@@ -35,15 +34,14 @@ works = st.lists(
 ).map(lambda ws: [replace(w, name=f"t{i}", tasks=(f"t{i}",)) for i, w in enumerate(ws)])
 
 
-def alone(work: Work, devices: int = 1) -> Gang:
-    """The task by itself."""
-    return Gang(work.name, work.tasks, "cpu", devices, work.rounds, work.whole_us(0))
+def alone(work: Work, devices: int = 1) -> Column:
+    """All steps of a task on this many devices."""
+    return Column(work.name, "cpu", work.whole_us(0), devices)
 
 
-def least_us(asked: list[Work], devices: int, *gangs: Gang) -> int:
-    """The bound for these works, each alone, and these gangs besides."""
-    demand = Demand({w.name: w.rounds for w in asked}, {"cpu": devices})
-    return configuration(demand, [*map(alone, asked), *gangs], effort()).us
+def least_us(asked: list[Work], devices: int, *columns: Column) -> int:
+    """The bound for these works, each alone, and these columns besides."""
+    return configuration(Demand({"cpu": devices}), [*map(alone, asked), *columns], effort()).us
 
 
 @given(works, st.integers(1, 8))
@@ -70,61 +68,76 @@ def test_one_more_device_never_raises_the_bound(asked: list[Work], devices: int)
     assert least_us(asked, devices + 1) <= least_us(asked, devices)
 
 
-def test_a_pair_that_trains_faster_together_lowers_the_bound() -> None:
-    """Two tasks of 1,000 µs that take 1,200 µs in one program, on one device."""
-    asked = [Work.of(name, 10, 0, 100) for name in "ab"]
-    pair = Gang("a+b", ("a", "b"), "cpu", 1, 10, 1200)
-    assert least_us(asked, 1) == 2000
-    assert least_us(asked, 1, pair) == 1200
-    assert least_us(asked, 2, pair) == 1000
-
-
-def test_a_wide_gang_runs_while_it_pays() -> None:
+def test_several_devices_train_a_task_while_it_pays() -> None:
     """On two devices a task takes 600 µs instead of 1,000. On two devices two such tasks do best
     alone, on three each runs wide for five eighths of its steps."""
     asked = [Work.of(name, 10, 0, 100) for name in "ab"]
-    wide = [Gang(f"{name}-wide", (name,), "cpu", 2, 10, 600) for name in "ab"]
+    wide = [Column(name, "cpu", 600, 2) for name in "ab"]
     assert least_us(asked[:1], 2, wide[0]) == 600
     assert least_us(asked, 2, *wide) == 1000
     assert least_us(asked, 3, *wide) == 750
 
 
+def shortest_mix(tasks: int, devices: int, units: dict[tuple[int, int], int]) -> float:
+    """The least end of a fluid schedule in which each task runs wide for so many tenths of its
+    steps, by trying all."""
+    best = float("inf")
+    for tenths in product(range(11), repeat=tasks):
+        spent, longest = 0.0, 0.0
+        for task, part in enumerate(tenths):
+            narrow, wide = units[task, 1] * (10 - part) / 10, units[task, 2] * part / 10
+            spent += narrow + 2 * wide
+            longest = max(longest, narrow + wide)
+        best = min(best, max(longest, spent / devices))
+    return best
+
+
+@given(
+    st.lists(st.tuples(st.integers(50, 100), st.integers(30, 100)), min_size=1, max_size=3),
+    st.integers(2, 4),
+)
+def test_tasks_on_several_devices_end_as_soon_as_any_mix(
+    times: list[tuple[int, int]], devices: int
+) -> None:
+    """Against all mixes in tenths: never later, and sooner by what tenths are too coarse for."""
+    units = {(t, k + 1): us * 1_000 for t, own in enumerate(times) for k, us in enumerate(own)}
+    columns = [Column(str(t), "cpu", us, k) for (t, k), us in units.items()]
+    best = shortest_mix(len(times), devices, units)
+    least = configuration(Demand({"cpu": devices}), columns, effort()).us
+    assert 0.85 * best <= least <= best + 1
+
+
 def test_two_kinds_of_devices_share_the_work() -> None:
     """A task that takes twice as long on the other kind: a third of its steps go there."""
-    gangs = [Gang("t", ("t",), "cuda", 1, 6, 600), Gang("u", ("u",), "cuda", 1, 6, 600)]
-    slow = [Gang(f"{g.program}-slow", g.tasks, "cpu", 1, 6, 1200) for g in gangs]
-    demand = Demand({"t": 6, "u": 6}, {"cuda": 1, "cpu": 1})
-    assert configuration(demand, [*gangs, *slow], effort()).us == 800
+    quick = [Column(task, "cuda", 600) for task in "tu"]
+    slow = [Column(task, "cpu", 1200) for task in "tu"]
+    made = configuration(Demand({"cuda": 1, "cpu": 1}), [*quick, *slow], effort())
+    assert made.us == 800
+    assert sum(made.parts[2:]) == pytest.approx(2 / 3)
 
 
 def test_a_task_that_begins_late_ends_late() -> None:
     """Its earliest start and its own time."""
     asked = [Work.of("a", 10, 0, 10), Work.of("b", 10, 0, 1)]
-    demand = Demand({w.name: w.rounds for w in asked}, {"cpu": 2}, {"b": 500})
+    demand = Demand({"cpu": 2}, {"b": 500})
     assert configuration(demand, list(map(alone, asked)), effort()).us == 510
 
 
-def test_a_task_without_a_gang_is_named() -> None:
-    """Nothing could train it."""
-    with pytest.raises(ValueError, match="no gang trains b"):
-        configuration(
-            Demand({"a": 1, "b": 1}, {"cpu": 1}), [alone(Work.of("a", 1, 0, 1))], effort()
-        )
-
-
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=4), st.integers(1, 40))
-def test_a_gang_is_never_faster_than_segments_of_its_program(times: list[int], steps: int) -> None:
-    """Any number of segments of so many rounds takes what the gang takes, or longer."""
+def test_a_column_is_never_longer_than_segments_of_its_program(
+    times: list[int], steps: int
+) -> None:
+    """Any number of segments of so many rounds takes its part of the column or longer."""
     enter, period, span, leave = times
     op = Op("a.s0.B0", "0.compute", 0, 1)
     program = Program("a", (Memory(1, 1),), ("a",), enter, period, span, leave, (), (), (op,), ())
-    made = gang(program, "cpu", {"a": steps})
+    made = column(program, "cpu", steps)
     for rounds, segments in product(range(1, steps + 1), (1, 2, 3)):
         if rounds < segments:
             continue
         parts = [rounds // segments + (n < rounds % segments) for n in range(segments)]
         us = sum(duration_us(program, part) for part in parts)
-        assert us * made.rounds >= rounds * made.us
+        assert us * steps >= rounds * made.us
 
 
 @pytest.mark.parametrize("case", CASES)

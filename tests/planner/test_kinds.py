@@ -15,9 +15,8 @@ from support.unrelated import scaled, shortest, tiny
 import plans
 import profiles
 from planner import Infeasible, build
-from planner.bounds import TaskBound, named_bounds
-from planner.configuration import Demand, configuration
-from planner.gangs import Gang
+from planner.bounds import TaskBound
+from planner.configuration import Column, Demand, configuration, named_bounds
 from planner.placement import place
 from planner.policies import greedy
 from planner.problem import Effort, Objective, Policy, Problem
@@ -37,14 +36,14 @@ def effort() -> Effort:
 
 def least_us(works: Sequence[Work], devices: Sequence[int]) -> int:
     """What no timetable of these works is shorter than."""
-    gangs = [
-        Gang(work.name, work.tasks, str(kind), 1, work.rounds, run.us(work.rounds))
+    columns = [
+        Column(work.name, str(kind), run.us(work.rounds))
         for work in works
         for kind, run in enumerate(work.runs)
         if run
     ]
     counts = {str(kind): list(devices).count(kind) for kind in set(devices)}
-    return configuration(Demand({w.name: w.rounds for w in works}, counts), gangs, effort()).us
+    return configuration(Demand(counts), columns, effort()).us
 
 
 runs = st.builds(Run, st.integers(0, 20), st.integers(1, 50))

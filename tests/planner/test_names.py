@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from planner.answers import baselines, found
-from planner.builder import build
+from planner.build import build
 from planner.costs import Links, TaskCosts
 from planner.errors import Infeasible
 from planner.names import renamed
 from planner.problem import Effort, Problem
 from planner.rounds import Round
+from planner.shapes import baselines, searched
 from profiles import synthetic
 from profiles.codec import pretty
 
@@ -29,7 +29,7 @@ def asked(*names: str, budget: int = 6 << 20) -> Problem:
 def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
     """Also where the task is called like a buffer."""
     problem = asked("t", name)
-    first, second = found(problem, Effort(time.monotonic() + 60, 0), 1)
+    (first,), (second,) = searched(problem, Effort(time.monotonic() + 60, 0), 1)
     choice = replace(first.choice, costs=TaskCosts(problem.tasks[1], first.choice.costs.microbatch))
     made = Round(choice, Links.of(problem.device), problem.device_bytes - choice.reserve_bytes)
     assert second.program == made.program()
@@ -38,7 +38,7 @@ def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
 
 def test_the_baseline_is_renamed_as_well() -> None:
     """Its programs are made once for each shape."""
-    first, second = baselines(asked("t", "u", budget=24 << 20))
+    (first,), (second,) = baselines(asked("t", "u", budget=24 << 20))
     assert second.program == renamed(first.program, {"t": "u"})
     assert [answer.choice.costs.task.name for answer in (first, second)] == ["t", "u"]
 

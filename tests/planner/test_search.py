@@ -12,14 +12,16 @@ from support.choices import Small, faster, fitted, small
 from planner import Infeasible, build
 from planner.costs import Links
 from planner.problem import Effort
-from planner.search import Found, Search
+from planner.search import Search, Strategy
 from profiles.codec import pretty
 from profiles.schema import LayerCost, Time
 
 PLENTY_S = 60.0
 
 
-def found(case: Small, links: Links, device_bytes: int, seconds: float = PLENTY_S) -> Found | None:
+def found(
+    case: Small, links: Links, device_bytes: int, seconds: float = PLENTY_S
+) -> Strategy | None:
     """What the search finds in time, if there is anything."""
     try:
         return Search(case.task, links, device_bytes).best(Effort(time.monotonic() + seconds, 0))

@@ -1,6 +1,7 @@
 """Host memory as a constraint: with less of it plans get slower, not impossible."""
 
 import time
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from planner import Infeasible, Problem, build
 from planner.costs import Links, TaskCosts
 from planner.estimate import Spec, estimate
+from planner.limits import default
 from planner.problem import Effort
 from planner.search import Search
 from planner.show import describe, host_bytes
@@ -47,10 +49,11 @@ def us(room: int, host: int) -> float:
     task = heavy(layers=3)
     problem = asked(task, host=0, room=room << 16)
     search = Search(
-        task, Links.of(problem.device), problem.device_bytes, 2_000, host_bytes=kept(task) + host
+        task, Links.of(problem.device), problem.device_bytes, host_bytes=kept(task) + host
     )
     try:
-        return search.best(Effort(time.monotonic() + 60, 0)).program.period_us
+        limits = replace(default(), search_ops=2_000)
+        return search.best(Effort(time.monotonic() + 60, 0, limits)).program.period_us
     except Infeasible:
         return float("inf")
 

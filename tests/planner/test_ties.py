@@ -10,20 +10,14 @@ from msgspec import structs
 from support import apart
 
 from planner.bounds import task_bound
-from planner.builder import Answer, assemble, build
+from planner.build import build
 from planner.costs import Links, TaskCosts
 from planner.errors import Infeasible
 from planner.estimate import Spec, estimate
-from planner.joint import Pair
 from planner.modes import Mode, holdings
-from planner.pairs import Together
 from planner.problem import Effort, Problem
 from planner.rounds import Round
-from planner.search import Found
 from planner.ties import Group, separable, untied
-from plans.check import violations
-from plans.metrics import duration_us
-from plans.schema import Bound, Joint, Segment
 from profiles.codec import align
 from profiles.schema import Profile
 
@@ -130,31 +124,3 @@ def test_any_choice_is_sound_and_above_the_bound(
     assert bound.period_us <= laid_out.period_us
     quick = replace(made, lumped=True)
     assert Round(quick, Links.of(asked.device), 0).slab.bytes == laid_out.slab.bytes
-
-
-def test_two_such_tasks_share_a_device() -> None:
-    """Their common program is sound, each with its own shared parameters and waiting gradients."""
-    named = [structs.replace(apart.synthetic_task(((0, 2, 5),), batch=2), name=n) for n in "ab"]
-    machine = apart.problem(named[0]).kinds[0]
-    asked = Problem((replace(machine, tasks=tuple(named)),), 1 << 40)
-    made = [apart.choice(task, Mode("kept", "host"), 1, (0, 1, 3, 4, 6), 2) for task in named]
-    pair = Pair(*(Round(choice, Links.of(asked.device), 0) for choice in made))
-    program, steps = pair.program(), named[0].steps
-    alone = {"a": Found(made[0], pair.one.program(), 1, True)}
-    alone["b"] = Found(made[1], pair.other.program(), 1, True)
-    joint = Joint(program.name, duration_us(program, steps), 10**9)
-    plan = assemble(
-        asked,
-        [Answer(one.choice, one.program, 1, True) for one in alone.values()],
-        [Together(alone, program, joint=joint)],
-        [Segment(program.name, (0,), steps, 0, duration_us(program, steps))],
-        (Bound("none", 0),),
-        "0" * 64,
-        "gantry",
-        0,
-    )
-    assert violations(plan) == []
-    assert {op.reads["tied"] for op in program.round if "tied" in op.reads} == {
-        "0/a.s0.param",
-        "0/b.s0.param",
-    }

@@ -4,7 +4,7 @@ from itertools import count
 
 from msgspec import structs
 
-from planner.builder import build
+from planner.build import build
 from planner.names import renamed
 from planner.problem import Problem
 from plans import alike, check

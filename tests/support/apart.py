@@ -2,13 +2,14 @@
 
 from msgspec import structs
 
-from planner.builder import Answer, assemble
+from planner.build import assemble
 from planner.choice import Choice
 from planner.costs import Links, TaskCosts
 from planner.improve import resettled
 from planner.modes import Mode
 from planner.problem import Kind, Problem
 from planner.rounds import Round
+from planner.search import Strategy
 from plans import prove
 from plans.metrics import duration_us
 from plans.schema import Bound, Plan, Segment
@@ -29,9 +30,8 @@ def planned(asked: Problem, made: Choice) -> Plan:
     """A proven plan that trains the task in this way, in the least memory."""
     timed, task = Round(made, Links.of(asked.device), 0).program(), made.costs.task
     segment = Segment(task.name, (0,), task.steps, 0, duration_us(timed, task.steps))
-    answer = Answer(made, timed, 1, True)
     bounds = (Bound("none", 0),)
-    plan = assemble(asked, [answer], [], [segment], bounds, "0" * 64, "gantry", 0)
+    plan = assemble(asked, [Strategy(made, (timed,))], [segment], bounds, "0" * 64, "gantry", 0)
     prove(plan)
     return plan
 

@@ -11,8 +11,9 @@ import torch
 from executor import layer_profiler, profiler, task_profiler
 from executor.profiler import Options, profile
 from executor.workload import Task
-from planner import Problem, answers, build, search
+from planner import Problem, build, limits
 from planner.errors import Infeasible
+from planner.limits import Limits
 from plans.schema import Plan
 from profiles.schema import Emulation, Profile
 
@@ -28,8 +29,7 @@ def quickly(ops: int = 500) -> Iterator[None]:
     torch.set_num_threads(1)
     with (
         mock.patch.object(layer_profiler, "CROWD_BYTES", 1),
-        mock.patch.object(answers, "OPS", ops),
-        mock.patch.object(search, "_DIVISIONS", 2),
+        mock.patch.object(limits, "DEFAULT", Limits(search_ops=ops, search_divisions=2)),
     ):
         try:
             yield

@@ -1,0 +1,52 @@
+"""Limits of the planner's searches: efforts that are counted, sizes from which a search is not
+tried, distances from a bound that are near enough.
+
+None of them is a time, so the same limits give the same plan on any machine. Smaller efforts give
+a plan sooner, which may be longer.
+"""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Limits:
+    """One value for the whole build; `build` takes it and hands it down in `Effort`.
+
+    search_ops: simulated at most by the search of one shape for candidates, and as many to improve
+    them. full_shapes: shapes that have the whole effort each; more of them share what these would
+    have. search_divisions: divisions of the strategies, to find where the block begins.
+    search_guides: solutions of the load program that are made into candidates. every_cut_points:
+    points to cut at up to which every way to cut is tried. bound_divisions: of the strategies, for
+    a shape's phase bound. chosen_binaries: strategies of all tasks up to which an integer program
+    says which of them each task is given.
+    """
+
+    search_ops: int = 45_000
+    full_shapes: int = 6
+    search_divisions: int = 8
+    search_guides: int = 4
+    every_cut_points: int = 7
+    bound_divisions: int = 6
+    chosen_binaries: int = 400
+
+    def among(self, shapes: int) -> "Limits":
+        """The limits of each search and bound, where there are so many shapes."""
+        each = max(self.full_shapes, shapes)
+
+        def part(effort: int) -> int:
+            return max(1, effort * self.full_shapes // each)
+
+        return replace(
+            self,
+            search_ops=part(self.search_ops),
+            search_guides=part(self.search_guides),
+            bound_divisions=part(self.bound_divisions),
+        )
+
+
+DEFAULT = Limits()
+
+
+def default() -> Limits:
+    """The limits where none are given."""
+    return DEFAULT
