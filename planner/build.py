@@ -19,7 +19,7 @@ from planner.limits import Limits, default
 from planner.modes import Mode
 from planner.problem import Effort, Policy, Problem, Want
 from planner.schedule import configured, in_time, timetable, works_of
-from planner.search import Strategy
+from planner.search import Candidate
 from planner.several import one_generator
 from planner.shapes import Ways, baselines, searched, shapes_of
 from planner.store import store
@@ -105,7 +105,7 @@ def _end_us(problem: Problem, segments: Sequence[Segment]) -> int:
 
 
 def _segments(
-    problem: Problem, chosen: Sequence[Strategy], policy: Policy, effort: Effort
+    problem: Problem, chosen: Sequence[Candidate], policy: Policy, effort: Effort
 ) -> list[Segment]:
     """All tasks placed on the devices, their segments cut as the problem wants them."""
     programs = {one.choice.costs.task.name: one.programs for one in chosen}
@@ -122,7 +122,7 @@ def _segments(
 
 
 def _bounds(
-    problem: Problem, ways: Ways, chosen: Sequence[Strategy], effort: Effort, jobs: int
+    problem: Problem, ways: Ways, chosen: Sequence[Candidate], effort: Effort, jobs: int
 ) -> tuple[Bound, ...]:
     """The named bounds on the makespan."""
     able = {
@@ -137,7 +137,7 @@ def _bounds(
     return named_bounds(problem, each, phased=phased)
 
 
-def _host(problem: Problem, planned: Sequence[Strategy]) -> Host:
+def _host(problem: Problem, planned: Sequence[Candidate]) -> Host:
     """The host store of all tasks, each in bytes of its own, whether or not the host has them."""
     buffers: list[Buffer] = []
     base = 0
@@ -149,7 +149,7 @@ def _host(problem: Problem, planned: Sequence[Strategy]) -> Host:
 
 def assemble(
     problem: Problem,
-    planned: Sequence[Strategy],
+    planned: Sequence[Candidate],
     segments: Sequence[Segment],
     bounds: tuple[Bound, ...],
     profile_sha256: str,
@@ -195,7 +195,7 @@ def _device_spec(problem: Problem, number: int) -> Device:
     )
 
 
-def _task(problem: Problem, planned: Strategy) -> Task:
+def _task(problem: Problem, planned: Candidate) -> Task:
     choice, costs = planned.choice, planned.choice.costs
     task = costs.task
     before = problem.microbatch.get(task.name, 0)
@@ -220,7 +220,7 @@ def _task(problem: Problem, planned: Strategy) -> Task:
     )
 
 
-def _shards(planned: Strategy) -> Iterator[tuple[ShardCost, Mode]]:
+def _shards(planned: Candidate) -> Iterator[tuple[ShardCost, Mode]]:
     """Every shard with its mode; the baseline keeps nothing on a device and updates all there."""
     choice = planned.choice
     hydra = (Mode("streamed", "device-streamed"),) * len(choice.shards)

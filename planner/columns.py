@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from planner.configuration import Demand, column, configuration, one_choice_each
 from planner.problem import Effort, Problem
-from planner.search import Strategy
+from planner.search import Candidate
 
 _TIE_BREAK = 1e-3  # so that the program uses no device for nothing
 
@@ -20,8 +20,8 @@ def demand_of(problem: Problem) -> Demand:
 
 
 def settled(
-    problem: Problem, ways: Sequence[Sequence[Strategy]], effort: Effort
-) -> Iterator[list[Strategy]]:
+    problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effort
+) -> Iterator[list[Candidate]]:
     """Ways to give every task one of its strategies: as the configuration program does that keeps
     to one for each, where it is small; and that by which the program trains most of the task."""
     if all(len(own) == 1 for own in ways):

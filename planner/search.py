@@ -50,7 +50,7 @@ _UPDATES: tuple[Update, ...] = ("host", "device-streamed")
 
 
 @dataclass(frozen=True)
-class Strategy:
+class Candidate:
     """A way to train one task: its choice, and the programs that carry it out.
 
     programs: one for each kind of devices, None where the choice does not fit. candidates: how many
@@ -94,7 +94,7 @@ class Search:
     def _sizes(self) -> list[TaskCosts]:
         return sizes(self.task, apart=self.apart, cast=self.cast)
 
-    def best(self, effort: Effort) -> Strategy:
+    def best(self, effort: Effort) -> Candidate:
         """The candidate with the shortest period.
 
         Infeasible names the smallest budget that would do; NoPlanFound when time is up first.
@@ -109,7 +109,7 @@ class Search:
         exact = (self._round(replace(m.choice, lumped=False)) for m in sorted(ends, key=score))
         found = [(made.choice, made.program()) for made in islice(filter(None, exact), _FINALS)]
         choice, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
-        return Strategy(choice, (program,), self.tried, effort.left > 0)
+        return Candidate(choice, (program,), self.tried, effort.left > 0)
 
     def _starts(self, effort: Effort) -> Iterable[Round]:
         """The best plan for each way to cut."""

@@ -12,17 +12,17 @@ from planner.errors import Infeasible, nearest
 from planner.evaluation import SUFFIX, evaluating
 from planner.names import renamed
 from planner.problem import Effort, Problem
-from planner.search import Strategy
+from planner.search import Candidate
 from planner.shares import Need, shares
 from plans.schema import Program
 from profiles.schema import Evaluation, Task
 
 _LATER = 0.25  # of the time, for what follows the search
 
-Ways = list[list[Strategy]]
+Ways = list[list[Candidate]]
 """The strategies of every task, in order: the best on each kind of devices where it fits."""
 
-Found = Strategy | Infeasible
+Found = Candidate | Infeasible
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _of_tasks(problem: Problem, shapes: Sequence[Shape], found: Sequence[Sequenc
     ]
     if short:
         raise max(short, key=lambda failure: failure.smallest)
-    ways: dict[str, list[Strategy]] = {task.name: [] for task in problem.tasks}
+    ways: dict[str, list[Candidate]] = {task.name: [] for task in problem.tasks}
     for shape, own in zip(shapes, found, strict=True):
         for place, one in enumerate(own):
             if isinstance(one, Infeasible):
@@ -170,7 +170,7 @@ def _of_tasks(problem: Problem, shapes: Sequence[Shape], found: Sequence[Sequenc
     return [*ways.values()]
 
 
-def _everywhere(problem: Problem, shape: Shape, place: int, found: Strategy) -> Strategy:
+def _everywhere(problem: Problem, shape: Shape, place: int, found: Candidate) -> Candidate:
     """What was found for a shape on one kind, with its programs on all kinds that it fits."""
     choice = found.choice
     programs = tuple(
@@ -187,7 +187,7 @@ def _everywhere(problem: Problem, shape: Shape, place: int, found: Strategy) -> 
     return replace(found, programs=programs, evaluates=tuple(evaluates))
 
 
-def _named(problem: Problem, way: Strategy, task: Task) -> Strategy:
+def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:
     """A shape's strategy for one of its tasks, as profiled on the kind that was searched.
 
     Candidates are counted only for the task that was searched. Programs on other kinds than the
@@ -204,7 +204,7 @@ def _named(problem: Problem, way: Strategy, task: Task) -> Strategy:
         return structs.replace(mine, name=name + suffix)
 
     evaluates = enumerate(way.evaluates if task.evaluation else ())
-    return Strategy(
+    return Candidate(
         replace(way.choice, costs=replace(way.choice.costs, task=task)),
         tuple(called(at, program) for at, program in enumerate(way.programs)),
         way.candidates if task.name == old else 0,

@@ -16,7 +16,7 @@ from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.hydra import HydraChoice
 from planner.problem import Effort, Kind
 from planner.rounds import Round
-from planner.search import Search, Strategy, short_host
+from planner.search import Search, Candidate, short_host
 from planner.store import least_bytes
 from planner.terms import scratch_bytes
 from planner.ties import separable
@@ -25,7 +25,7 @@ from plans.schema import Program
 from profiles.schema import Task
 
 
-def best(kind: Kind, task: Task, host_bytes: int, effort: Effort) -> Strategy:
+def best(kind: Kind, task: Task, host_bytes: int, effort: Effort) -> Candidate:
     """The shorter of what the search finds and of the baseline; Infeasible when neither fits.
 
     host_bytes: what the task may have on the host.
@@ -38,7 +38,7 @@ def best(kind: Kind, task: Task, host_bytes: int, effort: Effort) -> Strategy:
         host_bytes=host_bytes,
     )
     failures: list[Infeasible] = []
-    found: list[Strategy] = []
+    found: list[Candidate] = []
     try:
         found.append(_in_host(search, effort))
     except Infeasible as error:
@@ -56,10 +56,10 @@ def best(kind: Kind, task: Task, host_bytes: int, effort: Effort) -> Strategy:
     return _shortest(found, task.steps)
 
 
-def baseline(kind: Kind, task: Task) -> Strategy:
+def baseline(kind: Kind, task: Task) -> Candidate:
     """The task as Hydra trains it."""
     choice = hydra.choose(task, kind.device_bytes, kind.taken_bytes)
-    return Strategy(choice, (hydra.program(choice, Links.of(kind.device)),))
+    return Candidate(choice, (hydra.program(choice, Links.of(kind.device)),))
 
 
 def program_on(kind: Kind, choice: Choice | HydraChoice, task: Task) -> Program | None:
@@ -79,7 +79,7 @@ def program_on(kind: Kind, choice: Choice | HydraChoice, task: Task) -> Program 
     return made.program() if made.slab.bytes <= room else None
 
 
-def _in_host(search: Search, effort: Effort) -> Strategy:
+def _in_host(search: Search, effort: Effort) -> Candidate:
     """The best candidate; where memory on the host may run short, also of those without parameters
     there. Infeasible when neither fits."""
     cast = castable(search.task, search.links)
@@ -101,13 +101,13 @@ def _in_host(search: Search, effort: Effort) -> Strategy:
     return replace(shorter, candidates=kept.candidates + made.candidates)
 
 
-def _of_ties(search: Search, effort: Effort) -> Strategy:
+def _of_ties(search: Search, effort: Effort) -> Candidate:
     """The best candidate with all ties joined, or with those apart that may be; the effort is
     shared. Errors as of `Search.best`."""
     if separable(search.task) is None:
         return search.best(effort)
     half = replace(effort.limits, search_ops=effort.limits.search_ops // 2)
-    found: list[Strategy] = []
+    found: list[Candidate] = []
     late: list[NoPlanFound] = []
     short: list[Infeasible] = []
     for apart in (False, True):
@@ -129,6 +129,6 @@ def _of_ties(search: Search, effort: Effort) -> Strategy:
     )
 
 
-def _shortest(found: Sequence[Strategy], steps: int) -> Strategy:
+def _shortest(found: Sequence[Candidate], steps: int) -> Candidate:
     """The first of those whose program takes least for so many steps."""
     return min(found, key=lambda one: duration_us(one.program, steps))

@@ -17,7 +17,7 @@ from planner.improve import resettled
 from planner.modes import Mode
 from planner.problem import Problem
 from planner.rounds import Round
-from planner.search import Strategy
+from planner.search import Candidate
 from plans import prove
 from plans.metrics import duration_us
 from plans.schema import Bound, Segment
@@ -60,7 +60,7 @@ def test_every_cut_runs_in_what_it_reserves(
     segment = Segment("u", (0,), 1, 0, duration_us(timed, 1))
     plan = assemble(
         asked,
-        [Strategy(choice, (timed,))],
+        [Candidate(choice, (timed,))],
         [segment],
         (Bound("none", 0),),
         "0" * 64,

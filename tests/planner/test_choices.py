@@ -9,7 +9,7 @@ from support.choices import Loads, Small, in_less, small, some_choice
 
 from planner.build import assemble
 from planner.rounds import Round
-from planner.search import Strategy
+from planner.search import Candidate
 from planner.store import fitted, least_bytes, store
 from plans import violations
 from plans.metrics import duration_us
@@ -34,7 +34,7 @@ def plan_of(case: Small, of: Round) -> Plan:
     (memory,) = program.memory
     return assemble(
         problem=replace(case, device_bytes=memory.slab_bytes + memory.reserve_bytes).problem,
-        planned=[Strategy(of.choice, (program,))],
+        planned=[Candidate(of.choice, (program,))],
         segments=[Segment(program.name, (0,), steps, 0, duration_us(program, steps))],
         bounds=(Bound("none", 0),),
         profile_sha256="0" * 64,

@@ -17,7 +17,7 @@ from planner.configuration import column, configuration
 from planner.costs import TaskCosts
 from planner.modes import Mode
 from planner.problem import Effort, Kind
-from planner.search import Strategy
+from planner.search import Candidate
 from planner.shapes import searched, shapes_of
 from plans.schema import Memory, Op, Program
 from profiles import synthetic
@@ -44,7 +44,7 @@ def problem(slow: int, *counts: int) -> Problem:
     return Problem(tuple(kinds), 1 << 40)
 
 
-def end_us(asked: Problem, chosen: Sequence[Strategy]) -> int:
+def end_us(asked: Problem, chosen: Sequence[Candidate]) -> int:
     """How soon these strategies could be done, if every task could be parted at will."""
     columns = [
         column(program, kind.name, task.steps)
@@ -55,14 +55,14 @@ def end_us(asked: Problem, chosen: Sequence[Strategy]) -> int:
     return configuration(demand_of(asked), columns, effort()).us
 
 
-def way(task: Task, choice: Choice, *times: int | None) -> Strategy:
+def way(task: Task, choice: Choice, *times: int | None) -> Candidate:
     """A strategy by which a step of the task takes so long on each kind, None where it cannot."""
     op = Op(f"{task.name}.s0.B0", "0.compute", 0, 1)
     programs = (
         us and Program(task.name, (Memory(1, 1),), (task.name,), 0, us, us, 0, (), (), (op,), ())
         for us in times
     )
-    return Strategy(choice, tuple(one or None for one in programs))
+    return Candidate(choice, tuple(one or None for one in programs))
 
 
 some_us = st.none() | st.integers(1_000, 50_000)

@@ -12,7 +12,7 @@ from support.choices import Small, faster, fitted, small
 from planner import Infeasible, build
 from planner.costs import Links
 from planner.problem import Effort
-from planner.search import Search, Strategy
+from planner.search import Search, Candidate
 from profiles.codec import pretty
 from profiles.schema import LayerCost, Time
 
@@ -21,7 +21,7 @@ PLENTY_S = 60.0
 
 def found(
     case: Small, links: Links, device_bytes: int, seconds: float = PLENTY_S
-) -> Strategy | None:
+) -> Candidate | None:
     """What the search finds in time, if there is anything."""
     try:
         return Search(case.task, links, device_bytes).best(Effort(time.monotonic() + seconds, 0))

@@ -9,7 +9,7 @@ from planner.improve import resettled
 from planner.modes import Mode
 from planner.problem import Kind, Problem
 from planner.rounds import Round
-from planner.search import Strategy
+from planner.search import Candidate
 from plans import prove
 from plans.metrics import duration_us
 from plans.schema import Bound, Plan, Segment
@@ -31,7 +31,7 @@ def planned(asked: Problem, made: Choice) -> Plan:
     timed, task = Round(made, Links.of(asked.device), 0).program(), made.costs.task
     segment = Segment(task.name, (0,), task.steps, 0, duration_us(timed, task.steps))
     bounds = (Bound("none", 0),)
-    plan = assemble(asked, [Strategy(made, (timed,))], [segment], bounds, "0" * 64, "gantry", 0)
+    plan = assemble(asked, [Candidate(made, (timed,))], [segment], bounds, "0" * 64, "gantry", 0)
     prove(plan)
     return plan
 
