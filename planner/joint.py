@@ -14,10 +14,11 @@ from functools import cached_property
 from msgspec import structs
 
 from planner.dispatch import Draft, Orders, dispatched
-from planner.hazards import named
+from planner.ops import Dependency, owned
+from planner.program import Cycle, assembled
 from planner.rounds import Round
-from planner.timeline import Entry, Settled, once, periodic, settled
-from plans.schema import Buffer, Memory, Program, Role
+from planner.timeline import Deadlock, Settled, settled
+from plans.schema import Buffer, Memory, Program
 
 _OFFSETS = (0, 250, 500, 750)  # of the second task's round against the first's, in thousandths
 
@@ -39,26 +40,13 @@ class Pair:
     def period_us(self) -> int:
         return self.best[0].period_us
 
-    @cached_property
-    def entries(self) -> list[Entry]:
-        """The ops of both, their buffers named after their tasks."""
-        both = (self.one, self.other)
-        return [self._renamed(made, item) for made in both for item in made.entries]
-
-    def _renamed(self, made: Round, item: Entry) -> Entry:
-        def names(roles: dict[Role, str]) -> dict[Role, str]:
-            return {role: _name(made, buffer) for role, buffer in roles.items()}
-
-        op = structs.replace(item.op, reads=names(item.op.reads), writes=names(item.op.writes))
-        return Entry(op, item.us)
-
     def _draft(self, offset: int) -> Draft:
         """Both rounds by positions. Each task's compute stays in its order."""
         first, second = self.one.draft, self.other.draft
         count = len(first.us)
         needs = [list(edges) for edges in first.needs]
-        needs += [[(at + count, back) for at, back in edges] for edges in second.needs]
-        (upper,), (lower,) = first.chains, second.chains
+        needs += [[Dependency(at + count, back) for at, back in e] for e in second.needs]
+        chains = [*first.chains, *(tuple(at + count for at in c) for c in second.chains)]
         rank = [1000 * place // count for place in first.rank]
         rank += [(1000 * place // len(second.us) + offset) % 1000 for place in second.rank]
         return Draft(
@@ -67,41 +55,32 @@ class Pair:
             needs=needs,
             rank=rank,
             movable=first.movable | {at + count for at in second.movable},
-            chains=(upper, tuple(at + count for at in lower)),
+            chains=tuple(chains),
         )
 
     def _tried(self, offset: int) -> Iterator[tuple[Settled, Orders]]:
         draft = self._draft(offset)
         for orders in dispatched(draft):
             try:
-                state = settled(draft.us, list(orders.queues.values()), orders.needs)
-            except ValueError:
+                state = settled(draft.us, orders.queues.values(), orders.needs)
+            except Deadlock:
                 continue
             yield state, orders
 
     def program(self) -> Program:
         """The timed program of both tasks."""
-        orders, entries = self.best[1], self.entries
-        order = [at for stream in sorted(orders.queues) for at in orders.queues[stream]]
-        phase = periodic(named(entries, orders.needs, order))
-        moved = {entries[at].op.id for at in orders.moved}
-        both = (self.one, self.other)
-        enter = [self._renamed(made, e) for made in both for e in made.entering(moved)]
-        leave = [self._renamed(made, e) for made in both for e in made.leaving()]
-        entered, left = once(enter), once(leave)
-        tasks = tuple(made.choice.costs.task.name for made in both)
-        return Program(
-            name="+".join(tasks),
-            memory=(self.memory,),
-            tasks=tasks,
-            enter_us=entered.span_us,
-            period_us=phase.period_us,
-            round_us=phase.span_us,
-            leave_us=left.span_us,
-            buffers=tuple(self._buffers()),
-            enter=entered.ops,
-            round=phase.ops,
-            leave=left.ops,
+        state, orders = self.best
+        both, count = (self.one, self.other), len(self.one.entries)
+        here = {at for at in orders.moved if at < count}
+        there = {at - count for at in orders.moved - here}
+        entries = [*self.one.entries, *self.other.entries]
+        return assembled(
+            tuple(made.choice.costs.task.name for made in both),
+            self.memory,
+            tuple(self._buffers()),
+            Cycle.dispatched(entries, orders, state),
+            enter=[*self.one.entering(here), *self.other.entering(there)],
+            leave=[*self.one.leaving(), *self.other.leaving()],
         )
 
     @property
@@ -117,12 +96,5 @@ class Pair:
     def _buffers(self) -> Iterator[Buffer]:
         for made, base in ((self.one, 0), (self.other, self.one.slab.bytes)):
             for buffer in made.slab.buffers:
-                yield structs.replace(
-                    buffer, name=_name(made, buffer.name), offset=base + buffer.offset
-                )
-
-
-def _name(made: Round, buffer: str) -> str:
-    """A device buffer's name with its task in it; host buffers have it already."""
-    space, slash, name = buffer.partition("/")
-    return f"{space}/{made.choice.costs.task.name}.{name}" if slash else buffer
+                name = owned(buffer.name, made.choice.costs.task.name)
+                yield structs.replace(buffer, name=name, offset=base + buffer.offset)

@@ -216,12 +216,12 @@ class Loads:
         """From the round's ops by shard; those of no shard load the batch."""
         added: dict[object, dict[str, int]] = {}
         for item in Round(choice, self.links, 0).entries:
-            name = item.op.id.split(".")[1]
-            if name == "norm":
+            name, stream = item.name, str(item.stream)
+            if name.item == "norm":
                 continue
-            key = choice.costs.microbatch if name == "batch" else keys[int(name[1:])]
+            key = choice.costs.microbatch if name.item == "batch" else keys[name.number]
             busy = added.setdefault(key, {})
-            busy[item.op.stream] = busy.get(item.op.stream, 0) + item.us
+            busy[stream] = busy.get(stream, 0) + item.us
         self.known |= added
 
 
