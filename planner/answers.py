@@ -14,17 +14,17 @@ from msgspec import structs
 from planner import hydra, workers
 from planner.apart import best_of
 from planner.bounds import Bounds, TaskBound, task_bound
-from planner.choice import Choice
 from planner.costs import Links, castable, shape_of
 from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.evaluation import SUFFIX, evaluating
-from planner.hydra import HydraChoice
+from planner.hydra import HydraStrategy
 from planner.names import renamed
 from planner.problem import Effort, Problem
 from planner.rounds import Round
 from planner.search import OPS, Found, Search, short_host
 from planner.shares import Need, shares
 from planner.store import least_bytes
+from planner.strategy import Strategy
 from planner.terms import scratch_bytes
 from plans.metrics import duration_us
 from plans.schema import Program
@@ -48,7 +48,7 @@ class Answer:
     programs that train.
     """
 
-    choice: Choice | HydraChoice
+    choice: Strategy | HydraStrategy
     program: Program
     candidates: int
     complete: bool
@@ -334,7 +334,7 @@ def _elsewhere(problem: Problem, answer: Answer, place: int, task: Task) -> Prog
         return None
     costs = replace(answer.choice.costs, task=profiled)
     links = Links.of(kind.device)
-    if isinstance(answer.choice, HydraChoice):
+    if isinstance(answer.choice, HydraStrategy):
         theirs = replace(answer.choice, costs=costs)
         return hydra.program(theirs, links) if theirs.device_bytes <= kind.device_bytes else None
     choice = replace(answer.choice, costs=costs)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.answers import Answer, Key, Own, closer
-from planner.choice import Choice
 from planner.columns import columns, settled, taken
 from planner.configuration import configuration
 from planner.gangs import Gang
@@ -18,6 +17,7 @@ from planner.problem import Effort, Policy, Problem
 from planner.schedule import Programs, timetable, work_of, works_of
 from planner.store import store
 from planner.strategies import STRATEGIES, Known, Offer, alone
+from planner.strategy import Strategy
 from planner.worth import counting, demand_of, own_gangs
 from plans.schema import Program, Segment
 
@@ -60,7 +60,7 @@ def arranged(own: Own, policy: Policy, effort: Effort, jobs: int, *, pairs: bool
     if (
         policy != "gantry"
         or not pairs
-        or not all(isinstance(a.choice, Choice) for a in made.answers)
+        or not all(isinstance(a.choice, Strategy) for a in made.answers)
     ):
         return made
     return _paired(own, made, floor, effort, jobs)

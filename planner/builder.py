@@ -12,7 +12,6 @@ from planner.answers import Own, as_hydra, searched
 from planner.arrange import arranged, attentive
 from planner.boundaries import cut, few_segments
 from planner.bounds import named_bounds, task_bounds
-from planner.choice import Choice
 from planner.costs import ShardCost
 from planner.errors import Infeasible
 from planner.modes import Mode
@@ -21,6 +20,7 @@ from planner.problem import Effort, Policy, Problem, Want
 from planner.schedule import configured, in_time
 from planner.several import one_generator
 from planner.store import Store, store
+from planner.strategy import Strategy
 from plans import metrics, prove
 from plans.schema import (
     Bound,
@@ -85,7 +85,7 @@ def _built(asked: _Asked, parts: int | None) -> Plan:
     every = {p.name: p for ways in made.programs.values() for p in ways if p}
     every |= {pair.program.name: pair.program for pair in made.pairs}
     segments = cut(problem, made.segments, every, made.evaluates)
-    phased = all(isinstance(answer.choice, Choice) for answer in made.answers)
+    phased = all(isinstance(answer.choice, Strategy) for answer in made.answers)
     own = made.own
     each = own.task_bounds() if own.bounds else task_bounds(problem, effort, jobs, own.able)
     bounds = named_bounds(problem, each, phased=phased, alone=not made.pairs)
@@ -176,7 +176,7 @@ def _task(problem: Problem, planned: Answer) -> Task:
     choice = planned.choice
     # The baseline keeps nothing on a device and updates everything there.
     hydra_mode = Mode("streamed", "device-streamed")
-    modes = choice.modes if isinstance(choice, Choice) else (hydra_mode,) * len(choice.shards)
+    modes = choice.modes if isinstance(choice, Strategy) else (hydra_mode,) * len(choice.shards)
     before = problem.microbatch.get(costs.task.name, 0)
     return Task(
         name=costs.task.name,
@@ -187,7 +187,7 @@ def _task(problem: Problem, planned: Answer) -> Task:
         microbatches=costs.microbatches,
         batch_bytes=costs.batch_bytes,
         ties=costs.task.ties,
-        tie_bytes=choice.tie_bytes if isinstance(choice, Choice) else 0,
+        tie_bytes=choice.tie_bytes if isinstance(choice, Strategy) else 0,
         done=problem.done.get(costs.task.name, 0),
         earlier_microbatch=0 if before == costs.microbatch else before,
         start_us=problem.wants.get(costs.task.name, Want()).start_us,

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from planner.costs import Links, ShardCost, TaskCosts
 from planner.modes import Mode, backward_us, forward_us
-from planner.ops import Entry, Stream, placed
+from planner.ops import DEVICE, Entry, Stream, placed
 from plans.schema import OpName, Role
 
 _BLOCK = 999  # the index of an op that stands for many
@@ -29,7 +29,7 @@ class Visit:
     shard: int
     microbatch: int
     kind: Literal["P", "F", "B", "N", "U", "block"]
-    device: int = 0
+    device: int = DEVICE
     each: int = 1
 
 
@@ -102,7 +102,7 @@ class Emitter:
             yield self.make[visit.kind](visit)
             yield from self.copies(self.residency.takes(visit), visit.device)
 
-    def copies(self, copies: Iterable[Copy], device: int = 0) -> Iterator[Entry]:
+    def copies(self, copies: Iterable[Copy], device: int = DEVICE) -> Iterator[Entry]:
         """Ops of these copies; none of what has no bytes, or is made from masters on the host."""
         for copy in copies:
             cast = copy.role == "param" and self.shards[copy.number].cast

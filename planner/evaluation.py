@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.choice import SCALARS_BYTES, Choice, extent, pack
+from planner.buffers import SCALARS_BYTES, extent, pack
 from planner.costs import Links, ShardCost, TaskCosts, sizes
 from planner.emit import Copy, Emitter, Visit
 from planner.errors import Infeasible
-from planner.hydra import HydraChoice
+from planner.hydra import HydraStrategy
 from planner.modes import Mode
 from planner.program import Cycle, assembled
+from planner.strategy import Strategy
 from plans.evaluation import due_steps
 from plans.metrics import duration_us
 from plans.schema import Buffer, Memory, Program, Role
@@ -35,7 +36,7 @@ class Layout:
     `slots`. group: microbatches that go through a shard one after the other. ahead: the next ones
     come while these are computed with."""
 
-    choice: Choice | HydraChoice
+    choice: Strategy | HydraStrategy
     stay: int
     slots: int
     group: int
@@ -155,7 +156,7 @@ class Layout:
         return Copy("P", "s", k, "param", size, self._param(k), f"s{k}.param")
 
 
-def evaluating(choice: Choice | HydraChoice, links: Links, device_bytes: int) -> Program:
+def evaluating(choice: Strategy | HydraStrategy, links: Links, device_bytes: int) -> Program:
     """The shortest program found that evaluates the task of a choice; Infeasible when none fits."""
     wanted = choice.costs.task.evaluation
     batches = wanted.batches if wanted else 1
@@ -172,7 +173,7 @@ def evaluating(choice: Choice | HydraChoice, links: Links, device_bytes: int) ->
     return min(made, key=lambda program: duration_us(program, batches))
 
 
-def _layouts(choice: Choice | HydraChoice) -> Iterator[Layout]:
+def _layouts(choice: Strategy | HydraStrategy) -> Iterator[Layout]:
     """What may fit: all shards staying or fewer and fewer, all microbatches together or fewer; the
     least, one microbatch at a time and none ahead, is no more than training takes."""
     count, microbatches = len(choice.shards), choice.costs.microbatches

@@ -18,7 +18,7 @@ from functools import cached_property
 from itertools import pairwise, product
 from typing import Literal
 
-from planner.choice import SCALARS_BYTES, extent, pack
+from planner.buffers import SCALARS_BYTES, extent, pack
 from planner.costs import Links, ShardCost, TaskCosts, sizes
 from planner.emit import Copy, Emitter, Visit
 from planner.errors import Infeasible
@@ -33,7 +33,7 @@ _MOST_PIECES = 256  # a shard holds about 1/n of the parameters, n below this
 
 
 @dataclass(frozen=True, eq=False)
-class HydraChoice:
+class HydraStrategy:
     """Hydra's cuts of a task and the memory they take.
 
     Parameters have two slots; optimizer state and gradients two as well, or one when memory is
@@ -84,17 +84,17 @@ class HydraChoice:
                 yield f"{self.costs.task.name}.s{index}.grad", shard.grad_bytes
 
 
-def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraChoice:
+def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraStrategy:
     """The largest microbatch that fits, cut greedily into maximal shards; else Infeasible, with
     what the device has beside `device_bytes` added to both numbers."""
     points = cut_points(layer_graph(task))
-    tried: list[HydraChoice] = []
+    tried: list[HydraStrategy] = []
     for costs in sizes(task):
         total = costs.total("param")
         largest = max(costs.total("param", a, b) for a, b in pairwise(points))
         caps = sorted({max(largest, -(-total // n)) for n in range(1, _MOST_PIECES)})
         for slots, cap in product((2, 1), caps[::-1]):
-            choice = HydraChoice(costs, _greedy(costs, points, cap), slots)
+            choice = HydraStrategy(costs, _greedy(costs, points, cap), slots)
             if choice.device_bytes <= device_bytes:
                 return choice
             tried.append(choice)
@@ -118,14 +118,14 @@ def _greedy(costs: TaskCosts, points: list[int], cap: int) -> tuple[int, ...]:
     return (*cuts, points[-1])
 
 
-def program(choice: HydraChoice, links: Links) -> Program:
+def program(choice: HydraStrategy, links: Links) -> Program:
     """One minibatch as Hydra runs it."""
     entries = list(Emitter(_Slots(choice), links).entries(_visits(choice)))
     memory = Memory(choice.slab_bytes, choice.reserve_bytes)
     return assembled((choice.costs.task.name,), memory, choice.buffers, Cycle.in_turn(entries))
 
 
-def _visits(choice: HydraChoice) -> Iterator[Visit]:
+def _visits(choice: HydraStrategy) -> Iterator[Visit]:
     """Microbatch after microbatch up and down; updates behind the last, or in one more sweep."""
     shards, count, noted = choice.shards, choice.costs.microbatches, choice.costs.noted
     for m in range(count):
@@ -147,7 +147,7 @@ class _Slots:
     Shards use the two slots in turn, so that while one computes, the next one's parameters arrive.
     """
 
-    def __init__(self, choice: HydraChoice) -> None:
+    def __init__(self, choice: HydraStrategy) -> None:
         self.costs, self.shards = choice.costs, choice.shards
         self.modes = (Mode("streamed", "device-streamed"),) * len(choice.shards)
         self.last, self.noted = len(choice.shards) - 1, choice.costs.noted

@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from plans.schema import Op, OpName, Role
 
+DEVICE = 0
+"""The only device of a program on one."""
+
 
 class Stream(NamedTuple):
     """A queue of a device, or the host's for the updates of what that device trains."""

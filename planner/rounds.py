@@ -21,7 +21,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.choice import Choice
 from planner.costs import Links
 from planner.dispatch import Draft, Orders, dispatched, in_order, without
 from planner.emit import Emitter
@@ -30,7 +29,9 @@ from planner.lifetimes import Slab, lay_out
 from planner.ops import Entry, queued
 from planner.program import Cycle, assembled
 from planner.shard_major import PARAM, STATE_OUT, ShardMajor, visits
+from planner.slots import Slots
 from planner.store import Scratch
+from planner.strategy import Strategy
 from planner.timeline import Deadlock, Settled, settled
 from plans.schema import Memory, OpName, Program
 
@@ -41,7 +42,7 @@ _REPAIRS = 3  # times that loads made too early are put back
 class Round:
     """A choice laid out in a slab of at most `room` bytes, or of the least it needs."""
 
-    choice: Choice
+    choice: Strategy
     links: Links
     room: int
 
@@ -85,13 +86,13 @@ class Round:
         )
 
     def _again(self, name: OpName) -> int:
-        """The step for which a copy out is needed again."""
-        k, choice = name.number, self.choice
+        """The slot for which a copy out is needed again."""
+        k, slots = name.number, Slots(self.choice)
         if name.item != "s":
-            return choice.backward_step(k)
+            return slots.backward(k)
         if name.index == STATE_OUT:
-            return choice.backward_step(k) + choice.steps
-        return choice.first_step(k) + choice.steps
+            return slots.backward(k) + slots.count
+        return slots.first(k) + slots.count
 
     @cached_property
     def best(self) -> tuple[Settled, Orders]:

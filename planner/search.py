@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import combinations, islice, pairwise
 
 from planner import partition
-from planner.choice import SCALARS_BYTES, Choice
+from planner.buffers import SCALARS_BYTES
 from planner.costs import Caps, Links, TaskCosts, sizes
 from planner.errors import Infeasible, NoPlanFound
 from planner.graph import cut_points, layer_graph
@@ -24,6 +24,7 @@ from planner.problem import Effort
 from planner.rounding import rounded
 from planner.rounds import Round
 from planner.store import PLENTY, fitted, least_bytes
+from planner.strategy import Strategy
 from planner.terms import Terms, scratch_bytes
 from planner.ties import untied
 from plans.metrics import duration_us
@@ -55,7 +56,7 @@ _UPDATES: tuple[Update, ...] = ("host", "device-streamed")
 class Found:
     """The best candidate, its program, how many were simulated, whether time ended the search."""
 
-    choice: Choice
+    choice: Strategy
     program: Program
     candidates: int
     complete: bool
@@ -186,7 +187,7 @@ class Search:
         """Plain training: one shard that stays."""
         cuts = (0, len(costs.layers))
         stays = settled(costs.shard(*cuts), _STAYS, Place(True, True, False))
-        return self._round(Choice(costs, cuts, (stays,), 0, lumped=True))
+        return self._round(Strategy(costs, cuts, (stays,), 0, lumped=True))
 
     def _roots(self, costs: TaskCosts) -> Iterator[Terms]:
         """The load program for a ladder of sizes of a shard; for few layers, for all shards."""
@@ -255,7 +256,7 @@ class Search:
             for i in range(0, len(pieces), each)
         ]
 
-    def _plain(self, costs: TaskCosts, cuts: tuple[int, ...]) -> Iterator[Choice]:
+    def _plain(self, costs: TaskCosts, cuts: tuple[int, ...]) -> Iterator[Strategy]:
         """Everything streamed, boundaries kept or spilled; where the host has no room for gradients
         updated on the device."""
         last = len(cuts) - 2
@@ -266,12 +267,12 @@ class Search:
                     settled(costs.shard(a, b), mode, Place(not k, k == last, False))
                     for k, (a, b) in enumerate(pairwise(cuts))
                 )
-                choice = Choice(costs, cuts, modes, last, lumped=True)
+                choice = Strategy(costs, cuts, modes, last, lumped=True)
                 yield choice
                 if least_bytes(choice) <= self.host_bytes:
                     break
 
-    def _round(self, choice: Choice) -> Round | None:
+    def _round(self, choice: Strategy) -> Round | None:
         """The choice laid out, or None when it does not fit."""
         room = self.device_bytes - choice.reserve_bytes
         fits = fitted(choice, self.host_bytes) if room >= 0 else None
@@ -321,7 +322,7 @@ class Search:
             *min(able, key=lambda need: (need[0], need[2].costs.microbatch, need[1]))
         )
 
-    def _short_device(self, needs: int, host: int, choice: Choice) -> Infeasible:
+    def _short_device(self, needs: int, host: int, choice: Strategy) -> Infeasible:
         needs, offered = needs + self.taken_bytes, self.device_bytes + self.taken_bytes
         largest = max(choice.shards, key=lambda s: s.param_bytes + s.backward_transient_bytes)
         name = self.task.layers[largest.first].name

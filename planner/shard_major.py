@@ -6,10 +6,10 @@ Shards of a block at the top take microbatch after microbatch up and down instea
 from collections.abc import Iterator
 from typing import Literal
 
-from planner.choice import Choice
 from planner.costs import ShardCost, TaskCosts
 from planner.emit import Copy, Visit
 from planner.modes import Mode, Update
+from planner.strategy import Strategy
 from plans.schema import Role
 
 # Serial numbers that tell apart the copies of one shard.
@@ -17,71 +17,69 @@ PARAM, AGAIN, STATE, EARLY = 0, 1, 2, 3  # P
 GRAD, PARAM_OUT, STATE_OUT = 0, 1, 2  # S
 
 
-def visits(choice: Choice) -> Iterator[Visit]:
+def visits(strategy: Strategy) -> Iterator[Visit]:
     """The order in which a round computes."""
-    last, bottom = choice.last, choice.block if choice.turn else choice.last
-    parts, each = range(choice.parts), choice.costs.microbatches // choice.parts
+    last, bottom, parts, each = strategy.last, strategy.bottom, range(strategy.parts), strategy.each
     for m in parts:
         yield Visit(0, m, "P", each=each)
     for k in range(bottom):
         for m in parts:
             yield Visit(k, m, "F", each=each)
-    if choice.turn:
-        if choice.lumped:
-            yield Visit(bottom, parts[-1], "block", each=choice.costs.microbatches - 1)
-        for m in parts[-1:] if choice.lumped else parts:
+    if strategy.turn:
+        if strategy.lumped:
+            yield Visit(bottom, parts[-1], "block", each=strategy.costs.microbatches - 1)
+        for m in parts[-1:] if strategy.lumped else parts:
             for k in range(bottom, last):
                 yield Visit(k, m, "F")
             for k in range(last, bottom - 1, -1):
                 yield Visit(k, m, "B")
                 if m == parts[-1]:
-                    yield from _end(choice, k)
-    for k in range(bottom - choice.turn, -1, -1):
+                    yield from _end(strategy, k)
+    for k in range(bottom - strategy.turn, -1, -1):
         for m in parts:
             yield Visit(k, m, "B", each=each)
-        yield from _end(choice, k)
-    if choice.costs.noted:
-        yield from _updates(choice)
+        yield from _end(strategy, k)
+    if strategy.costs.noted:
+        yield from _updates(strategy)
 
 
-def _end(choice: Choice, k: int) -> Iterator[Visit]:
+def _end(strategy: Strategy, k: int) -> Iterator[Visit]:
     """Behind a shard's last backward its update, or a note for the updates of all."""
-    if choice.shards[k].grad_bytes:
-        yield Visit(k, 0, "N" if choice.costs.noted else "U")
+    if strategy.shards[k].grad_bytes:
+        yield Visit(k, 0, "N" if strategy.costs.noted else "U")
 
 
-def _updates(choice: Choice) -> Iterator[Visit]:
+def _updates(strategy: Strategy) -> Iterator[Visit]:
     """Updates that wait for the norms of all gradients: on the host, on the device, on the device
     with streamed state, each in the order of the next forward."""
     kinds: tuple[Update, ...] = ("host", "device", "device-streamed")
     for kind in kinds:
-        for k, shard in enumerate(choice.shards):
-            if shard.grad_bytes and choice.modes[k].update == kind:
+        for k, shard in enumerate(strategy.shards):
+            if shard.grad_bytes and strategy.modes[k].update == kind:
                 yield Visit(k, 0, "U")
 
 
 class ShardMajor:
     """Where the values of a strategy lie in its rounds, and when they come and go."""
 
-    def __init__(self, choice: Choice) -> None:
-        self.choice = choice
-        self.noted, self.last, self.parts = choice.costs.noted, choice.last, choice.parts
-        self.bottom = choice.block if choice.turn else choice.last
-        self.each = choice.costs.microbatches // choice.parts
-        on_host = (k for k, m in enumerate(choice.modes) if m.update == "host")
-        self.noting = next((k for k in on_host if choice.shards[k].grad_bytes), None)
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+        self.noted, self.last, self.parts = strategy.costs.noted, strategy.last, strategy.parts
+        self.bottom, self.each = strategy.bottom, strategy.each
+        on_host = (k for k, m in enumerate(strategy.modes) if m.update == "host")
+        self.noting = next((k for k in on_host if strategy.shards[k].grad_bytes), None)
 
     @property
     def costs(self) -> TaskCosts:
-        return self.choice.costs
+        return self.strategy.costs
 
     @property
     def shards(self) -> tuple[ShardCost, ...]:
-        return self.choice.shards
+        return self.strategy.shards
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        return self.choice.modes
+        return self.strategy.modes
 
     def at(self, role: Role, visit: Visit) -> str:
         k, m, back = visit.shard, visit.microbatch, visit.kind in ("B", "U")
@@ -89,7 +87,7 @@ class ShardMajor:
             case "param":
                 return f"s{k}.{'again' if back and self._again(k) else 'param'}"
             case "tied":
-                return f"s{self.choice.owner}.param"
+                return f"s{self.strategy.owner}.param"
             case "batch" | "tie":
                 return self._part(role, m)
             case "x" | "dx":
@@ -97,7 +95,7 @@ class ShardMajor:
             case "y" | "dy":
                 return self._boundary(k + 1, m, back=back)
             case "saved":
-                return self._part(f"a{k}b" if back else f"a{k}", m % self.choice.ring)
+                return self._part(f"a{k}b" if back else f"a{k}", m % self.strategy.ring)
             case "norm":
                 return "norm"
             case _:
@@ -108,7 +106,7 @@ class ShardMajor:
         return name if self.parts == 1 else f"{name}.{m}"
 
     def _boundary(self, k: int, m: int, *, back: bool) -> str:
-        if self.choice.turn and k > self.bottom:
+        if self.strategy.turn and k > self.bottom:
             return f"x{k}"
         spilled = back and k <= self.last and self.modes[k].spilled
         return self._part(f"x{k}b" if spilled else f"x{k}", m)
@@ -119,11 +117,11 @@ class ShardMajor:
 
     def _opens(self, k: int, m: int) -> bool:
         """True for the first visit in the block."""
-        return k == self.bottom and m == 0 and not self.choice.lumped
+        return k == self.bottom and m == 0 and not self.strategy.lumped
 
     def brings(self, visit: Visit) -> Iterator[Copy]:
         k, m, kind = visit.shard, visit.microbatch, visit.kind
-        in_block = self.choice.turn and k >= self.bottom
+        in_block = self.strategy.in_block(k)
         if kind == "block" or (kind == "F" and in_block and self._opens(k, m)):
             for member in range(self.bottom, self.last + 1):
                 yield from self._parameters(member, "B" if member == self.last else "F")

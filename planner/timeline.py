@@ -39,8 +39,8 @@ class _Graph:
 
 
 def _linked(us: Sequence[int], queues: Queues, needs: Needs) -> _Graph:
-    same = [[dep.at for dep in edges if not dep.back] for edges in needs]
-    before = [[dep.at for dep in edges if dep.back] for edges in needs]
+    same = [[at for at, back in edges if not back] for edges in needs]
+    before = [[at for at, back in edges if back] for edges in needs]
     for queue in queues:
         before[queue[0]].append(queue[-1])
         for left, right in pairwise(queue):

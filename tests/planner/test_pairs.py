@@ -8,7 +8,6 @@ from msgspec import structs
 
 from planner.answers import Answer, found
 from planner.builder import assemble, build
-from planner.choice import Choice
 from planner.costs import Links, TaskCosts
 from planner.improve import resettled
 from planner.joint import Pair
@@ -18,6 +17,7 @@ from planner.pairs import Together
 from planner.problem import Effort, Problem
 from planner.rounds import Round
 from planner.search import Found
+from planner.strategy import Strategy
 from plans.check import violations
 from plans.metrics import duration_us
 from plans.schema import Bound, Joint, Segment
@@ -35,7 +35,7 @@ def streamed(task: Task, links: Links) -> Round:
     """Every layer a shard, everything streamed, updated on the host."""
     costs, count = TaskCosts(task, task.batch), len(task.layers)
     modes = (Mode(),) * count
-    choice = resettled(Choice(costs, tuple(range(count + 1)), modes, count - 1))
+    choice = resettled(Strategy(costs, tuple(range(count + 1)), modes, count - 1))
     return Round(choice, links, 0)
 
 
