@@ -9,8 +9,8 @@ order of their meaning: one after the other they would be right.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Protocol, cast
 
 from planner.costs import Links, ShardCost, TaskCosts
 from planner.modes import Mode, backward_us, forward_us
@@ -73,6 +73,15 @@ class Residency(Protocol):
         """Copies that come behind it."""
 
 
+class _Work(NamedTuple):
+    """How long a visit takes, the roles of what it reads and writes, and what it needs besides."""
+
+    us: int
+    reads: list[Role]
+    writes: list[Role]
+    transient_bytes: int = 0
+
+
 class Emitter:
     """Makes the ops of a task; lives only while they are made."""
 
@@ -81,26 +90,40 @@ class Emitter:
         self.shards, self.modes = residency.shards, residency.modes
         self.costs, self.task = residency.costs, residency.costs.task.name
         self.last = len(self.shards) - 1
-        self.trained = [k for k, shard in enumerate(self.shards) if shard.grad_bytes]
-        ties = [k for k, shard in enumerate(self.shards) if shard.tie]
-        self.owner, self.top = min(ties, default=None), max(ties, default=None)
+        self.trained = max((k for k, s in enumerate(self.shards) if s.grad_bytes), default=0)
+        tied = [k for k, shard in enumerate(self.shards) if shard.tie]
+        self.owner, self.top = min(tied, default=None), max(tied, default=None)
         self.copied: dict[tuple[str, str, int], int] = {}
-        self.make = {
-            "P": self._batch,
-            "F": self._forward,
-            "B": self._backward,
-            "N": self._note,
-            "U": self._update,
-            "block": self._block,
-        }
 
     def entries(self, visits: Iterable[Visit]) -> Iterator[Entry]:
         """The ops of all visits. A boundary whose two sides are visited on different devices would
         cross here (X), and so would gradients of a shard visited on several (R, before its U)."""
         for visit in visits:
             yield from self.copies(self.residency.brings(visit), visit.device)
-            yield self.make[visit.kind](visit)
+            yield self._block(visit) if visit.kind == "block" else self._entry(visit)
             yield from self.copies(self.residency.takes(visit), visit.device)
+
+    def _entry(self, visit: Visit) -> Entry:
+        k, kind, stream, at = visit.shard, visit.kind, "compute", self._at
+        name = OpName(self.task, "s", k, kind, visit.microbatch)
+        match kind:
+            case "P":
+                name = OpName(self.task, "batch", 0, kind, visit.microbatch)
+                us, stream = self.links.prefetch_us(self.costs.batch_bytes * visit.each), "h2d"
+                work = _Work(us, [], ["batch"])
+            case "F":
+                work = self._forward(k, visit.each)
+            case "B":
+                work = self._backward(k, visit.each, adds=visit.microbatch > 0)
+            case "N":
+                work = self._note(k)
+            case _:
+                work = self._update(k)
+                if self.modes[k].update == "host":
+                    stream, at = "host", self._at_host
+        reads, writes = at(visit, work.reads), at(visit, work.writes)
+        place = Stream(visit.device, stream)
+        return Entry(name, place, work.us, reads, writes, work.transient_bytes)
 
     def copies(self, copies: Iterable[Copy], device: int = DEVICE) -> Iterator[Entry]:
         """Ops of these copies; none of what has no bytes, or is made from masters on the host."""
@@ -126,96 +149,64 @@ class Emitter:
             index = self.copied[key] = self.copied.get(key, -1) + 1
         return OpName(self.task, copy.item, copy.number, copy.kind, index)
 
-    def _name(self, visit: Visit) -> OpName:
-        return OpName(self.task, "s", visit.shard, visit.kind, visit.microbatch)
-
-    def _at(self, visit: Visit, *roles: Role | Literal[""]) -> dict[Role, str]:
-        """The buffers that play these roles; of a role that is "" none."""
+    def _at(self, visit: Visit, roles: Iterable[Role]) -> dict[Role, str]:
+        """The buffers of the visit's device that play these roles."""
         at, device = self.residency.at, visit.device
-        return {role: placed(device, at(role, visit)) for role in roles if role}
+        return {role: placed(device, at(role, visit)) for role in roles}
 
-    def _batch(self, visit: Visit) -> Entry:
-        name = OpName(self.task, "batch", 0, "P", visit.microbatch)
-        us = self.links.prefetch_us(self.costs.batch_bytes * visit.each)
-        return Entry(name, Stream(visit.device, "h2d"), us, {}, self._at(visit, "batch"))
+    def _at_host(self, visit: Visit, roles: Iterable[Role]) -> dict[Role, str]:
+        """The buffers of the host that play these roles for an update there."""
+        item = f"{self.task}.s{visit.shard}"
+        return {r: f"{self.task}.norm" if r == "norm" else f"{item}.{r}" for r in roles}
 
-    def _compute(
-        self,
-        visit: Visit,
-        us: int,
-        reads: dict[Role, str],
-        writes: dict[Role, str],
-        transient_bytes: int,
-    ) -> Entry:
-        stream = Stream(visit.device, "compute")
-        return Entry(self._name(visit), stream, us, reads, writes, transient_bytes)
-
-    def _forward(self, visit: Visit) -> Entry:
+    def _forward(self, k: int, each: int) -> _Work:
         """F. The last shard's, of an evaluation, gives the loss."""
-        k = visit.shard
         cost, mode, loss = self.shards[k], self.modes[k], k == self.last
-        us = visit.each * (cost.graph_forward_us if loss else forward_us(cost, mode))
+        us = each * (cost.graph_forward_us if loss else forward_us(cost, mode))
         transient = cost.forward_transient_bytes
-        offload = mode.activations == "offload" and not loss
+        packs = mode.activations == "offload" and not loss
         if loss or mode.activations == "saved":
             transient = cost.backward_transient_bytes
-        elif offload:
+        elif packs:
             transient = cost.graph_transient_bytes
-            us += self.links.pack_us((cost.offload_bytes or 0) * visit.each)
-        reads = self._at(
-            visit,
-            "param" if cost.param_bytes else "",
-            "tied" if cost.tie == "holder" else "",
-            "x" if k else "batch",
-            "batch" if loss else "",
-        )
-        writes = self._at(visit, "" if loss else "y", "saved" if offload else "")
-        return self._compute(visit, us, reads, writes, transient)
+            us += self.links.pack_us((cost.offload_bytes or 0) * each)
+        tied = cost.tie == "holder"
+        reads = _roles(param=cost.param_bytes, tied=tied, x=k, batch=not k or loss)
+        return _Work(us, reads, _roles(y=not loss, saved=packs), transient)
 
-    def _backward(self, visit: Visit) -> Entry:
-        k = visit.shard
-        cost, mode = self.shards[k], self.modes[k]
-        graph, tied = mode.activations != "recompute", cost.tie != ""
-        grad: Role | Literal[""] = "grad" if cost.grad_bytes else ""
-        reads = self._at(
-            visit,
-            "param" if cost.param_bytes else "",
-            "x" if k else "batch",
-            "batch" if k == self.last else "dy",
-            "saved" if mode.activations == "offload" else "",
-            "tied" if cost.tie == "holder" else "",
-            "tie" if tied and k != self.top else "",
-            grad if visit.microbatch else "",
+    def _backward(self, k: int, each: int, *, adds: bool) -> _Work:
+        """B. adds: to the gradients of microbatches before."""
+        cost, mode, loss = self.shards[k], self.modes[k], k == self.last
+        reads = _roles(
+            param=cost.param_bytes,
+            x=k,
+            batch=not k or loss,
+            dy=not loss,
+            saved=mode.activations == "offload",
+            tied=cost.tie == "holder",
+            tie=cost.tie and k != self.top,
+            grad=cost.grad_bytes and adds,
         )
-        writes = self._at(visit, grad, "tie" if tied and k != self.owner else "", "dx" if k else "")
+        writes = _roles(grad=cost.grad_bytes, tie=cost.tie and k != self.owner, dx=k)
+        graph = mode.activations != "recompute"
         transient = cost.graph_transient_bytes if graph else cost.backward_transient_bytes
-        us = visit.each * backward_us(cost, mode)
-        return self._compute(visit, us, reads, writes, transient)
+        return _Work(each * backward_us(cost, mode), reads, writes, transient)
 
-    def _note(self, visit: Visit) -> Entry:
+    def _note(self, k: int) -> _Work:
         """N: the norms of a shard's gradients, noted in the task's buffer; the first, at the top,
         begins it anew."""
-        cost, first = self.shards[visit.shard], visit.shard == self.trained[-1]
-        reads = self._at(visit, "grad", "" if first else "norm")
-        writes = self._at(visit, "norm")
-        return self._compute(visit, cost.norm_us, reads, writes, cost.norm_transient_bytes)
+        cost = self.shards[k]
+        reads = _roles(grad=True, norm=k != self.trained)
+        return _Work(cost.norm_us, reads, ["norm"], cost.norm_transient_bytes)
 
-    def _update(self, visit: Visit) -> Entry:
-        """U: a shard's optimizer step, on the device or on the host."""
-        k = visit.shard
-        cost, norm = self.shards[k], self.costs.noted
-        if self.modes[k].update != "host":
-            writes = self._at(visit, *_held(cost))
-            reads = writes | self._at(visit, "grad", "norm" if norm else "")
-            transient = cost.update_transient_bytes
-            return self._compute(visit, cost.update_device_us, reads, writes, transient)
-        item = f"{self.task}.s{k}"
-        held = {
-            role: f"{item}.{role}" for role in _held(cost) if not (role == "param" and cost.cast)
-        }
-        reads = {**held, "grad": f"{item}.grad"} | ({"norm": f"{self.task}.norm"} if norm else {})
-        stream = Stream(visit.device, "host")
-        return Entry(self._name(visit), stream, cost.update_host_us, reads, held)
+    def _update(self, k: int) -> _Work:
+        """U: a shard's optimizer step, on the device or the host, which may have masters only."""
+        cost, host = self.shards[k], self.modes[k].update == "host"
+        held = _roles(param=cost.param_bytes and not (host and cost.cast), state=cost.state_bytes)
+        reads = [*held, *_roles(grad=True, norm=self.costs.noted)]
+        if host:
+            return _Work(cost.update_host_us, reads, held)
+        return _Work(cost.update_device_us, reads, held, cost.update_transient_bytes)
 
     def _block(self, visit: Visit) -> Entry:
         """Microbatches through all shards of a block, for looking at times only."""
@@ -223,29 +214,23 @@ class Emitter:
         first, tied = visit.shard, False
         for k in range(first, self.last + 1):
             cost, mode = self.shards[k], self.modes[k]
-            here = self._at(
-                Visit(k, 0, "F", visit.device),
-                "param" if cost.param_bytes else "",
-                "grad" if cost.grad_bytes else "",
-                "tied" if cost.tie == "holder" else "",
-                "x" if k > first else "",
-            )
-            reads |= {f"{role}{k}": at for role, at in here.items() if role in ("param", "tied")}
-            writes |= {f"{role}{k}": at for role, at in here.items() if role in ("grad", "x")}
+            here, tied = replace(visit, shard=k, kind="F"), tied or cost.tie != ""
+            uses = self._at(here, _roles(param=cost.param_bytes, tied=cost.tie == "holder"))
+            makes = self._at(here, _roles(grad=cost.grad_bytes, x=k > first))
+            reads |= {f"{role}{k}": at for role, at in uses.items()}
+            writes |= {f"{role}{k}": at for role, at in makes.items()}
             us += (k < self.last) * forward_us(cost, mode) + backward_us(cost, mode)
-            tied = tied or cost.tie != ""
         for m in range(visit.microbatch + 1):
-            here = self._at(
-                Visit(first, m, "F", visit.device), "x" if first else "batch", "tie" if tied else ""
+            here = replace(visit, microbatch=m, kind="F")
+            reads[f"x.{m}"] = placed(
+                visit.device, self.residency.at("x" if first else "batch", here)
             )
-            reads |= {f"{role}.{m}": at for role, at in here.items() if role != "tie"}
-            writes |= {f"{role}.{m}": at for role, at in here.items() if role == "tie"}
-        name = OpName(self.task, "s", first, "F", _BLOCK)
-        stream = Stream(visit.device, "compute")
+            if tied:
+                writes[f"tie.{m}"] = placed(visit.device, self.residency.at("tie", here))
+        name, stream = OpName(self.task, "s", first, "F", _BLOCK), Stream(visit.device, "compute")
         return Entry(name, stream, us * visit.each, reads, writes)  # type: ignore[arg-type]
 
 
-def _held(cost: ShardCost) -> list[Role]:
-    """Roles of what a shard is trained with, as far as it has any bytes."""
-    held: list[Role] = ["param"] if cost.param_bytes else []
-    return [*held, "state"] if cost.state_bytes else held
+def _roles(**wanted: object) -> list[Role]:
+    """The roles that are wanted."""
+    return cast("list[Role]", [role for role, one in wanted.items() if one])

@@ -24,7 +24,6 @@ from planner.clock import Clock
 from planner.costs import Links
 from planner.ops import placed
 from planner.slots import Slots
-from planner.strategy import Strategy
 from planner.values import Value
 from plans.schema import Buffer
 
@@ -41,12 +40,11 @@ class Slab:
     before: dict[str, list[str]]  # for a buffer, those whose bytes it takes over
 
 
-def lay_out(strategy: Strategy, links: Links, room: int) -> Slab:
-    """The strategy's values in a slab of `room` bytes, or in the smallest found when that is more.
+def lay_out(slots: Slots, links: Links, room: int) -> Slab:
+    """A strategy's values in a slab of `room` bytes, or in the smallest found when that is more.
 
     With room to spare loads run ahead, and what leaves stays until it is gone.
     """
-    slots = Slots(strategy)
     values, steps = [value for value in slots.values() if value.bytes], slots.count
     least = Layout([Life.of(value) for value in values], steps, room)
     if least.end >= room:

@@ -48,7 +48,7 @@ class Round:
 
     @cached_property
     def slab(self) -> Slab:
-        return lay_out(self.choice, self.links, self.room)
+        return lay_out(Slots(self.choice), self.links, self.room)
 
     @cached_property
     def entries(self) -> list[Entry]:

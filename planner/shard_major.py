@@ -6,9 +6,8 @@ Shards of a block at the top take microbatch after microbatch up and down instea
 from collections.abc import Iterator
 from typing import Literal
 
-from planner.costs import ShardCost, TaskCosts
 from planner.emit import Copy, Visit
-from planner.modes import Mode, Update
+from planner.modes import Update
 from planner.strategy import Strategy
 from plans.schema import Role
 
@@ -63,23 +62,12 @@ class ShardMajor:
     """Where the values of a strategy lie in its rounds, and when they come and go."""
 
     def __init__(self, strategy: Strategy) -> None:
-        self.strategy = strategy
+        self.strategy, self.costs = strategy, strategy.costs
+        self.shards, self.modes = strategy.shards, strategy.modes
         self.noted, self.last, self.parts = strategy.costs.noted, strategy.last, strategy.parts
         self.bottom, self.each = strategy.bottom, strategy.each
         on_host = (k for k, m in enumerate(strategy.modes) if m.update == "host")
         self.noting = next((k for k in on_host if strategy.shards[k].grad_bytes), None)
-
-    @property
-    def costs(self) -> TaskCosts:
-        return self.strategy.costs
-
-    @property
-    def shards(self) -> tuple[ShardCost, ...]:
-        return self.strategy.shards
-
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        return self.strategy.modes
 
     def at(self, role: Role, visit: Visit) -> str:
         k, m, back = visit.shard, visit.microbatch, visit.kind in ("B", "U")
