@@ -10,7 +10,6 @@ from msgspec import structs
 from planner import disk
 from planner.boundaries import cut, few_segments
 from planner.bounds import task_bounds
-from planner.choice import Choice
 from planner.columns import settled
 from planner.configuration import named_bounds
 from planner.costs import ShardCost
@@ -23,6 +22,7 @@ from planner.search import Candidate
 from planner.several import one_generator
 from planner.shapes import Ways, baselines, searched, shapes_of
 from planner.store import store
+from planner.strategy import Strategy
 from plans import metrics, prove
 from plans.schema import (
     Bound,
@@ -133,7 +133,7 @@ def _bounds(
         if program
     }
     each = task_bounds(problem, effort, jobs, lambda task, place: (task, place) in able)
-    phased = all(isinstance(one.choice, Choice) for one in chosen)
+    phased = all(isinstance(one.choice, Strategy) for one in chosen)
     return named_bounds(problem, each, phased=phased)
 
 
@@ -208,7 +208,7 @@ def _task(problem: Problem, planned: Candidate) -> Task:
         microbatches=costs.microbatches,
         batch_bytes=costs.batch_bytes,
         ties=task.ties,
-        tie_bytes=choice.tie_bytes if isinstance(choice, Choice) else 0,
+        tie_bytes=choice.tie_bytes if isinstance(choice, Strategy) else 0,
         done=problem.done.get(task.name, 0),
         earlier_microbatch=0 if before == costs.microbatch else before,
         start_us=problem.wants.get(task.name, Want()).start_us,
@@ -224,7 +224,7 @@ def _shards(planned: Candidate) -> Iterator[tuple[ShardCost, Mode]]:
     """Every shard with its mode; the baseline keeps nothing on a device and updates all there."""
     choice = planned.choice
     hydra = (Mode("streamed", "device-streamed"),) * len(choice.shards)
-    return zip(choice.shards, choice.modes if isinstance(choice, Choice) else hydra, strict=True)
+    return zip(choice.shards, choice.modes if isinstance(choice, Strategy) else hydra, strict=True)
 
 
 def _shard(cost: ShardCost, mode: Mode) -> Shard:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from planner.choice import extent
+from planner.buffers import extent
 from planner.costs import copy_us
 from planner.errors import Infeasible
 from planner.lodging import Lodging, Search, Value

@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from planner.hazards import Dependency
+from planner.ops import Dependency, Stream
 
 _ROUNDS = 4
 
@@ -28,7 +28,7 @@ class Draft:
     """
 
     us: list[int]
-    streams: list[str]
+    streams: list[Stream]
     needs: list[list[Dependency]]
     rank: list[int]
     movable: frozenset[int]
@@ -40,14 +40,14 @@ class Orders:
     """Each stream's ops in order, and what every op then waits for; `moved` serve the next
     round."""
 
-    queues: dict[str, list[int]]
+    queues: dict[Stream, list[int]]
     needs: list[list[Dependency]]
     moved: frozenset[int]
 
 
 def in_order(draft: Draft) -> Orders:
     """Every stream in the order of meaning."""
-    queues: dict[str, list[int]] = {}
+    queues: dict[Stream, list[int]] = {}
     for at, stream in enumerate(draft.streams):
         queues.setdefault(stream, []).append(at)
     return Orders(queues, draft.needs, frozenset())
@@ -77,7 +77,7 @@ def _ordered(draft: Draft, starts: list[int], later: list[int]) -> Orders:
 def _listed(draft: Draft, when: Sequence[int], moved: frozenset[int]) -> Orders:
     """Streams in the order of `when`."""
     count = len(draft.us)
-    queues: dict[str, list[int]] = {}
+    queues: dict[Stream, list[int]] = {}
     for at in sorted(range(count), key=lambda at: (when[at], at)):
         queues.setdefault(draft.streams[at], []).append(at)
     return Orders(queues, [_shifted(draft, at, moved) for at in range(count)], moved)
@@ -102,7 +102,7 @@ def without(draft: Draft, orders: Orders, ops: Collection[int]) -> Orders:
 
 
 def _loads(draft: Draft, at: int) -> bool:
-    return draft.streams[at].endswith("h2d")
+    return draft.streams[at].kind == "h2d"
 
 
 def _shifted(draft: Draft, at: int, moved: frozenset[int]) -> list[Dependency]:
@@ -111,8 +111,8 @@ def _shifted(draft: Draft, at: int, moved: frozenset[int]) -> list[Dependency]:
     Who would then wait for an op two rounds back waits for its readers of the last one anyway.
     """
     back_of = 1 if at in moved else 0
-    shifted = [(dep, back - back_of + (dep in moved)) for dep, back in draft.needs[at]]
-    return [(dep, back) for dep, back in shifted if back < 2]
+    shifted = [Dependency(dep, back - back_of + (dep in moved)) for dep, back in draft.needs[at]]
+    return [dep for dep in shifted if dep.back < 2]
 
 
 def _play(draft: Draft) -> list[list[int]]:
@@ -164,5 +164,5 @@ def _chained(draft: Draft) -> list[Sequence[Dependency]]:
     chained: list[Sequence[Dependency]] = list(draft.needs)
     for chain in draft.chains:
         for index, at in enumerate(chain):
-            chained[at] = [*draft.needs[at], (chain[index - 1], int(index == 0))]
+            chained[at] = [*draft.needs[at], Dependency(chain[index - 1], int(index == 0))]
     return chained

@@ -11,16 +11,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.choice import SCALARS_BYTES, Choice, extent, pack
-from planner.costs import Links, TaskCosts, sizes
+from planner.buffers import SCALARS_BYTES, extent, pack
+from planner.costs import Links, ShardCost, TaskCosts, sizes
+from planner.emit import Copy, Emitter, Visit
 from planner.errors import Infeasible
-from planner.hazards import link
-from planner.hydra import HydraChoice
-from planner.timeline import Entry, once, periodic
-from planner.walk import entry, load
+from planner.hydra import HydraStrategy
+from planner.modes import Mode
+from planner.program import Cycle, assembled
+from planner.strategy import Strategy
 from plans.evaluation import due_steps
 from plans.metrics import duration_us
-from plans.schema import Buffer, Memory, Program
+from plans.schema import Buffer, Memory, Program, Role
 from profiles.schema import Evaluation, Task
 from profiles.units import show_bytes
 
@@ -35,34 +36,42 @@ class Layout:
     `slots`. group: microbatches that go through a shard one after the other. ahead: the next ones
     come while these are computed with."""
 
-    choice: Choice | HydraChoice
+    choice: Strategy | HydraStrategy
     stay: int
     slots: int
     group: int
     ahead: bool = True
 
     @property
-    def last(self) -> int:
-        return len(self.choice.shards) - 1
+    def costs(self) -> TaskCosts:
+        return self.choice.costs
+
+    @property
+    def shards(self) -> tuple[ShardCost, ...]:
+        return self.choice.shards
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        return (Mode(),) * len(self.shards)
 
     @cached_property
     def streamed(self) -> list[int]:
         """The shards whose parameters come in every round."""
-        every = range(len(self.choice.shards) - self.stay)
-        return [k for k in every if self.choice.shards[k].param_bytes and k != self._owner]
+        every = range(len(self.shards) - self.stay)
+        return [k for k in every if self.shards[k].param_bytes and k != self._owner]
 
     @cached_property
     def _owner(self) -> int | None:
         """The shard whose tied parameters others read: it stays."""
-        shards = self.choice.shards
+        shards = self.shards
         return next((k for k, shard in enumerate(shards) if shard.tie == "owner"), None)
 
     @property
     def batches(self) -> int:
         """Buffers for microbatches."""
-        return min(self.choice.costs.microbatches, (1 + self.ahead) * self.group)
+        return min(self.costs.microbatches, (1 + self.ahead) * self.group)
 
-    def param(self, k: int) -> str:
+    def _param(self, k: int) -> str:
         """The buffer of a shard's parameters."""
         if k not in self.streamed:
             return f"s{k}.param"
@@ -71,42 +80,40 @@ class Layout:
         third = self.slots == 3 and at == len(self.streamed) - 1 and at % 2 == 0
         return f"slot{2 if third else at % min(self.slots, 2)}"
 
-    def boundary(self, k: int, m: int) -> str:
+    def _boundary(self, k: int, m: int) -> str:
         """The buffer of x of shard k."""
         return f"x{k % 2}.{m % self.group}"
 
-    def reads(self, k: int, m: int) -> dict[str, str]:
-        """What the forward of a shard reads."""
-        shard, batch = self.choice.shards[k], f"0/batch.{m % self.batches}"
-        reads = {"param": f"0/{self.param(k)}"} if shard.param_bytes else {}
-        if shard.tie == "holder" and self._owner is not None:
-            reads["tied"] = f"0/{self.param(self._owner)}"
-        if k:
-            reads["x"] = f"0/{self.boundary(k, m)}"
-        return reads | ({"batch": batch} if k in (0, self.last) else {})
+    def at(self, role: Role, visit: Visit) -> str:
+        k, m = visit.shard, visit.microbatch
+        match role:
+            case "param":
+                return self._param(k)
+            case "tied":
+                return f"s{self._owner}.param"
+            case "batch":
+                return f"batch.{m % self.batches}"
+            case _:
+                return self._boundary(k + (role == "y"), m)
 
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
-        shards, sizes = self.choice.shards, dict[str, int]()
+        shards, sizes = self.shards, dict[str, int]()
         for k, shard in enumerate(shards):
-            if name := shard.param_bytes and self.param(k):
+            if name := shard.param_bytes and self._param(k):
                 sizes[name] = max(sizes.get(name, 0), shard.param_bytes)
             for m in range(self.group if k else 0):
-                name = self.boundary(k, m)
+                name = self._boundary(k, m)
                 sizes[name] = max(sizes.get(name, 0), shard.in_bytes)
-        batch = {f"batch.{m}": self.choice.costs.batch_bytes for m in range(self.batches)}
+        batch = {f"batch.{m}": self.costs.batch_bytes for m in range(self.batches)}
         return pack((sizes | batch).items())
-
-    @cached_property
-    def transients(self) -> list[int]:
-        """Of every shard's forward; the last one's loss is part of what its backward takes."""
-        shards = self.choice.shards
-        own = [shard.forward_transient_bytes for shard in shards[:-1]]
-        return [*own, shards[-1].backward_transient_bytes]
 
     @property
     def reserve_bytes(self) -> int:
-        return max(self.transients) + self.choice.costs.total("buffer") + SCALARS_BYTES
+        """The last shard's loss is part of what its backward takes."""
+        needs = [shard.forward_transient_bytes for shard in self.shards[:-1]]
+        needs.append(self.shards[-1].backward_transient_bytes)
+        return max(needs) + self.costs.total("buffer") + SCALARS_BYTES
 
     @property
     def bytes(self) -> int:
@@ -114,64 +121,42 @@ class Layout:
 
     def program(self, links: Links) -> Program:
         """The timed program."""
-        name = self.choice.costs.task.name
-        phase = periodic(link(list(self._round(links))))
-        enter = once(list(self._enter(links)))
-        return Program(
-            name=name + SUFFIX,
-            memory=(Memory(extent(self.buffers), self.reserve_bytes),),
-            tasks=(name,),
-            enter_us=enter.span_us,
-            period_us=phase.period_us,
-            round_us=phase.span_us,
-            leave_us=0,
-            buffers=self.buffers,
-            enter=enter.ops,
-            round=phase.ops,
-            leave=(),
-            evaluates=True,
-        )
-
-    def _enter(self, links: Links) -> Iterator[Entry]:
-        alone = links.alone
-        for k, shard in enumerate(self.choice.shards):
-            if shard.param_bytes and k not in self.streamed:
-                yield self._load(alone, k, 0)
-
-    def _round(self, links: Links) -> Iterator[Entry]:
-        costs = self.choice.costs
         alone = links.alone  # nothing goes the other way
-        us = alone.prefetch_us(costs.batch_bytes)
-        for number, start in enumerate(range(0, costs.microbatches, self.group)):
-            mine = range(start, min(start + self.group, costs.microbatches))
-            for m in mine:
-                batch = {"batch": f"0/batch.{m % self.batches}"}
-                yield entry(us, f"{costs.task.name}.batch.P{m}", "0.h2d", writes=batch)
-            for k in range(len(self.choice.shards)):
-                if k in self.streamed:
-                    yield self._load(alone, k, number)
-                for m in mine:
-                    yield self._forward(k, m)
-
-    def _load(self, links: Links, k: int, serial: int) -> Entry:
-        item = f"{self.choice.costs.task.name}.s{k}"
-        device = f"0/{self.param(k)}"
-        return load(links, self.choice.shards[k], f"{item}.P{serial}", item, device)
-
-    def _forward(self, k: int, m: int) -> Entry:
-        shard = self.choice.shards[k]
-        writes = {} if k == self.last else {"y": f"0/{self.boundary(k + 1, m)}"}
-        return entry(
-            shard.graph_forward_us if k == self.last else shard.forward_us,
-            f"{self.choice.costs.task.name}.s{k}.F{m}",
-            "0.compute",
-            reads=self.reads(k, m),
-            writes=writes,
-            transient_bytes=self.transients[k],
+        entries = list(Emitter(self, alone).entries(self._visits()))
+        stays = [self._load(k) for k in range(len(self.shards)) if k not in self.streamed]
+        return assembled(
+            (self.costs.task.name,),
+            Memory(extent(self.buffers), self.reserve_bytes),
+            self.buffers,
+            Cycle.in_turn(entries),
+            enter=list(Emitter(self, alone).copies(stays)),
+            evaluates=SUFFIX,
         )
 
+    def _visits(self) -> Iterator[Visit]:
+        """Groups of microbatches, each through shard after shard."""
+        for start in range(0, self.costs.microbatches, self.group):
+            mine = range(start, min(start + self.group, self.costs.microbatches))
+            for m in mine:
+                yield Visit(0, m, "P")
+            for k in range(len(self.shards)):
+                for m in mine:
+                    yield Visit(k, m, "F")
 
-def evaluating(choice: Choice | HydraChoice, links: Links, device_bytes: int) -> Program:
+    def brings(self, visit: Visit) -> Iterator[Copy]:
+        opens = visit.kind == "F" and visit.microbatch % self.group == 0
+        if opens and visit.shard in self.streamed:
+            yield self._load(visit.shard)
+
+    def takes(self, visit: Visit) -> Iterator[Copy]:
+        return iter(())
+
+    def _load(self, k: int) -> Copy:
+        size = self.shards[k].param_bytes
+        return Copy("P", "s", k, "param", size, self._param(k), f"s{k}.param")
+
+
+def evaluating(choice: Strategy | HydraStrategy, links: Links, device_bytes: int) -> Program:
     """The shortest program found that evaluates the task of a choice; Infeasible when none fits."""
     wanted = choice.costs.task.evaluation
     batches = wanted.batches if wanted else 1
@@ -188,7 +173,7 @@ def evaluating(choice: Choice | HydraChoice, links: Links, device_bytes: int) ->
     return min(made, key=lambda program: duration_us(program, batches))
 
 
-def _layouts(choice: Choice | HydraChoice) -> Iterator[Layout]:
+def _layouts(choice: Strategy | HydraStrategy) -> Iterator[Layout]:
     """What may fit: all shards staying or fewer and fewer, all microbatches together or fewer; the
     least, one microbatch at a time and none ahead, is no more than training takes."""
     count, microbatches = len(choice.shards), choice.costs.microbatches

@@ -19,7 +19,7 @@ import profiles
 from planner.chains import Chain, Fleet
 from planner.costs import Links, ShardCost, shape_of
 from planner.errors import Infeasible
-from planner.hydra import HydraChoice, choose
+from planner.hydra import HydraStrategy, choose
 from planner.lines import scheduled
 from planner.problem import Kind
 from profiles import console
@@ -42,7 +42,7 @@ class Row:
     busy: float
 
 
-def step_of(choice: HydraChoice, links: Links) -> Chain:
+def step_of(choice: HydraStrategy, links: Links) -> Chain:
     """The ops of one step."""
     ops: list[tuple[int, int]] = []
     shards, count = choice.shards, choice.costs.microbatches
@@ -99,9 +99,9 @@ def fleet(kind: Kind, counts: Sequence[int], sharers: int = 1) -> list[Row]:
     return [rows[count] for count in counts]
 
 
-def _choices(kind: Kind, tasks: Mapping[object, Task]) -> dict[object, HydraChoice]:
+def _choices(kind: Kind, tasks: Mapping[object, Task]) -> dict[object, HydraStrategy]:
     """How each is cut; Infeasible for the one that needs most of those that do not fit."""
-    made: dict[object, HydraChoice] = {}
+    made: dict[object, HydraStrategy] = {}
     short: list[Infeasible] = []
     for shape, task in tasks.items():
         try:

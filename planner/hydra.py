@@ -16,15 +16,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
+from typing import Literal
 
-from planner.choice import SCALARS_BYTES, extent, pack
+from planner.buffers import SCALARS_BYTES, extent, pack
 from planner.costs import Links, ShardCost, TaskCosts, sizes
+from planner.emit import Copy, Emitter, Visit
 from planner.errors import Infeasible
 from planner.graph import cut_points, layer_graph
-from planner.hazards import link
-from planner.timeline import Entry, periodic
-from planner.walk import copy, entry, note, update
-from plans.schema import Buffer, Memory, Program
+from planner.modes import Mode
+from planner.program import Cycle, assembled
+from plans.schema import Buffer, Memory, Program, Role
 from profiles.schema import Task
 from profiles.units import show_bytes
 
@@ -32,7 +33,7 @@ _MOST_PIECES = 256  # a shard holds about 1/n of the parameters, n below this
 
 
 @dataclass(frozen=True, eq=False)
-class HydraChoice:
+class HydraStrategy:
     """Hydra's cuts of a task and the memory they take.
 
     Parameters have two slots; optimizer state and gradients two as well, or one when memory is
@@ -83,17 +84,17 @@ class HydraChoice:
                 yield f"{self.costs.task.name}.s{index}.grad", shard.grad_bytes
 
 
-def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraChoice:
+def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraStrategy:
     """The largest microbatch that fits, cut greedily into maximal shards; else Infeasible, with
     what the device has beside `device_bytes` added to both numbers."""
     points = cut_points(layer_graph(task))
-    tried: list[HydraChoice] = []
+    tried: list[HydraStrategy] = []
     for costs in sizes(task):
         total = costs.total("param")
         largest = max(costs.total("param", a, b) for a, b in pairwise(points))
         caps = sorted({max(largest, -(-total // n)) for n in range(1, _MOST_PIECES)})
         for slots, cap in product((2, 1), caps[::-1]):
-            choice = HydraChoice(costs, _greedy(costs, points, cap), slots)
+            choice = HydraStrategy(costs, _greedy(costs, points, cap), slots)
             if choice.device_bytes <= device_bytes:
                 return choice
             tried.append(choice)
@@ -117,121 +118,82 @@ def _greedy(costs: TaskCosts, points: list[int], cap: int) -> tuple[int, ...]:
     return (*cuts, points[-1])
 
 
-def program(choice: HydraChoice, links: Links) -> Program:
+def program(choice: HydraStrategy, links: Links) -> Program:
     """One minibatch as Hydra runs it."""
-    task = choice.costs.task.name
-    phase = periodic(link(list(_Sweeps(choice, links).entries())))
-    return Program(
-        name=task,
-        memory=(Memory(choice.slab_bytes, choice.reserve_bytes),),
-        tasks=(task,),
-        enter_us=0,
-        period_us=phase.period_us,
-        round_us=phase.span_us,
-        leave_us=0,
-        buffers=choice.buffers,
-        enter=(),
-        round=phase.ops,
-        leave=(),
-    )
+    entries = list(Emitter(_Slots(choice), links).entries(_visits(choice)))
+    memory = Memory(choice.slab_bytes, choice.reserve_bytes)
+    return assembled((choice.costs.task.name,), memory, choice.buffers, Cycle.in_turn(entries))
 
 
-class _Sweeps:
-    """Walks the units of a minibatch in order; lives only while the ops are made.
+def _visits(choice: HydraStrategy) -> Iterator[Visit]:
+    """Microbatch after microbatch up and down; updates behind the last, or in one more sweep."""
+    shards, count, noted = choice.shards, choice.costs.microbatches, choice.costs.noted
+    for m in range(count):
+        yield Visit(0, m, "P")
+        for k in range(len(shards) - 1):
+            yield Visit(k, m, "F")
+        for k in reversed(range(len(shards))):
+            yield Visit(k, m, "B")
+            if m == count - 1 and shards[k].grad_bytes:
+                yield Visit(k, 0, "N" if noted else "U")
+    for k, shard in enumerate(shards):
+        if noted and shard.grad_bytes:
+            yield Visit(k, 0, "U")
 
-    A unit is the forward or backward of one shard for one microbatch. Units use the two slots
-    in turn, so that while one runs, the next one's parameters arrive.
+
+class _Slots:
+    """Where the values of Hydra's shards lie, and when they come and go.
+
+    Shards use the two slots in turn, so that while one computes, the next one's parameters arrive.
     """
 
-    def __init__(self, choice: HydraChoice, links: Links) -> None:
-        self.links = links
-        self.task, self.shards = choice.costs.task.name, choice.shards
-        self.last, self.count = len(choice.shards) - 1, choice.costs.microbatches
-        self.batch_bytes = choice.costs.batch_bytes
-        self.noted = choice.costs.noted
-        self.trained = [k for k, shard in enumerate(self.shards) if shard.grad_bytes]
+    def __init__(self, choice: HydraStrategy) -> None:
+        self.costs, self.shards = choice.costs, choice.shards
+        self.modes = (Mode("streamed", "device-streamed"),) * len(choice.shards)
+        self.last, self.noted = len(choice.shards) - 1, choice.costs.noted
+        self.trained = [k for k, shard in enumerate(choice.shards) if shard.grad_bytes]
         self.slots = {"param": 2, "state": choice.state_slots, "grad": choice.state_slots}
-        self.serials: dict[tuple[int, str], int] = {}
 
-    def entries(self) -> Iterator[Entry]:
-        slot = 0
-        for m in range(self.count):
-            us = self.links.prefetch_us(self.batch_bytes)
-            yield entry(us, f"{self.task}.batch.P{m}", "0.h2d", writes={"batch": "0/batch"})
-            for shard in range(self.last):
-                yield from self._forward(shard, m, slot)
-                slot = 1 - slot
-            for shard in range(self.last, -1, -1):
-                yield from self._backward(shard, m, slot)
-                slot = 1 - slot
-        for shard in self.trained if self.noted else ():
-            for role in ("param", "state", "grad"):
-                yield from self._copy("P", shard, role, slot)
-            yield from self._update(shard, slot)
-            yield from self._copy("S", shard, "param", slot)
-            slot = 1 - slot
+    def at(self, role: Role, visit: Visit) -> str:
+        if role in self.slots:
+            return f"{self._turn(visit) % self.slots[role]}.{role}"
+        if role in ("batch", "norm"):
+            return role
+        return f"x{visit.shard + (role in ('y', 'dy'))}"
 
-    def _copy(self, kind: str, shard: int, role: str, slot: int) -> Iterator[Entry]:
-        """The next copy of this kind; none of what has no bytes."""
-        size = self.shards[shard].bytes_of(role)
-        if size:
-            serial = self.serials.get((shard, kind), 0)
-            self.serials[shard, kind] = serial + 1
-            name, host = f"{self.task}.s{shard}.{kind}{serial}", f"{self.task}.s{shard}.{role}"
-            yield copy(self.links, kind, name, role, size, host, self._at(role, slot))
+    def _turn(self, visit: Visit) -> int:
+        """The number of the shard's turn at the slots, in a round."""
+        k, each, last = visit.shard, 2 * self.last + 1, self.costs.microbatches - 1
+        if visit.kind == "U" and self.noted:
+            return each * (last + 1) + self.trained.index(k)
+        m = last if visit.kind in ("N", "U") else visit.microbatch
+        return each * m + (k if visit.kind == "F" else 2 * self.last - k)
 
-    def _at(self, role: str, slot: int) -> str:
-        return f"0/{slot % self.slots[role]}.{role}"
+    def _ends(self, visit: Visit) -> bool:
+        """True for a shard's last backward, with its N or U behind it."""
+        trained = visit.kind == "B" and self.shards[visit.shard].grad_bytes > 0
+        return trained and visit.microbatch == self.costs.microbatches - 1
 
-    def _reads(self, shard: int, slot: int) -> dict[str, str]:
-        reads = {"param": f"0/{slot}.param"} if self.shards[shard].param_bytes else {}
-        return reads | ({"x": f"0/x{shard}"} if shard else {"batch": "0/batch"})
+    def brings(self, visit: Visit) -> Iterator[Copy]:
+        roles: list[Role] = ["param"] if visit.kind in ("F", "B") else []
+        if self._ends(visit) and not self.noted:
+            roles.append("state")
+        if visit.kind == "B" and visit.microbatch:
+            roles.append("grad")
+        if visit.kind == "U" and self.noted:
+            roles = ["param", "state", "grad"]
+        return (self._copy("P", role, visit) for role in roles)
 
-    def _forward(self, shard: int, m: int, slot: int) -> Iterator[Entry]:
-        cost = self.shards[shard]
-        yield from self._copy("P", shard, "param", slot)
-        yield entry(
-            cost.forward_us,
-            f"{self.task}.s{shard}.F{m}",
-            "0.compute",
-            reads=self._reads(shard, slot),
-            writes={"y": f"0/x{shard + 1}"},
-            transient_bytes=cost.forward_transient_bytes,
-        )
-        yield from self._copy("S", shard, "param", slot)
+    def takes(self, visit: Visit) -> Iterator[Copy]:
+        roles: dict[str, tuple[Role, ...]] = {
+            "F": ("param",),
+            "B": () if self._ends(visit) else ("grad", "param"),
+            "N": ("grad", "param"),
+            "U": ("state", "param"),
+        }
+        return (self._copy("S", role, visit) for role in roles.get(visit.kind, ()))
 
-    def _backward(self, shard: int, m: int, slot: int) -> Iterator[Entry]:
-        cost, reads = self.shards[shard], self._reads(shard, slot)
-        final = m == self.count - 1 and cost.grad_bytes > 0
-        updates = final and not self.noted
-        yield from self._copy("P", shard, "param", slot)
-        if updates:
-            yield from self._copy("P", shard, "state", slot)
-        if m:
-            yield from self._copy("P", shard, "grad", slot)
-        grad = {"grad": self._at("grad", slot)} if cost.grad_bytes else {}
-        yield entry(
-            cost.backward_us,
-            f"{self.task}.s{shard}.B{m}",
-            "0.compute",
-            reads=reads
-            | ({"batch": "0/batch"} if shard == self.last else {"dy": f"0/x{shard + 1}"})
-            | (grad if m else {}),
-            writes=grad | ({"dx": f"0/x{shard}"} if shard else {}),
-            transient_bytes=cost.backward_transient_bytes,
-        )
-        if final and self.noted:
-            name, first = f"{self.task}.s{shard}.N0", shard == self.trained[-1]
-            yield note(cost, name, self._at("grad", slot), first)
-        if updates:
-            yield from self._update(shard, slot)
-        else:
-            yield from self._copy("S", shard, "grad", slot)
-        yield from self._copy("S", shard, "param", slot)
-
-    def _update(self, shard: int, slot: int) -> Iterator[Entry]:
-        name, norm = f"{self.task}.s{shard}.U0", "0/norm" if self.noted else ""
-        held = {role: self._at(role, slot) for role in ("param", "state")}
-        grad = self._at("grad", slot)
-        yield update(self.shards[shard], name, "0.compute", held, grad, norm)
-        yield from self._copy("S", shard, "state", slot)
+    def _copy(self, kind: Literal["P", "S"], role: Role, visit: Visit) -> Copy:
+        k = visit.shard
+        size, host = self.shards[k].bytes_of(role), f"s{k}.{role}"
+        return Copy(kind, "s", k, role, size, self.at(role, visit), host)

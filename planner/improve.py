@@ -9,12 +9,12 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from planner.choice import Choice
 from planner.modes import HELD, Activations, Mode, Place, possible, settled
 from planner.problem import Effort
 from planner.rounds import Round
+from planner.strategy import Strategy
 
-Evaluate = Callable[[Choice], Round | None]  # None when the choice does not fit
+Evaluate = Callable[[Strategy], Round | None]  # None when the choice does not fit
 
 _REJECTIONS = 4  # choices that do not fit, for the price of one that does
 _LEAST = 60  # ops that the smallest choice counts for
@@ -55,7 +55,7 @@ def score(made: Round) -> tuple[int, int]:
     return made.period_us, sum(made.draft.us)
 
 
-def _moves(made: Round, points: Sequence[int]) -> Iterator[Choice]:
+def _moves(made: Round, points: Sequence[int]) -> Iterator[Strategy]:
     """All choices one change away, those of shards that compute waits for first."""
     choice = made.choice
     blame = made.blame()
@@ -80,7 +80,7 @@ def _moves(made: Round, points: Sequence[int]) -> Iterator[Choice]:
                     yield resettled(replace(choice, block=block))
 
 
-def _recut(choice: Choice, k: int, points: Sequence[int]) -> Iterator[Choice]:
+def _recut(choice: Strategy, k: int, points: Sequence[int]) -> Iterator[Strategy]:
     """Shard k split in two, joined with the next one, or its end moved by one point."""
     cuts, modes, block = choice.cuts, choice.modes, choice.block
     first, end = points.index(cuts[k]), points.index(cuts[k + 1])
@@ -108,7 +108,7 @@ def _recut(choice: Choice, k: int, points: Sequence[int]) -> Iterator[Choice]:
             yield resettled(replace(choice, cuts=(*cuts[: k + 1], point, *cuts[k + 2 :])))
 
 
-def _others(choice: Choice, k: int) -> Iterator[Mode]:
+def _others(choice: Strategy, k: int) -> Iterator[Mode]:
     """Modes for shard k that differ in one way from its own, or in what goes together."""
     shard, place, mode = choice.shards[k], place_of(choice, k), choice.modes[k]
     changed = [replace(mode, params=params, update=update) for params, update in HELD]
@@ -124,17 +124,17 @@ def _others(choice: Choice, k: int) -> Iterator[Mode]:
             yield other
 
 
-def with_mode(choice: Choice, k: int, mode: Mode) -> Choice:
+def with_mode(choice: Strategy, k: int, mode: Mode) -> Strategy:
     """The choice with another mode for shard k."""
     return replace(choice, modes=(*choice.modes[:k], mode, *choice.modes[k + 1 :]))
 
 
-def place_of(choice: Choice, k: int) -> Place:
+def place_of(choice: Strategy, k: int) -> Place:
     """Where a shard of the choice is."""
     return Place(not k, k == choice.last, choice.turn and choice.block <= k)
 
 
-def resettled(choice: Choice) -> Choice:
+def resettled(choice: Strategy) -> Strategy:
     """The choice with modes that are possible where its shards are now."""
     modes = tuple(
         settled(shard, mode, place_of(choice, k))

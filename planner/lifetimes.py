@@ -20,9 +20,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from planner.choice import Choice
 from planner.clock import Clock
 from planner.costs import Links
+from planner.ops import placed
+from planner.slots import Slots
 from planner.values import Value
 from plans.schema import Buffer
 
@@ -39,16 +40,16 @@ class Slab:
     before: dict[str, list[str]]  # for a buffer, those whose bytes it takes over
 
 
-def lay_out(choice: Choice, links: Links, room: int) -> Slab:
-    """The choice's values in a slab of `room` bytes, or in the smallest found when that is more.
+def lay_out(slots: Slots, links: Links, room: int) -> Slab:
+    """A strategy's values in a slab of `room` bytes, or in the smallest found when that is more.
 
     With room to spare loads run ahead, and what leaves stays until it is gone.
     """
-    values, steps = [value for value in choice.values() if value.bytes], choice.steps
+    values, steps = [value for value in slots.values() if value.bytes], slots.count
     least = Layout([Life.of(value) for value in values], steps, room)
     if least.end >= room:
         return least.slab
-    clock, limit = Clock(choice, links, values), room
+    clock, limit = Clock(slots, links, values), room
     for _ in range(_TRIES):
         ledger = _Ledger([Life.of(value) for value in values], steps, limit)
         _stretch(ledger, clock)
@@ -232,7 +233,7 @@ def bytes_alive(lives: Iterable[tuple[int, int, int]], steps: int) -> list[int]:
 def buffers_of(value: Value, offset: int) -> list[Buffer]:
     """The value's buffers, one after the other from there on."""
     size, space = value.bytes // value.parts, value.space
-    name = value.name if space == "host" else f"{space}/{value.name}"
+    name = placed(space, value.name)
     if value.parts == 1:
         return [Buffer(name, space, offset, size)]
     return [Buffer(f"{name}.{m}", space, offset + m * size, size) for m in range(value.parts)]

@@ -63,6 +63,21 @@ def _ways(shard: ShardCost) -> tuple[Held, ...]:
     return HELD
 
 
+def forward_us(shard: ShardCost, mode: Mode) -> int:
+    """µs of one microbatch, packing left out."""
+    return shard.forward_us if mode.activations == "recompute" else shard.graph_forward_us
+
+
+def backward_us(shard: ShardCost, mode: Mode) -> int:
+    """µs of one microbatch, recomputation included where it is needed."""
+    match mode.activations:
+        case "recompute":
+            return shard.backward_us
+        case "offload":
+            return shard.graph_backward_us + shard.unpack_us
+    return shard.graph_backward_us
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a shard is: the first, the last, in a block whose microbatches go one by one."""

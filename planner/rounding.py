@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from planner.choice import Choice
 from planner.modes import HELD, Activations, Mode, Place, settled
 from planner.narrow import Solution, again
 from planner.problem import Effort
+from planner.strategy import Strategy
 from planner.terms import Weights, grouped
 
 _DIVES = 1  # times that the program is asked again
 _SURE = 0.5  # of a shard
 
 
-def rounded(guide: Solution, groups: int, even: bool, effort: Effort) -> Choice:
+def rounded(guide: Solution, groups: int, even: bool, effort: Effort) -> Strategy:
     """The choice whose shards are the items of the guide.
 
     even: what is done in a group of items is spread evenly over them. The program does not care,
@@ -38,7 +38,7 @@ def rounded(guide: Solution, groups: int, even: bool, effort: Effort) -> Choice:
     modes, _ = _modes(guide)
     items = guide.terms.items
     cuts = (*(first for first, _ in items), items[-1][1])
-    return Choice(guide.terms.costs, cuts, modes, _block(guide), lumped=True)
+    return Strategy(guide.terms.costs, cuts, modes, _block(guide), lumped=True)
 
 
 def _evened(guide: Solution, groups: int) -> Solution:

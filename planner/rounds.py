@@ -17,19 +17,23 @@ Resident parameters and state are loaded by `enter`, updated on the device, and 
 `leave`.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.choice import Choice
 from planner.costs import Links
 from planner.dispatch import Draft, Orders, dispatched, in_order, without
-from planner.hazards import dependencies, named
+from planner.emit import Emitter
+from planner.hazards import dependencies
 from planner.lifetimes import Slab, lay_out
+from planner.ops import Entry, queued
+from planner.program import Cycle, assembled
+from planner.shard_major import PARAM, STATE_OUT, ShardMajor, visits
+from planner.slots import Slots
 from planner.store import Scratch
-from planner.timeline import Entry, Settled, once, periodic, settled
-from planner.walk import EARLY, PARAM, PARAM_OUT, STATE, STATE_OUT, Walk, copy, load
-from plans.schema import Memory, Op, Program
+from planner.strategy import Strategy
+from planner.timeline import Deadlock, Settled, settled
+from plans.schema import Memory, OpName, Program
 
 _REPAIRS = 3  # times that loads made too early are put back
 
@@ -38,56 +42,57 @@ _REPAIRS = 3  # times that loads made too early are put back
 class Round:
     """A choice laid out in a slab of at most `room` bytes, or of the least it needs."""
 
-    choice: Choice
+    choice: Strategy
     links: Links
     room: int
 
     @cached_property
     def slab(self) -> Slab:
-        return lay_out(self.choice, self.links, self.room)
+        return lay_out(Slots(self.choice), self.links, self.room)
 
     @cached_property
     def entries(self) -> list[Entry]:
         """The ops in the order of their meaning."""
-        return list(Walk(self.choice, self.links).entries())
+        return list(Emitter(ShardMajor(self.choice), self.links).entries(visits(self.choice)))
 
     @cached_property
     def draft(self) -> Draft:
         """The round by positions. Updates on the host are wanted in the order of the next forward
         or, where gradients must make room, in that; copies out as the choice says."""
         entries = self.entries
-        position = {item.op.id: at for at, item in enumerate(entries)}
+        position = {item.name: at for at, item in enumerate(entries)}
         task = self.choice.costs.task.name
         rank = list(range(len(entries)))
         scratch = Scratch.of(self.choice)
         for place, k in enumerate(scratch.order):
-            rank[position[f"{task}.s{k}.U0"]] = place
-        loads = (position.get(f"{task}.s{k}.P{PARAM}") for k in range(len(self.choice.shards)))
-        norms = position.get(f"{task}.norm.S0")
+            rank[position[OpName(task, "s", k, "U", 0)]] = place
+        shards = range(len(self.choice.shards))
+        loads = (position.get(OpName(task, "s", k, "P", PARAM)) for k in shards)
+        norms = position.get(OpName(task, "norm", 0, "S", 0))
         if norms is not None:
             rank[norms] = 0  # few bytes that all updates on the host wait for
         if self.choice.urgent:
             for at, item in enumerate(entries):
-                if item.op.stream.endswith("d2h") and at != norms:
-                    rank[at] = self._again(item.op.id)
+                if item.stream.kind == "d2h" and at != norms:
+                    rank[at] = self._again(item.name)
+        queues = queued(entries)
         return Draft(
             us=[item.us for item in entries],
-            streams=[item.op.stream for item in entries],
+            streams=[item.stream for item in entries],
             needs=dependencies(entries, {**self.slab.before, **scratch.slab.before}),
             rank=rank,
             movable=frozenset(at for at in loads if at is not None),
-            chains=(tuple(at for at, e in enumerate(entries) if e.op.stream == "0.compute"),),
+            chains=tuple(tuple(queues[s]) for s in sorted(queues) if s.kind == "compute"),
         )
 
-    def _again(self, name: str) -> int:
-        """The step for which a copy out is needed again."""
-        _, item, op = name.split(".")
-        k, choice = int(item[1:]), self.choice
-        if item[0] != "s":
-            return choice.backward_step(k)
-        if op == f"S{STATE_OUT}":
-            return choice.backward_step(k) + choice.steps
-        return choice.first_step(k) + choice.steps
+    def _again(self, name: OpName) -> int:
+        """The slot for which a copy out is needed again."""
+        k, slots = name.number, Slots(self.choice)
+        if name.item != "s":
+            return slots.backward(k)
+        if name.index == STATE_OUT:
+            return slots.backward(k) + slots.count
+        return slots.first(k) + slots.count
 
     @cached_property
     def best(self) -> tuple[Settled, Orders]:
@@ -107,8 +112,8 @@ class Round:
     def _settled(self, orders: Orders) -> tuple[Settled, Orders] | None:
         """None for an order that cannot repeat, taken from rounds that had not settled."""
         try:
-            return settled(self.draft.us, list(orders.queues.values()), orders.needs), orders
-        except ValueError:
+            return settled(self.draft.us, orders.queues.values(), orders.needs), orders
+        except Deadlock:
             return None
 
     @property
@@ -119,87 +124,56 @@ class Round:
         """For every shard µs that compute waits for one of its copies or updates, or that its own
         ops wait; for those with an op on the cycle that makes the period one more."""
         state, orders = self.best
-        names = [item.op.id.split(".")[1] for item in self.entries]
+        names = [item.name for item in self.entries]
         shared = {"batch", "norm"}  # of no shard
-        found = {int(names[at][1:]): 1 for at in state.cycle if names[at] not in shared}
+        found = {names[at].number: 1 for at in state.cycle if names[at].item not in shared}
         us, starts, period = self.draft.us, state.starts, state.period_us
-        queue = orders.queues["0.compute"]
-        before = starts[queue[-1]] + us[queue[-1]] - period
-        for at in queue:
-            wait, before = starts[at] - before, starts[at] + us[at]
-            if wait > 0 and orders.needs[at]:
-                cause = max(
-                    (starts[dep] + us[dep] - back * period, dep) for dep, back in orders.needs[at]
-                )[1]
-                for name in {names[at], names[cause]} - shared:
-                    found[int(name[1:])] = found.get(int(name[1:]), 0) + wait
+        for stream, queue in orders.queues.items():
+            if stream.kind != "compute":
+                continue
+            before = starts[queue[-1]] + us[queue[-1]] - period
+            for at in queue:
+                wait, before = starts[at] - before, starts[at] + us[at]
+                if wait > 0 and orders.needs[at]:
+                    cause = max(
+                        (starts[dep] + us[dep] - back * period, dep)
+                        for dep, back in orders.needs[at]
+                    )[1]
+                    for item, k in {(n.item, n.number) for n in (names[at], names[cause])}:
+                        if item not in shared:
+                            found[k] = found.get(k, 0) + wait
         return found
 
     def program(self) -> Program:
         """The timed program that trains the task this way."""
-        orders = self.best[1]
-        entries = self.entries
-        order = [at for stream in sorted(orders.queues) for at in orders.queues[stream]]
-        phase = periodic(named(entries, orders.needs, order))
-        task = self.choice.costs.task.name
-        enter = once(list(self.entering({entries[at].op.id for at in orders.moved})))
-        leave = once(list(self.leaving()))
-        return Program(
-            name=task,
-            memory=(Memory(self.slab.bytes, self.choice.reserve_bytes, self.slab.live_bytes),),
-            tasks=(task,),
-            enter_us=enter.span_us,
-            period_us=phase.period_us,
-            round_us=phase.span_us,
-            leave_us=leave.span_us,
-            buffers=self.slab.buffers,
-            enter=enter.ops,
-            round=phase.ops,
-            leave=leave.ops,
+        state, orders = self.best
+        return assembled(
+            (self.choice.costs.task.name,),
+            self.memory,
+            self.slab.buffers,
+            Cycle.dispatched(self.entries, orders, state),
+            enter=self.entering(orders.moved),
+            leave=self.leaving(),
         )
 
-    def entering(self, moved: Collection[str]) -> Iterator[Entry]:
-        """Loads what stays on the device, and for the first round what rounds load for the next
-        one."""
-        yield from _state_copies(self.choice, self.links, "P")
-        for item in self.entries:
-            if item.op.id in moved:
-                yield _first(item.op, self)
+    @property
+    def memory(self) -> Memory:
+        """The bytes of the device that the round takes."""
+        return Memory(self.slab.bytes, self.choice.reserve_bytes, self.slab.live_bytes)
 
-    def leaving(self) -> Iterator[Entry]:
-        """Writes back what stays on the device."""
-        return _state_copies(self.choice, self.links, "S")
+    def entering(self, moved: Collection[int]) -> list[Entry]:
+        """Loads of what stays on the device, and for the first round of what rounds load for the
+        next one, by the ops at these positions."""
+        residency = ShardMajor(self.choice)
+        early = [residency.early(self.entries[at].name.number) for at in sorted(moved)]
+        copies = [*residency.stays("P"), *early]
+        return list(Emitter(residency, self.links.alone).copies(copies))
+
+    def leaving(self) -> list[Entry]:
+        """Copies of what stays on the device back to the host."""
+        residency = ShardMajor(self.choice)
+        return list(Emitter(residency, self.links.alone).copies(residency.stays("S")))
 
 
 def _period(found: tuple[Settled, Orders]) -> int:
     return found[0].period_us
-
-
-def _first(op: Op, made: Round) -> Entry:
-    """The load of `op`, done before the first round."""
-    item = op.id.rpartition(".")[0]
-    cost = made.choice.shards[int(item.split(".")[1][1:])]
-    name = op.id.replace(f".P{PARAM}", f".P{EARLY}")
-    return load(made.links.alone, cost, name, item, op.writes["param"])
-
-
-def _state_copies(choice: Choice, links: Links, kind: str) -> Iterator[Entry]:
-    """Parameters and optimizer state that stay on the device, in enter or leave."""
-    task = choice.costs.task.name
-    serials = {"param": PARAM, "state": STATE}
-    if kind == "S":
-        serials = {"param": PARAM_OUT, "state": STATE_OUT}
-    for k, mode in enumerate(choice.modes):
-        cost, item = choice.shards[k], f"{task}.s{k}"
-        for role, stays in (
-            ("param", mode.params == "resident"),
-            ("state", mode.update == "device"),
-        ):
-            size, here = cost.bytes_of(role), f"0/s{k}.{role}"
-            name = f"{item}.{kind}{serials[role]}"
-            if not (size and stays):
-                continue
-            if (kind, role) == ("P", "param"):
-                yield load(links.alone, cost, name, item, here)
-            elif not (role == "param" and cost.cast):
-                yield copy(links.alone, kind, name, role, size, f"{item}.{role}", here)

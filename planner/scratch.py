@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from planner.choice import extent, pack
+from planner.buffers import extent, pack
 from planner.shelves import tight
 from planner.store import Store
 from planner.turnover import Tenant

@@ -12,11 +12,11 @@ from functools import cached_property
 from itertools import combinations, islice, pairwise
 
 from planner import partition
-from planner.choice import SCALARS_BYTES, Choice
+from planner.buffers import SCALARS_BYTES
 from planner.costs import Caps, Links, TaskCosts, sizes
 from planner.errors import Infeasible, NoPlanFound
 from planner.graph import cut_points, layer_graph
-from planner.hydra import HydraChoice
+from planner.hydra import HydraStrategy
 from planner.improve import improve, score
 from planner.limits import Limits
 from planner.modes import Mode, Place, Update, settled
@@ -26,6 +26,7 @@ from planner.problem import Effort
 from planner.rounding import rounded
 from planner.rounds import Round
 from planner.store import PLENTY, fitted, least_bytes
+from planner.strategy import Strategy
 from planner.terms import Terms, scratch_bytes
 from planner.ties import untied
 from plans.metrics import duration_us
@@ -58,7 +59,7 @@ class Candidate:
     is evaluated, the programs that do so on these kinds.
     """
 
-    choice: Choice | HydraChoice
+    choice: Strategy | HydraStrategy
     programs: tuple[Program | None, ...]
     candidates: int = 1
     complete: bool = True
@@ -194,7 +195,7 @@ class Search:
         """Plain training: one shard that stays."""
         cuts = (0, len(costs.layers))
         stays = settled(costs.shard(*cuts), _STAYS, Place(True, True, False))
-        return self._round(Choice(costs, cuts, (stays,), 0, lumped=True))
+        return self._round(Strategy(costs, cuts, (stays,), 0, lumped=True))
 
     def _roots(self, costs: TaskCosts, limits: Limits) -> Iterator[Terms]:
         """The load program for a ladder of sizes of a shard; for few layers, for all shards."""
@@ -263,7 +264,7 @@ class Search:
             for i in range(0, len(pieces), each)
         ]
 
-    def _plain(self, costs: TaskCosts, cuts: tuple[int, ...]) -> Iterator[Choice]:
+    def _plain(self, costs: TaskCosts, cuts: tuple[int, ...]) -> Iterator[Strategy]:
         """Everything streamed, boundaries kept or spilled; where the host has no room for gradients
         updated on the device."""
         last = len(cuts) - 2
@@ -274,12 +275,12 @@ class Search:
                     settled(costs.shard(a, b), mode, Place(not k, k == last, False))
                     for k, (a, b) in enumerate(pairwise(cuts))
                 )
-                choice = Choice(costs, cuts, modes, last, lumped=True)
+                choice = Strategy(costs, cuts, modes, last, lumped=True)
                 yield choice
                 if least_bytes(choice) <= self.host_bytes:
                     break
 
-    def _round(self, choice: Choice) -> Round | None:
+    def _round(self, choice: Strategy) -> Round | None:
         """The choice laid out, or None when it does not fit."""
         room = self.device_bytes - choice.reserve_bytes
         fits = fitted(choice, self.host_bytes) if room >= 0 else None
@@ -329,7 +330,7 @@ class Search:
             *min(able, key=lambda need: (need[0], need[2].costs.microbatch, need[1]))
         )
 
-    def _short_device(self, needs: int, host: int, choice: Choice) -> Infeasible:
+    def _short_device(self, needs: int, host: int, choice: Strategy) -> Infeasible:
         needs, offered = needs + self.taken_bytes, self.device_bytes + self.taken_bytes
         largest = max(choice.shards, key=lambda s: s.param_bytes + s.backward_transient_bytes)
         name = self.task.layers[largest.first].name

@@ -3,7 +3,7 @@
 Scratch is what waits on the host for a while: boundaries and packed activations from forward to
 backward, gradients from backward to their update, norms. While there is room everything has bytes
 of its own. Where there is not, bytes change hands as they do in the slab, in cyclic lifetimes
-counted in steps (`choice`): a gradient lives until its shard computes again, or only until so many
+counted in `slots`: a gradient lives until its shard computes again, or only until so many
 later ones have come, which wait for its update then.
 
     bytes ^  | a0 a0 a0 a0 | grad 2   grad 0 ..
@@ -18,9 +18,11 @@ from itertools import accumulate
 
 from msgspec import structs
 
-from planner.choice import Choice, extent, pack
-from planner.hydra import HydraChoice
+from planner.buffers import extent, pack
+from planner.hydra import HydraStrategy
 from planner.lifetimes import Layout, Life, Slab, buffers_of
+from planner.slots import Slots
+from planner.strategy import Strategy
 from planner.values import Value
 from plans.schema import Buffer
 from profiles.codec import align
@@ -57,12 +59,12 @@ class Store:
         return self.kept + self.scratch
 
 
-def kept_bytes(choice: Choice | HydraChoice) -> int:
+def kept_bytes(choice: Strategy | HydraStrategy) -> int:
     """Bytes of all that the host keeps of the choice's task between segments."""
     return sum(shard.kept_bytes for shard in choice.shards)
 
 
-def store(choice: Choice | HydraChoice) -> Store:
+def store(choice: Strategy | HydraStrategy) -> Store:
     """The task's part of the host store, as the choice has it."""
     name = choice.costs.task.name
     held = pack(
@@ -73,7 +75,7 @@ def store(choice: Choice | HydraChoice) -> Store:
         ),
         "host",
     )
-    if isinstance(choice, HydraChoice):
+    if isinstance(choice, HydraStrategy):
         scratch, before = pack(choice.waiting(), "host"), {}
     else:
         slab = Scratch.of(choice).slab
@@ -83,7 +85,7 @@ def store(choice: Choice | HydraChoice) -> Store:
     return Store(held, tuple(behind), before)
 
 
-def fitted(choice: Choice, room: int) -> Choice | None:
+def fitted(choice: Strategy, room: int) -> Strategy | None:
     """The choice with what waits on the host in what `room` bytes leave for it beside what is kept
     there; None when it does not fit."""
     left = room - kept_bytes(choice)
@@ -92,9 +94,9 @@ def fitted(choice: Choice, room: int) -> Choice | None:
     return replace(choice, host_bytes=left) if _least(choice).end <= left else None
 
 
-def least_bytes(choice: Choice | HydraChoice) -> int:
+def least_bytes(choice: Strategy | HydraStrategy) -> int:
     """Bytes of the host without which the choice does not fit."""
-    if isinstance(choice, HydraChoice):
+    if isinstance(choice, HydraStrategy):
         return store(choice).bytes
     return kept_bytes(choice) + _least(choice).end
 
@@ -108,7 +110,7 @@ class Scratch:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, choice: Choice) -> "Scratch":
+    def of(cls, choice: Strategy) -> "Scratch":
         updated = _updated(choice)
         if choice.host_bytes is None:
             values = _values(choice)
@@ -125,17 +127,17 @@ class Scratch:
         return cls(layout.slab, tuple(sorted(updated, key=lambda k: (last[k], k))))
 
 
-def _least(choice: Choice) -> Layout:
+def _least(choice: Strategy) -> Layout:
     """In as few bytes as are found."""
     return _laid(choice, _fewest(choice), 0)
 
 
-def _fewest(choice: Choice) -> int:
+def _fewest(choice: Strategy) -> int:
     """Gradients that must have bytes of their own: where updates wait for norms, all."""
     return max(1, len(_updated(choice))) if choice.costs.noted else 1
 
 
-def _stretched(choice: Choice, room: int) -> Layout:
+def _stretched(choice: Strategy, room: int) -> Layout:
     """With as many gradients at a time as there is always room for, each of which then stays as
     long as there is room."""
     few, most = _fewest(choice), max(1, len(_updated(choice)))
@@ -148,52 +150,53 @@ def _stretched(choice: Choice, room: int) -> Layout:
     layout, longer = _laid(choice, few, room), 1
     stay = {value.name: value.last for value in _values(choice)}
     grads = [layout.lives[f"{choice.costs.task.name}.s{k}.grad"] for k in _updated(choice)]
-    while longer < choice.steps and any(life.last < stay[life.value.name] for life in grads):
+    while longer < layout.steps and any(life.last < stay[life.value.name] for life in grads):
         for life in grads:
             layout.live(life, life.first, min(stay[life.value.name], life.last + longer))
         longer *= 2
     return layout
 
 
-def _laid(choice: Choice, grads: int, room: int) -> Layout:
+def _laid(choice: Strategy, grads: int, room: int) -> Layout:
     """What waits, with so many gradients at a time; placed for `room` bytes to stretch into."""
-    return Layout([Life.of(value) for value in _values(choice, grads)], choice.steps, room)
+    return Layout([Life.of(value) for value in _values(choice, grads)], Slots(choice).count, room)
 
 
-def _updated(choice: Choice) -> list[int]:
+def _updated(choice: Strategy) -> list[int]:
     """The shards updated on the host, in the order in which their gradients come."""
     pairs = enumerate(zip(choice.shards, choice.modes, strict=True))
     mine = [k for k, (shard, mode) in pairs if mode.update == "host" and shard.grad_bytes]
     return mine[::-1]
 
 
-def _values(choice: Choice, grads: int = 0) -> list[Value]:
+def _values(choice: Strategy, grads: int = 0) -> list[Value]:
     """All that waits, for as long as costs nobody anything; or so many gradients at a time."""
     every = [*_gradients(choice, grads), *_aside(choice)]
     if _updated(choice):
         norms, name = align(choice.costs.task.norm_bytes), f"{choice.costs.task.name}.norm"
-        every.append(Value(name, norms, 0, choice.steps - 1, space="host"))
+        every.append(Value(name, norms, 0, Slots(choice).count - 1, space="host"))
     return [value for value in every if value.bytes]
 
 
-def _gradients(choice: Choice, grads: int) -> Iterator[Value]:
+def _gradients(choice: Strategy, grads: int) -> Iterator[Value]:
     """Gradients, until their shard computes again, when the update is long over."""
-    shards = _updated(choice)
+    shards, slots = _updated(choice), Slots(choice)
     for place, k in enumerate(shards):
-        first, last = choice.backward_step(k), choice.first_step(k) + choice.steps - 1
+        first, last = slots.backward(k), slots.first(k) + slots.count - 1
         if 0 < grads < len(shards):
             laps, at = divmod(place + grads, len(shards))
-            last = min(last, choice.backward_step(shards[at]) + laps * choice.steps - 1)
+            last = min(last, slots.backward(shards[at]) + laps * slots.count - 1)
         name, size = f"{choice.costs.task.name}.s{k}.grad", align(choice.shards[k].grad_bytes)
         yield Value(name, size, first, last, space="host")
 
 
-def _aside(choice: Choice) -> Iterator[Value]:
+def _aside(choice: Strategy) -> Iterator[Value]:
     """Boundaries and packed activations, from forward to backward."""
+    slots = Slots(choice)
     for k, (shard, mode) in enumerate(zip(choice.shards, choice.modes, strict=True)):
-        sizes = {f"x{k}": (choice.forward_step(k - 1), shard.in_bytes)} if mode.spilled else {}
+        sizes = {f"x{k}": (slots.forward(k - 1), shard.in_bytes)} if mode.spilled else {}
         if mode.activations == "offload":
-            sizes[f"a{k}"] = choice.forward_step(k), shard.offload_bytes or 0
+            sizes[f"a{k}"] = slots.forward(k), shard.offload_bytes or 0
         for item, (made, each) in sizes.items():
             name, size = f"{choice.costs.task.name}.{item}", choice.costs.microbatches * align(each)
-            yield Value(name, size, made, choice.backward_step(k), choice.parts, space="host")
+            yield Value(name, size, made, slots.backward(k), choice.parts, space="host")

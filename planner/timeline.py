@@ -8,75 +8,37 @@ settles into a period T; the start times of one settled round are then valid for
     round r of op x starts at  start(x) + r * T        (closed form, whatever the number of rounds)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from msgspec.structs import replace
-
-from plans.schema import Op
+from planner.hazards import Needs
 
 _SETTLE = 48  # rounds tried before the period is searched for instead
 
-
-@dataclass(frozen=True)
-class Entry:
-    """An op yet without times, and how long it takes."""
-
-    op: Op
-    us: int
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Timed ops from 0 to span_us; a round repeats every period_us (= span for other phases)."""
-
-    ops: tuple[Op, ...]
-    span_us: int
-    period_us: int
+Queues = Iterable[Sequence[int]]
+"""Each stream's ops in order, by their positions."""
 
 
 class Deadlock(ValueError):
-    """The ops wait for each other in a circle; the message names them."""
+    """The ops at these positions wait for each other in a circle."""
 
-
-class _Stuck(ValueError):
-    """The same, by position."""
-
-    def __init__(self, ops: list[int]) -> None:
-        super().__init__(f"{len(ops)} ops wait in a circle")
-        self.ops = ops
+    def __init__(self, ops: Sequence[int]) -> None:
+        super().__init__(f"{len(ops)} ops wait in a circle, among them {list(ops[:5])}")
+        self.ops = tuple(ops)
 
 
 @dataclass(frozen=True)
 class _Graph:
     """Ops by position: duration, predecessors in the same round and in the round before."""
 
-    us: list[int]
+    us: Sequence[int]
     same: list[list[int]]
     before: list[list[int]]
     order: list[int]
 
 
-def _graph(entries: Sequence[Entry]) -> _Graph:
-    position = {entry.op.id: index for index, entry in enumerate(entries)}
-    streams: dict[str, list[int]] = {}
-    needs: list[list[tuple[int, int]]] = []
-    for index, entry in enumerate(entries):
-        streams.setdefault(entry.op.stream, []).append(index)
-        needs.append([(position[a.removesuffix("@-1")], a.endswith("@-1")) for a in entry.op.after])
-    try:
-        return _linked([entry.us for entry in entries], list(streams.values()), needs)
-    except _Stuck as stuck:
-        names = [entries[index].op.id for index in stuck.ops]
-        raise Deadlock(
-            f"{len(names)} ops wait in a circle, among them {', '.join(names[:5])}"
-        ) from None
-
-
-def _linked(
-    us: list[int], queues: Sequence[Sequence[int]], needs: Sequence[Sequence[tuple[int, int]]]
-) -> _Graph:
+def _linked(us: Sequence[int], queues: Queues, needs: Needs) -> _Graph:
     same = [[at for at, back in edges if not back] for edges in needs]
     before = [[at for at, back in edges if back] for edges in needs]
     for queue in queues:
@@ -96,11 +58,8 @@ class Settled:
     starts: tuple[int, ...]
 
 
-def settled(
-    us: list[int], queues: Sequence[Sequence[int]], needs: Sequence[Sequence[tuple[int, int]]]
-) -> Settled:
-    """Of a round given by positions: durations, each stream's ops in order, and for every op
-    those it waits for, as (position, rounds back). ValueError when they wait in a circle."""
+def settled(us: Sequence[int], queues: Queues, needs: Needs) -> Settled:
+    """A round's steady state, from its ops' durations; Deadlock when they wait in a circle."""
     graph = _linked(us, queues, needs)
     period, starts = _settle(graph)
     return Settled(period, _cycle(graph, period, starts), tuple(starts))
@@ -132,39 +91,24 @@ def _topological(same: Sequence[Sequence[int]]) -> list[int]:
             if not waiting[follower]:
                 order.append(follower)
     if len(order) < len(same):
-        raise _Stuck([index for index, count in enumerate(waiting) if count])
+        raise Deadlock([index for index, count in enumerate(waiting) if count])
     return order
 
 
-def once(entries: Sequence[Entry]) -> Phase:
-    """A phase that runs once, as soon as possible."""
-    if not entries:
-        return Phase((), 0, 0)
-    graph = _graph(entries)
-    starts = _sweep(graph, [0] * len(entries), None)
-    span = max(start + us for start, us in zip(starts, graph.us, strict=True))
-    return Phase(_timed(entries, starts), span, span)
+def once(us: Sequence[int], queues: Queues, needs: Needs) -> list[int]:
+    """Starts of ops that run once, as soon as possible."""
+    return _sweep(_linked(us, queues, needs), [0] * len(us), None)
 
 
-def periodic(entries: Sequence[Entry]) -> Phase:
-    """A round in its steady state: the period that as-soon-as-possible execution settles into,
-    and the earliest starts, from 0 on, that repeat with it."""
-    graph = _graph(entries)
-    period, settled = _settle(graph)
-    # Settled starts let prefetches run far ahead, as they do; in the first round nothing was
-    # before them. The earliest starts are right for both, so a span is a first round's time.
-    starts = _fixpoint(graph, period) or settled
+def earliest(us: Sequence[int], queues: Queues, needs: Needs, state: Settled) -> list[int]:
+    """The earliest starts, from 0 on, that repeat with the period of a steady state.
+
+    Settled starts let prefetches run far ahead, as they do; in the first round nothing was before
+    them. The earliest starts are right for both, so that they span a first round's time.
+    """
+    starts = _fixpoint(_linked(us, queues, needs), state.period_us) or state.starts
     first = min(starts)
-    starts = [start - first for start in starts]
-    span = max(start + us for start, us in zip(starts, graph.us, strict=True))
-    return Phase(_timed(entries, starts), span, period)
-
-
-def _timed(entries: Sequence[Entry], starts: list[int]) -> tuple[Op, ...]:
-    return tuple(
-        replace(entry.op, start_us=start, end_us=start + entry.us)
-        for entry, start in zip(entries, starts, strict=True)
-    )
+    return [start - first for start in starts]
 
 
 def _sweep(

@@ -1,15 +1,16 @@
-"""What lives on the device or the host in a round, and what moves: counted in steps (`choice`)."""
+"""Values on the device or the host in a round, and how they move: counted in `slots`."""
 
 from dataclasses import dataclass
 
 from planner.costs import Links
+from planner.ops import DEVICE
 
 
 @dataclass(frozen=True)
 class Into:
-    """A copy of so many bytes to the device, for step `need`, not before step `earliest`.
+    """A copy of so many bytes to the device, for slot `need`, not before slot `earliest`.
 
-    after: the value that must be out before. steady: microbatch by microbatch, while the step
+    after: the value that must be out before. steady: microbatch by microbatch, while the slot
     goes on. cast: made from masters.
     """
 
@@ -27,10 +28,9 @@ class Into:
 
 @dataclass(frozen=True)
 class Out:
-    """A copy of so many bytes to the host, after step `made` or, when steady, during it.
+    """A copy of so many bytes to the host, after slot `made` or, when steady, during it.
 
-    again: the step that they are needed for again. update_us: what the host then takes for an
-    update.
+    again: the slot that they are needed for again. update_us: µs of the host's update with them.
     """
 
     made: int
@@ -42,10 +42,11 @@ class Out:
 
 @dataclass(frozen=True)
 class Value:
-    """Bytes that live in a space from step `first` to step `last`, both included.
+    """Bytes that live in a space from slot `first` to slot `last`, both included.
 
-    Steps below 0 lie in the round before, from `steps` on in the next one. What comes in may begin
-    to live earlier than at `first`, what goes out end later than at `last`: `lifetimes` decides.
+    Slots below 0 lie in the round before, from `Slots.count` on in the next one. What comes in may
+    begin to live earlier than at `first`, what goes out end later than at `last`: `lifetimes`
+    decides.
     parts: the value is so many equal buffers, one per microbatch. bytes: of all of them, aligned.
     space: of the device, or "host".
     """
@@ -57,4 +58,4 @@ class Value:
     parts: int = 1
     into: Into | None = None
     out: Out | None = None
-    space: str = "0"
+    space: str = str(DEVICE)

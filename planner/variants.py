@@ -10,14 +10,14 @@ from dataclasses import replace
 from itertools import pairwise
 
 from planner import hydra
-from planner.choice import Choice
 from planner.costs import Links, castable
 from planner.errors import Infeasible, NoPlanFound, nearest
-from planner.hydra import HydraChoice
+from planner.hydra import HydraStrategy
 from planner.problem import Effort, Kind
 from planner.rounds import Round
-from planner.search import Search, Candidate, short_host
+from planner.search import Candidate, Search, short_host
 from planner.store import least_bytes
+from planner.strategy import Strategy
 from planner.terms import scratch_bytes
 from planner.ties import separable
 from plans.metrics import duration_us
@@ -62,13 +62,13 @@ def baseline(kind: Kind, task: Task) -> Candidate:
     return Candidate(choice, (hydra.program(choice, Links.of(kind.device)),))
 
 
-def program_on(kind: Kind, choice: Choice | HydraChoice, task: Task) -> Program | None:
+def program_on(kind: Kind, choice: Strategy | HydraStrategy, task: Task) -> Program | None:
     """The program of a choice on a kind of devices, where the task has other costs; None where the
     choice does not fit."""
     if not any(batch.microbatch == choice.costs.microbatch for batch in task.batches):
         return None
     costs, links = replace(choice.costs, task=task), Links.of(kind.device)
-    if isinstance(choice, HydraChoice):
+    if isinstance(choice, HydraStrategy):
         theirs = replace(choice, costs=costs)
         return hydra.program(theirs, links) if theirs.device_bytes <= kind.device_bytes else None
     ours = replace(choice, costs=costs)

@@ -73,6 +73,10 @@ class OpName:
     kind: str
     index: int
 
+    def __str__(self) -> str:
+        item = self.item if self.item in ("batch", "norm") else f"{self.item}{self.number}"
+        return f"{self.task}.{item}.{self.kind}{self.index}"
+
 
 @lru_cache(maxsize=1 << 16)
 def parse_id(op_id: str) -> OpName:

@@ -70,8 +70,7 @@ def site(stream: str) -> tuple[str, int]:
 def op_name(op_id: str) -> OpName:
     """The parts of an id; ValueError for one with leading zeros or other spellings of a number."""
     name = parse_id(op_id)
-    item = name.item if name.item in ("batch", "norm") else f"{name.item}{name.number}"
-    if op_id != f"{name.task}.{item}.{name.kind}{name.index}":
+    if op_id != str(name):
         raise ValueError(f"{op_id!r} is not an op name")
     return name
 

@@ -23,10 +23,10 @@ from torch.optim import SGD, AdamW
 from executor import run
 from executor.workload import Task
 from planner import Problem
-from planner.choice import Choice
 from planner.costs import Links, sizes
 from planner.graph import cut_points, layer_graph
 from planner.modes import Place, possible
+from planner.strategy import Strategy
 from planner.ties import separable, untied
 from plans.schema import Plan
 from profiles.schema import Profile
@@ -64,7 +64,7 @@ def some_plan(profile: Profile, rng: random.Random) -> Plan:
             for k, piece in enumerate(pairwise(cuts))
         )
     )
-    choice = Choice(costs, cuts, modes, block, rng.choice([2, 2, 4]))
+    choice = Strategy(costs, cuts, modes, block, rng.choice([2, 2, 4]))
     less = in_less(choice, rng.choice([0, 20, 100]))  # of the host's memory
     return apart.planned(asked, less if rng.random() < 0.5 else choice)
 

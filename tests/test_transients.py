@@ -6,18 +6,17 @@ import pytest
 
 pytest.importorskip("torch")
 
+
 from executor import run, workload
 from executor.profiler import Options, profile
-from planner.builder import Answer, assemble
-from executor.replay import run
 from planner.build import assemble
-from planner.choice import Choice
 from planner.costs import Links, TaskCosts
 from planner.improve import resettled
 from planner.modes import Mode
 from planner.problem import Problem
 from planner.rounds import Round
 from planner.search import Candidate
+from planner.strategy import Strategy
 from plans import prove
 from plans.metrics import duration_us
 from plans.schema import Bound, Segment
@@ -53,7 +52,7 @@ def test_every_cut_runs_in_what_it_reserves(
     costs = TaskCosts(asked.tasks[0], microbatch)
     cuts = (0, *cut, 5)
     mode = MODES[(sum(cut) + len(cut)) % len(MODES)]
-    plain = Choice(costs, cuts, (mode,) * (len(cuts) - 1), len(cut) // 2, lumped=False)
+    plain = Strategy(costs, cuts, (mode,) * (len(cuts) - 1), len(cut) // 2, lumped=False)
     choice = resettled(plain)
     made = Round(choice, Links.of(asked.device), 0)
     timed = made.program()

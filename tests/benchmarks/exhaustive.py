@@ -21,10 +21,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from planner.choice import Choice
 from planner.errors import Infeasible
 from planner.problem import Effort
 from planner.search import Search
+from planner.strategy import Strategy
 from profiles import console
 from tests.support.choices import PLAIN, WHOLE, Small, shortest, small
 
@@ -76,7 +76,7 @@ def ours(case: Small) -> tuple[int | None, str]:
     return found.program.period_us, describe(found.choice)
 
 
-def describe(choice: Choice) -> str:
+def describe(choice: Strategy) -> str:
     """A choice in a line."""
     shards = " ".join(
         f"{first}-{end}:{mode.params}/{mode.update}/{mode.activations}{'/spilled' * mode.spilled}"

@@ -83,7 +83,7 @@ def test_no_stream_is_busy_for_longer_than_the_period(seed: int, norms: bool) ->
     case, of = made(seed, norms=norms)
     busy: dict[str, int] = {}
     for item in of.entries:
-        busy[item.op.stream] = busy.get(item.op.stream, 0) + item.us
+        busy[str(item.stream)] = busy.get(str(item.stream), 0) + item.us
     assert Loads(case.links).us(of.choice) == max(busy.values()) <= of.period_us
 
 

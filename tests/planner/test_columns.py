@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from planner import Problem
-from planner.choice import Choice
 from planner.columns import demand_of, settled
 from planner.configuration import column, configuration
 from planner.costs import TaskCosts
@@ -19,6 +18,7 @@ from planner.modes import Mode
 from planner.problem import Effort, Kind
 from planner.search import Candidate
 from planner.shapes import searched, shapes_of
+from planner.strategy import Strategy
 from plans.schema import Memory, Op, Program
 from profiles import synthetic
 from profiles.schema import Task
@@ -55,7 +55,7 @@ def end_us(asked: Problem, chosen: Sequence[Candidate]) -> int:
     return configuration(demand_of(asked), columns, effort()).us
 
 
-def way(task: Task, choice: Choice, *times: int | None) -> Candidate:
+def way(task: Task, choice: Strategy, *times: int | None) -> Candidate:
     """A strategy by which a step of the task takes so long on each kind, None where it cannot."""
     op = Op(f"{task.name}.s0.B0", "0.compute", 0, 1)
     programs = (
@@ -92,10 +92,10 @@ def test_tasks_are_given_the_strategies_that_end_soonest(
 
 
 @cache
-def some_choice() -> Choice:
+def some_choice() -> Strategy:
     """One that nothing looks at."""
     task = synthetic.task("t", layers=1)
-    return Choice(TaskCosts(task, task.batch), (0, 1), (Mode(),), 0)
+    return Strategy(TaskCosts(task, task.batch), (0, 1), (Mode(),), 0)
 
 
 def test_tasks_of_one_shape_are_searched_once() -> None:

@@ -20,7 +20,7 @@ from support.streaming import streamed_part
 
 import profiles
 from planner import Infeasible, Problem, build, disk, gantt, moment_words, moments
-from planner.choice import extent, pack
+from planner.buffers import extent, pack
 from planner.lodging import Lodging, Search, Value
 from planner.scratch import stores_of
 from planner.shelves import meeting

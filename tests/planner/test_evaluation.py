@@ -13,7 +13,7 @@ from support.oracle import harm
 from planner import Infeasible, Problem, build
 from planner.costs import Links, sizes
 from planner.evaluation import evaluating
-from planner.hydra import HydraChoice
+from planner.hydra import HydraStrategy
 from planner.problem import Policy
 from planner.schedule import works_of
 from plans import violations
@@ -113,7 +113,7 @@ def test_evaluations_leave_no_gaps() -> None:
 def test_the_shortest_that_fits_is_sound(seed: int, kib: int, cuts: set[int]) -> None:
     """Whatever fits a device is a program within its bytes; the rest says what would do."""
     (costs, *_) = sizes(chain("a", 2, Evaluation(1, 2), seed))
-    choice = HydraChoice(costs, (0, *sorted(cuts), 4), 1)
+    choice = HydraStrategy(costs, (0, *sorted(cuts), 4), 1)
     links = Links.of(synthetic.machine(usable_bytes=1 << 20).devices[0])
     try:
         program = evaluating(choice, links, kib << 10)

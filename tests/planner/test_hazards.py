@@ -3,11 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.hazards import dependencies, link
-from planner.timeline import Entry
-from plans.schema import Op
+from planner.hazards import Needs, dependencies, pruned
+from planner.ops import Dependency, Entry, Stream, queued
+from plans.schema import OpName
 
-STREAMS = ["0.compute", "0.h2d", "0.d2h", "host.0"]
+STREAMS = [Stream(0, "compute"), Stream(0, "h2d"), Stream(0, "d2h"), Stream(0, "host")]
+
+Run = tuple[int, int]  # an op and its round
 
 
 @st.composite
@@ -18,31 +20,35 @@ def rounds(draw: st.DrawFn) -> list[Entry]:
     for i in range(draw(st.integers(1, 8))):
         reads = {"param": draw(buffers)} if draw(st.booleans()) else {}
         writes = {"param": draw(buffers)} if draw(st.booleans()) else {}
-        stream = draw(st.sampled_from(STREAMS))
-        entries.append(Entry(Op(f"t.s0.P{i}", stream, 0, 0, reads=reads, writes=writes), 1))
+        name = OpName("t", "s", 0, "P", i)
+        entries.append(Entry(name, draw(st.sampled_from(STREAMS)), 1, reads, writes))
     return entries
 
 
-def closure(entries: list[Entry], laps: int) -> set[tuple[str, int, str, int]]:
-    """All (x, round, y, round) with x before y by stream order and `after`, in `laps` rounds."""
+def linked(entries: list[Entry]) -> list[list[Dependency]]:
+    """The edges that are kept, streams being in the order of meaning."""
+    return pruned(queued(entries), dependencies(entries))
+
+
+def closure(entries: list[Entry], needs: Needs, laps: int) -> set[tuple[Run, Run]]:
+    """All pairs of ops and their rounds of which the first comes before the second, by stream order
+    and edges, in so many rounds."""
     pairs = set()
     for lap in range(laps):
-        tail: dict[str, str] = {}
-        for entry in entries:
-            op = entry.op
-            if op.stream in tail:
-                pairs.add((tail[op.stream], lap, op.id, lap))
-            tail[op.stream] = op.id
-            for name in op.after:
-                back = lap - name.endswith("@-1")
-                if back >= 0:
-                    pairs.add((name.removesuffix("@-1"), back, op.id, lap))
+        tail: dict[Stream, int] = {}
+        for at, entry in enumerate(entries):
+            if entry.stream in tail:
+                pairs.add(((tail[entry.stream], lap), (at, lap)))
+            tail[entry.stream] = at
+            for dep in needs[at]:
+                if lap - dep.back >= 0:
+                    pairs.add(((dep.at, lap - dep.back), (at, lap)))
         for stream, last in tail.items():
-            first = next(e.op.id for e in entries if e.op.stream == stream)
+            first = next(at for at, e in enumerate(entries) if e.stream == stream)
             if lap + 1 < laps:
-                pairs.add((last, lap, first, lap + 1))
-    nodes = {(x, i) for x, i, _, _ in pairs} | {(y, j) for _, _, y, j in pairs}
-    reach = {n: {(y, j) for x, i, y, j in pairs if (x, i) == n} for n in nodes}
+                pairs.add(((last, lap), (first, lap + 1)))
+    nodes = {one for pair in pairs for one in pair}
+    reach = {n: {other for one, other in pairs if one == n} for n in nodes}
     changed = True
     while changed:
         changed = False
@@ -50,41 +56,39 @@ def closure(entries: list[Entry], laps: int) -> set[tuple[str, int, str, int]]:
             more = set().union(*(reach[f] for f in followers)) - followers if followers else set()
             changed |= bool(more)
             followers |= more
-    return {(x, i, y, j) for (x, i), followers in reach.items() for y, j in followers}
+    return {(one, other) for one, followers in reach.items() for other in followers}
 
 
 @given(rounds())
 def test_every_conflict_of_three_rounds_is_ordered_as_meant(entries: list[Entry]) -> None:
     """Stream order and edges together order any two ops of which one writes what both touch."""
-    ordered = closure(link(entries), 3)
-    runs = [(entry.op, lap) for lap in range(3) for entry in entries]
-    for at, (left, i) in enumerate(runs):
-        for right, j in runs[at + 1 :]:
+    ordered = closure(entries, linked(entries), 3)
+    runs = [(entry, (at, lap)) for lap in range(3) for at, entry in enumerate(entries)]
+    for place, (left, one) in enumerate(runs):
+        for right, other in runs[place + 1 :]:
             written = set(left.writes.values()) & (
                 set(right.reads.values()) | set(right.writes.values())
             )
             written |= set(left.reads.values()) & set(right.writes.values())
             if written:
-                assert (left.id, i, right.id, j) in ordered
+                assert (one, other) in ordered
 
 
 @given(rounds())
 def test_no_edge_is_implied_by_the_others(entries: list[Entry]) -> None:
     """Leaving out any edge changes what is ordered, once the rounds are in full swing."""
-    linked = link(entries)
-    full = closure(linked, 4)
-    for at, entry in enumerate(linked):
-        for name in entry.op.after:
-            fewer = tuple(a for a in entry.op.after if a != name)
-            op = Op(
-                **{f: getattr(entry.op, f) for f in entry.op.__struct_fields__} | {"after": fewer}
-            )
-            assert closure([*linked[:at], Entry(op, 1), *linked[at + 1 :]], 4) != full
+    needs = linked(entries)
+    full = closure(entries, needs, 4)
+    for at, edges in enumerate(needs):
+        for dep in edges:
+            fewer = [*needs[:at], [e for e in edges if e != dep], *needs[at + 1 :]]
+            assert closure(entries, fewer, 4) != full
 
 
-def test_the_previous_round_is_named_with_its_distance() -> None:
-    """An op that overwrites what the round before read waits for that reader, at -1."""
-    write = Entry(Op("t.s0.P0", "0.h2d", 0, 0, writes={"param": "a"}), 1)
-    read = Entry(Op("t.s0.F0", "0.compute", 0, 0, reads={"param": "a"}), 1)
+def test_an_op_waits_for_the_reader_of_the_round_before() -> None:
+    """An op that overwrites what the round before read waits for that reader, one round back."""
+    h2d, compute = Stream(0, "h2d"), Stream(0, "compute")
+    write = Entry(OpName("t", "s", 0, "P", 0), h2d, 1, {}, {"param": "a"})
+    read = Entry(OpName("t", "s", 0, "F", 0), compute, 1, {"param": "a"}, {})
     assert dependencies([write, read]) == [[(0, 1), (1, 1)], [(0, 0)]]
-    assert [entry.op.after for entry in link([write, read])] == [("t.s0.F0@-1",), ("t.s0.P0",)]
+    assert linked([write, read]) == [[(1, 1)], [(0, 0)]]

@@ -23,20 +23,27 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Lives:
-    """Stands in for a choice: any values, in a round of so many steps of 1 ms each."""
+class Strategy:
+    """As urgent, and as many microbatches."""
 
-    steps: int
-    lives: tuple[Value, ...]
     costs: Costs
     urgent: bool
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Stands in for slots: any values, in a round of so many slots of 1 ms each."""
+
+    count: int
+    lives: tuple[Value, ...]
+    strategy: Strategy
 
     def values(self) -> Iterator[Value]:
         return iter(self.lives)
 
     @property
-    def step_us(self) -> tuple[int, ...]:
-        return (1000,) * self.steps
+    def us(self) -> tuple[int, ...]:
+        return (1000,) * self.count
 
 
 @st.composite
@@ -54,7 +61,8 @@ def choices(draw: st.DrawFn) -> Lives:
         out = Out(last % steps, last + steps, moved, draw(st.integers(0, 2000)), steady)
         leaves = out if draw(st.booleans()) else None
         lives.append(Value(f"v{number}", size, first, last, parts, into, leaves))
-    return Lives(steps, tuple(lives), Costs(draw(st.integers(1, 4))), draw(st.booleans()))
+    strategy = Strategy(Costs(draw(st.integers(1, 4))), draw(st.booleans()))
+    return Lives(steps, tuple(lives), strategy)
 
 
 def links() -> Links:
@@ -89,8 +97,8 @@ def test_values_alive_at_one_step_share_no_byte(of: Lives, room: int) -> None:
     """Also when loads begin earlier than they must, and what leaves stays longer."""
     slab = laid_out(of, room)
     where = spans(slab)
-    for step in range(of.steps):
-        there = [v for v in of.lives if v.bytes and alive(v, step, of.steps)]
+    for step in range(of.count):
+        there = [v for v in of.lives if v.bytes and alive(v, step, of.count)]
         names = [b.name for v in there for b in buffers_of(v, slab)]
         for one, other in combinations(names, 2):
             assert not overlap(where[one], where[other]), (step, one, other)
@@ -105,9 +113,9 @@ def test_every_value_has_its_bytes_and_the_slab_ends_with_the_last(of: Lives) ->
         assert len({b.bytes for b in buffers_of(value, slab)}) <= 1
         assert len(buffers_of(value, slab)) == (value.parts if value.bytes else 0)
     assert slab.bytes == max((end for _, end in spans(slab).values()), default=0)
-    live = [sum(v.bytes for v in of.lives if alive(v, s, of.steps)) for s in range(of.steps)]
+    live = [sum(v.bytes for v in of.lives if alive(v, s, of.count)) for s in range(of.count)]
     lives = ((value.bytes, value.first, value.last) for value in of.lives)
-    assert slab.live_bytes == max(live) == max(bytes_alive(lives, of.steps)) <= slab.bytes
+    assert slab.live_bytes == max(live) == max(bytes_alive(lives, of.count)) <= slab.bytes
 
 
 @given(choices(), st.integers(0, 8000))
@@ -138,9 +146,9 @@ def test_who_had_the_bytes_last_is_known(of: Lives) -> None:
 
 def _owner_before(of: Lives, slab: Slab, value: Value, piece: tuple[int, int]) -> str | None:
     """The buffer that had these bytes when `value`, which has them next, was not yet alive."""
-    for back in range(1, of.steps):
+    for back in range(1, of.count):
         for other in of.lives:
-            if alive(other, value.first - back, of.steps):
+            if alive(other, value.first - back, of.count):
                 for theirs in buffers_of(other, slab):
                     if overlap(spans(slab)[theirs.name], piece):
                         return None if other is value else theirs.name

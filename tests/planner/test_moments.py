@@ -5,12 +5,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support import timetables
-from support.unrolled import unrolled
+from support.unrolled import duration, periodic, unrolled
 
 from planner import moments, zoom
 from planner.moment_words import describe, meaning, to_json
 from planner.moments import moment
-from planner.timeline import Entry, periodic
 from plans import metrics
 from plans.schema import Op, Plan, Program, Segment
 from profiles.errors import FormatError
@@ -20,20 +19,20 @@ STREAMS = ["0.compute", "0.h2d", "0.d2h", "host.0"]
 
 
 @st.composite
-def rounds(draw: st.DrawFn) -> list[Entry]:
+def rounds(draw: st.DrawFn) -> list[Op]:
     """Random ops on up to four streams; some wait for one before them, in this round or the one
     before."""
-    entries: list[Entry] = []
+    entries: list[Op] = []
     for i in range(draw(st.integers(1, 8))):
         after = draw(st.lists(st.integers(0, i - 1), max_size=2, unique=True)) if i else []
         late = draw(st.lists(st.integers(0, i), max_size=1))
         names = [f"a.s0.P{k}" for k in after] + [f"a.s0.P{k}@-1" for k in late]
-        op = Op(f"a.s0.P{i}", draw(st.sampled_from(STREAMS)), 0, 0, tuple(names))
-        entries.append(Entry(op, draw(st.integers(0, 20))))
+        stream, took = draw(st.sampled_from(STREAMS)), draw(st.integers(0, 20))
+        entries.append(Op(f"a.s0.P{i}", stream, 0, took, tuple(names)))
     return entries
 
 
-def _plan(entries: list[Entry], count: int) -> Plan:
+def _plan(entries: list[Op], count: int) -> Plan:
     """One segment of so many of these rounds on device 2, loading for 7 µs from 5 µs on."""
     phase = periodic(entries)
     load = Op("a.s0.P1000", "0.h2d", 0, 7)
@@ -68,7 +67,7 @@ def _agree(plan: Plan, us: int, spans: Spans) -> None:
 
 @given(rounds(), st.integers(1, 9), st.integers(0, 10_000))
 def test_the_named_op_contains_the_moment_when_rounds_are_simulated_one_by_one(
-    entries: list[Entry], count: int, where: int
+    entries: list[Op], count: int, where: int
 ) -> None:
     """In rounds that a plain simulation finds as regular as the plan says, op by op."""
     plan = _plan(entries, count)
@@ -79,10 +78,10 @@ def test_the_named_op_contains_the_moment_when_rounds_are_simulated_one_by_one(
     ]
     assume(starts == closed)
     spans: Spans = {
-        (metrics.plan_stream(e.op.stream, (2,)), e.op.id, r): (start, start + e.us)
+        (metrics.plan_stream(e.stream, (2,)), e.id, r): (start, start + duration(e))
         for r in range(count)
         for e in entries
-        for start in [12 + starts[r][e.op.id]]
+        for start in [12 + starts[r][e.id]]
     }
     end = plan.segments[0].end_us
     spans |= {("2.h2d", "a.s0.P1000", 0): (5, 12), ("2.d2h", "a.s0.S1000", 0): (end - 3, end)}

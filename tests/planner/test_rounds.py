@@ -3,11 +3,10 @@
 from functools import cache
 
 import pytest
-from support.unrolled import unrolled
+from support.unrolled import duration, unrolled
 
 from planner import Problem, build
 from planner.problem import Policy
-from planner.timeline import Entry
 from plans.schema import Program
 from profiles import synthetic
 
@@ -34,7 +33,7 @@ def test_the_closed_form_is_the_time_of_running_op_by_op(
 ) -> None:
     """(rounds - 1) periods and one round: exactly what the first `rounds` rounds take."""
     for program in programs(policy, budget_mib):
-        entries = [Entry(op, op.end_us - op.start_us) for op in program.round]
-        last = unrolled(entries, rounds)[-1]
-        end = max(start + next(e.us for e in entries if e.op.id == n) for n, start in last.items())
+        took = {op.id: duration(op) for op in program.round}
+        last = unrolled(program.round, rounds)[-1]
+        end = max(start + took[name] for name, start in last.items())
         assert end == (rounds - 1) * program.period_us + program.round_us

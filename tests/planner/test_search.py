@@ -12,7 +12,7 @@ from support.choices import Small, faster, fitted, small
 from planner import Infeasible, build
 from planner.costs import Links
 from planner.problem import Effort
-from planner.search import Search, Candidate
+from planner.search import Candidate, Search
 from profiles.codec import pretty
 from profiles.schema import LayerCost, Time
 

@@ -3,18 +3,18 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.unrolled import unrolled
+from support.unrolled import duration, periodic, positions, unrolled
 
-from planner.timeline import Deadlock, Entry, once, periodic
+from planner.timeline import Deadlock, once
 from plans.schema import Op
 
 
-def entry(name: str, stream: str, us: int, *after: str) -> Entry:
-    return Entry(Op(f"t.s0.{name}", stream, 0, 0, after=tuple(f"t.s0.{a}" for a in after)), us)
+def entry(name: str, stream: str, us: int, *after: str) -> Op:
+    return Op(f"t.s0.{name}", stream, 0, us, after=tuple(f"t.s0.{a}" for a in after))
 
 
 @st.composite
-def rounds(draw: st.DrawFn) -> list[Entry]:
+def rounds(draw: st.DrawFn) -> list[Op]:
     """Random ops on up to three streams with edges that never close a circle in a round."""
     count = draw(st.integers(1, 9))
     entries = []
@@ -28,7 +28,7 @@ def rounds(draw: st.DrawFn) -> list[Entry]:
 
 
 @given(rounds())
-def test_the_period_is_the_growth_rate_of_the_unrolled_execution(entries: list[Entry]) -> None:
+def test_the_period_is_the_growth_rate_of_the_unrolled_execution(entries: list[Op]) -> None:
     """No valid period is shorter than the long-run growth, and ours is at most 1 µs above it."""
     phase = periodic(entries)
     starts = unrolled(entries, 200)
@@ -39,7 +39,7 @@ def test_the_period_is_the_growth_rate_of_the_unrolled_execution(entries: list[E
 
 
 @given(rounds())
-def test_periodic_times_respect_every_order_in_every_round(entries: list[Entry]) -> None:
+def test_periodic_times_respect_every_order_in_every_round(entries: list[Op]) -> None:
     """Closed-form times never start an op before what it waits for has ended."""
     phase = periodic(entries)
     at = {op.id: op for op in phase.ops}
@@ -58,18 +58,19 @@ def test_periodic_times_respect_every_order_in_every_round(entries: list[Entry])
 
 
 @given(rounds(), st.integers(1, 20))
-def test_no_run_takes_longer_than_the_closed_form(entries: list[Entry], count: int) -> None:
+def test_no_run_takes_longer_than_the_closed_form(entries: list[Op], count: int) -> None:
     """The closed form is an upper bound on the first `count` rounds of any program."""
     phase = periodic(entries)
-    us = {entry.op.id: entry.us for entry in entries}
-    end = max(start + us[name] for name, start in unrolled(entries, count)[-1].items())
+    took = {op.id: duration(op) for op in entries}
+    end = max(start + took[name] for name, start in unrolled(entries, count)[-1].items())
     assert end <= (count - 1) * phase.period_us + phase.span_us
 
 
 def test_a_circle_is_named() -> None:
     """Two ops that wait for each other are a deadlock, not a hang."""
-    with pytest.raises(Deadlock, match=r"t\.s0\.P0"):
-        once([entry("P0", "0.h2d", 1, "P1"), entry("P1", "0.d2h", 1, "P0")])
+    circle = [entry("P0", "0.h2d", 1, "P1"), entry("P1", "0.d2h", 1, "P0")]
+    with pytest.raises(Deadlock, match=r"\[0, 1\]"):
+        once([duration(op) for op in circle], *positions(circle))
 
 
 def test_a_copy_hides_behind_compute() -> None:

@@ -3,13 +3,13 @@
 from msgspec import structs
 
 from planner.build import assemble
-from planner.choice import Choice
 from planner.costs import Links, TaskCosts
 from planner.improve import resettled
 from planner.modes import Mode
 from planner.problem import Kind, Problem
 from planner.rounds import Round
 from planner.search import Candidate
+from planner.strategy import Strategy
 from plans import prove
 from plans.metrics import duration_us
 from plans.schema import Bound, Plan, Segment
@@ -19,14 +19,14 @@ from profiles.schema import Task
 
 def choice(
     task: Task, mode: Mode, microbatch: int, cuts: tuple[int, ...], block: int = 1 << 16
-) -> Choice:
+) -> Strategy:
     """All shards in the same mode, or the nearest that is possible; the block begins at a shard,
     the last one at most."""
     costs, last = TaskCosts(task, microbatch, apart=True), len(cuts) - 2
-    return resettled(Choice(costs, cuts, (mode,) * (last + 1), min(block, last)))
+    return resettled(Strategy(costs, cuts, (mode,) * (last + 1), min(block, last)))
 
 
-def planned(asked: Problem, made: Choice) -> Plan:
+def planned(asked: Problem, made: Strategy) -> Plan:
     """A proven plan that trains the task in this way, in the least memory."""
     timed, task = Round(made, Links.of(asked.device), 0).program(), made.costs.task
     segment = Segment(task.name, (0,), task.steps, 0, duration_us(timed, task.steps))

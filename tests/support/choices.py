@@ -13,12 +13,13 @@ from itertools import combinations, pairwise, product
 from msgspec import structs
 
 from planner import store as host
-from planner.choice import Choice
 from planner.costs import Links, TaskCosts, sizes
 from planner.lifetimes import bytes_alive
 from planner.modes import HELD, Activations, Held, Mode, Place, possible
 from planner.problem import Kind, Problem
 from planner.rounds import Round
+from planner.slots import Slots
+from planner.strategy import Strategy
 from profiles import synthetic
 from profiles.schema import Device, Link, Rate, Task
 
@@ -102,7 +103,7 @@ def _streamed_bytes(task: Task) -> int:
     count = len(task.layers)
     modes = (*(Mode(),) * (count - 1), Mode("kept"))
     costs, cuts = TaskCosts(task, 1), tuple(range(count + 1))
-    return least_bytes(Choice(costs, cuts, modes, count - 1))
+    return least_bytes(Strategy(costs, cuts, modes, count - 1))
 
 
 def device(rng: random.Random, bytes_per_s: int) -> Device:
@@ -118,7 +119,7 @@ def device(rng: random.Random, bytes_per_s: int) -> Device:
     return structs.replace(made, links=(*links, *inside[: rng.choice([0, 1, 1])]))
 
 
-def in_less(choice: Choice, percent: int) -> Choice:
+def in_less(choice: Strategy, percent: int) -> Strategy:
     """The choice with the least memory on the host, or so much of what more it could use."""
     least, most = host.least_bytes(choice), host.store(choice).bytes
     fits = host.fitted(choice, least + (most - least) * percent // 100)
@@ -139,7 +140,7 @@ def faster(links: Links, way: str, percent: int) -> Links:
     )
 
 
-def every_choice(task: Task, links: Links, palette: Palette = WHOLE) -> Iterator[Choice]:
+def every_choice(task: Task, links: Links, palette: Palette = WHOLE) -> Iterator[Strategy]:
     """All microbatches, cuts, blocks and combinations of modes of a task."""
     count, modes = len(task.layers), palette.modes(links)
     for costs in sizes(task):
@@ -153,10 +154,10 @@ def every_choice(task: Task, links: Links, palette: Palette = WHOLE) -> Iterator
                     for place in (Place(not k, k == last, block <= k < last),)
                 ]
                 for chosen in product(*ways):
-                    yield Choice(costs, cuts, chosen, block)
+                    yield Strategy(costs, cuts, chosen, block)
 
 
-def some_choice(case: Small, rng: random.Random) -> Choice:
+def some_choice(case: Small, rng: random.Random) -> Strategy:
     """One of all choices of the case, a good or a bad one; microbatches packed may queue."""
     costs = rng.choice(sizes(case.task))
     count, modes = len(costs.layers), WHOLE.modes(case.links)
@@ -169,20 +170,21 @@ def some_choice(case: Small, rng: random.Random) -> Choice:
         for place in (Place(not k, k == last, block <= k < last),)
     )
     depth = min(costs.microbatches, rng.choice([2, 2, 4]))
-    return Choice(costs, cuts, chosen, block, depth)
+    return Strategy(costs, cuts, chosen, block, depth)
 
 
-def fitted(choice: Choice, links: Links, device_bytes: int) -> Round | None:
+def fitted(choice: Strategy, links: Links, device_bytes: int) -> Round | None:
     """The choice laid out, or None when it takes more than there is."""
     room = device_bytes - choice.reserve_bytes
     made = Round(choice, links, room)
     return made if room >= 0 and made.slab.bytes <= room else None
 
 
-def least_bytes(choice: Choice) -> int:
+def least_bytes(choice: Strategy) -> int:
     """No less memory would do: what is alive at once, beside the reserve."""
-    lives = ((value.bytes, value.first, value.last) for value in choice.values())
-    return choice.reserve_bytes + max(bytes_alive(lives, choice.steps))
+    slots = Slots(choice)
+    lives = ((value.bytes, value.first, value.last) for value in slots.values())
+    return choice.reserve_bytes + max(bytes_alive(lives, slots.count))
 
 
 class Loads:
@@ -196,7 +198,7 @@ class Loads:
         self.links = links
         self.known: dict[object, dict[str, int]] = {}
 
-    def us(self, choice: Choice) -> int:
+    def us(self, choice: Strategy) -> int:
         keys = [
             (choice.costs.microbatch, piece, mode, k == choice.last)
             for k, (piece, mode) in enumerate(zip(pairwise(choice.cuts), choice.modes, strict=True))
@@ -212,16 +214,16 @@ class Loads:
             busy["0.d2h"] += self.links.spill_us(choice.costs.task.norm_bytes)
         return max(busy.values())
 
-    def _learn(self, choice: Choice, keys: Sequence[object]) -> None:
+    def _learn(self, choice: Strategy, keys: Sequence[object]) -> None:
         """From the round's ops by shard; those of no shard load the batch."""
         added: dict[object, dict[str, int]] = {}
         for item in Round(choice, self.links, 0).entries:
-            name = item.op.id.split(".")[1]
-            if name == "norm":
+            name, stream = item.name, str(item.stream)
+            if name.item == "norm":
                 continue
-            key = choice.costs.microbatch if name == "batch" else keys[int(name[1:])]
+            key = choice.costs.microbatch if name.item == "batch" else keys[name.number]
             busy = added.setdefault(key, {})
-            busy[item.op.stream] = busy.get(item.op.stream, 0) + item.us
+            busy[stream] = busy.get(stream, 0) + item.us
         self.known |= added
 
 

@@ -1,0 +1,81 @@
+"""The ops of a program before they have times, typed: text is written once, when they have them.
+
+Who an op is (`plans.schema.OpName`), where it runs (`Stream`), how long it takes and what it
+touches. A program's ops follow each other in the order of their meaning: running them one by one
+would be right.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from plans.schema import Op, OpName, Role
+
+DEVICE = 0
+"""The only device of a program on one."""
+
+
+class Stream(NamedTuple):
+    """A queue of a device, or the host's for the updates of what that device trains."""
+
+    device: int
+    kind: str  # "compute", "h2d", "d2h" or "host"
+
+    def __str__(self) -> str:
+        return f"host.{self.device}" if self.kind == "host" else f"{self.device}.{self.kind}"
+
+
+class Dependency(NamedTuple):
+    """An op, by its position, that another waits for; `back` rounds ago, 0 or 1."""
+
+    at: int
+    back: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An op without times, and how long it takes. reads, writes: roles, and buffers by name."""
+
+    name: OpName
+    stream: Stream
+    us: int
+    reads: Mapping[Role, str]
+    writes: Mapping[Role, str]
+    transient_bytes: int = 0
+
+    def written(self, start_us: int, after: Sequence[str] = (), *, shared: bool = False) -> Op:
+        """The op as a plan has it. shared: its program trains several tasks."""
+        reads, writes = dict(self.reads), dict(self.writes)
+        if shared:
+            reads = {role: owned(buffer, self.name.task) for role, buffer in reads.items()}
+            writes = {role: owned(buffer, self.name.task) for role, buffer in writes.items()}
+        return Op(
+            id=str(self.name),
+            stream=str(self.stream),
+            start_us=start_us,
+            end_us=start_us + self.us,
+            after=tuple(after),
+            reads=reads,
+            writes=writes,
+            transient_bytes=self.transient_bytes,
+        )
+
+
+def placed(space: int | str, name: str) -> str:
+    """The name of the buffer of a value: on a device with its number in front."""
+    return name if space == "host" else f"{space}/{name}"
+
+
+def owned(buffer: str, task: str) -> str:
+    """A device buffer's name with its task in it, for programs of several tasks; host buffers have
+    it already."""
+    space, slash, name = buffer.partition("/")
+    return placed(space, f"{task}.{name}") if slash else buffer
+
+
+def queued(entries: Sequence[Entry]) -> dict[Stream, list[int]]:
+    """The positions of each stream's ops, in the order of meaning."""
+    queues: dict[Stream, list[int]] = {}
+    for at, entry in enumerate(entries):
+        queues.setdefault(entry.stream, []).append(at)
+    return queues
