@@ -207,7 +207,7 @@ def phase_us(
     when no plan can have any of them. With more divisions of the plans it says more."""
     task = sizes[0].task
     points = cut_points(layer_graph(untied(task) if sizes[0].apart else task))
-    items = list(pairwise(points))
+    items = tuple(pairwise(points))
     roots = [
         Terms(
             costs,

@@ -201,7 +201,7 @@ class Search:
                 yield self._terms(costs, cuts, offload)
 
     def _terms(self, costs: TaskCosts, cuts: Sequence[int], offload: bool) -> Terms:
-        items = list(pairwise(cuts))
+        items = tuple(pairwise(cuts))
         return Terms(
             costs,
             items,
