@@ -21,8 +21,8 @@ from itertools import pairwise
 
 from planner import workers
 from planner.costs import Links, TaskCosts, castable, shape_of
+from planner.cuts import cut_points, layer_graph
 from planner.evaluation import least_us
-from planner.graph import cut_points, layer_graph
 from planner.narrow import narrowed
 from planner.problem import Effort, Problem
 from planner.solver import duals, minimise, solve, total

@@ -47,12 +47,13 @@ def parameters(frame: Frame, g: int) -> Piece:
     ]
     for flow, whole in totals:
         piece.constraints.append(equal([*((1, x) for x in flow.values()), *whole]))
-    for flow, resource, by in (
+    carried: list[tuple[dict[int, int], Resource, float]] = [
         (load, "h2d", frame.terms.load_weight),
         (reload, "h2d", frame.terms.load_weight),
         (spill, "d2h", 1.0),
         (update, "host_us", 1.0),
-    ):
+    ]
+    for flow, resource, by in carried:
         piece.uses += [(resource, w, by, x) for w, x in flow.items()]
     _in_turn(frame, g, piece, (load, spill, update), grads)
     stock = kept  # and what came in again until then
@@ -228,7 +229,8 @@ def aside(frame: Frame, g: int) -> Piece:
 def _crossed(frame: Frame, piece: Piece, link: Resource, windows: Sequence[int]) -> list[int]:
     """A flow over a link in these windows: columns of what has crossed it by the end of each."""
     sums: list[int] = []
-    for w, part in _flow(frame, windows).items():
+    for w in windows:  # of few windows some come twice
+        part = frame.columns.new()
         piece.use(link, [w], part)
         sums.append(_sum(piece, frame, sums[-1] if sums else None, part))
     return sums

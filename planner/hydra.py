@@ -19,8 +19,8 @@ from itertools import pairwise, product
 
 from planner.choice import SCALARS_BYTES, extent, pack
 from planner.costs import Links, ShardCost, TaskCosts, sizes
+from planner.cuts import cut_points, layer_graph
 from planner.errors import Infeasible
-from planner.graph import cut_points, layer_graph
 from planner.hazards import link
 from planner.timeline import Entry, periodic
 from planner.walk import copy, entry, note, update

@@ -53,7 +53,9 @@ def covers(frame: Frame, sums: list[int], part: Part) -> Iterator[Constraint]:
     end = 0
     for i in range(len(items)):
         end = max(end, i)
-        while end < len(items) and costs.backward_transient(items[i][0], items[end][1]) <= part.most:
+        while (
+            end < len(items) and costs.backward_transient(items[i][0], items[end][1]) <= part.most
+        ):
             end += 1
         if end == len(items):
             break

@@ -142,14 +142,16 @@ def _items(frame: Frame) -> Iterator[Constraint]:
 def _windows(frame: Frame, pieces: Sequence[Piece]) -> Iterator[Constraint]:
     """Windows are as long as what is in them takes, and memory is within slab and reserve."""
     terms = frame.terms
-    for resource, rate in (("h2d", terms.h2d), ("d2h", terms.d2h)):
+    rates: list[tuple[Resource, int]] = [("h2d", terms.h2d), ("d2h", terms.d2h)]
+    for resource, rate in rates:
         for us, row in zip(frame.us, _uses(frame, pieces, resource), strict=True):
             yield at_most([*row, (-rate * MS / 1e6 / MB, us)], 0)
     for us, row in zip(frame.us, _uses(frame, pieces, "host_us"), strict=True):
         yield at_most([*row, (-1, us)], 0)
     for w, us in enumerate(frame.us):
         yield at_most([*_compute(frame, w), (-1, us)], 0)
-    for resource, column in (("slab", frame.slab), ("reserve", frame.reserve)):
+    held: list[tuple[Resource, int]] = [("slab", frame.slab), ("reserve", frame.reserve)]
+    for resource, column in held:
         for row in _uses(frame, pieces, resource):
             yield at_most([*row, (-1, column)], 0)
 

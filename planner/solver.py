@@ -8,7 +8,7 @@ status is never read; sol_status and the solver's own bound are. Nothing but thi
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import highspy
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from planner.terms import Constraint
 
-Array = NDArray[Any]
+Numbers = NDArray[np.int32]
 
 
 class Status(Enum):
@@ -129,9 +129,9 @@ class Linear:
         rows: Sequence[Constraint],
         objective: Iterable[int],
     ) -> None:
-        self._solver = highspy.Highs()
-        for option, value in (("output_flag", False), ("threads", 1)):
-            self._solver.setOptionValue(option, value)
+        self._solver: Any = cast("Any", highspy.Highs())  # type: ignore[no-untyped-call]
+        self._solver.setOptionValue("output_flag", False)
+        self._solver.setOptionValue("threads", 1)
         cost = np.zeros(len(lower))
         cost[list(objective)] = 1.0
         starts, index, value = _sparse(rows)
@@ -162,9 +162,8 @@ class Linear:
 
     def bound_rows(self, bounds: Mapping[int, tuple[float, float]]) -> None:
         """Other bounds for some rows."""
-        low, high = zip(*bounds.values(), strict=True)
-        numbers = np.array(list(bounds), np.int32)
-        self._solver.changeRowsBounds(len(numbers), numbers, np.array(low), np.array(high))
+        for row, (low, high) in bounds.items():
+            self._solver.changeRowBounds(row, low, high)
 
     def solve(
         self, more: Sequence[Constraint], *, seconds: float, seed: int
@@ -189,7 +188,9 @@ class Linear:
             objective = float(solver.getInfo().objective_function_value)
             outcome, values = Outcome(status, objective, objective), solver.getSolution().col_value
         if more:
-            solver.deleteRows(len(more), np.arange(self._rows, self._rows + len(more), dtype=np.int32))
+            solver.deleteRows(
+                len(more), np.arange(self._rows, self._rows + len(more), dtype=np.int32)
+            )
         return outcome, list(values)
 
 
@@ -200,7 +201,7 @@ _LINEAR = {
 }
 
 
-def _sparse(rows: Sequence[Constraint]) -> tuple[Array, Array, Array]:
+def _sparse(rows: Sequence[Constraint]) -> tuple[Numbers, Numbers, NDArray[np.float64]]:
     """Rows as HiGHS takes them: where each starts, columns, coefficients; each column once."""
     starts, index, value = [], list[int](), list[float]()
     for constraint in rows:

@@ -25,7 +25,7 @@ from executor.workload import Task
 from planner import Problem
 from planner.choice import Choice
 from planner.costs import Links, sizes
-from planner.graph import cut_points, layer_graph
+from planner.cuts import cut_points, layer_graph
 from planner.modes import Place, possible
 from planner.ties import separable, untied
 from plans.schema import Plan
