@@ -22,7 +22,7 @@ from itertools import pairwise
 
 from planner import workers
 from planner.costs import Links, TaskCosts, castable, shape_of
-from planner.graph import cut_points, layer_graph
+from planner.cuts import cut_points, layer_graph
 from planner.narrow import narrowed
 from planner.problem import Effort, Problem
 from planner.solver import minimise, solve
@@ -112,7 +112,7 @@ def phase_us(
     when no plan can have any of them."""
     task = sizes[0].task
     points = cut_points(layer_graph(untied(task) if sizes[0].apart else task))
-    items = list(pairwise(points))
+    items = tuple(pairwise(points))
     roots = [
         Terms(
             costs,

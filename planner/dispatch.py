@@ -110,6 +110,8 @@ def _shifted(draft: Draft, at: int, moved: frozenset[int]) -> list[Dependency]:
 
     Who would then wait for an op two rounds back waits for its readers of the last one anyway.
     """
+    if not moved:
+        return draft.needs[at]
     back_of = 1 if at in moved else 0
     shifted = [Dependency(dep, back - back_of + (dep in moved)) for dep, back in draft.needs[at]]
     return [dep for dep in shifted if dep.back < 2]

@@ -20,9 +20,9 @@ from typing import Literal
 
 from planner.buffers import SCALARS_BYTES, extent, pack
 from planner.costs import Links, ShardCost, TaskCosts, sizes
+from planner.cuts import cut_points, layer_graph
 from planner.emit import Copy, Emitter, Visit
 from planner.errors import Infeasible
-from planner.graph import cut_points, layer_graph
 from planner.modes import Mode
 from planner.program import Cycle, assembled
 from plans.schema import Buffer, Memory, Program, Role

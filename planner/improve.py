@@ -8,15 +8,20 @@ it frees; so the shards on that cycle come first, and of those the ones that com
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 
+from planner.costs import Links
 from planner.modes import HELD, Activations, Mode, Place, possible, settled
 from planner.problem import Effort
 from planner.rounds import Round
+from planner.slots import Slots
 from planner.strategy import Strategy
 
 Evaluate = Callable[[Strategy], Round | None]  # None when the choice does not fit
+Score = tuple[int, int]
 
 _REJECTIONS = 4  # choices that do not fit, for the price of one that does
+_SKIPS = 1  # choices that cannot be better, for the price of one
 _LEAST = 60  # ops that the smallest choice counts for
 _ACTS: tuple[Activations, ...] = ("recompute", "saved", "offload")
 
@@ -26,18 +31,28 @@ def improve(
 ) -> Round:
     """The best found from `start` on, simulating so many ops at most.
 
-    points: where the chain of layers may be cut. Choices that do not fit cost a part of it. Where
-    no change helps, the search goes on from the best choice that it has not gone on from.
+    points: where the chain of layers may be cut. Choices that do not fit cost a part of it, and
+    those that move or compute too much to be better are only looked at where no change helps: the
+    search then goes on from the best choice that it has not gone on from.
     """
     best, seen = start, {start.choice.key}
     moves = _moves(best, points)
-    others: list[tuple[tuple[int, int], int, Round]] = []
+    others: list[tuple[Score, int, Round | Strategy]] = []
+    number = count()
     while ops > 0 and effort.left > 0:
         choice = next((m for m in moves if m.key not in seen), None)
         if choice is None:
             if not others:
                 return best
-            moves = _moves(heapq.heappop(others)[2], points)
+            other = heapq.heappop(others)[2]
+            if isinstance(other, Round):
+                moves = _moves(other, points)
+                continue
+            choice = other
+        elif (least := least_us(choice, best.links)) > best.period_us:
+            seen.add(choice.key)
+            ops -= max(_LEAST, len(best.entries)) // _SKIPS
+            heapq.heappush(others, ((least, 0), next(number), choice))
             continue
         seen.add(choice.key)
         made = evaluate(choice)
@@ -46,13 +61,23 @@ def improve(
             best = made
             moves = _moves(best, points)
         elif made:
-            heapq.heappush(others, (score(made), len(seen), made))
+            heapq.heappush(others, (score(made), next(number), made))
     return best
 
 
-def score(made: Round) -> tuple[int, int]:
+def score(made: Round) -> Score:
     """The period; among equal ones the load of all streams."""
     return made.period_us, sum(made.draft.us)
+
+
+def least_us(choice: Strategy, links: Links) -> int:
+    """A time that the choice's round is not below: what each stream has to do."""
+    slots = Slots(choice)
+    values = list(slots.values())
+    into = sum(value.into.us(links) for value in values if value.into)
+    out = sum(links.spill_us(value.out.bytes) for value in values if value.out)
+    updates = sum(value.out.update_us for value in values if value.out)
+    return max(sum(slots.us), into, out, updates)
 
 
 def _moves(made: Round, points: Sequence[int]) -> Iterator[Strategy]:

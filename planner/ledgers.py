@@ -5,201 +5,204 @@ are parameters, gradients, state in flight and boundaries; in the reserve live g
 op at work takes.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
-from planner.flows import MB
-from planner.solver import Row
-
-if TYPE_CHECKING:
-    from planner.phases import Phases
+from planner.costs import ShardCost
+from planner.frame import Frame
+from planner.terms import MB, ONE, Constraint, Part, Piece, Row, Terms, at_most
 
 
-def boundaries(phases: "Phases") -> None:
+def boundaries(frame: Frame) -> Piece:
     """Where shards begin, the boundary before them waits for its backward: in the slab, on the
     host, or (inside the block) for one microbatch only.
 
     A bound decides where that is; in a plan every item is a shard.
     """
-    terms, part = phases.terms, phases.part
-    for i, item in enumerate(phases.shapes):
-        there = i > 0
-        cut: Any = (1 if terms.plan else phases.var(f"c{i}")) if there else 0
-        phases.cut.append(cut)
-        phases.kept.append(phases.var(f"b{i}") if there else 0)
-        known, may = phases.fixed[i], there and i < part.high
-        spilled: Any = phases.var(f"x{i}") if may else 0
-        phases.spilled.append(int(known.spilled) if known else spilled)
-        phases.inside.append(phases.var(f"e{i}") if i > part.low else 0)
-        if not there or not item.in_bytes:
+    piece = Piece()
+    for i, shape in enumerate(frame.shapes):
+        if not i or not shape.in_bytes:
             continue
-        ways: Row = [(-1, x[i]) for x in (phases.kept, phases.spilled, phases.inside)]
-        phases.most([(1, cut), *ways], 0)
-        if i >= part.low:  # all microbatches wait before the block
-            phases.most([*phases.block(i), *phases.block(i - 1, -1), (-1, phases.kept[i])], 0)
-        if i > part.low:
-            phases.most([(1, phases.inside[i]), *phases.block(i - 1, -1)], 0)
-        if i < part.high:
-            rest = [*phases.block(i), (1, phases.saved[i])]
-            phases.most([(1, phases.spilled[i]), *rest], 1)
-    if not terms.plan:
-        _covers(phases)
+        item = frame.items[i]
+        below, own = frame.block(i - 1, -1), frame.block(i)
+        ways: Row = [(-1, x) for x in (item.kept, item.spilled, item.inside)]
+        piece.constraints += [
+            at_most([(1, item.cut), *ways], 0),
+            at_most([*own, *below, (-1, item.kept)], 0),  # all microbatches wait before the block
+            at_most([(1, item.inside), *below], 0),
+            at_most([(1, item.spilled), *own, (1, item.saved)], 1),
+        ]
+    return piece
 
 
-def _covers(phases: "Phases") -> None:
-    """No shard that recomputes is longer than its transients may be: wherever one would be, it is
-    cut, or something of it is not recomputed."""
-    items, costs, most = phases.terms.items, phases.terms.costs, phases.part.most
+def sums_of_cuts(frame: Frame) -> tuple[Piece, list[int]]:
+    """Columns, for every item, of how many before it are cut, not recomputed or computed once."""
+    piece, sums = Piece(), [frame.columns.new()]
+    piece.constraints.append(at_most([(1, sums[0])], 0))
+    for i, item in enumerate(frame.items):
+        ways = [*frame.graph(i), (1, item.once), (1, item.cut)]
+        sums.append(piece.named([(1, sums[-1]), *ways], frame.columns))
+    return piece, sums
+
+
+def covers(frame: Frame, sums: list[int], part: Part) -> Iterator[Constraint]:
+    """No shard that recomputes is longer than its transients may be in this part of the plans:
+    wherever one would be, it is cut, or something of it is not recomputed."""
+    items, costs = frame.terms.items, frame.terms.costs
     windows: list[tuple[int, int]] = []
     end = 0
     for i in range(len(items)):
         end = max(end, i)
-        while end < len(items) and costs.backward_transient(items[i][0], items[end][1]) <= most:
+        while (
+            end < len(items) and costs.backward_transient(items[i][0], items[end][1]) <= part.most
+        ):
             end += 1
         if end == len(items):
             break
         windows.append((i, end))
     # Of windows with the same end the shortest says all.
-    windows = [a for a, b in pairwise([*windows, (0, -1)]) if a[1] != b[1]]
-    if not windows:
-        return
-    sums: list[Any] = [0]
-    for i in range(windows[-1][1] + 1):
-        ways = [*phases.graph(i), (1, phases.once[i]), (1, phases.cut[i])]
-        sums.append(phases.name([(1, sums[-1]), *ways], f"w{i}"))
-    for first, last in windows:
-        row: Row = [(-1, sums[last + 1]), (1, sums[first]), (1, phases.cut[first])]
-        phases.most(row, -1)
+    for (first, last), (_, other) in pairwise([*windows, (0, -1)]):
+        if last != other:
+            cut = frame.items[first].cut
+            yield at_most([(-1, sums[last + 1]), (1, sums[first]), (1, cut)], -1)
 
 
-def graphs(phases: "Phases", g: int) -> None:
+def graphs(frame: Frame, g: int) -> Piece:
     """Graphs and boundaries live from a group's forward to its backward, gradients of the block
     from the turn on."""
-    terms, members = phases.terms, list(phases.members(g))
-    count = terms.microbatches
-    alive: Row = [(count * phases.shapes[i].saved_bytes / MB, phases.saved[i]) for i in members]
-    held: Row = [(count * phases.shapes[i].in_bytes / MB, phases.kept[i]) for i in members]
-    sums = phases.name(alive, f"ga{g}"), phases.name(held, f"gb{g}")
-    for w in range(phases.forward(g), phases.backward(g)):
-        phases.reserve[w].append((1, sums[0]))
-        phases.slab[w].append((1, sums[1]))
+    piece, members = Piece(), list(frame.members(g))
+    count = frame.terms.microbatches
+    alive = [(count * frame.shapes[i].saved_bytes / MB, frame.items[i].saved) for i in members]
+    held = [(count * frame.shapes[i].in_bytes / MB, frame.items[i].kept) for i in members]
+    between = range(frame.forward(g), frame.backward(g))
+    piece.use("reserve", between, piece.named(alive, frame.columns))
+    piece.use("slab", between, piece.named(held, frame.columns))
     if count > 1:
-        summed = [p for i in members for p in phases.block(i, phases.shapes[i].grad_bytes / MB)]
-        grads = phases.name(summed, f"gg{g}")
-        for w in range(phases.groups + 1, phases.backward(g)):
-            phases.slab[w].append((1, grads))
+        grads = [x for i in members for x in frame.block(i, frame.shapes[i].grad_bytes / MB)]
+        after = range(frame.groups + 1, frame.backward(g))
+        piece.use("slab", after, piece.named(grads, frame.columns))
+    return piece
 
 
-def waiting(phases: "Phases", g: int) -> None:
+def waiting(frame: Frame, g: int) -> Piece:
     """Gradients wait on the device for updates there, and in a plan the parameters beside them
     unless they are there anyway."""
-    waits = range(phases.backward(g) + 1, phases.updated(g))
+    piece = Piece()
+    waits = range(frame.backward(g) + 1, frame.updated(g))
     if not waits:
-        return
+        return piece
     row: Row = []
-    for i in phases.members(g):
-        item = phases.shapes[i]
-        row += phases.on_device(i, item.grad_bytes / MB)
-        for params in ("kept", "streamed") if phases.terms.plan else ():
-            row += phases.held_as(i, params, "device-streamed", item.param_bytes / MB)
-    held = phases.name(row, f"wg{g}")
-    for w in waits:
-        phases.slab[w].append((1, held))
+    for i in frame.members(g):
+        shape = frame.shapes[i]
+        row += frame.on_device(i, shape.grad_bytes / MB)
+        for params in ("kept", "streamed") if frame.terms.plan else ():
+            row += frame.held_as(i, params, "device-streamed", shape.param_bytes / MB)
+    piece.use("slab", waits, piece.named(row, frame.columns))
+    return piece
 
 
-def limits(phases: "Phases") -> None:
-    """Memory rows: slab, reserve and host hold what a plan needs at least."""
-    slab, reserve = phases.var("slab"), phases.var("reserve")
-    phases.most([(1, slab), (1, reserve)], phases.terms.room_bytes / MB)
-    phases.most([(-1, reserve)], -phases.part.least / MB)
-    below: Any = 0
-    for i, item in enumerate(phases.shapes):
+def room(frame: Frame, terms: Terms) -> Constraint:
+    """slab + reserve <= what the device offers"""
+    return at_most([(1, frame.slab), (1, frame.reserve)], terms.room_bytes / MB)
+
+
+def reserve(frame: Frame) -> Piece:
+    """Graphs alive and what an op takes are within the reserve, whichever item is at work."""
+    piece = Piece()
+    below: Row = []
+    for i, shape in enumerate(frame.shapes):
         # When an item's backward begins, the graphs of all items below it are alive.
-        count, size = phases.terms.microbatches, item.saved_bytes / MB
-        again, alone = item.backward_transient_bytes / MB, item.graph_transient_bytes / MB
+        item, count, size = frame.items[i], frame.terms.microbatches, shape.saved_bytes / MB
+        again, alone = shape.backward_transient_bytes / MB, shape.graph_transient_bytes / MB
         needs: Row = [
-            (again, 1),
-            (count * size + alone - again, phases.saved[i]),
-            (alone - again, phases.packed[i]),
-            (min(size + alone, again) - again, phases.once[i]),
+            (again, ONE),
+            (count * size + alone - again, item.saved),
+            (alone - again, item.packed),
+            (min(size + alone, again) - again, item.once),
         ]
-        phases.most([(1, below), *needs, (-1, reserve)], 0)
-        own: Row = [(count * size, phases.saved[i]), (size, phases.once[i])]
-        below = phases.name([(1, below), *own], f"g{i}")
-    if phases.terms.host_bytes is not None:
-        _host(phases, phases.terms.host_bytes)
-    always = phases.name(_always(phases), "always")
-    for w in range(phases.windows):
-        held = _turn(phases) if w == phases.groups else _at_work(phases, w)
-        if phases.reserve[w]:
-            phases.most([*phases.reserve[w], (-1, reserve)], 0)
-        phases.most([*phases.slab[w], (1, always), *held, (-1, slab)], 0)
+        piece.constraints.append(at_most([*below, *needs, (-1, frame.reserve)], 0))
+        own: Row = [(count * size, item.saved), (size, item.once)]
+        below = [(1, piece.named([*below, *own], frame.columns))]
+    return piece
 
 
-def _host(phases: "Phases", room: int) -> None:
-    """What waits on the host, in a plan with one whole gradient on its way."""
-    spare: Any = phases.var("grads") if phases.terms.plan else 0
-    for i, item in enumerate(phases.shapes if phases.terms.plan else ()):
-        phases.most([*phases.held_as(i, "", "host", item.grad_bytes / MB), (-1, spare)], 0)
-    for held in phases.host:
-        phases.most([*held, (1, spare)], room / MB)
+def on_host(frame: Frame) -> Piece:
+    """In a plan one whole gradient is on its way to what waits on the host."""
+    piece = Piece()
+    if frame.terms.plan:
+        spare = frame.columns.new()
+        for i, shape in enumerate(frame.shapes):
+            row = frame.held_as(i, "", "host", shape.grad_bytes / MB)
+            piece.constraints.append(at_most([*row, (-1, spare)], 0))
+        piece.use("host_bytes", range(frame.windows), spare)
+    return piece
 
 
-def _always(phases: "Phases") -> Row:
-    """MB that are there all round: resident parameters and state; in a plan buffers for packing,
+def all_round(frame: Frame) -> Piece:
+    """Slab that is taken all round: resident parameters and state; in a plan buffers for packing,
     and copies in flight: whole ones, however small the part of each shard that moves is."""
-    terms = phases.terms
+    piece, terms = Piece(), frame.terms
     row: Row = []
-    for i, item in enumerate(phases.shapes):
-        row += phases.held_as(i, "resident", "", item.param_bytes / MB)
-        row += phases.held_as(i, "", "device", item.state_bytes / MB)
-    if not terms.plan:
-        return row
-    if terms.offload:  # for two microbatches of two shards
-        largest = max(item.offload_bytes or 0 for item in phases.shapes) / MB
-        row.append((2 * min(2, terms.microbatches) * largest, 1))
-    into, out = phases.var("into"), phases.var("out")
-    row += [(1, into), (1, out)]
-    spare, count = 0 if terms.tight else 1 / MB, len(phases.shapes)
-    phases.most([(-1, into)], -spare * sum(item.param_bytes for item in phases.shapes) / count)
-    phases.most([(-1, out)], -spare * sum(item.grad_bytes for item in phases.shapes) / count)
-    for i, item in enumerate(phases.shapes):
-        param, state, grad = item.param_bytes / MB, item.state_bytes / MB, item.grad_bytes / MB
-        moved = phases.held_as(i, "streamed", "", param) + phases.held_as(i, "kept", "", param)
-        phases.most([*moved, (-1, into)], 0)
-        streams = phases.held_as(i, "", "device-streamed", state)
-        phases.most([*streams, (-1, into)], 0)
-        phases.most([*streams, *phases.held_as(i, "", "host", grad), (-1, out)], 0)
-    return row
+    for i, shape in enumerate(frame.shapes):
+        row += frame.held_as(i, "resident", "", shape.param_bytes / MB)
+        row += frame.held_as(i, "", "device", shape.state_bytes / MB)
+    if terms.plan:
+        row += [(1, frame.into), (1, frame.out)]
+        for i, shape in enumerate(frame.shapes):
+            piece.constraints += _in_flight(frame, i, shape)
+    if terms.plan and terms.offload:  # for two microbatches of two shards
+        largest = max(shape.offload_bytes or 0 for shape in frame.shapes) / MB
+        row.append((2 * min(2, terms.microbatches) * largest, ONE))
+    piece.use("slab", range(frame.windows), piece.named(row, frame.columns))
+    return piece
 
 
-def _at_work(phases: "Phases", w: int) -> Row:
+def _in_flight(frame: Frame, i: int, shape: ShardCost) -> Iterator[Constraint]:
+    """What of a shard comes and goes is within what the slab has for copies of each direction."""
+    param, state, grad = shape.param_bytes / MB, shape.state_bytes / MB, shape.grad_bytes / MB
+    moved = frame.held_as(i, "streamed", "", param) + frame.held_as(i, "kept", "", param)
+    streams = frame.held_as(i, "", "device-streamed", state)
+    yield at_most([*moved, (-1, frame.into)], 0)
+    yield at_most([*streams, (-1, frame.into)], 0)
+    yield at_most([*streams, *frame.held_as(i, "", "host", grad), (-1, frame.out)], 0)
+
+
+def at_work(frame: Frame) -> Piece:
+    """Slab that the item at work takes when its window ends; in the turn the whole block."""
+    piece = Piece()
+    for w in range(frame.windows):
+        row = _turn(frame) if w == frame.groups else _working(frame, w)
+        piece.uses += [("slab", w, by, x) for by, x in row]
+    return piece
+
+
+def _working(frame: Frame, w: int) -> Row:
     """MB of the item at work when the window ends: its gradient, and its parameters unless
     they are counted anyway; of none after the last backward."""
-    terms, up = phases.terms, w < phases.groups
-    if w > phases.ends:
+    terms, up = frame.terms, w < frame.groups
+    if w > frame.ends:
         return []
-    i = phases.window(w)[-1 if up else 0]
-    item = phases.shapes[i]
-    row = phases.held_as(i, "streamed", "", item.param_bytes / MB)
+    i = frame.window(w)[-1 if up else 0]
+    shape = frame.shapes[i]
+    row = frame.held_as(i, "streamed", "", shape.param_bytes / MB)
     if terms.plan:  # A spilled boundary is there while it is made, used and copied.
-        row.append((3 * terms.microbatches * item.in_bytes / MB, phases.spilled[i]))
+        row.append((3 * terms.microbatches * shape.in_bytes / MB, frame.items[i].spilled))
     if up:
         return row
-    row += phases.held_as(i, "kept", "", item.param_bytes / MB)
-    size = item.grad_bytes / MB
+    row += frame.held_as(i, "kept", "", shape.param_bytes / MB)
+    size = shape.grad_bytes / MB
     if not terms.plan:
-        return [*row, (size, 1)]
-    if not phases.noted:
-        row += phases.held_as(i, "", "device-streamed", item.state_bytes / MB)
-    return [*row, (size, 1), *phases.block(i, -size)]
+        return [*row, (size, ONE)]
+    if not frame.noted:
+        row += frame.held_as(i, "", "device-streamed", shape.state_bytes / MB)
+    return [*row, (size, ONE), *frame.block(i, -size)]
 
 
-def _turn(phases: "Phases") -> Row:
+def _turn(frame: Frame) -> Row:
     """MB of the block's gradients, all at once, and of the boundaries in it."""
     row: Row = []
-    for i, item in enumerate(phases.shapes):
-        row += phases.block(i, item.grad_bytes / MB)
-        if phases.terms.microbatches > 1:
-            row.append((item.in_bytes / MB, phases.inside[i]))
+    for i, shape in enumerate(frame.shapes):
+        row += frame.block(i, shape.grad_bytes / MB)
+        if frame.terms.microbatches > 1:
+            row.append((shape.in_bytes / MB, frame.items[i].inside))
     return row

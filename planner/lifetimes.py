@@ -18,7 +18,8 @@ their bytes, or other ones, are free.
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from heapq import heapify, heappop
+from itertools import accumulate, islice, takewhile
 
 from planner.clock import Clock
 from planner.costs import Links
@@ -87,11 +88,17 @@ class Life:
 
     def within(self, first: int, last: int, steps: int) -> tuple[int, int]:
         """So long a life, as far as it may be: none is shortened, none takes a whole round."""
-        first, last = min(first, self.first), max(last, self.last)
-        if self.value.into:
-            first = max(first, min(self.first, self.value.into.earliest))
-        first = max(first, min(self.first, self.last + 2 - steps))
-        return first, min(last, max(self.last, first + steps - 2))
+        into, earliest = self.value.into, self.last + 2 - steps
+        if into and into.earliest > earliest:
+            earliest = into.earliest
+        if first < earliest:
+            first = earliest
+        if first > self.first:
+            first = self.first
+        latest = first + steps - 2
+        if last > latest:
+            last = latest
+        return first, last if last > self.last else self.last
 
 
 def _stretch(room: "_Ledger | Layout", clock: Clock) -> None:
@@ -248,18 +255,18 @@ def _before(placed: Sequence[Life], steps: int) -> dict[str, list[str]]:
     moving = [item for item in placed if item.mask != full]
     moving.sort(key=_offset)
     found: dict[str, list[str]] = {}
-    for item in moving:
-        others = []
-        for other in moving:
-            if other.offset >= item.end:
-                break
-            if other.end > item.offset and other is not item:
-                others.append(other)
-        others.sort(key=lambda other: (item.first - other.last - 1) % steps)
-        left = [(item.offset, item.end)]
-        for other in others:
-            if not left:
-                break
+    below: list[Life] = []  # that begin at lower bytes and may reach this item's
+    for index, item in enumerate(moving):
+        first, start, end = item.first, item.offset, item.end
+        below = [other for other in below if other.end > start]
+        above = takewhile(lambda other: other.offset < end, islice(moving, index + 1, None))  # noqa: B023
+        others = [*below, *above]
+        below.append(item)
+        latest = [((first - o.last - 1) % steps, place) for place, o in enumerate(others)]
+        heapify(latest)  # few of many are looked at
+        left = [(start, end)]
+        while left and latest:
+            other = others[heappop(latest)[1]]
             rest = [cut for low, high in left for cut in _without(low, high, other)]
             if rest != left:
                 left = rest

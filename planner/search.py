@@ -6,22 +6,21 @@ shard and where the block begins. Fewer, larger shards recompute less; smaller o
 keep more on the device. The simulator, not a formula, says which wins.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from heapq import nsmallest
 from itertools import combinations, islice, pairwise
 
-from planner import partition
 from planner.buffers import SCALARS_BYTES
 from planner.costs import Caps, Links, TaskCosts, sizes
+from planner.cuts import cheapest, cut_points, even, layer_graph
 from planner.errors import Infeasible, NoPlanFound
-from planner.graph import cut_points, layer_graph
 from planner.hydra import HydraStrategy
-from planner.improve import improve, score
+from planner.improve import improve, least_us, score
 from planner.limits import Limits
 from planner.modes import Mode, Place, Update, settled
 from planner.narrow import Solution, again, guides
-from planner.partition import cut
 from planner.problem import Effort
 from planner.rounding import rounded
 from planner.rounds import Round
@@ -46,6 +45,7 @@ _STARTS = 4  # plans that are improved a little
 _BETTER = 1  # plans that are improved further
 _FINALS = 3  # plans that are looked at microbatch by microbatch
 _WORTH = 32  # parts of a round that plain training may lose to updates before others are looked at
+_NO_SCORES = [(1 << 62, 0)] * _STARTS
 _STAYS = Mode("resident", "device")
 _UPDATES: tuple[Update, ...] = ("host", "device-streamed")
 
@@ -105,27 +105,32 @@ class Search:
         ends = self._plain_training()
         self.plain = bool(ends)
         if not ends:
-            short = self._improved(list(self._starts(effort)), _STARTS, effort)
+            short = self._improved(self._starts(effort), _STARTS, effort)
             ends = [*self._improved(short, _BETTER, effort), *short]
         exact = (self._round(replace(m.choice, lumped=False)) for m in sorted(ends, key=score))
         found = [(made.choice, made.program()) for made in islice(filter(None, exact), _FINALS)]
         choice, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
         return Candidate(choice, (program,), self.tried, effort.left > 0)
 
-    def _starts(self, effort: Effort) -> Iterable[Round]:
-        """The best plan for each way to cut."""
-        starts: dict[tuple[int, tuple[int, ...]], Round] = {}
+    def _starts(self, effort: Effort) -> list[Round]:
+        """The best plan for each way to cut, of those that can be among the best."""
+        waiting: list[tuple[int, int, Round]] = []
         ops = effort.limits.search_ops
         for made in self._rounds(effort):
             if effort.left <= 0 or ops <= 0:
                 break
             self.tried += 1
             ops -= len(made.entries)
+            waiting.append((least_us(made.choice, made.links), self.tried, made))
+        if not waiting:
+            raise self._late() if effort.left <= 0 else self._too_small()
+        starts: dict[tuple[int, tuple[int, ...]], Round] = {}
+        for least, _, made in sorted(waiting):  # what can be the shortest first
+            if least > nsmallest(_STARTS, [*map(score, starts.values()), *_NO_SCORES])[-1][0]:
+                break
             key = made.choice.costs.microbatch, made.choice.cuts
             starts[key] = min(starts.get(key, made), made, key=score)
-        if not starts:
-            raise self._late() if effort.left <= 0 else self._too_small()
-        return starts.values()
+        return list(starts.values())
 
     def _plain_training(self) -> list[Round]:
         """Where everything fits and computes nearly all the time, nothing needs to move."""
@@ -203,14 +208,14 @@ class Search:
             every = self._all_cuts()
         else:
             ladder = sorted({max(1.0, len(self._items) / shards) for shards in _SHARDS})
-            every = (partition.even(costs, self._items, per_shard) for per_shard in ladder)
+            every = (even(costs, self._items, per_shard) for per_shard in ladder)
         packs = self.links.d2d and any(cost.offload_bytes for cost in costs.costs)
         for cuts in dict.fromkeys(every):
             for offload in (False, True) if packs else (False,):
                 yield self._terms(costs, cuts, offload)
 
     def _terms(self, costs: TaskCosts, cuts: Sequence[int], offload: bool) -> Terms:
-        items = list(pairwise(cuts))
+        items = tuple(pairwise(cuts))
         return Terms(
             costs,
             items,
@@ -228,8 +233,8 @@ class Search:
         """Whole shards of a guide; where they take too much, the program is solved for less."""
         for _ in range(_SHRINKS):
             overs = []
-            for even in (False, True):
-                choice = rounded(guide, _GROUPS, even, effort)
+            for evened in (False, True):
+                choice = rounded(guide, _GROUPS, evened, effort)
                 fits = fitted(choice, self.host_bytes)
                 missing = 0 if fits else least_bytes(choice) - self.host_bytes
                 made = Round(fits or choice, self.links, self.device_bytes - choice.reserve_bytes)
@@ -306,7 +311,7 @@ class Search:
         for pieces_wanted in _PIECES:
             cap = max(largest, -(-total // pieces_wanted))
             for transient in {max(heaviest, whole // part) for part in _PARTS}:
-                found = cut(costs, self.points, Caps(cap, transient), shard_us)
+                found = cheapest(costs, self.points, Caps(cap, transient), shard_us)
                 if found:
                     yield found
             if cap == largest:

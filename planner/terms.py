@@ -1,11 +1,21 @@
-"""What the load program (`phases`) is asked, and what it says of every item."""
+"""What the load program (`phases`) is asked, what it is made of, and what it says of every item."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 from planner.costs import Links, ShardCost, TaskCosts
 from planner.modes import Held, Mode
+
+MB = 1 << 20
+MS = 1000
+
+Resource = Literal["h2d", "d2h", "host_us", "slab", "reserve", "host_bytes"]
+Row = list[tuple[float, int]]  # coefficients and columns
+ONE = 0
+"""The column that is always 1: what is known is a coefficient of it."""
+INFINITY = float("inf")
 
 
 @dataclass(frozen=True)
@@ -20,7 +30,7 @@ class Terms:
     """
 
     costs: TaskCosts
-    items: Sequence[tuple[int, int]]
+    items: tuple[tuple[int, int], ...]
     h2d: int
     d2h: int
     room_bytes: int
@@ -43,7 +53,7 @@ class Terms:
 
     @cached_property
     def shapes(self) -> list[ShardCost]:
-        """What every item costs as a shard of its own."""
+        """The cost of every item as a shard of its own."""
         return [self.costs.shard(*item) for item in self.items]
 
 
@@ -72,9 +82,61 @@ class Weights:
     once: float
 
 
+@dataclass(frozen=True)
+class Constraint:
+    """low <= row <= high."""
+
+    row: Row
+    low: float
+    high: float
+
+
+def at_most(row: Row, bound: float) -> Constraint:
+    """row <= bound"""
+    return Constraint(row, -INFINITY, bound)
+
+
+def equal(row: Row, value: float = 0) -> Constraint:
+    """row = value"""
+    return Constraint(row, value, value)
+
+
+class Columns:
+    """Numbers for the program's columns, from 0 on; `lower` and `upper` are their bounds."""
+
+    def __init__(self) -> None:
+        self.lower: list[float] = [1.0]  # the column ONE
+        self.upper: list[float] = [1.0]
+
+    def new(self) -> int:
+        """A column from 0 on."""
+        self.lower.append(0.0)
+        self.upper.append(INFINITY)
+        return len(self.lower) - 1
+
+
+@dataclass
+class Piece:
+    """A part of the program: constraints of its own, and what it takes of a resource in a window,
+    as (resource, window, coefficient, column)."""
+
+    constraints: list[Constraint] = field(default_factory=list)
+    uses: list[tuple[Resource, int, float, int]] = field(default_factory=list)
+
+    def named(self, row: Row, columns: Columns) -> int:
+        """A column equal to the row, so that rows stay short."""
+        column = columns.new()
+        self.constraints.append(equal([*row, (-1, column)]))
+        return column
+
+    def use(self, resource: Resource, windows: Iterable[int], column: int, by: float = 1) -> None:
+        """The column takes so much of the resource in each of the windows."""
+        self.uses += [(resource, w, by, column) for w in windows]
+
+
 def scratch_bytes(costs: TaskCosts, items: Sequence[tuple[int, int]], room: int) -> int | None:
-    """What is left of a task's `room` bytes on the host beside what is kept there; None when no
-    plan with these shards could use all that."""
+    """Bytes left of a task's `room` on the host beside what is kept there; None when no plan with
+    these shards could use all that."""
     shards = [costs.shard(*item) for item in items]
     left = room - sum(sum(shard.kept.values()) for shard in shards)
     aside = sum(shard.in_bytes + (shard.offload_bytes or 0) for shard in shards)

@@ -120,10 +120,14 @@ def _sweep(
     for index in graph.order:
         start = starts[index]
         for pred in same[index]:
-            start = max(start, starts[pred] + us[pred])
+            end = starts[pred] + us[pred]
+            if end > start:  # thrice as fast as max()
+                start = end
         if previous is not None:
             for pred in before[index]:
-                start = max(start, previous[pred] + us[pred] - period)
+                end = previous[pred] + us[pred] - period
+                if end > start:
+                    start = end
         starts[index] = start
     return starts
 

@@ -24,7 +24,7 @@ from executor import run
 from executor.workload import Task
 from planner import Problem
 from planner.costs import Links, sizes
-from planner.graph import cut_points, layer_graph
+from planner.cuts import cut_points, layer_graph
 from planner.modes import Place, possible
 from planner.strategy import Strategy
 from planner.ties import separable, untied

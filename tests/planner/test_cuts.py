@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.costs import Caps, TaskCosts
-from planner.graph import cut_points, layer_graph
-from planner.partition import cut
+from planner.cuts import cheapest, cut_points, layer_graph
 from profiles import synthetic
 from profiles.schema import Task
 
@@ -25,7 +24,7 @@ def test_no_other_cut_within_the_caps_is_cheaper(
     """All subsets of cut points, tried one by one, contain nothing cheaper."""
     costs = TaskCosts(synthetic.task("a", layers=layers, seed=seed), 4)
     caps = Caps(param_mib << 20, transient_kib << 18)
-    found = cut(costs, list(range(layers + 1)), caps, 50)
+    found = cheapest(costs, list(range(layers + 1)), caps, 50)
     allowed = []
     for count in range(layers):
         for inner in combinations(range(1, layers), count):
