@@ -1,4 +1,4 @@
-"""python -m planner estimate | build | sweep | fleet | check | show | compare.
+"""The commands of `python -m planner` and their options.
 
 Results go to stdout, progress to stderr.
 
@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from planner import commands, fleet, sharing
+from planner import build_commands, fleet, sharing, show_commands, whatif_commands
 from planner.estimate import MOMENTS, NUMBER
 from planner.gpus import GPUS
 from planner.models import MODELS
@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     fleet.add_command(names)
     check = names.add_parser("check", help="prove that a plan neither races nor overflows")
     check.add_argument("plan", metavar="PLAN")
-    check.set_defaults(command=commands.check_plan)
+    check.set_defaults(command=show_commands.check_plan)
     _add_show(names)
     against = names.add_parser("compare", help="predicted against actual")
     against.add_argument("plan", metavar="PLAN")
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     msg = "write what the run taught, for build --corrections"
     against.add_argument("--write-corrections", metavar="FILE", help=msg)
     against.add_argument("--json", action="store_true", help="print JSON")
-    against.set_defaults(command=commands.compare_run)
+    against.set_defaults(command=show_commands.compare_run)
     return parser
 
 
@@ -106,7 +106,7 @@ def _add_build(names: Any) -> None:
     parser.add_argument("--disk-space", type=_space, metavar="SIZE", help=msg)
     msg = "processes that search at the same time (default 1)"
     parser.add_argument("--jobs", type=console.whole(1, 1 << 10), default=1, metavar="N", help=msg)
-    parser.set_defaults(command=commands.build_plan)
+    parser.set_defaults(command=build_commands.build_plan)
 
 
 def _groups(text: str) -> sharing.Groups:
@@ -173,7 +173,7 @@ def _add_show(names: Any) -> None:
     parser.add_argument("--round", type=_round, metavar="TASK[:ROUND]", help=msg)
     parser.add_argument("--trace", metavar="JSON", help="write a trace for ui.perfetto.dev")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=commands.show_plan)
+    parser.set_defaults(command=show_commands.show_plan)
 
 
 def _round(text: str) -> tuple[str, int | None]:
@@ -199,7 +199,7 @@ def _add_estimate(names: Any) -> None:
     msg = "host memory (default: that of a typical host)"
     parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=msg)
     parser.add_argument("-o", "--output", required=True, metavar="PROFILE")
-    parser.set_defaults(command=commands.estimate_profile)
+    parser.set_defaults(command=whatif_commands.estimate_profile)
 
 
 def _add_sweep(names: Any) -> None:
@@ -219,7 +219,7 @@ def _add_sweep(names: Any) -> None:
     count = console.whole(1, 1 << 16)
     parser.add_argument("--devices", type=count, default=1, help="how many (default 1)")
     _add_setting(parser)
-    parser.set_defaults(command=commands.sweep_budgets)
+    parser.set_defaults(command=whatif_commands.sweep_budgets)
 
 
 def _of_task(parse: Callable[[str], int], value: str) -> Callable[[str], tuple[str, int]]:
