@@ -75,13 +75,13 @@ def planned(plan: Plan) -> list[Bar]:
             for ops, start, period, rounds in phases(programs[segment.program], segment)
             for op in ops
         ),
-        *(Bar(p.stream, p.op.id, p.start_us, p.end_us - p.start_us) for p in planned_moves(plan)),
+        *(Bar(p.stream, p.op.id, p.start_us, p.us) for p in planned_moves(plan)),
     ]
 
 
 def actual(plan: Plan, log: RunLog) -> list[Bar]:
     """Every op of the log; FormatError when the plan does not have it."""
-    return [Bar(p.stream, p.op.id, p.start_us, p.end_us - p.start_us) for p in happened(plan, log)]
+    return [Bar(p.stream, p.op.id, p.start_us, p.us) for p in happened(plan, log)]
 
 
 def kinds(plan: Plan) -> set[str]:

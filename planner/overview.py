@@ -116,8 +116,7 @@ def _moves(ax: "Axes", plan: Plan, row: int) -> None:
     spans: dict[tuple[int, str], Spans] = {}
     for move in planned_moves(plan):
         name = parse_id(move.op.id)
-        span = move.start_us, move.end_us - move.start_us
-        spans.setdefault((numbers[name.task], name.kind), []).append(span)
+        spans.setdefault((numbers[name.task], name.kind), []).append((move.start_us, move.us))
     for (task, kind), mine in spans.items():
         half = (row if kind == "S" else row - _BAR / 2, _BAR / 2)
         ax.broken_barh(mine, half, facecolors=bars.color(task, "B"), edgecolors="none", zorder=2)
