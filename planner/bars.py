@@ -221,7 +221,7 @@ def _edges(drawn: Sequence[Bar], window: Window) -> Edges:
 
 
 def coverage(drawn: Sequence[Bar], edges: Edges) -> Edges:
-    """How long these bars, of which no two overlap, were busy before each edge."""
+    """µs that these bars, of which no two overlap, were busy before each edge."""
     total = np.zeros_like(edges)
     for bar in (bar for bar in drawn if bar.rounds > 1):
         number = np.clip((edges - bar.start) // bar.period, -1, bar.rounds - 1)

@@ -64,8 +64,8 @@ def build_plan(options: argparse.Namespace) -> int:
 def _asked(
     data: Sequence[bytes], options: argparse.Namespace
 ) -> tuple[dict[str, str], dict[str, int], Problem]:
-    """What else than the first profile the plan is built from, by role; the microbatches that
-    tasks of earlier runs keep; and the tasks on the devices that the options name."""
+    """The sha256 of every input but the first profile, by role; the microbatches that tasks of
+    earlier runs keep; and the problem that the options describe."""
     names, counts = options.profile, options.devices
     if len(counts) != len(names):
         raise FormatError(
@@ -126,8 +126,8 @@ def _disk(profiled: Disk | None, space: int | None) -> Disk | None:
 
 
 def _wanted(problem: Problem, options: argparse.Namespace) -> Problem:
-    """With the objective and what is wanted of single tasks; FormatError for what does not go
-    together."""
+    """The problem with its objective and the wishes about single tasks; FormatError for options
+    that do not go together."""
     if options.policy != "gantry" and _wishes(options):
         raise FormatError(
             f"--policy {options.policy} knows neither objectives nor starts, deadlines and "
@@ -146,7 +146,7 @@ def _wanted(problem: Problem, options: argparse.Namespace) -> Problem:
 
 
 def _by_task(problem: Problem, flag: str, given: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """What a flag says of each task it names, once."""
+    """A flag's value for each task it names; FormatError for an unknown or repeated task."""
     names, told = [task.name for task in problem.tasks], dict(given)
     for name in told:
         if name not in names:

@@ -1,4 +1,4 @@
-"""What a run taught about its plan's predictions, as a file, and how it changes a profile.
+"""Corrections of a profile, as a file: a run's actual times against its plan's predictions.
 
 For every task, time and layer the median of actual / predicted, and for every link direction a
 line through the copies (`residuals` makes them from a run log). `apply` multiplies them into a
@@ -82,7 +82,7 @@ class LinkRatio(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    """What the run's devices must have in common with those of the profile."""
+    """Properties that the run's devices share with those of the profile."""
 
     kind: Literal["cpu", "cuda"]
     threads: Threads
@@ -233,7 +233,7 @@ def _layer(layer: Layer, known: dict[What, int]) -> Layer:
 
 
 def _cost(cost: LayerCost, known: dict[What, int]) -> LayerCost:
-    """Forward as the F's were. Backward by either of two:
+    """The cost with forward corrected by the F's, and backward by either of two:
 
     B's that recompute say what both backward times are to be multiplied with; where F kept a
     graph, B corrects backward and F the rest of recompute_backward (and forward, which did not

@@ -129,7 +129,7 @@ def _microbatch(text: str) -> tuple[str, int]:
 
 
 def _add_wants(parser: argparse.ArgumentParser) -> None:
-    """What else than the makespan counts."""
+    """Add the options about objective, starts, deadlines and priorities."""
     msg = "what is to be short: the whole, or the tasks' mean completion time (default makespan)"
     parser.add_argument("--objective", choices=get_args(Objective), default="makespan", help=msg)
     weight = console.whole(1, 1 << 20)
@@ -149,7 +149,7 @@ def _add_wants(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_setting(parser: argparse.ArgumentParser) -> None:
-    """What build and sweep have in common."""
+    """Add the options that build and sweep share."""
     msg = "host memory for parameters, state and gradients (default: as profiled)"
     parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=msg)
     msg = "for each plan (default 60)"

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from planner.axes import panels
 from plans.runlog import RunLog
 from plans.schema import Plan, parse_id
 from plans.trace import happened
@@ -13,11 +14,12 @@ _KINDS = {"F": "forward", "B": "backward", "U": "update"}
 _TOP = 2.5  # ratios beyond are drawn at the edge
 
 
-def draw(plan: Plan, log: RunLog, ax: "Axes") -> "Axes":
-    """A dot per op, a colour per kind, on `ax`; ops that ran under the memory meter are left out.
+def draw(plan: Plan, log: RunLog, ax: "Axes | None" = None) -> "Axes":
+    """A dot per op, a colour per kind, on `ax` or on a new figure; metered ops are left out.
 
     FormatError when the log is not of this plan.
     """
+    ax = ax or panels([3.0])[1][0]
     dots: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in _KINDS.values()}
     for one in happened(plan, log):
         kind = _KINDS.get(parse_id(one.op.id).kind)

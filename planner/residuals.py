@@ -33,7 +33,7 @@ _SPREAD = 2  # copies whose predicted times differ by this factor tell latency a
 
 
 def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> Corrections:
-    """What the log of a run of `plan` teaches. FormatError when it shows nothing."""
+    """Corrections from the log of a run of `plan`. FormatError when it shows nothing."""
     times: Times = {}
     copies: dict[Direction, list[tuple[int, int]]] = {}
     tasks = {task.name: task for task in plan.tasks}

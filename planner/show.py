@@ -40,7 +40,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
 
 
 def _marks(plan: Plan) -> str:
-    """How the plan's times came about, where they are not those of measured hardware."""
+    """The source of the plan's times, where it is not measured hardware."""
     marks = [plan.emulated, "estimated, not measured" if plan.estimated else ""]
     return "".join(f" ({mark})" for mark in marks if mark)
 
@@ -56,7 +56,7 @@ def _result(plan: Plan) -> str:
 
 
 def mean_completion_us(plan: Plan) -> int:
-    """When the tasks end, on average."""
+    """The mean of the tasks' ends."""
     ends = [task.end_us for task in plan.prediction.tasks]
     return round(sum(ends) / len(ends))
 
@@ -212,7 +212,7 @@ def _task(task: Task) -> list[str]:
 
 
 def _numbers(task: Task) -> str:
-    """What is not plain about how and when a task computes."""
+    """Precision, norms, earlier microbatches and start of a task, where not the default."""
     precision = f", {task.precision}" if task.precision != "fp32" else ""
     norms = ", updates wait for all norms" if task.norm_bytes else ""
     if task.earlier_microbatch:
@@ -247,7 +247,7 @@ def _segments(plan: Plan) -> list[str]:
 
 
 def _memory(plan: Plan) -> list[tuple[str, ...]]:
-    """What each program's slab holds at most at once, and what gaps between values cost."""
+    """Each program's slab, the most that is alive in it, and the share lost to gaps."""
     rows: list[tuple[str, ...]] = [("program", "slab", "alive", "waste", "reserve")]
     for program in plan.programs[:_MOST_RUNS]:
         for memory in program.memory:

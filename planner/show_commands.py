@@ -51,7 +51,7 @@ def show_plan(options: argparse.Namespace) -> int:
 
 
 def summary(plan: Plan) -> dict[str, Any]:
-    """What `build --json` prints about a plan.
+    """The plan's figures as `build --json` and `show --json` print them.
 
     period_us: of the program that runs longest, rounds times period; with one task its step time.
     """

@@ -1,4 +1,4 @@
-"""Why compute waits, and what keeps a plan from its bound, in numbers and in words.
+"""Stalls of compute and other reasons why a plan misses its bound, in numbers and in words.
 
 Every moment in which compute is idle is blamed on one resource.
 
@@ -76,7 +76,7 @@ class _Steady:
         return sorted(self.queues[stream], key=lambda op: op.start_us)
 
     def waits(self, op: Op, lap: int) -> Iterator[tuple[Op, int]]:
-        """What an op in round `lap` waits for: ops and their rounds."""
+        """The ops, with their rounds, that an op in round `lap` waits for."""
         for edge in op.after:
             back = edge.endswith("@-1")
             yield self.ops[edge.removesuffix("@-1")], lap - back
