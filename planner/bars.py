@@ -1,14 +1,13 @@
-"""The bars of a Gantt chart: where each row lies, what it shows, how it is painted."""
+"""The bars of a Gantt chart: a row per stream; rows too full for bars show busy shares instead."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from planner.moments import PhaseName, program_of, rank
-from planner.zoom import Window, Zoom
-from plans.metrics import DISK, phases, plan_stream
+from planner.focus import Window, rank
+from plans.metrics import phases, plan_stream, planned_moves
 from plans.runlog import RunLog
 from plans.schema import Plan, parse_id
 from plans.trace import happened
@@ -18,20 +17,18 @@ if TYPE_CHECKING:
 
 Color = tuple[float, float, float]
 Edges = npt.NDArray[np.float64]
+Look = tuple[int, str]  # number of the task, kind of op
 
-TALL = 1.0  # of a compute row
 HATCHES = {"U": "/////", "R": "xxxxx", "N": "....."}
-_HEIGHTS = {"compute": TALL, "host": 0.5}
+_HEIGHTS = {"compute": 1.0, "host": 0.5}
 _COPIES = 0.4
 # Okabe and Ito's colours, told apart by all kinds of colour vision, without black and yellow.
 _HUES = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233))
 _GREY = (110, 110, 110)
-_WHITENED = {"F": 0.55, "B": 0.0}
-_MIDDLE = 0.25  # for all other kinds
-_FADED = 0.72  # what is left of white then turns white
-_UNDER_HATCH = 0.85
+_WHITENED = {"F": 0.55, "B": 0.0} | dict.fromkeys(HATCHES, 0.75)
+_MIDDLE = 0.25  # copies
 _CROWDED = 500  # bars in a row from which on it shows shares
-_FINE = 400  # bars this many times shorter than the window are neither outlined nor hatched
+_FINE = 400  # bars this many times shorter than the window are not outlined
 _BINS = 300
 _POINTS_PER_LETTER = 4.4
 _FONT = 7
@@ -44,23 +41,8 @@ class Row(NamedTuple):
     height: float
 
 
-class Look(NamedTuple):
-    """What bars of one colour have in common."""
-
-    faded: bool
-    task: int
-    kind: str
-
-    def color(self, *, hatched: bool = False) -> Color:
-        """Their colour."""
-        return color(self.task, self.kind, hatched=hatched, faded=self.faded)
-
-
 class Bar(NamedTuple):
-    """`rounds` repetitions of an op that lasts `us` µs, the first at `start`, `period` apart.
-
-    faded: not what the picture is about, drawn pale and without name.
-    """
+    """`rounds` repetitions of an op that lasts `us` µs, the first at `start`, `period` apart."""
 
     stream: str
     op: str
@@ -68,53 +50,38 @@ class Bar(NamedTuple):
     us: int
     period: int = 1
     rounds: int = 1
-    faded: bool = False
+
+    def repetitions(self, window: Window) -> range:
+        """The rounds in which the bar reaches into the window."""
+        first = max((window[0] - self.start - self.us) // self.period + 1, 0)
+        end = min(-((self.start - window[1]) // self.period), self.rounds)
+        return range(first, end)
 
 
 def planned(plan: Plan) -> list[Bar]:
     """Every op of the plan once, with its repetitions, and every move of the disk."""
-    moves = plan.disk.moves if plan.disk else ()
+    programs = {program.name: program for program in plan.programs}
     return [
-        *(bar for index in range(len(plan.segments)) for _, bar in _segment(plan, index)),
-        *(Bar(DISK, move.id, move.start_us, move.end_us - move.start_us) for move in moves),
+        *(
+            Bar(
+                plan_stream(op.stream, segment.devices),
+                op.id,
+                start + op.start_us,
+                op.end_us - op.start_us,
+                period,
+                rounds,
+            )
+            for segment in plan.segments
+            for ops, start, period, rounds in phases(programs[segment.program], segment)
+            for op in ops
+        ),
+        *(Bar(p.stream, p.op.id, p.start_us, p.us) for p in planned_moves(plan)),
     ]
-
-
-def focused(plan: Plan, zoom: Zoom) -> list[Bar]:
-    """The ops of the zoom's segment, all but those of its phase and round faded."""
-    found: list[Bar] = []
-    for phase, bar in _segment(plan, zoom.segment):
-        number = zoom.number if phase == "round" else 0
-        if phase != zoom.phase:
-            found.append(bar._replace(faded=True))
-            continue
-        start = bar.start + number * bar.period
-        after = bar._replace(start=start + bar.period, rounds=bar.rounds - number - 1, faded=True)
-        found += [
-            bar._replace(rounds=number, faded=True),
-            bar._replace(start=start, rounds=1),
-            after,
-        ]
-    return [bar for bar in found if bar.rounds]
-
-
-def _segment(plan: Plan, index: int) -> Iterator[tuple[PhaseName, Bar]]:
-    segment = plan.segments[index]
-    repeated = phases(program_of(plan, segment), segment)
-    names: tuple[PhaseName, ...] = ("enter", "round", "leave")
-    for name, (ops, start, period, rounds) in zip(names, repeated, strict=True):
-        for op in ops:
-            stream = plan_stream(op.stream, segment.devices)
-            length = op.end_us - op.start_us
-            yield name, Bar(stream, op.id, start + op.start_us, length, period, rounds)
 
 
 def actual(plan: Plan, log: RunLog) -> list[Bar]:
     """Every op of the log; FormatError when the plan does not have it."""
-    return [
-        Bar(one.stream, one.op.id, one.start_us, one.end_us - one.start_us)
-        for one in happened(plan, log)
-    ]
+    return [Bar(p.stream, p.op.id, p.start_us, p.us) for p in happened(plan, log)]
 
 
 def kinds(plan: Plan) -> set[str]:
@@ -143,11 +110,15 @@ def rows(plan: Plan, devices: Collection[int] | None = None) -> dict[str, Row]:
     return dict(reversed(found.items()))
 
 
-def color(task: int | None, kind: str, *, hatched: bool = False, faded: bool = False) -> Color:
+def top(rows: dict[str, Row]) -> float:
+    """The upper edge of the highest row."""
+    return max(row.low + row.height for row in rows.values())
+
+
+def color(task: int | None, kind: str) -> Color:
     """The shade of a kind in the colour of the task of this number, or in grey."""
     hue = _GREY if task is None else _HUES[task % len(_HUES)]
-    white = _UNDER_HATCH if hatched else _WHITENED.get(kind, _MIDDLE)
-    white += (1 - white) * _FADED * faded
+    white = _WHITENED.get(kind, _MIDDLE)
     red, green, blue = (part / 255 * (1 - white) + white for part in hue)
     return red, green, blue
 
@@ -159,97 +130,59 @@ def ink(paper: Color) -> str:
 
 
 def paint(
-    ax: "Axes",
-    plan: Plan,
-    drawn: Iterable[Bar],
-    rows: dict[str, Row],
-    window: Window,
-    *,
-    alone: bool = False,
+    ax: "Axes", plan: Plan, drawn: Iterable[Bar], rows: dict[str, Row], window: Window
 ) -> bool:
-    """All bars that the window shows, row by row; True when some rows were crowded: shares.
-
-    alone: there is but one task, which need not be named on each bar.
-    """
+    """All bars that the window shows, row by row; True when some rows were crowded: shares."""
     tasks = {task.name: place for place, task in enumerate(plan.tasks)}
     groups: dict[str, dict[Look, list[Bar]]] = {}
     for bar in drawn:
-        if bar.stream in rows and _repetitions(bar, window):
+        if bar.stream in rows and bar.repetitions(window):
             name = parse_id(bar.op)
-            row = groups.setdefault(bar.stream, {})
-            row.setdefault(Look(bar.faded, tasks[name.task], name.kind), []).append(bar)
-    crowded = {
-        stream
-        for stream, row in groups.items()
-        if sum(len(_repetitions(bar, window)) for mine in row.values() for bar in mine) > _CROWDED
-    }
-    for stream, row in groups.items():
-        if stream in crowded:
-            _shares(ax, rows[stream], row, window)
+            look = tasks[name.task], name.kind
+            groups.setdefault(bar.stream, {}).setdefault(look, []).append(bar)
+    crowded = False
+    for stream, looks in groups.items():
+        if sum(len(bar.repetitions(window)) for mine in looks.values() for bar in mine) > _CROWDED:
+            _shares(ax, rows[stream], looks, window)
+            crowded = True
         else:
-            _separate(ax, rows[stream], row, window, alone)
-    return bool(crowded)
+            _separate(ax, rows[stream], looks, window)
+    return crowded
 
 
-def _repetitions(bar: Bar, window: Window) -> range:
-    """The rounds in which the bar reaches into the window."""
-    first = max((window[0] - bar.start - bar.us) // bar.period + 1, 0)
-    end = min(-((bar.start - window[1]) // bar.period), bar.rounds)
-    return range(first, end)
+def _separate(ax: "Axes", row: Row, looks: dict[Look, list[Bar]], window: Window) -> None:
+    """A bar per op, named where there is room: one artist per task and kind."""
+    shared = len({task for task, _ in looks}) > 1
+    for (task, kind), mine in sorted(looks.items()):
+        fill, hatch = color(task, kind), HATCHES.get(kind)
+        outline = color(task, "B") if hatch else "white"
+        spans = [(b.start + r * b.period, b.us) for b in mine for r in b.repetitions(window)]
+        fine = (window[1] - window[0]) / _FINE  # drawn half a point wide at least
+        ax.broken_barh(
+            spans,
+            (row.low, row.height),
+            facecolors=fill,
+            edgecolors=[fill if us < fine and not hatch else outline for _, us in spans],
+            hatch=hatch,
+            linewidth=0.5,
+            zorder=2,
+        )
+        for bar in mine:
+            _name(ax, row, bar, window, fill, shared)
 
 
-def _separate(
-    ax: "Axes", row: Row, groups: dict[Look, list[Bar]], window: Window, alone: bool
-) -> None:
-    """One bar per op, named where there is room: one or two artists per look."""
-    limit = (window[1] - window[0]) / _FINE
-    for look, mine in sorted(groups.items()):
-        _strips(ax, row, [bar for bar in mine if bar.us < limit], window, look.color())
-        hatch = HATCHES.get(look.kind)
-        paper = look.color(hatched=hatch is not None)
-        line = color(look.task, "B", faded=look.faded) if hatch else "white"
-        wide = [bar for bar in mine if bar.us >= limit]
-        _strips(ax, row, wide, window, paper, edgecolors=line, hatch=hatch)
-        for bar in wide if not look.faded else ():
-            _names(ax, row, bar, window, paper, alone)
-
-
-def _strips(
-    ax: "Axes",
-    row: Row,
-    drawn: Sequence[Bar],
-    window: Window,
-    fill: Color,
-    edgecolors: Color | str = "face",  # a fine bar is drawn half a point wide at least
-    hatch: str | None = None,
-) -> None:
-    if not drawn:
-        return
-    ax.broken_barh(
-        [(bar.start + r * bar.period, bar.us) for bar in drawn for r in _repetitions(bar, window)],
-        (row.low, row.height),
-        facecolors=fill,
-        edgecolors=edgecolors,
-        hatch=hatch,
-        linewidth=0.5,
-        zorder=2,
-    )
-
-
-def _names(ax: "Axes", row: Row, bar: Bar, window: Window, paper: Color, alone: bool) -> None:
-    """In the visible part of each bar the longest form of the op's name that fits, if any.
-
-    Colour says the task and shade the kind, so the shard is what stays of a name to the last.
-    """
+def _name(ax: "Axes", row: Row, bar: Bar, window: Window, paper: Color, shared: bool) -> None:
+    """The op's name in the visible part of each bar that has room for it, without the task's
+    where the row has but one; else the shard's alone."""
     inches = ax.get_window_extent().width / ax.figure.dpi
     points = inches * 72 / max(window[1] - window[0], 1)
     _, item, op = bar.op.rsplit(".", 2)
-    names = (f"{item}.{op}", item) if alone else (bar.op, f"{item}.{op}", item)
-    for number in _repetitions(bar, window):
+    full = bar.op if shared else f"{item}.{op}"
+    for number in bar.repetitions(window):
         start = max(bar.start + number * bar.period, window[0])
         end = min(bar.start + number * bar.period + bar.us, window[1])
         room = (end - start) * points / _POINTS_PER_LETTER - 1
-        name = next((n for n in names if len(n) <= room), None)
+        name = next((name for name in (full, item) if len(name) <= room), None)
         if name is not None:
             ax.text(
                 (start + end) / 2,
@@ -257,7 +190,7 @@ def _names(ax: "Axes", row: Row, bar: Bar, window: Window, paper: Color, alone: 
                 name,
                 ha="center",
                 va="center",
-                fontsize=_FONT if row.height == TALL else _FONT - 1,
+                fontsize=_FONT if row.height == _HEIGHTS["compute"] else _FONT - 1,
                 color=ink(paper),
                 bbox={"facecolor": paper, "lw": 0, "pad": 0.8},
                 clip_on=True,
@@ -265,15 +198,15 @@ def _names(ax: "Axes", row: Row, bar: Bar, window: Window, paper: Color, alone: 
             )
 
 
-def _shares(ax: "Axes", row: Row, groups: dict[Look, list[Bar]], window: Window) -> None:
+def _shares(ax: "Axes", row: Row, looks: dict[Look, list[Bar]], window: Window) -> None:
     """Stacked from the row's floor: how busy each task and kind keeps it; white is idle."""
-    edges = _edges([bar for mine in groups.values() for bar in mine], window)
+    edges = _edges([bar for mine in looks.values() for bar in mine], window)
     floor = np.full(len(edges) - 1, row.low)
-    for look, mine in sorted(groups.items()):
+    for look, mine in sorted(looks.items()):
         busy = np.diff(coverage(mine, edges)) / np.diff(edges)
-        top = floor + busy * row.height
-        ax.stairs(top, edges, baseline=floor, fill=True, color=look.color(), lw=0, zorder=2)
-        floor = top
+        upper = floor + busy * row.height
+        ax.stairs(upper, edges, baseline=floor, fill=True, color=color(*look), lw=0, zorder=2)
+        floor = upper
 
 
 def _edges(drawn: Sequence[Bar], window: Window) -> Edges:
@@ -288,7 +221,7 @@ def _edges(drawn: Sequence[Bar], window: Window) -> Edges:
 
 
 def coverage(drawn: Sequence[Bar], edges: Edges) -> Edges:
-    """How long these bars, of which no two overlap, were busy before each edge."""
+    """µs that these bars, of which no two overlap, were busy before each edge."""
     total = np.zeros_like(edges)
     for bar in (bar for bar in drawn if bar.rounds > 1):
         number = np.clip((edges - bar.start) // bar.period, -1, bar.rounds - 1)

@@ -1,7 +1,7 @@
 """Plan against run: how honest the predictions were, op by op, task by task, in time and bytes."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 from typing import Any
@@ -21,30 +21,29 @@ _SMALL = 50  # below 1/n of the whole, an error is told as a difference
 
 
 @dataclass(frozen=True)
-class KindTimes:
-    """Durations of a kind's logged ops: their sums, and the median of actual / predicted.
+class Ratio:
+    """A predicted quantity in µs or bytes, and the actual one: None where the run did not live to
+    tell. median: of actual / predicted over single ops."""
 
-    Ops that ran under the memory meter count only in a run that has no others.
-    """
-
-    predicted_us: int
-    actual_us: int
-    median_ratio: float | None
+    predicted: int
+    actual: int | None
+    median: float | None = None
 
     @property
-    def ratio(self) -> float | None:
-        """actual / predicted of the sums; None when nothing was predicted."""
-        return self.actual_us / self.predicted_us if self.predicted_us else None
+    def value(self) -> float | None:
+        """actual / predicted; None when one of them is missing."""
+        return self.actual / self.predicted if self.predicted and self.actual is not None else None
 
-
-@dataclass(frozen=True)
-class TaskTimes:
-    """Losses of the first and last logged step; time from a task's first op to its last."""
-
-    first_loss: float | None
-    last_loss: float | None
-    predicted_us: int
-    actual_us: int
+    def cells(self, whole: int, show: Callable[[int], str]) -> tuple[str, str, str]:
+        """Both, and the error: as a share of what was predicted, or where that is little of the
+        whole, as a difference."""
+        if self.actual is None:
+            return show(self.predicted), "-", "-"
+        error = self.actual - self.predicted
+        told = ("-" if error < 0 else "+") + show(abs(error))
+        if self.predicted and self.predicted * _SMALL >= whole:
+            told = _percent(error / self.predicted)
+        return show(self.predicted), show(self.actual), told
 
 
 @dataclass(frozen=True)
@@ -60,31 +59,26 @@ class Missing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a run did against what its plan said; relative errors are signed fractions."""
+    """A run against its plan."""
 
+    plan: Plan
     status: str  # ok, partial (tasks were dropped), failed or killed (the log has no last line)
     emulated: bool
-    compute_slowdown: int  # of emulated devices, against their host
-    estimated: bool  # what was predicted comes from formulas
-    predicted_us: int
-    actual_us: int
-    median_op_error: float | None
-    lower_bound_us: int
-    lower_bound_name: str
-    gap: float
-    kinds: dict[str, KindTimes]
-    tasks: dict[str, TaskTimes]
-    exposed_predicted_us: tuple[int, ...]
-    exposed_actual_us: tuple[int, ...]
-    peak_predicted_bytes: tuple[int, ...]
-    peak_actual_bytes: tuple[int, ...]  # empty when the run was killed
+    makespan: Ratio
+    median_op_error: float | None  # of compute ops, without sign
+    kinds: dict[str, Ratio]  # sums of durations; metered ops count only where there are no others
+    tasks: dict[str, Ratio]  # from a task's first op to its last
+    losses: dict[str, tuple[float | None, float | None]]  # of the first and last logged step
+    exposed_copies: tuple[Ratio, ...]  # by device
+    peaks: tuple[Ratio, ...]  # bytes by device
     missing: Missing
     dropped: dict[str, str]  # why, of each task that failed while others went on
 
     @property
     def makespan_error(self) -> float:
         """(actual - predicted) / predicted makespan."""
-        return (self.actual_us - self.predicted_us) / max(self.predicted_us, 1)
+        predicted, actual = self.makespan.predicted, self.makespan.actual or 0
+        return (actual - predicted) / max(predicted, 1)
 
 
 def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
@@ -98,26 +92,28 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
             f"this plan has {plan_sha256[:12]}…; give the plan that was run, or run this one"
         )
     ops = list(happened(plan, log))
-    timed = [one for one, record in zip(ops, log.ops, strict=True) if not record.metered] or ops
+    timed = [one for one in ops if not one.metered] or ops
     prediction, end = plan.prediction, log.end
+    last_us = end.actual_us if end else max((one.end_us for one in ops), default=0)
     exposed = exposed_copy_us((one.stream, one.start_us, one.end_us) for one in ops)
+    peaks = dict(enumerate(end.peak_bytes if end else ()))
     return Comparison(
+        plan=plan,
         status=end.status if end else "killed",
         emulated=log.header.emulated or plan.emulated != "",
-        compute_slowdown=plan.compute_slowdown,
-        estimated=plan.estimated,
-        predicted_us=prediction.makespan_us,
-        actual_us=end.actual_us if end else max((one.end_us for one in ops), default=0),
+        makespan=Ratio(prediction.makespan_us, last_us),
         median_op_error=_median(abs(ratio - 1) for ratio in _ratios(timed, COMPUTE)),
-        lower_bound_us=prediction.lower_bound_us,
-        lower_bound_name=prediction.lower_bound_name,
-        gap=prediction.gap_ppm / 1e6,
         kinds={kind: times for kind in KINDS if (times := _kind(timed, kind))},
-        tasks=_tasks(plan, log, ops),
-        exposed_predicted_us=tuple(device.exposed_copy_us for device in prediction.devices),
-        exposed_actual_us=tuple(exposed.get(str(d), 0) for d in range(len(plan.devices))),
-        peak_predicted_bytes=tuple(device.peak_bytes for device in prediction.devices),
-        peak_actual_bytes=end.peak_bytes if end else (),
+        tasks=_tasks(plan, ops),
+        losses={task.name: _losses(log, task.name) for task in plan.tasks},
+        exposed_copies=tuple(
+            Ratio(device.exposed_copy_us, exposed.get(str(number), 0))
+            for number, device in enumerate(prediction.devices)
+        ),
+        peaks=tuple(
+            Ratio(device.peak_bytes, peaks.get(number))
+            for number, device in enumerate(prediction.devices)
+        ),
         missing=_missing(plan, ops, {drop.task for drop in log.drops}),
         dropped={drop.task: _dropped(drop) for drop in log.drops},
     )
@@ -132,25 +128,21 @@ def _median(values: Iterable[float]) -> float | None:
     return median(found) if found else None
 
 
-def _predicted(one: Planned) -> int:
-    return one.op.end_us - one.op.start_us
-
-
 def _ratios(ops: Iterable[Planned], kinds: str) -> list[float]:
     """Actual by predicted duration of every op of these kinds that was predicted to last."""
     return [
-        (one.end_us - one.start_us) / _predicted(one)
+        one.us / one.predicted_us
         for one in ops
-        if _predicted(one) and parse_id(one.op.id).kind in kinds
+        if one.predicted_us and parse_id(one.op.id).kind in kinds
     ]
 
 
-def _kind(ops: Sequence[Planned], kind: str) -> KindTimes | None:
+def _kind(ops: Sequence[Planned], kind: str) -> Ratio | None:
     mine = [one for one in ops if _kind_of(one) == kind]
     if not mine:
         return None
-    actual = sum(one.end_us - one.start_us for one in mine)
-    return KindTimes(sum(map(_predicted, mine)), actual, _median(_ratios(mine, kind[-1])))
+    predicted = sum(one.predicted_us for one in mine)
+    return Ratio(predicted, sum(one.us for one in mine), _median(_ratios(mine, kind[-1])))
 
 
 def _kind_of(one: Planned) -> str:
@@ -159,20 +151,21 @@ def _kind_of(one: Planned) -> str:
     return f"{DISK} {kind}" if one.stream == DISK else kind
 
 
-def _tasks(plan: Plan, log: RunLog, ops: Iterable[Planned]) -> dict[str, TaskTimes]:
+def _tasks(plan: Plan, ops: Iterable[Planned]) -> dict[str, Ratio]:
     spans: dict[str, tuple[int, int]] = {}
     for one in (one for one in ops if one.stream != DISK):
         name = parse_id(one.op.id).task
         start, end = spans.get(name, (one.start_us, one.end_us))
         spans[name] = min(start, one.start_us), max(end, one.end_us)
     predicted = {task.name: task.end_us - task.start_us for task in plan.prediction.tasks}
-    found: dict[str, TaskTimes] = {}
-    for task in plan.tasks:
-        steps = sorted((s for s in log.steps if s.task == task.name), key=lambda s: s.step)
-        first, last = (steps[0].loss, steps[-1].loss) if steps else (None, None)
-        start, end = spans.get(task.name, (0, 0))
-        found[task.name] = TaskTimes(first, last, predicted.get(task.name, 0), end - start)
-    return found
+    lengths = {name: end - start for name, (start, end) in spans.items()}
+    names = [task.name for task in plan.tasks]
+    return {name: Ratio(predicted.get(name, 0), lengths.get(name, 0)) for name in names}
+
+
+def _losses(log: RunLog, task: str) -> tuple[float | None, float | None]:
+    steps = sorted((s for s in log.steps if s.task == task), key=lambda s: s.step)
+    return (steps[0].loss, steps[-1].loss) if steps else (None, None)
 
 
 def _missing(plan: Plan, ops: Iterable[Planned], dropped: Collection[str]) -> Missing:
@@ -199,47 +192,71 @@ def _missing(plan: Plan, ops: Iterable[Planned], dropped: Collection[str]) -> Mi
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """The comparison as JSON values; times in µs, errors as signed fractions."""
-    values = asdict(comparison)
-    exposed = [sum(values.pop(f"exposed_{side}_us")) for side in ("predicted", "actual")]
-    peaks = [list(values.pop(f"peak_{side}_bytes")) for side in ("predicted", "actual")]
-    for name, times in comparison.kinds.items():
-        values["kinds"][name]["ratio"] = times.ratio
-    return values | {
-        "makespan_error": comparison.makespan_error,
-        "exposed_copy_us": dict(zip(("predicted", "actual"), exposed, strict=True)),
-        "peak_bytes": dict(zip(("predicted", "actual"), peaks, strict=True)),
-        "missing": comparison.missing.count,
+    c, prediction = comparison, comparison.plan.prediction
+    exposed = (sum(getattr(one, side) or 0 for one in c.exposed_copies) for side in _SIDES)
+    peaks = ([v for one in c.peaks if (v := getattr(one, side)) is not None] for side in _SIDES)
+    return {
+        "status": c.status,
+        "emulated": c.emulated,
+        "compute_slowdown": c.plan.compute_slowdown,
+        "estimated": c.plan.estimated,
+        **_times(c.makespan),
+        "makespan_error": c.makespan_error,
+        "median_op_error": c.median_op_error,
+        "lower_bound_us": prediction.lower_bound_us,
+        "lower_bound_name": prediction.lower_bound_name,
+        "gap": prediction.gap_ppm / 1e6,
+        "kinds": {
+            kind: {**_times(one), "median_ratio": one.median, "ratio": one.value}
+            for kind, one in c.kinds.items()
+        },
+        "tasks": {
+            name: {"first_loss": c.losses[name][0], "last_loss": c.losses[name][1], **_times(one)}
+            for name, one in c.tasks.items()
+        },
+        "exposed_copy_us": dict(zip(_SIDES, exposed, strict=True)),
+        "peak_bytes": dict(zip(_SIDES, peaks, strict=True)),
+        "missing": c.missing.count,
+        "dropped": c.dropped,
     }
+
+
+_SIDES = ("predicted", "actual")
+
+
+def _times(ratio: Ratio) -> dict[str, int | None]:
+    return {"predicted_us": ratio.predicted, "actual_us": ratio.actual}
 
 
 def table(comparison: Comparison) -> str:
     """The comparison for people: aligned columns, one line per quantity, kind and task."""
-    c = comparison
-    slow = f" compute, {c.compute_slowdown} times slower" if c.compute_slowdown > 1 else ""
+    c, prediction = comparison, comparison.plan.prediction
+    slowdown = c.plan.compute_slowdown
+    slow = f" compute, {slowdown} times slower" if slowdown > 1 else ""
     paced = f" (times are emulated{slow})" if c.emulated else ""
-    guessed = " (predictions are estimates)" if c.estimated else ""
-    head = [("", "predicted", "actual", "error")]
-    time = _Shown(c.predicted_us, show_us)
-    room = _Shown(max(c.peak_predicted_bytes, default=0), show_bytes)
-    rows = [
-        ("makespan", show_us(c.predicted_us), show_us(c.actual_us), _percent(c.makespan_error)),
-        *_device_rows("exposed copies", c.exposed_predicted_us, c.exposed_actual_us, time),
-        *_device_rows("peak memory", c.peak_predicted_bytes, c.peak_actual_bytes, room),
-    ]
+    guessed = " (predictions are estimates)" if c.plan.estimated else ""
+    whole, most = c.makespan.predicted, max((one.predicted for one in c.peaks), default=0)
+    rows = [("", "predicted", "actual", "error")]
+    rows.append(("makespan", *c.makespan.cells(0, show_us)[:2], _percent(c.makespan_error)))
+    for n, one in enumerate(c.exposed_copies):
+        rows.append((f"exposed copies {n}", *one.cells(whole, show_us)))
+    for n, one in enumerate(c.peaks):
+        rows.append((f"peak memory {n}", *one.cells(most, show_bytes)))
     tasks = [("task", "predicted", "actual", "error", "first loss", "last loss")]
-    for name, t in c.tasks.items():
-        times = time.cells(t.predicted_us, t.actual_us)
-        tasks.append((name, *times, _loss(t.first_loss), _loss(t.last_loss)))
+    for name, one in c.tasks.items():
+        losses = _loss(c.losses[name][0]), _loss(c.losses[name][1])
+        tasks.append((name, *one.cells(whole, show_us), *losses))
     kinds = [("kind", "predicted", "actual", "error", "median op")]
-    for name, k in c.kinds.items():
-        ratio = "-" if k.median_ratio is None else _percent(k.median_ratio - 1)
-        kinds.append((name, *time.cells(k.predicted_us, k.actual_us), ratio))
+    for name, one in c.kinds.items():
+        off = "-" if one.median is None else _percent(one.median - 1)
+        kinds.append((name, *one.cells(whole, show_us), off))
     error = "-" if c.median_op_error is None else f"{c.median_op_error:.1%}"
+    bound = f"{show_us(prediction.lower_bound_us)} ({prediction.lower_bound_name})"
     lines = [
         f"run {c.status}{paced}{guessed}",
-        *columns([*head, *rows], numbers=True),
+        *columns(rows, numbers=True),
         f"median error of a compute op: {error}",
-        f"lower bound: {show_us(c.lower_bound_us)} ({c.lower_bound_name}), planned gap {c.gap:.2%}",
+        f"lower bound: {bound}, planned gap {prediction.gap_ppm / 1e6:.2%}",
         "",
         *columns(tasks, numbers=True),
         "",
@@ -252,36 +269,6 @@ def table(comparison: Comparison) -> str:
         names = ", ".join(c.missing.names)
         lines += ["", f"not in the log: {c.missing.count} planned ops: {names}{more}"]
     return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """Shows a quantity that is a part of `whole`."""
-
-    whole: int
-    show: Callable[[int], str]
-
-    def cells(self, predicted: int, actual: int) -> tuple[str, str, str]:
-        """Both, and the error: as a share of what was predicted, or where that is little of the
-        whole, as a difference."""
-        error = actual - predicted
-        if predicted * _SMALL < self.whole or not predicted:
-            told = ("-" if error < 0 else "+") + self.show(abs(error))
-        else:
-            told = _percent(error / predicted)
-        return self.show(predicted), self.show(actual), told
-
-
-def _device_rows(
-    what: str, predicted: Sequence[int], actual: Sequence[int], shown: _Shown
-) -> list[tuple[str, ...]]:
-    """One row per device; `-` where the run did not live to say."""
-    rows: list[tuple[str, ...]] = []
-    for device, value in enumerate(predicted):
-        known = device < len(actual)
-        cells = shown.cells(value, actual[device]) if known else (shown.show(value), "-", "-")
-        rows.append((f"{what} {device}", *cells))
-    return rows
 
 
 def _percent(fraction: float) -> str:

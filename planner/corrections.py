@@ -1,4 +1,4 @@
-"""What a run taught about its plan's predictions, as a file, and how it changes a profile.
+"""Corrections of a profile, as a file: a run's actual times against its plan's predictions.
 
 For every task, time and layer the median of actual / predicted, and for every link direction a
 line through the copies (`residuals` makes them from a run log). `apply` multiplies them into a
@@ -82,7 +82,7 @@ class LinkRatio(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    """What the run's devices must have in common with those of the profile."""
+    """Properties that the run's devices share with those of the profile."""
 
     kind: Literal["cpu", "cuda"]
     threads: Threads
@@ -185,32 +185,20 @@ def apply(profile: Profile, corrections: Corrections, where: str = "corrections"
 
 def _check(profile: Profile, corrections: Corrections, where: str) -> None:
     """FormatError for corrections that a run of a plan of this profile cannot have given."""
-    remedy = "run a plan built from this profile and compare it with --write-corrections"
     device = profile.machine.devices[0]
     mine = Machine(device.kind, device.threads, device.emulation)
-    if corrections.machine != mine:
-        raise FormatError(
-            f"{where}: they are of a run on {_words(corrections.machine)}, the profile is of "
-            f"{_words(mine)}; {remedy}"
-        )
-    theirs, ours = (sorted(t.name for t in of.tasks) for of in (corrections, profile))
-    if theirs != ours:
-        raise FormatError(
-            f"{where}: they are of tasks {', '.join(theirs)}, the profile has {', '.join(ours)}; "
-            f"{remedy}"
-        )
-    tasks = {task.name: task for task in profile.tasks}
-    for of in corrections.tasks:
-        task = tasks[of.name]
-        if of.workload.sha256 != task.workload.sha256:
+    theirs = {"device": _words(corrections.machine)} | {
+        f"task {one.name}": _workload(one.workload, one.layers) for one in corrections.tasks
+    }
+    ours = {"device": _words(mine)} | {
+        f"task {one.name}": _workload(one.workload, len(one.layers)) for one in profile.tasks
+    }
+    for what in sorted(theirs.keys() | ours.keys()):
+        run, here = theirs.get(what, "not in it"), ours.get(what, "not in it")
+        if run != here:
             raise FormatError(
-                f"{where}: task {of.name} is of a workload with sha256 {of.workload.sha256[:12]}…, "
-                f"the profile's has {task.workload.sha256[:12]}…; {remedy}"
-            )
-        if of.layers != len(task.layers):
-            raise FormatError(
-                f"{where}: task {of.name} has {of.layers} layers, in the profile it has "
-                f"{len(task.layers)}; {remedy}"
+                f"{where}: of another run: {what} was {run}, in the profile it is {here}; run a "
+                "plan built from this profile and compare it with --write-corrections"
             )
 
 
@@ -218,7 +206,12 @@ def _words(machine: Machine) -> str:
     text = f"{machine.kind} with {machine.threads} thread(s)"
     if link := machine.emulation:
         text += f", h2d {link.h2d_bytes_per_s} and d2h {link.d2h_bytes_per_s} bytes/s {link.words}"
+        text += f", latency {link.latency_us} us"
     return text
+
+
+def _workload(workload: Workload, layers: int) -> str:
+    return f"{layers} layers of the workload with sha256 {workload.sha256[:12]}…"
 
 
 def _task(task: Task, ratios: TaskRatios) -> Task:
@@ -240,7 +233,7 @@ def _layer(layer: Layer, known: dict[What, int]) -> Layer:
 
 
 def _cost(cost: LayerCost, known: dict[What, int]) -> LayerCost:
-    """Forward as the F's were. Backward by either of two:
+    """The cost with forward corrected by the F's, and backward by either of two:
 
     B's that recompute say what both backward times are to be multiplied with; where F kept a
     graph, B corrects backward and F the rest of recompute_backward (and forward, which did not

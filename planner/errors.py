@@ -1,4 +1,4 @@
-"""Why there is no plan: proven impossible, or not found within the limit."""
+"""The reasons why there is no plan: proven impossible, or not found within the limit."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -31,6 +31,6 @@ class NoPlanFound(GantryError):
 
 
 def nearest(errors: Iterable[Infeasible]) -> Infeasible:
-    """Of the reasons why there is no plan one way or the other, the one to tell: the least more
-    memory on the host if that would do, else on the device."""
+    """The error to report of several: the one that asks for the least more host memory if that
+    would do, else for the least more device memory."""
     return min(errors, key=lambda error: (error.resource != "host", error.smallest))

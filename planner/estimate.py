@@ -43,9 +43,11 @@ class EstimateError(GantryError):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What is to be estimated. None: the model's own sequence length, powers of two (and the
-    batch itself) as microbatches, the best numbers that the GPU has, its memory and its typical
-    host's."""
+    """A model, a GPU and a batch to estimate.
+
+    None: the model's own sequence length, powers of two (and the batch itself) as microbatches,
+    the best numbers that the GPU has, its memory and its typical host's.
+    """
 
     model: str
     gpu: str
@@ -247,6 +249,6 @@ def _kernels_us(kernels: Iterable[Kernel], dtype: Dtype, gpu: Gpu) -> float:
 
 
 def _time(us: float) -> Time:
-    """No spread: nothing was measured."""
+    """A time without spread, since nothing was measured."""
     whole = max(1, round(us))
     return Time(whole, whole, whole, 1)

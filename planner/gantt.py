@@ -1,4 +1,4 @@
-"""Gantt charts of plans and runs: one row per stream, colour = task, shade = kind.
+"""Gantt charts of plans and runs: a row per stream, a colour per task, a shade per kind of op.
 
 Close up every op is a bar. Where bars would be thinner than a pixel or two, a row shows instead
 which share of the time each task and kind keeps its stream busy, so that a plan of a million ops
@@ -10,13 +10,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner import bars, overview, panels, zoom
+from planner import axes, bars, overview
+from planner.axes import Mark
 from planner.bars import Bar
-from planner.moments import on_devices, program_of
-from planner.panels import Mark, timed
-from planner.zoom import Window, Zoom
+from planner.focus import Focus, Window, aligned, focus, on_devices, program_of
 from plans.runlog import RunLog
-from plans.schema import Plan
+from plans.schema import Plan, Segment
 from profiles.codec import write_atomic
 from profiles.errors import FormatError
 from profiles.units import show_clock, show_us
@@ -34,32 +33,49 @@ _FORMATS = (".png", ".svg", ".pdf")
 _MOMENT = "#C1121F"
 
 
-def draw(plan: Plan, ax: "Axes | None" = None, *, window: Window | None = None) -> "Axes":
-    """The planned timeline, or the part of it in `window` = (from, to) µs, on `ax` or a new one."""
-    target = ax if ax is not None else _figure(plan, 1)[1][0]
+def draw(
+    plan: Plan,
+    ax: "Axes | None" = None,
+    *,
+    window: Window | None = None,
+    devices: Collection[int] | None = None,
+) -> "Axes":
+    """The planned ops on `ax` or on a new figure: all, or those of some devices within `window` =
+    (from, to) µs."""
+    ax = ax or _figure(plan, 1)[1][0]
     if window is None:
         whole = (0, plan.prediction.makespan_us)
-        _panel(target, plan, bars.planned(plan), whole, _summary(plan), _planned_marks(plan))
+        _panel(ax, plan, bars.planned(plan), whole, _summary(plan), _planned_marks(plan), devices)
     else:
-        title = f"{_span(window)}, planned{_guessed(plan)}"
-        _panel(target, plan, bars.planned(plan), window, title, [])
-    return target
+        span = f"{show_us(window[1] - window[0])} from {show_us(window[0])}"
+        title = f"{span}, planned{_source(plan)}"
+        _panel(ax, plan, bars.planned(plan), window, title, devices=devices)
+    return ax
 
 
-def draw_segments(plan: Plan, ax: "Axes", *, at: int | None = None) -> "Axes":
-    """All segments of the plan on `ax`, one row per device, and the moment `at`."""
-    marks = [*_planned_marks(plan), *_moment_mark(at)]
-    return overview.draw(ax, plan, _summary(plan), marks)
+def draw_segments(plan: Plan, ax: "Axes | None" = None, *, at: int | None = None) -> "Axes":
+    """All segments of the plan on `ax` or on a new figure, one row per device, and the moment
+    `at`."""
+    ax = ax or axes.panels([overview.height(plan)])[1][0]
+    return overview.draw(ax, plan, _summary(plan), [*_planned_marks(plan), *_moment_mark(at)])
 
 
-def draw_round(plan: Plan, ax: "Axes", chosen: Zoom, *, at: int | None = None) -> "Axes":
-    """The ops of one round of a segment on `ax`, its neighbours pale, and the moment `at`."""
-    segment = plan.segments[chosen.segment]
-    marks = _moment_mark(at) if at is not None and _holds(chosen.window, at) else []
-    title = f"{_chosen(plan, chosen)}, planned{_guessed(plan)}"
-    alone = len(program_of(plan, segment).tasks) == 1
-    drawn = bars.focused(plan, chosen)
-    _panel(ax, plan, drawn, chosen.window, title, marks, segment.devices, alone=alone)
+def draw_round(
+    plan: Plan, near: Focus, ax: "Axes | None" = None, *, at: int | None = None
+) -> "Axes":
+    """The ops of the round in focus, and of its neighbours meanwhile, on `ax` or on a new figure;
+    and the moment `at`."""
+    segment = plan.segments[near.segment]
+    ax = ax or axes.panels([_height(plan, segment.devices)])[1][0]
+    marks = _moment_mark(at if at is not None and near.window[0] <= at <= near.window[1] else None)
+    title = f"{near.phase} of {_where(segment)}"
+    if near.phase == "round":
+        period = show_us(program_of(plan, segment).period_us)
+        title = (
+            f"round {near.round} of 0 to {segment.rounds - 1} of {_where(segment)}, every {period}"
+        )
+    title += f", planned{_source(plan)}"
+    _panel(ax, plan, bars.planned(plan), near.window, title, marks, segment.devices)
     return ax
 
 
@@ -72,55 +88,61 @@ def draw_compare(
     """
     above, below = axes if axes is not None else _figure(plan, 2)[1]
     happened = bars.actual(plan, log)
-    end = _actual_us(log, happened)
-    window = (0, max(plan.prediction.makespan_us, end))
+    planned, end = plan.prediction.makespan_us, _actual_us(log, happened)
+    window = (0, max(planned, end))
     _panel(above, plan, bars.planned(plan), window, _summary(plan), _planned_marks(plan))
-    planned = plan.prediction.makespan_us
     error = f", {100 * (end - planned) / planned:+.1f} % against the plan" if planned else ""
     title = f"actual: makespan {show_us(end)}{error}{_paced(plan)}"
-    marks = [Mark(planned, timed("planned", planned), True), Mark(end, timed("actual", end), False)]
+    marks = [Mark(planned, "planned makespan", True), Mark(end, "actual makespan", False)]
     _panel(below, plan, happened, window, title, marks)
     return above, below
 
 
 def figure(
-    plan: Plan, log: RunLog | None = None, *, chosen: Zoom | None = None, at: int | None = None
+    plan: Plan,
+    log: RunLog | None = None,
+    *,
+    task: str | None = None,
+    step: int | None = None,
+    at: int | None = None,
 ) -> "Figure":
     """A plan at two levels, with a legend: its segments over the whole run, and below them the ops
-    of one round, by default a steady one of the longest segment; `at` marks a moment in both.
+    of one round: of `task` and its `step`, of the moment `at`, else a steady one of the longest
+    segment. `at` is marked in both. Where rounds are most of the run all ops are drawn.
 
-    With a log the whole run and two rounds, each as planned and as it happened. Where rounds are
-    most of the run all ops are drawn. FormatError when the log is not of this plan.
+    With a log the whole run and two rounds, each as planned and as it happened. FormatError when
+    the log is not of this plan, or the plan has no such task or step.
     """
     if log is not None:
         return _compared(plan, log)
-    shown = chosen or zoom.steady(plan)
-    segment = plan.segments[shown.segment] if shown else None
+    near = focus(plan, task, step, at)
+    segment = plan.segments[near.segment] if near else None
     devices = segment.devices if segment else None
-    fig, axes = panels.panels([overview.height(plan), _height(plan, devices)])
-    draw_segments(plan, axes[0], at=at)
-    if shown and segment:
-        draw_round(plan, axes[1], shown, at=at)
-        overview.frame(axes[0], segment, shown.window)
-        overview.join(axes[0], axes[1], shown.window)
+    fig, (above, below) = axes.panels([overview.height(plan), _height(plan, devices)])
+    draw_segments(plan, above, at=at)
+    if near and segment:
+        draw_round(plan, near, below, at=at)
+        overview.frame(above, segment, near.window)
     else:
-        draw(plan, axes[1])
-        axes[1].set_title(f"all ops, planned{_guessed(plan)}", loc="left", fontsize=9.5)
+        title = f"all ops, planned{_source(plan)}"
+        whole = (0, plan.prediction.makespan_us)
+        _panel(below, plan, bars.planned(plan), whole, title, _moment_mark(at))
     _legend(fig, plan)
     return fig
 
 
 def _compared(plan: Plan, log: RunLog) -> "Figure":
-    shown = zoom.steady(plan)
-    fig, axes = _figure(plan, 2 if shown is None else 4)
-    draw_compare(plan, log, axes[:2])
-    if shown is not None:
-        window, seen = zoom.aligned(plan, log, shown)
-        draw(plan, axes[2], window=window)
-        axes[2].set_title(_two_rounds(plan, shown), loc="left", fontsize=9.5)
+    near = focus(plan)
+    fig, panels = _figure(plan, 2 if near is None else 4)
+    draw_compare(plan, log, panels[:2])
+    if near is not None:
+        segment, (window, seen) = plan.segments[near.segment], aligned(plan, log, near)
+        rounds = f"rounds {near.round} and {near.round + 1} of {segment.rounds}"
+        title = f"close-up: {rounds} of {_where(segment)}, planned{_source(plan)}"
+        _panel(panels[2], plan, bars.planned(plan), window, title)
         title = f"close-up: the same rounds as they happened{_paced(plan)}"
-        _panel(axes[3], plan, bars.actual(plan, log), seen, title, [])
-        axes[0].axvspan(*window, facecolor="none", edgecolor=panels.INK, lw=1.6, zorder=5)
+        _panel(panels[3], plan, bars.actual(plan, log), seen, title)
+        panels[0].axvspan(*window, facecolor="none", edgecolor=axes.INK, lw=1.6, zorder=5)
     _legend(fig, plan)
     return fig
 
@@ -144,16 +166,12 @@ def check_name(path: str | Path) -> None:
 
 def _figure(plan: Plan, count: int) -> "tuple[Figure, list[Axes]]":
     """A new figure with `count` panels of all streams."""
-    return panels.panels([_ROW * _tall(plan)] * count)
-
-
-def _tall(plan: Plan, devices: Collection[int] | None = None) -> float:
-    return max(row.low + row.height for row in bars.rows(plan, devices).values())
+    return axes.panels([_ROW * bars.top(bars.rows(plan))] * count)
 
 
 def _height(plan: Plan, devices: Collection[int] | None) -> float:
     """Inches of a panel of these devices' streams; rows of a few are higher."""
-    tall = _tall(plan, devices)
+    tall = bars.top(bars.rows(plan, devices))
     wanted, most = _PANEL
     return max(min(wanted, tall * most), tall * _ROW)
 
@@ -164,22 +182,17 @@ def _panel(
     drawn: Sequence[Bar],
     window: Window,
     title: str,
-    marks: Sequence[Mark],
+    marks: Sequence[Mark] = (),
     devices: Collection[int] | None = None,
-    *,
-    alone: bool = False,
 ) -> None:
     """Rows, bars, marks, title and time axis of one picture."""
     rows = bars.rows(plan, devices)
-    ax.set_ylim(-0.2, max(row.low + row.height for row in rows.values()) + 0.2)
+    ax.set_ylim(-0.2, bars.top(rows) + 0.2)
     for row in rows.values():
-        shade = "white" if row.height == bars.TALL else "#F5F6F9"
-        ax.axhspan(row.low, row.low + row.height, color=shade, lw=0, zorder=0)
+        ax.axhspan(row.low, row.low + row.height, color="white", lw=0, zorder=0)
     ax.set_yticks([row.low + row.height / 2 for row in rows.values()], list(rows), fontsize=7.5)
-    crowded = bars.paint(ax, plan, drawn, rows, window, alone=alone)
-    note = "; pale: other rounds" if any(bar.faded for bar in drawn) else ""
-    note += "; filled height: busy share of a crowded row" if crowded else ""
-    panels.frame(ax, window, title, marks, note)
+    crowded = bars.paint(ax, plan, drawn, rows, window)
+    axes.frame(ax, window, title, marks, "; filled height: busy share of a crowded row" * crowded)
 
 
 def _legend(fig: "Figure", plan: Plan) -> None:
@@ -192,32 +205,23 @@ def _legend(fig: "Figure", plan: Plan) -> None:
     ]
     if len(plan.tasks) > _LEGEND_TASKS:
         handles.append(Patch(facecolor="none", label=f"… {len(plan.tasks) - _LEGEND_TASKS} more"))
-    present = bars.kinds(plan)
-    handles += [
-        Patch(
-            facecolor=bars.color(None, kind, hatched=kind in bars.HATCHES),
-            edgecolor=bars.color(None, "B"),
-            hatch=bars.HATCHES.get(kind),
-            lw=0.5,
-            label=name,
-        )
-        for kind, name in _KINDS.items()
-        if kind in present
-    ]
+    present, edge = bars.kinds(plan), bars.color(None, "B")
+    for kind, name in _KINDS.items():
+        if kind in present:
+            fill, hatch = bars.color(None, kind), bars.HATCHES.get(kind)
+            handles.append(Patch(facecolor=fill, edgecolor=edge, hatch=hatch, lw=0.5, label=name))
     fig.legend(handles=handles, loc="outside lower center", ncols=9, fontsize=8, frameon=False)
 
 
 def _summary(plan: Plan) -> str:
     p = plan.prediction
     bound = f"{p.lower_bound_name} bound {show_us(p.lower_bound_us)}"
-    return (
-        f"planned: makespan {show_us(p.makespan_us)}, {bound}, gap {p.gap_ppm / 1e4:.2f} %"
-        f"{_guessed(plan)}"
-    )
+    gap = f"gap {p.gap_ppm / 1e4:.2f} %"
+    return f"planned: makespan {show_us(p.makespan_us)}, {bound}, {gap}{_source(plan)}"
 
 
-def _guessed(plan: Plan) -> str:
-    """The mark of planned times; those of a run are never estimated."""
+def _source(plan: Plan) -> str:
+    """Where planned times come from; those of a run are never estimated."""
     return (", times estimated" if plan.estimated else "") + _paced(plan)
 
 
@@ -225,42 +229,18 @@ def _paced(plan: Plan) -> str:
     return f", times {plan.emulated}" if plan.emulated else ""
 
 
-def _span(window: Window) -> str:
-    return f"{show_us(window[1] - window[0])} from {show_us(window[0])}"
-
-
-def _chosen(plan: Plan, chosen: Zoom) -> str:
-    """`round 99 of 0 to 199 of gpt-a on device 0, every 1.20 s`."""
-    segment = plan.segments[chosen.segment]
-    where = f"{segment.program} on {on_devices(segment)}"
-    if chosen.phase != "round":
-        return f"{chosen.phase} of {where}"
-    period = show_us(program_of(plan, segment).period_us)
-    return f"round {chosen.number} of 0 to {segment.rounds - 1} of {where}, every {period}"
-
-
-def _two_rounds(plan: Plan, chosen: Zoom) -> str:
-    segment = plan.segments[chosen.segment]
-    return (
-        f"close-up: rounds {chosen.number} and {chosen.number + 1} of {segment.rounds} of "
-        f"{segment.program} on {on_devices(segment)}, planned{_guessed(plan)}"
-    )
+def _where(segment: Segment) -> str:
+    return f"{segment.program} on {on_devices(segment.devices)}"
 
 
 def _planned_marks(plan: Plan) -> list[Mark]:
     p = plan.prediction
-    return [
-        Mark(p.lower_bound_us, timed(f"{p.lower_bound_name} bound", p.lower_bound_us), True),
-        Mark(p.makespan_us, timed("makespan", p.makespan_us), False),
-    ]
+    bound = Mark(p.lower_bound_us, f"{p.lower_bound_name} bound", True)
+    return [bound, Mark(p.makespan_us, "makespan", False)]
 
 
 def _moment_mark(at: int | None) -> list[Mark]:
     return [] if at is None else [Mark(at, f"at {show_clock(at)}", False, _MOMENT)]
-
-
-def _holds(window: Window, us: int) -> bool:
-    return window[0] <= us <= window[1]
 
 
 def _actual_us(log: RunLog, happened: Sequence[Bar]) -> int:

@@ -14,7 +14,7 @@ Generation = Literal["kepler", "pascal", "volta", "ampere", "ada", "hopper"]
 MIB, GIB, GB, TERA = 1 << 20, 1 << 30, 10**9, 10**12
 
 CONTEXT_BYTES = GIB
-"""Of the memory, what the CUDA context, cuBLAS workspaces and fragmentation take."""
+"""Memory that the CUDA context, cuBLAS workspaces and fragmentation take."""
 
 MATMUL: dict[Generation, dict[Dtype, float]] = {
     "kepler": {"fp32": 0.60},

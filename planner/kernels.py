@@ -1,4 +1,4 @@
-"""What the operators of transformers do: FLOPs and bytes of each kernel they launch.
+"""The operators of transformers: FLOPs and bytes of each kernel they launch.
 
 A kernel is a matrix product (FLOPs and bytes) or a pass over memory (bytes alone); its time is for
 `estimate` to tell. Backward runs two products for each one of forward, and 2.5 times the FLOPs of

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from planner.axes import panels
 from profiles.console import columns
 from profiles.schema import Layer, LayerCost, Profile, Task
 from profiles.units import show_bytes
@@ -49,8 +50,9 @@ def _row(task: Task) -> tuple[str, ...]:
     return (task.name, *counts, sizes, *map(show_bytes, sums))
 
 
-def draw_times(task: Task, microbatch: int, ax: "Axes") -> "Axes":
-    """Median ms of each layer's forward, backward and update, stacked, on `ax`."""
+def draw_times(task: Task, microbatch: int, ax: "Axes | None" = None) -> "Axes":
+    """Median ms of each layer's forward, backward and update, stacked, on `ax` or a new figure."""
+    ax = ax or panels([3.0])[1][0]
     parts = [
         [cost.forward.median_us, cost.backward.median_us, layer.update_device.median_us]
         for layer, cost in _layers(task, microbatch)
@@ -60,8 +62,10 @@ def draw_times(task: Task, microbatch: int, ax: "Axes") -> "Axes":
     return ax
 
 
-def draw_bytes(task: Task, microbatch: int, ax: "Axes") -> "Axes":
-    """MiB of each layer's parameters, gradients, state and saved activations, stacked, on `ax`."""
+def draw_bytes(task: Task, microbatch: int, ax: "Axes | None" = None) -> "Axes":
+    """MiB of each layer's parameters, gradients, state and saved activations, stacked, on `ax` or
+    a new figure."""
+    ax = ax or panels([3.0])[1][0]
     parts = [
         [layer.param_bytes, layer.grad_bytes, layer.state_bytes, cost.saved_bytes]
         for layer, cost in _layers(task, microbatch)
@@ -105,9 +109,10 @@ def _bars(
     )
 
 
-def draw_microbatches(task: Task, ax: "Axes") -> "Axes":
-    """Compute per sample (forward and backward of all layers, ms) over microbatch size, on `ax`;
-    beside it, in the labels, the bytes that one microbatch keeps for its backward."""
+def draw_microbatches(task: Task, ax: "Axes | None" = None) -> "Axes":
+    """Compute per sample (forward and backward of all layers, ms) over microbatch size, on `ax`
+    or a new figure; in the labels, the bytes that one microbatch keeps for its backward."""
+    ax = ax or panels([3.0])[1][0]
     sizes = [cost.microbatch for cost in task.layers[0].costs]
     labels, heights = [], []
     for size in sizes:

@@ -22,7 +22,7 @@ CHANNELS = 3
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What distinguishes one model of a family.
+    """The sizes that distinguish one model of a family.
 
     positions: length of the table of learned positions, 0 where there is none. sequence: tokens
     per sample by default. patch: pixels each way of a vision model's patch.

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from planner.axes import panels
 from plans.runlog import RunLog
 from plans.schema import Plan, parse_id
 from plans.trace import happened
@@ -13,19 +14,19 @@ _KINDS = {"F": "forward", "B": "backward", "U": "update"}
 _TOP = 2.5  # ratios beyond are drawn at the edge
 
 
-def draw(plan: Plan, log: RunLog, ax: "Axes") -> "Axes":
-    """A dot per op, a colour per kind, on `ax`; ops that ran under the memory meter are left out.
+def draw(plan: Plan, log: RunLog, ax: "Axes | None" = None) -> "Axes":
+    """A dot per op, a colour per kind, on `ax` or on a new figure; metered ops are left out.
 
     FormatError when the log is not of this plan.
     """
+    ax = ax or panels([3.0])[1][0]
     dots: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in _KINDS.values()}
-    for one, record in zip(happened(plan, log), log.ops, strict=True):
+    for one in happened(plan, log):
         kind = _KINDS.get(parse_id(one.op.id).kind)
-        predicted = one.op.end_us - one.op.start_us
-        if kind and predicted and not record.metered:
+        if kind and one.predicted_us and not one.metered:
             starts, ratios = dots[kind]
             starts.append(one.start_us / 1e6)
-            ratios.append(min(_TOP, (one.end_us - one.start_us) / predicted))
+            ratios.append(min(_TOP, one.us / one.predicted_us))
     for name, (starts, ratios) in dots.items():
         ax.plot(starts, ratios, ".", markersize=2.5, label=name)
     ax.axhline(1, color="black", lw=0.8)

@@ -33,30 +33,28 @@ _SPREAD = 2  # copies whose predicted times differ by this factor tell latency a
 
 
 def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> Corrections:
-    """How far the log of a run of `plan` is from it. FormatError when it shows nothing."""
+    """Corrections from the log of a run of `plan`. FormatError when it shows nothing."""
     times: Times = {}
     copies: dict[Direction, list[tuple[int, int]]] = {}
     tasks = {task.name: task for task in plan.tasks}
     judges = {program.name for program in plan.programs if program.evaluates}
     # Layers do less in eval mode, and no loss was measured by itself.
     evaluating = {n for n, segment in enumerate(plan.segments) if segment.program in judges}
-    for one, record in zip(happened(plan, log), log.ops, strict=True):
-        predicted, actual = one.op.end_us - one.op.start_us, one.end_us - one.start_us
+    for one in happened(plan, log):
         name = parse_id(one.op.id)
-        if record.metered or not predicted or name.item == "batch":
+        if one.metered or not one.predicted_us or name.item == "batch":
             continue  # a batch's copy also waits for the user's data
         place = one.stream.partition(".")[2]
         if place in _DIRECTIONS:
             casts = name.kind == "P" and "state" in one.op.reads and "param" in one.op.writes
             way = "cast" if casts else _DIRECTIONS[place]
-            copies.setdefault(way, []).append((predicted, actual))
-        elif name.kind in "FBU" and record.segment not in evaluating:
+            copies.setdefault(way, []).append((one.predicted_us, one.us))
+        elif name.kind in "FBU" and one.segment not in evaluating:
             shard = tasks[name.task].shards[name.number]
             what = _timed(name.kind, shard, on_device=place == "compute")
             for layer in range(shard.first_layer, shard.end_layer):
-                times.setdefault((name.task, what), {}).setdefault(layer, []).append(
-                    actual / predicted
-                )
+                ratios = times.setdefault((name.task, what), {}).setdefault(layer, [])
+                ratios.append(one.us / one.predicted_us)
     if not times and not copies:
         raise FormatError(
             "run log: it shows no op but those of the first round, which the memory meter slows "
@@ -72,7 +70,7 @@ def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> 
 
 
 def _timed(kind: str, shard: Shard, *, on_device: bool) -> What:
-    """Which time of the profile an F, B or U of this shard showed.
+    """The time of the profile that an F, B or U of this shard showed.
 
     The last shard's activations are always recomputed: its B runs forward and backward at once.
     """

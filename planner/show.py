@@ -1,12 +1,14 @@
 """A plan in words, for the terminal: who runs where and when, how good it is, one steady round."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
-from planner.diagnosis import diagnosis
-from planner.traffic import traffic
+from planner.stalls import diagnosis
+from plans.disk import earlier, kept_bytes
 from plans.metrics import union
-from plans.schema import Buffer, Device, Op, Plan, Program, Shard, Task
+from plans.schema import Buffer, Device, Move, Op, Plan, Program, Shard, Task, parse_id
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
@@ -38,7 +40,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
 
 
 def _marks(plan: Plan) -> str:
-    """How the plan's times came about, where they are not those of measured hardware."""
+    """The source of the plan's times, where it is not measured hardware."""
     marks = [plan.emulated, "estimated, not measured" if plan.estimated else ""]
     return "".join(f" ({mark})" for mark in marks if mark)
 
@@ -54,7 +56,7 @@ def _result(plan: Plan) -> str:
 
 
 def mean_completion_us(plan: Plan) -> int:
-    """When the tasks end, on average."""
+    """The mean of the tasks' ends."""
     ends = [task.end_us for task in plan.prediction.tasks]
     return round(sum(ends) / len(ends))
 
@@ -111,7 +113,7 @@ def _host(plan: Plan) -> list[str]:
 
 
 def _disk(plan: Plan) -> list[str]:
-    """What the disk does, if there is anything to do for it."""
+    """The disk's traffic, if the plan has a disk."""
     if plan.disk is None:
         return []
     told = traffic(plan)
@@ -121,6 +123,65 @@ def _disk(plan: Plan) -> list[str]:
         f"{show_bytes(told.written_bytes)} written, {show_bytes(told.read_bytes)} read, "
         f"{busy:.1%} busy; segments wait {show_us(told.waits_us)} for it"
     ]
+
+
+class Traffic(NamedTuple):
+    """Tasks that are ever on the disk; bytes and µs of all moves; µs that segments wait for a
+    read when all else that they need is there."""
+
+    tasks: int
+    written_bytes: int
+    read_bytes: int
+    busy_us: int
+    waits_us: int
+
+
+def traffic(plan: Plan) -> Traffic:
+    """The disk's traffic in the whole plan; all 0 without a disk."""
+    moves = plan.disk.moves if plan.disk else ()
+    size, names = Counter[str](), set()
+    for move in moves:
+        name = parse_id(move.id)
+        names.add(name.task)
+        size[name.kind] += kept_bytes(_task_of(plan, move))
+    busy = sum(move.end_us - move.start_us for move in moves)
+    return Traffic(len(names), size["S"], size["P"], busy, _disk_waits_us(plan))
+
+
+def _disk_waits_us(plan: Plan) -> int:
+    read: dict[int, int] = {}  # segment -> end of its last read
+    for move in plan.disk.moves if plan.disk else ():
+        if parse_id(move.id).kind == "P":
+            read[move.segment] = max(read.get(move.segment, 0), move.end_us)
+    starts = {task.name: task.start_us for task in plan.tasks}
+    tasks = {program.name: program.tasks for program in plan.programs}
+    waits = 0
+    for index, before in enumerate(earlier(plan)):
+        ready = [plan.segments[other].end_us for other in before]
+        ready += [starts[name] for name in tasks[plan.segments[index].program]]
+        waits += max(0, read.get(index, 0) - max(ready))
+    return waits
+
+
+def moved(plan: Plan, move: Move) -> str:
+    """A move in words: `reads 12.0 MiB of a for segment 3`."""
+    task = _task_of(plan, move)
+    verb, why = ("reads", "for") if parse_id(move.id).kind == "P" else ("writes", "after")
+    return f"{verb} {show_bytes(kept_bytes(task))} of {task.name} {why} segment {move.segment}"
+
+
+def _task_of(plan: Plan, move: Move) -> Task:
+    name = parse_id(move.id).task
+    return next(task for task in plan.tasks if task.name == name)
+
+
+def on_disk(plan: Plan, task: str, us: int) -> bool:
+    """True when a task is on the disk at `us`, or on its way from or to it."""
+    mine = [m for m in (plan.disk.moves if plan.disk else ()) if parse_id(m.id).task == task]
+    begun = [move for move in mine if move.start_us <= us]
+    if not begun:
+        return bool(mine) and parse_id(mine[0].id).kind == "P"
+    return parse_id(begun[-1].id).kind == "S" or us < begun[-1].end_us
 
 
 def _kind(device: Device) -> str:
@@ -151,7 +212,7 @@ def _task(task: Task) -> list[str]:
 
 
 def _numbers(task: Task) -> str:
-    """What is not plain about how and when a task computes."""
+    """Precision, norms, earlier microbatches and start of a task, where not the default."""
     precision = f", {task.precision}" if task.precision != "fp32" else ""
     norms = ", updates wait for all norms" if task.norm_bytes else ""
     if task.earlier_microbatch:
@@ -186,7 +247,7 @@ def _segments(plan: Plan) -> list[str]:
 
 
 def _memory(plan: Plan) -> list[tuple[str, ...]]:
-    """What each program's slab holds at most at once, and what gaps between values cost."""
+    """Each program's slab, the most that is alive in it, and the share lost to gaps."""
     rows: list[tuple[str, ...]] = [("program", "slab", "alive", "waste", "reserve")]
     for program in plan.programs[:_MOST_RUNS]:
         for memory in program.memory:

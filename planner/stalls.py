@@ -1,4 +1,6 @@
-"""Why compute waits: every moment in which it is idle, blamed on what it waits for.
+"""Stalls of compute and other reasons why a plan misses its bound, in numbers and in words.
+
+Every moment in which compute is idle is blamed on one resource.
 
 Back from an op that starts late, along what ended last before each start, to the end of the
 compute op before it: whatever ran at a moment of that wait is what compute waited for then.
@@ -12,7 +14,23 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plans.schema import Op, Program, parse_id
+from plans.schema import Op, Plan, Program, Task, parse_id
+from profiles.units import show_us
+
+LARGE_GAP_PPM = 50_000
+
+_CAUSES = {
+    "h2d": "copies to the device",
+    "d2h": "copies to the host",
+    "p2p": "copies between devices",
+    "host": "updates on the host",
+    "memory": "memory that is still in use",
+}
+_MOST = 4  # waits told per program
+_SWEEP = (
+    "  python -m planner sweep PROFILE --device-memory SIZES [--h2d RATES] plans with more memory "
+    "or faster links"
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +76,7 @@ class _Steady:
         return sorted(self.queues[stream], key=lambda op: op.start_us)
 
     def waits(self, op: Op, lap: int) -> Iterator[tuple[Op, int]]:
-        """What an op in round `lap` waits for: ops and their rounds."""
+        """The ops, with their rounds, that an op in round `lap` waits for."""
         for edge in op.after:
             back = edge.endswith("@-1")
             yield self.ops[edge.removesuffix("@-1")], lap - back
@@ -93,3 +111,41 @@ def _resource(op: Op) -> str:
     """The stream's kind; compute in the way of a copy means that its memory is not free yet."""
     kind = "host" if op.stream.startswith("host") else op.stream.partition(".")[2]
     return "memory" if kind == "compute" else kind
+
+
+def diagnosis(plan: Plan) -> list[str]:
+    """Lines; none for a plan near its bound."""
+    lines = [
+        f"  {joint.program}: together {show_us(joint.joint_us)}, one after the other "
+        f"{show_us(joint.alone_us)}: {1 - joint.joint_us / max(1, joint.alone_us):.1%} gained"
+        for joint in plan.solver.joint
+    ]
+    if plan.prediction.gap_ppm < LARGE_GAP_PPM:
+        return lines
+    tasks = {task.name: task for task in plan.tasks}
+    for program in (program for program in plan.programs if not program.evaluates):
+        lines += [f"  {program.name}: {line}" for line in _program(program, tasks)]
+    return [*lines, _SWEEP]
+
+
+def _program(program: Program, tasks: dict[str, Task]) -> Iterator[str]:
+    period = max(1, program.period_us)
+    for stall in stalls(program)[:_MOST]:
+        if stall.us * 100 >= period:
+            yield (
+                f"in {stall.part}, compute waits {show_us(stall.us)} ({stall.us / period:.1%} of a "
+                f"round) for {_CAUSES[stall.resource]}"
+            )
+    twice = sum(op.end_us - op.start_us for op in program.round if _recomputed(op.id, tasks))
+    if twice * 100 >= period:
+        yield (
+            f"{show_us(twice)} ({twice / period:.1%} of a round) goes into forwards that backward "
+            "computes again, for want of memory"
+        )
+
+
+def _recomputed(op_id: str, tasks: dict[str, Task]) -> bool:
+    name = parse_id(op_id)
+    if name.kind != "F" or name.task not in tasks:
+        return False
+    return tasks[name.task].shards[name.number].activations == "recompute"

@@ -1,4 +1,4 @@
-"""What one layer of a model does to one microbatch: its kernels, and the bytes alive at once.
+"""The kernels of one layer on one microbatch, and the bytes alive at once.
 
 d = width, f = width of the MLP. Kept for backward is what Korthikanti et al. 2022 (section 4.1)
 count for a transformer layer, less the dropout masks and the s x s scores, plus the statistics of
@@ -57,17 +57,17 @@ class Work:
 
     @property
     def backward(self) -> list[Kernel]:
-        """Without adding up the parameters' gradients."""
+        """Backward kernels, without those that add up the parameters' gradients."""
         return [kernel for op in reversed(self.ops) for kernel in op.backward]
 
 
 def work(layer: LayerShape, size: Size) -> Work:
-    """What `layer` of the size's model does to one microbatch."""
+    """The kernels and bytes of `layer` of the size's model on one microbatch."""
     return _WORK[layer.kind, size.model.family](size)
 
 
 def accumulation(layer: LayerShape, size: Size) -> list[Kernel]:
-    """Of a backward: adding each parameter's gradient to the one that is there."""
+    """The kernels of a backward that add each parameter's gradient to the one that is there."""
     return [accumulate(size, math.prod(tensor)) for tensor in layer.tensors]
 
 

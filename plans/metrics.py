@@ -12,7 +12,8 @@ DISK = "disk"  # the stream of moves between host store and disk
 
 
 class Planned(NamedTuple):
-    """One op of one round of one segment at its predicted time, in µs since the plan's start."""
+    """One op of one round of one segment at its predicted time, or at the time of a run, in µs
+    since the start."""
 
     segment: int
     round: int  # 0 for ops of enter and leave
@@ -20,6 +21,17 @@ class Planned(NamedTuple):
     stream: str  # with the plan's device number: `1.h2d`
     start_us: int
     end_us: int
+    metered: bool = False  # run under the memory meter, which slows it down
+
+    @property
+    def us(self) -> int:
+        """How long it took."""
+        return self.end_us - self.start_us
+
+    @property
+    def predicted_us(self) -> int:
+        """How long it was to take."""
+        return self.op.end_us - self.op.start_us
 
 
 def phase_starts(program: Program, segment: Segment, round_index: int) -> tuple[int, int, int]:

@@ -61,7 +61,8 @@ def happened(plan: Plan, log: RunLog) -> Iterator[Planned]:
                 "the plan; use the plan that the run was started with"
             )
         op, stream = found
-        yield Planned(record.segment, record.round, op, stream, record.start_us, record.end_us)
+        times = record.start_us, record.end_us
+        yield Planned(record.segment, record.round, op, stream, *times, record.metered)
 
 
 def rounds_shown(plan: Plan) -> list[int]:

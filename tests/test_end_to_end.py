@@ -19,7 +19,7 @@ from executor.profiler import Options, profile
 from executor.replay import Options as RunOptions
 from executor.workload import Task
 from planner import Infeasible, Problem, build
-from planner import cli as planner
+from planner import parser as planner
 from planner.problem import Policy
 from plans.schema import Plan
 from profiles.schema import Emulation, Profile

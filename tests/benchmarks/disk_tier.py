@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planner.build import build
 from planner.disk import housed
-from planner.traffic import traffic
+from planner.show import traffic
 from profiles import console
 from profiles.schema import Disk, Rate
 from profiles.units import show_bytes, show_us

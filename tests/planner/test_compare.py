@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from support import timetables
 
-from planner.compare import compare, table, to_json
+from planner.compare import Ratio, compare, table, to_json
 from profiles.errors import FormatError
 
 replace = msgspec.structs.replace
@@ -21,11 +21,11 @@ def test_run_ten_percent_slower_than_planned() -> None:
     found = compare(plan, timetables.log(plan, percent=110), SHA)
     assert found.makespan_error == pytest.approx(0.1)
     assert found.median_op_error == pytest.approx(0.1)
-    assert {kind: times.ratio for kind, times in found.kinds.items()} == pytest.approx(
+    assert {kind: times.value for kind, times in found.kinds.items()} == pytest.approx(
         dict.fromkeys("FBUPS", 1.1)
     )
-    assert all(t.actual_us == pytest.approx(1.1 * t.predicted_us) for t in found.tasks.values())
-    assert sum(found.exposed_actual_us) == pytest.approx(1.1 * sum(found.exposed_predicted_us))
+    assert all(t.actual == pytest.approx(1.1 * t.predicted) for t in found.tasks.values())
+    assert [one.value for one in found.exposed_copies] == pytest.approx([1.1] * 2)
     assert found.missing.count == 0
 
 
@@ -44,7 +44,7 @@ def test_copies_do_not_count_as_compute_ops() -> None:
     prefetch = replace(log.ops[0], end_us=80)
     found = compare(plan, replace(log, ops=(prefetch, *log.ops[1:])), SHA)
     assert found.median_op_error == 0
-    assert found.kinds["P"].median_ratio == 2
+    assert found.kinds["P"].median == 2
 
 
 def test_metered_ops_do_not_blur_the_errors() -> None:
@@ -56,7 +56,7 @@ def test_metered_ops_do_not_blur_the_errors() -> None:
     )
     found = compare(plan, replace(log, ops=slow), SHA)
     assert found.median_op_error == 0
-    assert found.kinds["B"].ratio == 1
+    assert found.kinds["B"].value == 1
 
 
 def test_log_of_another_plan_is_refused_in_one_line() -> None:
@@ -73,8 +73,9 @@ def test_killed_run_is_compared_as_far_as_it_came() -> None:
     log = timetables.log(plan)
     found = compare(plan, replace(log, ops=log.ops[:-3], end=None), SHA)
     assert found.status == "killed"
-    assert found.actual_us == max(op.end_us for op in log.ops[:-3])
-    assert found.peak_actual_bytes == ()
+    assert found.makespan.actual == max(op.end_us for op in log.ops[:-3])
+    assert [one.actual for one in found.peaks] == [None, None]
+    assert to_json(found)["peak_bytes"]["actual"] == []
     assert found.missing.count == 3
     assert found.missing.names == tuple(f"{op.op} round {op.round}" for op in log.ops[-3:])
 
@@ -83,8 +84,8 @@ def test_run_killed_before_its_first_op_has_no_errors_to_show() -> None:
     """An empty log is compared without dividing by nothing."""
     plan = timetables.plan()
     found = compare(plan, replace(timetables.log(plan), ops=(), steps=(), end=None), SHA)
-    assert (found.actual_us, found.median_op_error, found.kinds) == (0, None, {})
-    assert found.tasks["a"].first_loss is None
+    assert (found.makespan.actual, found.median_op_error, found.kinds) == (0, None, {})
+    assert found.losses["a"] == (None, None)
     assert "-" in table(found)
 
 
@@ -92,8 +93,8 @@ def test_losses_are_those_of_the_first_and_last_step() -> None:
     """Steps are ordered by number, whatever their order in the log."""
     plan = timetables.plan(rounds=4)
     log = timetables.log(plan)
-    found = compare(plan, replace(log, steps=log.steps[::-1]), SHA).tasks["b"]
-    assert (found.first_loss, found.last_loss) == (4.0, 3.25)
+    found = compare(plan, replace(log, steps=log.steps[::-1]), SHA)
+    assert found.losses["b"] == (4.0, 3.25)
 
 
 def test_json_has_the_documented_keys_and_is_json() -> None:
@@ -137,9 +138,8 @@ def test_errors_of_small_quantities_are_differences(
     plan = timetables.plan()
     found = dataclasses.replace(
         compare(plan, timetables.log(plan), SHA),
-        predicted_us=10_000_000,
-        exposed_predicted_us=(predicted_us,),
-        exposed_actual_us=(actual_us,),
+        makespan=Ratio(10_000_000, 10_000_000),
+        exposed_copies=(Ratio(predicted_us, actual_us),),
     )
     row = next(line for line in table(found).splitlines() if line.startswith("exposed copies 0"))
     assert row.endswith(f" {told}")

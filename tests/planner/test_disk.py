@@ -19,13 +19,12 @@ from support.retime import foretold
 from support.streaming import streamed_part
 
 import profiles
-from planner import Infeasible, Problem, build, disk, gantt, moment_words, moments
+from planner import Infeasible, Problem, build, disk, gantt, moments
 from planner.buffers import extent, pack
 from planner.lodging import Lodging, Search, Value
 from planner.scratch import stores_of
 from planner.shelves import meeting
-from planner.show import describe
-from planner.traffic import traffic
+from planner.show import describe, traffic
 from planner.turnover import Tenant, Timed, Turn, turnover
 from plans import Plan
 from plans.check import violations
@@ -339,16 +338,16 @@ def test_a_moment_names_the_move_that_runs() -> None:
     plan = shown()
     moves = plan.disk.moves if plan.disk else ()
     writing, reading = moves
-    words = moment_words.describe(plan, moments.moment(plan, writing.start_us))
+    words = moments.describe(plan, moments.moment(plan, writing.start_us))
     assert "disk: a.disk.S0: writes 1.2 KiB of a after segment 0" in words
-    words = moment_words.describe(plan, moments.moment(plan, 0, "c"))
+    words = moments.describe(plan, moments.moment(plan, 0, "c"))
     assert "c waits on the disk for segment 2" in words
     assert "disk: idle until c.disk.P0: reads 1.2 KiB of c for segment 2" in words
     last = moments.moment(plan, plan.prediction.makespan_us - 1)
-    assert last.move is None
-    assert moment_words.to_json(plan, last)["disk"] is None
-    now = moment_words.to_json(plan, moments.moment(plan, reading.start_us))["disk"]
-    assert (now["move"], now["segment"]) == ("c.disk.P0", 2)
+    assert last.disk is None
+    now = moments.moment(plan, reading.start_us).disk
+    assert now
+    assert (now.move, now.segment) == ("c.disk.P0", 2)
 
 
 def test_the_picture_has_a_row_for_the_disk() -> None:

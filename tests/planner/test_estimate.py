@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from support import timetables
 
-from planner import cli, gantt
+from planner import gantt, parser
 from planner.compare import compare, table
 from planner.estimate import MOMENTS, NUMBER, EstimateError, Spec, estimate
 from planner.estimate import describe as told
@@ -278,7 +278,7 @@ def test_the_command_writes_the_profile_and_says_estimated(
     path = tmp_path / "x.json"
     given = "gpt3-2.7b --gpu h100 --batch 8 --seq 1024 --microbatch 2,8 --optimizer momentum"
     sizes = "--dtype fp16 --steps 5 --device-memory 24GiB --host-memory 1TiB"
-    assert cli.main(["estimate", *given.split(), *sizes.split(), "-o", str(path)]) == 0
+    assert parser.main(["estimate", *given.split(), *sizes.split(), "-o", str(path)]) == 0
     assert "estimated" in capsys.readouterr().out
     spec = Spec("gpt3-2.7b", "h100", 8, 1024, (2, 8), "momentum", "fp16", 5, 24 << 30, 1 << 40)
     made = loads(path.read_bytes())
@@ -293,7 +293,7 @@ def test_the_command_answers_bad_arguments_in_one_line(
     """Exit code 2, one line on stderr, no file."""
     path = tmp_path / "x.json"
     asked = "gpt2 --gpu k80 --batch 4 --dtype bf16"
-    assert cli.main(["estimate", *asked.split(), "-o", str(path)]) == 2
+    assert parser.main(["estimate", *asked.split(), "-o", str(path)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["error: k80 has no bf16; it has fp32: give one of them as --dtype, or none"]
     assert not path.exists()

@@ -1,5 +1,8 @@
 """What runs at a moment of the predicted run."""
 
+import json
+from dataclasses import asdict
+
 import msgspec
 import pytest
 from hypothesis import assume, given
@@ -7,9 +10,8 @@ from hypothesis import strategies as st
 from support import timetables
 from support.unrolled import duration, periodic, unrolled
 
-from planner import moments, zoom
-from planner.moment_words import describe, meaning, to_json
-from planner.moments import moment
+from planner.focus import focus, place
+from planner.moments import TaskStep, describe, meaning, moment
 from plans import metrics
 from plans.schema import Op, Plan, Program, Segment
 from profiles.errors import FormatError
@@ -52,11 +54,12 @@ Spans = dict[tuple[str, str, int], tuple[int, int]]  # of (stream, op, round)
 def _agree(plan: Plan, us: int, spans: Spans) -> None:
     """Each stream's running op contains the moment, none runs where none is named, and what
     follows is the next to start."""
-    for one in moment(plan, us).active:
-        for name, running, following in one.streams:
+    for one in moment(plan, us).segments:
+        for stream in one.streams:
+            name, running, following = stream.stream, stream.running, stream.next
             mine = {op: span for op, span in spans.items() if op[0] == name}
             now = [op for op, (start, end) in mine.items() if start <= us < end]
-            assert now == ([] if running is None else [(name, running.op.id, running.round)])
+            assert now == ([] if running is None else [(name, running.op, running.round)])
             later = [span for span in mine.values() if span[0] >= us]
             if running is None:
                 found = None if following is None else (following.start_us, following.end_us)
@@ -105,10 +108,10 @@ def test_rounds_and_steps_are_those_of_the_moment() -> None:
     tasks = tuple(replace(task, done=10) for task in plan.tasks[:2])
     plan = timetables.assemble(tasks, (program,), (first, again))
     us = metrics.phase_starts(program, again, 3)[1] + program.period_us // 2
-    (one,) = moment(plan, us).active
-    assert (one.segment, one.phase, one.begun) == (1, "round", 3)
-    assert one.number in (2, 3)
-    assert one.tasks[0] == ("a", 10 + 6 + one.number, 10 + 6)
+    (one,) = moment(plan, us).segments
+    assert (one.segment, one.phase, one.begun_round) == (1, "round", 3)
+    assert one.round in (2, 3)
+    assert one.tasks[0] == TaskStep("a", 10 + 6 + one.round, 10 + 6)
 
 
 def test_a_round_counts_until_its_last_op_has_ended() -> None:
@@ -117,9 +120,9 @@ def test_a_round_counts_until_its_last_op_has_ended() -> None:
     program = plan.programs[0]
     assert program.round_us > program.period_us
     start = metrics.phase_starts(program, plan.segments[0], 3)[1]
-    found = [moments.place(program, plan.segments[0], start + us)[1:] for us in (-1, 0)]
+    found = [place(program, plan.segments[0], start + us)[1:] for us in (-1, 0)]
     late = start - program.period_us + program.round_us
-    found += [moments.place(program, plan.segments[0], us)[1:] for us in (late - 1, late)]
+    found += [place(program, plan.segments[0], us)[1:] for us in (late - 1, late)]
     assert found == [(2, 2), (2, 3), (2, 3), (3, 3)]
 
 
@@ -127,15 +130,15 @@ def test_a_round_counts_until_its_last_op_has_ended() -> None:
 def test_loading_and_writing_back_are_named(us: int, phase: str, number: int) -> None:
     """Before round 0 and after the last one, counted from the segment's two ends."""
     plan = timetables.plan(rounds=6)
-    (one,) = moment(plan, us % plan.segments[0].end_us, "a").active
-    assert (one.phase, one.number) == (phase, number)
+    (one,) = moment(plan, us % plan.segments[0].end_us, "a").segments
+    assert (one.phase, one.round) == (phase, number)
 
 
 def test_a_task_alone_is_looked_for_on_its_devices() -> None:
     """Task d runs on device 1; what device 0 does is left out."""
     plan = timetables.plan()
-    (one,) = moment(plan, 5_000, "d").active
-    assert [stream.name for stream in one.streams] == ["1.compute", "1.h2d", "1.d2h", "host.1"]
+    (one,) = moment(plan, 5_000, "d").segments
+    assert [stream.stream for stream in one.streams] == ["1.compute", "1.h2d", "1.d2h", "host.1"]
 
 
 def test_who_does_not_run_is_told_when_it_will() -> None:
@@ -195,7 +198,7 @@ def test_ops_in_words(op: str, stream: str, role: str, words: str) -> None:
 def test_json_has_what_runs_and_what_is_next() -> None:
     """Absolute times in µs, null where nothing runs or follows."""
     plan = timetables.tiny()
-    found = to_json(plan, moment(plan, 50))
+    found = json.loads(json.dumps(asdict(moment(plan, 50))))
     assert (found["at_us"], found["makespan_us"], found["waiting_devices"]) == (50, 200, [])
     (segment,) = found["segments"]
     assert segment["tasks"] == [{"task": "a", "step": 0, "steps": 1}]
@@ -221,13 +224,14 @@ def test_an_unknown_task_is_refused_with_those_there_are() -> None:
 def test_close_ups_are_chosen_by_step_by_moment_or_steady() -> None:
     """The middle of the longest segment unless something is asked for."""
     plan = timetables.plan(rounds=9)
-    assert zoom.steady(plan) == zoom.of_task(plan, "a") == zoom.of_task(plan, "b", 4)
-    last = zoom.of_task(plan, "c", 8)
-    assert (last.segment, last.phase, last.number) == (2, "round", 8)
-    assert zoom.of_moment(plan, last.window[0] + 5_000, "c") == last
-    assert zoom.of_moment(plan, 0, "c") is None
+    assert focus(plan) == focus(plan, "a") == focus(plan, "b", 4)
+    last = focus(plan, "c", 8)
+    assert last
+    assert (last.segment, last.phase, last.round) == (2, "round", 8)
+    assert focus(plan, "c", at=last.window[0] + 5_000) == last
+    assert focus(plan, "c", at=0) == focus(plan, "c")
     with pytest.raises(FormatError, match="--round c:9: c has the rounds 0 to 8"):
-        zoom.of_task(plan, "c", 9)
+        focus(plan, "c", 9)
 
 
 def test_a_step_is_found_in_the_segment_that_trains_it() -> None:
@@ -236,5 +240,5 @@ def test_a_step_is_found_in_the_segment_that_trains_it() -> None:
     first, program = plan.segments[0], plan.programs[0]
     again = replace(first, start_us=first.end_us, end_us=2 * first.end_us)
     plan = timetables.assemble(plan.tasks[:2], (program,), (first, again))
-    found = [zoom.of_task(plan, "b", step)[:3] for step in (5, 6)]
-    assert found == [(0, "round", 5), (1, "round", 0)]
+    found = [focus(plan, "b", step) for step in (5, 6)]
+    assert [one and one[:3] for one in found] == [(0, "round", 5), (1, "round", 0)]

@@ -1,7 +1,6 @@
 """The picture of actual over predicted times."""
 
 import pytest
-from matplotlib.figure import Figure
 from support import timetables
 
 from planner import ratio_plot
@@ -11,7 +10,7 @@ from plans.schema import parse_id
 def test_every_compute_op_is_a_dot_at_its_ratio() -> None:
     plan = timetables.plan(rounds=2)
     log = timetables.log(plan, percent=150)
-    ax = ratio_plot.draw(plan, log, Figure().subplots())
+    ax = ratio_plot.draw(plan, log)
     dots = {line.get_label(): len(line.get_ydata()) for line in ax.lines}
     for kind, name in (("F", "forward"), ("B", "backward"), ("U", "update")):
         assert dots[name] == sum(parse_id(op.op).kind == kind for op in log.ops)

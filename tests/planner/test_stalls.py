@@ -3,8 +3,7 @@
 import pytest
 
 from planner import Infeasible, Problem, build
-from planner.diagnosis import LARGE_GAP_PPM, diagnosis
-from planner.stalls import stalls
+from planner.stalls import LARGE_GAP_PPM, diagnosis, stalls
 from plans.schema import Plan
 from profiles import synthetic
 

@@ -1,4 +1,4 @@
-"""python -m planner estimate | build | sweep | fleet | check | show | compare.
+"""The commands of `python -m planner` and their options.
 
 Results go to stdout, progress to stderr.
 
@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from planner import commands, fleet, sharing
+from planner import build_commands, fleet, sharing, show_commands, whatif_commands
 from planner.estimate import MOMENTS, NUMBER
 from planner.gpus import GPUS
 from planner.models import MODELS
@@ -44,69 +44,71 @@ def _parser() -> argparse.ArgumentParser:
     _add_estimate(names)
     _add_sweep(names)
     fleet.add_command(names)
-    check = names.add_parser("check", help="prove that a plan neither races nor overflows")
-    check.add_argument("plan", metavar="PLAN")
-    check.set_defaults(command=commands.check_plan)
+    _add_check(names)
     _add_show(names)
-    against = names.add_parser("compare", help="predicted against actual")
-    against.add_argument("plan", metavar="PLAN")
-    against.add_argument("log", metavar="RUNLOG")
-    against.add_argument("--gantt", metavar="PNG", help="write a Gantt chart, planned over actual")
-    against.add_argument("--trace", metavar="JSON", help="write both as a trace")
-    msg = "write what the run taught, for build --corrections"
-    against.add_argument("--write-corrections", metavar="FILE", help=msg)
-    against.add_argument("--json", action="store_true", help="print JSON")
-    against.set_defaults(command=commands.compare_run)
+    _add_compare(names)
     return parser
+
+
+def _add_check(names: Any) -> None:
+    parser = names.add_parser("check", help="prove that a plan neither races nor overflows")
+    parser.add_argument("plan", metavar="PLAN")
+    parser.set_defaults(command=show_commands.check_plan)
+
+
+def _add_compare(names: Any) -> None:
+    parser = names.add_parser("compare", help="predicted against actual")
+    parser.add_argument("plan", metavar="PLAN")
+    parser.add_argument("log", metavar="RUNLOG")
+    parser.add_argument("--gantt", metavar="PNG", help="write a Gantt chart, planned over actual")
+    parser.add_argument("--trace", metavar="JSON", help="write both as a trace")
+    msg = "write what the run taught, for build --corrections"
+    parser.add_argument("--write-corrections", metavar="FILE", help=msg)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=show_commands.compare_run)
+
+
+_REPEATED: Any = {"action": "append", "default": []}
 
 
 def _add_build(names: Any) -> None:
     parser = names.add_parser("build", help="make a plan from a profile, or one of each device")
-    msg = "for devices of several kinds one of each, of the same tasks"
-    parser.add_argument("profile", nargs="+", metavar="PROFILE", help=msg)
-    parser.add_argument("-o", "--output", required=True, metavar="PLAN")
+    option = parser.add_argument
+    text = "for devices of several kinds one of each, of the same tasks"
+    option("profile", nargs="+", metavar="PROFILE", help=text)
+    option("-o", "--output", required=True, metavar="PLAN")
+    text = "how many (default 1); with several profiles how many of each kind, like 2,4"
     count = _listed(console.whole(1, 1 << 16))
-    msg = "how many (default 1); with several profiles how many of each kind, like 2,4"
-    parser.add_argument("--devices", type=count, default=(1,), metavar="COUNTS", help=msg)
-    msg = "memory of each device, like 24GiB, or of each kind, like 40GiB,24GiB (default: as "
-    msg += "profiled)"
-    sizes = _listed(console.size)
-    parser.add_argument("--device-memory", type=sizes, metavar="SIZES", help=msg)
+    option("--devices", type=count, default=(1,), metavar="COUNTS", help=text)
+    text = "memory of each device, like 24GiB, or of each kind, like 40GiB,24GiB"
+    text += " (default: as profiled)"
+    option("--device-memory", type=_listed(console.size), metavar="SIZES", help=text)
     for flag, way in (("--h2d", "host to device"), ("--d2h", "device to host")):
-        msg = f"rate of copies {way}, like 25GB/s (default: as profiled)"
-        parser.add_argument(flag, type=console.rate, metavar="RATE", help=msg)
-    msg = "correct the profile by what compare --write-corrections wrote; repeat it for a second "
-    msg += "file, of a run of the plan that the first one gave"
-    parser.add_argument("--corrections", action="append", default=[], metavar="FILE", help=msg)
-    msg = "plan what the run with this log left to do, from its checkpoints"
-    msg += "; repeat it for earlier runs of the same tasks, oldest first"
-    parser.add_argument(
-        "--from", dest="after", action="append", default=[], metavar="LOG", help=msg
-    )
+        text = f"rate of copies {way}, like 25GB/s (default: as profiled)"
+        option(flag, type=console.rate, metavar="RATE", help=text)
+    text = "correct the profile by what compare --write-corrections wrote; repeat it for a second "
+    text += "file, of a run of the plan that the first one gave"
+    option("--corrections", **_REPEATED, metavar="FILE", help=text)
+    text = "plan what the run with this log left to do, from its checkpoints"
+    text += "; repeat it for earlier runs of the same tasks, oldest first"
+    option("--from", dest="after", **_REPEATED, metavar="LOG", help=text)
     _add_setting(parser)
-    msg = "size of all tasks' microbatches, or of one's (default: the best one; of a task that "
-    msg += "goes on --from LOG, the one it had, unless they are free); repeat it for other tasks"
-    parser.add_argument(
-        "--microbatch",
-        type=_microbatch,
-        action="append",
-        default=[],
-        metavar="N|TASK=N|free",
-        help=msg,
-    )
+    text = "size of all tasks' microbatches, or of one's (default: the best one; of a task that "
+    text += "goes on --from LOG, the one it had, unless they are free); repeat it for other tasks"
+    option("--microbatch", type=_microbatch, **_REPEATED, metavar="N|TASK=N|free", help=text)
     _add_wants(parser)
-    msg = "gantry; or to compare with: hydra, or gantry's programs in a greedy order (longest "
-    msg += "remaining time first, longest task first, random)"
-    parser.add_argument("--policy", choices=get_args(Policy), default="gantry", help=msg)
-    msg = "devices that share a link to the host, like 0,1;2,3"
-    parser.add_argument("--link-groups", type=_groups, metavar="GROUPS", help=msg)
-    msg = "end segments after so many steps: there tasks can be kept, stopped and gone on from"
-    parser.add_argument("--segment-steps", type=console.whole(1, LARGEST), metavar="N", help=msg)
-    msg = "disk for tasks that wait while the host memory is full (default: as profiled); 0: none"
-    parser.add_argument("--disk-space", type=_space, metavar="SIZE", help=msg)
-    msg = "processes that search at the same time (default 1)"
-    parser.add_argument("--jobs", type=console.whole(1, 1 << 10), default=1, metavar="N", help=msg)
-    parser.set_defaults(command=commands.build_plan)
+    text = "gantry; or to compare with: hydra, or gantry's programs in a greedy order (longest "
+    text += "remaining time first, longest task first, random)"
+    option("--policy", choices=get_args(Policy), default="gantry", help=text)
+    text = "devices that share a link to the host, like 0,1;2,3"
+    option("--link-groups", type=_groups, metavar="GROUPS", help=text)
+    text = "end segments after so many steps: there tasks can be kept, stopped and gone on from"
+    option("--segment-steps", type=console.whole(1, LARGEST), metavar="N", help=text)
+    text = "disk for tasks that wait while the host memory is full (default: as profiled); 0: none"
+    option("--disk-space", type=_space, metavar="SIZE", help=text)
+    text = "processes that search at the same time (default 1)"
+    option("--jobs", type=console.whole(1, 1 << 10), default=1, metavar="N", help=text)
+    parser.set_defaults(command=build_commands.build_plan)
 
 
 def _groups(text: str) -> sharing.Groups:
@@ -129,7 +131,7 @@ def _microbatch(text: str) -> tuple[str, int]:
 
 
 def _add_wants(parser: argparse.ArgumentParser) -> None:
-    """What else than the makespan counts."""
+    """Add the options about objective, starts, deadlines and priorities."""
     msg = "what is to be short: the whole, or the tasks' mean completion time (default makespan)"
     parser.add_argument("--objective", choices=get_args(Objective), default="makespan", help=msg)
     weight = console.whole(1, 1 << 20)
@@ -138,18 +140,13 @@ def _add_wants(parser: argparse.ArgumentParser) -> None:
         ("--deadline", console.duration, "DURATION", "be done with it by then, like 1:30:00"),
         ("--priority", weight, "N", "its weight in the mean completion time (default 1)"),
     ):
-        parser.add_argument(
-            flag,
-            type=_of_task(parse, value),
-            action="append",
-            default=[],
-            metavar=f"TASK={value}",
-            help=f"{msg}; repeat it for other tasks",
-        )
+        text = f"{msg}; repeat it for other tasks"
+        of_task = _of_task(parse, value)
+        parser.add_argument(flag, type=of_task, **_REPEATED, metavar=f"TASK={value}", help=text)
 
 
 def _add_setting(parser: argparse.ArgumentParser) -> None:
-    """What build and sweep have in common."""
+    """Add the options that build and sweep share."""
     msg = "host memory for parameters, state and gradients (default: as profiled)"
     parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=msg)
     msg = "for each plan (default 60)"
@@ -173,7 +170,7 @@ def _add_show(names: Any) -> None:
     parser.add_argument("--round", type=_round, metavar="TASK[:ROUND]", help=msg)
     parser.add_argument("--trace", metavar="JSON", help="write a trace for ui.perfetto.dev")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=commands.show_plan)
+    parser.set_defaults(command=show_commands.show_plan)
 
 
 def _round(text: str) -> tuple[str, int | None]:
@@ -199,7 +196,7 @@ def _add_estimate(names: Any) -> None:
     msg = "host memory (default: that of a typical host)"
     parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=msg)
     parser.add_argument("-o", "--output", required=True, metavar="PROFILE")
-    parser.set_defaults(command=commands.estimate_profile)
+    parser.set_defaults(command=whatif_commands.estimate_profile)
 
 
 def _add_sweep(names: Any) -> None:
@@ -219,7 +216,7 @@ def _add_sweep(names: Any) -> None:
     count = console.whole(1, 1 << 16)
     parser.add_argument("--devices", type=count, default=1, help="how many (default 1)")
     _add_setting(parser)
-    parser.set_defaults(command=commands.sweep_budgets)
+    parser.set_defaults(command=whatif_commands.sweep_budgets)
 
 
 def _of_task(parse: Callable[[str], int], value: str) -> Callable[[str], tuple[str, int]]:

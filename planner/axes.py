@@ -1,17 +1,17 @@
-"""What all panels of a picture have in common: the figure, its time axes, named moments."""
+"""The panels of a picture: a figure below pyplot's notice, time axes, marked moments."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from planner.zoom import Window
-from profiles.units import show_clock, show_us
+from planner.focus import Window
+from profiles.units import show_clock
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK = "#222222"
-BACK = "#E8EBF0"
+_BACK = "#E8EBF0"
 _WIDTH = 13.0  # inches
 _TALLEST = 80.0
 _AROUND = 0.85  # inches of a panel's title and time axis
@@ -23,9 +23,6 @@ _UNITS = (
     (1_000, 1_000, "ms"),
     (0, 1, "µs"),
 )
-_TITLE = 5.2  # points a letter takes, about
-_NAME = 4.2
-_LINE = 10  # points between the names of marks
 
 
 class Mark(NamedTuple):
@@ -56,47 +53,29 @@ def frame(
     start, end = window
     # Room for a line at the very end to be seen.
     ax.set_xlim(start, end + max(end - start, 1) * 0.004)
-    ax.set_facecolor(BACK)
+    ax.set_facecolor(_BACK)
     ax.tick_params(axis="y", length=0)
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
-    above = _marks(ax, marks, window, len(title) * _TITLE)
-    ax.set_title(title, loc="left", fontsize=9.5, pad=8 + _LINE * above)
+    ax.set_title(title, loc="left", fontsize=9.5, pad=20 if marks else 6)
+    _mark(ax, marks)
     _time_axis(ax, window, note)
 
 
-def _marks(ax: "Axes", marks: Sequence[Mark], window: Window, title: float) -> int:
-    """The lines, each named above the axes, names that would meet one above the other; how many
-    lines of names the title, of so many points, must stay above."""
-    points = ax.get_window_extent().width / ax.figure.dpi * 72
-    span = max(window[1] - window[0], 1)
-    levels: list[list[tuple[float, float]]] = []
+def _mark(ax: "Axes", marks: Sequence[Mark]) -> None:
+    """The lines, and their names on a line of text between title and panel."""
     for mark in marks:
-        at, length = (mark.us - window[0]) / span * points, len(mark.name) * _NAME
-        late = at > points / 2
-        extent = (at - length, at) if late else (at, at + length)
-        place = next((k for k, row in enumerate(levels) if _free(row, extent)), len(levels))
-        levels += [[]] * (place == len(levels))
-        levels[place] = [*levels[place], extent]
         style = (0, (4, 2)) if mark.dashed else "-"
-        ax.axvline(mark.us, color=mark.color, lw=1.2, ls=style, zorder=6)
-        ax.annotate(
-            mark.name,
-            (mark.us, 1),
-            xycoords=ax.get_xaxis_transform(),
-            xytext=(0, 2 + _LINE * place),
-            textcoords="offset points",
-            ha="right" if late else "left",
+        ax.axvline(mark.us, color=mark.color, lw=1.2, ls=style, zorder=6, label=mark.name)
+    if marks:
+        ax.legend(
+            loc="lower right",
+            bbox_to_anchor=(1, 1),
+            borderaxespad=0.2,
+            ncols=len(marks),
             fontsize=7.5,
-            color=mark.color,
+            frameon=False,
         )
-    beside = all(extent[0] > title for row in levels for extent in row)
-    return 0 if beside else len(levels)
-
-
-def _free(taken: Sequence[tuple[float, float]], extent: tuple[float, float]) -> bool:
-    gap = 2 * _NAME
-    return all(extent[1] + gap < low or high + gap < extent[0] for low, high in taken)
 
 
 def _time_axis(ax: "Axes", window: Window, note: str) -> None:
@@ -110,8 +89,3 @@ def _time_axis(ax: "Axes", window: Window, note: str) -> None:
     ax.set_xticks([start + t * unit for t in ticks], [f"{t:g}" for t in ticks], fontsize=8)
     label = f"{name} since the start" if start == 0 else f"{name} after {show_clock(start)}"
     ax.set_xlabel(label + note, fontsize=8.5)
-
-
-def timed(name: str, us: int) -> str:
-    """The name of a mark, with its time."""
-    return f"{name} {show_us(us)}"
