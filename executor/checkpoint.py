@@ -110,7 +110,7 @@ def step_of(path: Path) -> int:
 
 
 def load(folder: Path | None, tasks: Sequence[PlanTask]) -> dict[str, Saved]:
-    """What the tasks that were trained before this plan go on from, by name.
+    """The states from which tasks that were trained before this plan go on, by name.
 
     UsageError without a folder; MismatchError, a line for everything that is wrong, for files that
     are missing, damaged, of another step, or not as they were written.
@@ -185,7 +185,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _unsafe(path: Path) -> str:
-    """Why a file was not loaded that torch finds more in than plain data."""
+    """The reason why a file was not loaded in which torch finds more than plain data."""
     try:
         names = ", ".join(get_unsafe_globals_in_checkpoint(path))
     except Exception:

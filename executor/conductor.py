@@ -106,7 +106,7 @@ class Conductor:
 
     @property
     def traffic(self) -> Traffic:
-        """What went to the disk and came back."""
+        """The bytes that went to the disk and came back."""
         return self._moves.traffic
 
     def _segments(self) -> None:
@@ -177,7 +177,7 @@ class Conductor:
         return [*(i for i, segment in self._active.items() if segment.stopped), *self._watch.lost]
 
     def _pause_s(self) -> float:
-        """How long to wait for news: until the next tick, or the next task's earliest start."""
+        """Seconds to wait for news: until the next tick, or the next task's earliest start."""
         now, tick_s = self._recorder.now(), self._options.limits.tick_s
         due = self._turns.next_us(now)
         return tick_s if due is None else min(tick_s, (due - now) / 1e6)

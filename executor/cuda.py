@@ -258,7 +258,7 @@ class CudaSource:
         return words.view(torch.uint8)
 
     def count(self, before: Tensor, after: Tensor, limit: int = 1 << 62) -> int | None:
-        """How far the offset moved; None when the seed changed or it went back or too far."""
+        """The offset's distance; None when the seed changed or it went back or too far."""
         (seed, start), (later, end) = (
             state.view(torch.int64).tolist() for state in (before, after)
         )

@@ -1,4 +1,4 @@
-"""What a machine with GPUs offers: bytes for plans, cores for updates, what to note of it."""
+"""A machine with GPUs: bytes for plans, cores for updates, what to note of it."""
 
 import os
 import subprocess
@@ -58,7 +58,7 @@ def update_threads(cores: int, devices: int) -> int:
 
 
 def describe(device: torch.device) -> dict[str, str]:
-    """What a profile notes of a GPU: its name, driver, clocks, and what torch was built for."""
+    """A GPU in a profile: its name, driver, clocks, and what torch was built for."""
     properties = torch.cuda.get_device_properties(device)
     noted = {"gpu": str(properties.name), "cuda": str(torch.version.cuda)}
     for key, query in _QUERIES.items():

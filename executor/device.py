@@ -35,7 +35,7 @@ class Mark(Protocol):
     """A point in the order of a queue."""
 
     def ready(self) -> bool:
-        """Whether everything launched before it is done; raises what the device reports."""
+        """True when everything launched before it is done; raises what the device reports."""
 
     def seconds(self) -> float:
         """When it was reached, as time.perf_counter() counts; only once it is ready."""
@@ -62,7 +62,7 @@ class Queue(Protocol):
 
 
 class Meter(Protocol):
-    """What ops take beside the slab, measured op by op in the order of the compute stream."""
+    """Measures what ops take beside the slab, op by op in the order of the compute stream."""
 
     taken_bytes: int  # most in use at once in the last op, with the graphs that were alive
     graph_bytes: int  # of them, those of graphs that were alive before it
@@ -111,7 +111,7 @@ class Device(Protocol):
         what the libraries keep for themselves not counted."""
 
     def allocations(self) -> int:
-        """How often torch asked the device for memory so far; after warm-up it should not."""
+        """The number of times torch asked the device for memory; after warm-up it should not."""
 
     def close(self) -> None:
         """Give back what outlives the object otherwise."""
@@ -154,7 +154,7 @@ def until(mark: Mark, check: Callable[[], None] = lambda: None) -> None:
 
 
 def apart(queue: Queue, work: Callable[[], T]) -> T:
-    """What `work` gives in a thread of its own that launches into `queue`."""
+    """The result of `work` in a thread of its own that launches into `queue`."""
     done: list[T] = []
     failed: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""What a disk costs: the rates of the files in which idle tasks wait, written and read cold."""
+"""The cost of a disk: the rates of the files in which idle tasks wait, written and read cold."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What failed and who cannot go on: the run ends, or only the tasks that it concerns.
+"""Failures, and who cannot go on after them: the run ends, or only the tasks that it concerns.
 
 With `keep_going` a failed task is dropped, and with it every task that a segment yet to end trains
 in one program with it: their ops share streams and rounds, and cannot go on apart.
@@ -22,7 +22,7 @@ _FP16_PATIENCE = 10  # steps in a row without a finite loss; fewer are how a los
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong, and in which op.
+    """One failure, and the op it happened in.
 
     tasks: those that cannot go on, one wherever an op failed. step: None outside of all steps.
     fatal: no task's numbers can be trusted any more.
@@ -127,7 +127,7 @@ class Losses:
         self._in_a_row = dict.fromkeys(self._patience, 0)
 
     def trouble(self, task: str, step: int, loss: float) -> str:
-        """What is wrong with the task now that this is the loss of its step; mostly nothing."""
+        """The trouble with a task that has this loss; empty while there is none."""
         count = 0 if isfinite(loss) else self._in_a_row[task] + 1
         self._in_a_row[task] = count
         if count < self._patience[task]:

@@ -31,7 +31,7 @@ UNPLANNED = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run asks for around every op. `locks`: one per device, if its ops must not overlap.
+    """Extras around every op. `locks`: one per device, if its ops must not overlap.
 
     jitter: (seed, most µs) of a random delay. watched: no op may draw random numbers that the
     tasks on other devices would miss.

@@ -1,4 +1,4 @@
-"""What a plan runs on: the one place that knows which kinds of devices there are."""
+"""Opening the devices of a plan: the one place that knows which kinds of devices there are."""
 
 import os
 from collections.abc import Sequence

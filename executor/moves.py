@@ -28,7 +28,7 @@ Touches = Callable[[int, Collection[Interval]], bool]  # a segment, host bytes
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a run wrote to the disk and read from it, and how long that took."""
+    """The bytes a run wrote to the disk and read from it, and the time that took."""
 
     writes: int = 0
     reads: int = 0
@@ -76,7 +76,7 @@ class _Going:
 
 
 class Moves:
-    """What of the queue is left, and the move that is under way; for the main thread only."""
+    """The rest of the queue, and the move that is under way; for the main thread only."""
 
     def __init__(self, plan: Plan, store: HostStore, recorder: Recorder, halt: Halt) -> None:
         self._left = deque(plan.disk.moves if plan.disk else ())
@@ -91,7 +91,7 @@ class Moves:
 
     @property
     def left(self) -> bool:
-        """Whether there is anything to do yet, or under way."""
+        """True while there is anything to do, or under way."""
         return bool(self._left or self._going)
 
     @property
@@ -155,7 +155,7 @@ class Moves:
         return name.task if used else ""
 
     def state(self) -> str:
-        """What the move under way is doing; nothing without one."""
+        """A line about the move under way; empty without one."""
         if self._going is None:
             return ""
         name = parse_id(self._going.move.id)
@@ -169,7 +169,7 @@ class Moves:
             self._going.thread.join(max(0.0, deadline - time.monotonic()))
 
     def _whole(self, move: Move, name: OpName) -> bool:
-        """Whether what a move writes is whole; what it reads always is."""
+        """True if the state that a move writes is whole; one that it reads always is."""
         return name.kind == "P" or move.segment in self._settled or name.task in self._stopped
 
     def _skipped(self, task: str, kind: str) -> bool:

@@ -1,4 +1,4 @@
-"""What each kind of op does, once its turn has come: one function per kind, found in a table.
+"""The ops: one function for each kind, found in a table, called when the op's turn has come.
 
 Nothing here waits or decides. An op gets its buffers as uint8 tensors of the value's exact size.
 """
@@ -55,7 +55,7 @@ class Work:
 
     @property
     def activations(self) -> str:
-        """What the op's shard keeps between forward and backward."""
+        """The way in which the op's shard keeps activations for its backward."""
         return self.task.plan.shards[self.name.number].activations
 
     def source(self, role: str) -> Tensor:
@@ -151,7 +151,7 @@ def _bound(work: Work) -> Shard:
 
 
 def _tie(work: Work) -> Tie | None:
-    """Of a backward: what tied parameters have of other shards' gradients, and get from it."""
+    """The gradients of tied parameters that a backward gets from other shards, and hands on."""
     given, handed = work.reads.get("tie"), work.writes.get("tie")
     if given is None and handed is None:
         return None

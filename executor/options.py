@@ -1,4 +1,4 @@
-"""What a run is asked for beside its plan."""
+"""The options of a run."""
 
 from dataclasses import dataclass
 from pathlib import Path

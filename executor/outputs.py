@@ -38,7 +38,7 @@ def whole(part: Path) -> Iterator[None]:
 
 
 def free_bytes(folder: Path) -> int:
-    """What this user may still write below `folder`."""
+    """Bytes that this user may still write below `folder`."""
     stat = os.statvfs(folder)
     return stat.f_bavail * stat.f_frsize
 

@@ -1,4 +1,4 @@
-"""How far each task is, and when it should be done: the plan's times, as late as it runs so far."""
+"""The progress of tasks, and their expected ends: the plan's times, as late as it runs so far."""
 
 from collections.abc import Collection, Iterable, Mapping
 from math import isfinite

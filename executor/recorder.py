@@ -48,8 +48,8 @@ class Recorder:
 
     `log` None keeps none. `begun`: what tasks go on from, which the log says from its first line
     on, so that no killed run leaves one that knows of some of them only. Times are µs since the
-    recorder was made. `op`, `step` and `warn` may be called from any thread, everything else from
-    the main thread only.
+    recorder was made. `op`, `step`, `evaluation` and `warn` may be called from any
+    thread, everything else from the main thread only.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Recorder:
         self._evaluations.append(EvaluationRecord(task, step, value, self.now()))
 
     def steps_done(self) -> dict[str, int]:
-        """How many steps of each task are done, those before this plan too."""
+        """The steps of each task that are done, those before this plan too."""
         return {task.name: task.done + len(self.losses[task.name]) for task in self._plan.tasks}
 
     def drop(self, record: DropRecord) -> None:
@@ -122,7 +122,7 @@ class Recorder:
         tqdm.write(f"dropped: {told(record)}", file=sys.stderr)
 
     def progress(self) -> list[Standing]:
-        """How far each task is that was not dropped."""
+        """The progress of each task that was not dropped."""
         progress = self._progress
         return progress.states(self.losses, self.ended_us, self._dropped, self.val_losses)
 

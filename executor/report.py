@@ -1,4 +1,4 @@
-"""What `run` prints when it is over: a table for people, JSON for scripts."""
+"""The report of a run that is over: a table for people, JSON for scripts."""
 
 import json
 import math

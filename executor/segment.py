@@ -25,7 +25,7 @@ from plans.schema import Op, Program, Segment
 
 @dataclass(frozen=True)
 class Setup:
-    """What all segments of a run share. `asked`: what is put around every op; `ahead`: rounds that
+    """Shared by all segments of a run. `asked`: what is put around every op; `ahead`: rounds that
     a stream may launch before its device has done them.
 
     `failed` is told what went wrong, from any thread; a segment in which something did stops by
@@ -84,12 +84,12 @@ class SegmentRun:
 
     @property
     def ended(self) -> bool:
-        """Whether all threads are done, and all that they launched."""
+        """True when all threads are done, and all that they launched."""
         return self._left == 0
 
     @property
     def stopped(self) -> bool:
-        """Whether it ends, or has ended, before its time."""
+        """True if it ends, or has ended, before its time."""
         return self._halt.stopped
 
     @property
@@ -134,7 +134,7 @@ class SegmentRun:
         return Stream(at, self._halt, place.device.queue(kind), keep)
 
     def states(self) -> list[str]:
-        """What each stream that is not done is doing."""
+        """A line for each stream that is not done: the op that it runs or waits for."""
         lines = []
         for stream in self._streams.values():
             if stream.now is not None:
@@ -150,7 +150,7 @@ class SegmentRun:
         return Failure(tuple(self._first_steps), text)
 
     def _failure(self, stream: Stream, text: str, *, fatal: bool = False) -> Failure:
-        """What the op that `stream` launches has done."""
+        """The failure of the op that `stream` launches."""
         _, op, number, _ = stream.now or ("", "", 0, "")
         task = op.partition(".")[0]
         first = self._first_steps.get(task, 0)

@@ -32,7 +32,7 @@ class Rule:
     evaluation: bool = False
 
     def stops(self, task: str, step: int, loss: float) -> bool:
-        """Whether the task is to end with this loss; one that is no number is above everything."""
+        """True if the task is to end with this loss; one that is no number is above everything."""
         if self.task not in (None, task) or step < self.step:
             return False
         return not loss <= self.value if self.above else loss < self.value

@@ -81,7 +81,7 @@ class TaskState:
             buffer.close(found, self._norm_dtype, self.host.task.clip, scale)
 
     def scaling(self, flat: Tensor | None) -> Scaling | None:
-        """What a complete norm buffer says; None in a task that has none."""
+        """The factor for updates in a complete norm buffer; None in a task without norms."""
         if flat is None:
             return None
         buffer = Norms(flat, self.host.trainable)

@@ -19,7 +19,7 @@ class Stopped(Exception):
 
 
 class Halt:
-    """How a run ends: the first failure counts, and every waiting stream is woken.
+    """The end of a run: the first failure counts, and every waiting stream is woken.
 
     One under a `parent` is a segment's: it stops with the run, and can be stopped alone.
     """

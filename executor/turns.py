@@ -79,7 +79,7 @@ class Turns:
         return found | {other for other in handed_on if self._share(index, other)}
 
     def _share(self, one: int, other: int) -> bool:
-        """Whether two segments use a device, a task or host bytes in common."""
+        """True if two segments use a device, a task or host bytes in common."""
         first, second = (self._plan.segments[index] for index in (one, other))
         if set(first.devices) & set(second.devices):
             return True
@@ -88,7 +88,7 @@ class Turns:
         return self.touches(one, self._host(self.program(other)))
 
     def touches(self, index: int, stretches: Collection[Interval]) -> bool:
-        """Whether segment `index` uses some of these host bytes."""
+        """True if segment `index` uses some of these host bytes."""
         return any(
             start < end and begin < stop
             for start, stop in self._host(self.program(index))

@@ -35,7 +35,7 @@ class Watch:
         self._failed: dict[int, float] = {}  # when a segment was found silent
 
     def look(self, active: dict[int, SegmentRun]) -> Iterator[Failure]:
-        """What fails by its silence. Segments that are lost leave `active`."""
+        """The failures by silence. Segments that are lost leave `active`."""
         now = time.perf_counter()
         moved = [] if self._moves.latest is None else [self._moves.latest]
         # What has ended waits for nothing but this thread, which may have been writing.
@@ -70,7 +70,7 @@ class Watch:
             yield segment.stuck(self._stalled(silence, "; ".join(segment.states())))
 
     def _held_up(self) -> Iterator[Failure]:
-        """Who waits for a lost segment, or would use host memory that it may still write."""
+        """Fail who waits for a lost segment, or would use host memory that it may still write."""
         if not self.lost:
             return
         held = "; ".join(line for segment in self.lost.values() for line in segment.states())
