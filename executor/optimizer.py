@@ -137,7 +137,7 @@ class ShardOptimizer:
                 del self.optimizer.found_inf  # type: ignore[attr-defined]
 
     def _skips_itself(self) -> bool:
-        """Whether the step looks at `found_inf` itself, so that nobody waits for the device."""
+        """True if the step looks at `found_inf` itself, so that nobody waits for the device."""
         fused = all(group.get("fused") for group in self.optimizer.param_groups)
         return fused and self._home is None
 
@@ -196,7 +196,7 @@ class ShardOptimizer:
         return state_flat[self._home.bytes if self._home else 0 :]
 
     def _room(self, state_flat: Tensor | None) -> Tensor:
-        """What of the state's flat is not the masters'."""
+        """The part of the state's flat behind the fp32 masters."""
         return torch.empty(0) if state_flat is None else self._after_masters(state_flat)
 
     def _adopt(

@@ -54,31 +54,21 @@ class Shard:
         found: Found | None = None,
         tied: Tied | None = None,
     ) -> None:
-        self._layers = list(layers)
+        self.layers = list(layers)
         self._factory = optimizer
         self._ending = ending
         self._precision = precision
         self._first = first
-        self._forward = Forward(self._layers, ending, precision, first)
+        self._forward = Forward(self.layers, ending, precision, first)
         self._tied = tied
         self._parameters = Parameters(
-            self._layers, precision, list(tied.borrowed.values()) if tied else ()
+            self.layers, precision, list(tied.borrowed.values()) if tied else ()
         )
-        self.buffers = Buffers(self._layers, found)
-        self._optimizer: ShardOptimizer | None = None
-        self._modes = Modes(self._layers)
-
-    @property
-    def layers(self) -> list[nn.Module]:
-        return self._layers
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        return self._parameters.all
-
-    @property
-    def trainable(self) -> list[nn.Parameter]:
-        return self._parameters.trainable
+        self.buffers = Buffers(self.layers, found)
+        self.parameters, self.trainable = self._parameters.all, self._parameters.trainable
+        # None before the first update, and in a shard without trainable parameters.
+        self.optimizer: ShardOptimizer | None = None
+        self._modes = Modes(self.layers)
 
     @property
     def param_bytes(self) -> int:
@@ -91,7 +81,7 @@ class Shard:
     @property
     def state_bytes(self) -> int:
         """Bytes of the optimizer's state; known after the first update."""
-        return self._optimizer.state_bytes if self._optimizer else 0
+        return self.optimizer.state_bytes if self.optimizer else 0
 
     @property
     def master_bytes(self) -> int:
@@ -101,12 +91,7 @@ class Shard:
     @property
     def adopted_bytes(self) -> int:
         """Bytes of what the optimizer itself keeps, without masters."""
-        return self.state_bytes - self.master_bytes if self._optimizer else 0
-
-    @property
-    def optimizer(self) -> ShardOptimizer | None:
-        """None before the first update, and in a shard without trainable parameters."""
-        return self._optimizer
+        return self.state_bytes - self.master_bytes if self.optimizer else 0
 
     def write_params(self, flat: Tensor | None, state: Tensor | None = None) -> None:
         """Copy the current parameters into `flat` (uint8, param_bytes) and bind them there; None:
@@ -114,7 +99,7 @@ class Shard:
 
         In bf16 they become so now; `state` (uint8) gets the fp32 masters."""
         self._parameters.write(flat, state)
-        self.buffers = Buffers(self._layers, self.buffers.found)  # bf16 made others of them
+        self.buffers = Buffers(self.layers, self.buffers.found)  # bf16 made others of them
 
     def bind_params(self, flat: Tensor | None) -> None:
         """Let the parameters be views of `flat`, whose bytes are already there; None: they have
@@ -230,7 +215,7 @@ class Shard:
 
     def packing(self, leaves: Sequence[Tensor], saved: Tensor | None) -> Packing:
         """For a forward on a value's tensors with the bound parameters."""
-        constants = [buffer for layer in self._layers for buffer in layer.buffers()]
+        constants = [buffer for layer in self.layers for buffer in layer.buffers()]
         tied = self._tied.bound if self._tied else None
         return Packing(self._parameters.flat, leaves, saved, constants, tied)
 
@@ -292,9 +277,9 @@ class Shard:
             return
         self._parameters.bind(param_flat)
         self._parameters.bind_grads(grad_flat, absent)
-        if self._optimizer is None:
-            self._optimizer = self._new_optimizer()
-        self._optimizer.step(state_flat, scaling, params=param_flat is not None)
+        if self.optimizer is None:
+            self.optimizer = self._new_optimizer()
+        self.optimizer.step(state_flat, scaling, params=param_flat is not None)
 
     def restore(
         self,
@@ -307,10 +292,10 @@ class Shard:
         `settings` of groups and schedulers, of all shards of a task."""
         if not self.trainable:
             return
-        self._optimizer = self._new_optimizer()
+        self.optimizer = self._new_optimizer()
         own = [saved.get(names[id(parameter)], {}) for parameter in self.parameters]
-        self._optimizer.restore_settings(settings, names)  # first: it says whose state this is
-        self._optimizer.restore(own, state)
+        self.optimizer.restore_settings(settings, names)  # first: it says whose state this is
+        self.optimizer.restore(own, state)
 
     def _new_optimizer(self) -> ShardOptimizer:
         return ShardOptimizer(self.parameters, self._factory, self._parameters.masters)
@@ -327,10 +312,10 @@ class Shard:
 
         Module buffers are shared, or with `apart` copied to a device that has memory of its own."""
         memo = self._parameters.hollow(where)
-        own = (b for layer in self._layers for b in layer.buffers())
+        own = (b for layer in self.layers for b in layer.buffers())
         memo |= {id(b): b.to(where, copy=True) if apart else b.to(where) for b in own}
         try:
-            layers = copy.deepcopy(self._layers, memo)
+            layers = copy.deepcopy(self.layers, memo)
         except Exception as error:
             raise WorkloadError(f"a layer cannot be copied: {one_line(error)}") from error
         twin = Shard(
