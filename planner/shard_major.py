@@ -103,17 +103,17 @@ class ShardMajor:
         """True if the shard's parameters come a second time, for its backward."""
         return self.modes[k].params == "streamed" and k < self.last
 
-    def _opens(self, k: int, m: int) -> bool:
-        """True for the first visit in the block."""
-        return k == self.bottom and m == 0 and not self.strategy.lumped
+    def _known(self, k: int, kind: str) -> bool:
+        """True if the parameters of a block's shard came before: for all, or for its forward."""
+        return self.strategy.lumped or (kind == "B" and k < self.last)
 
     def brings(self, visit: Visit) -> Iterator[Copy]:
         k, m, kind = visit.shard, visit.microbatch, visit.kind
         in_block = self.strategy.in_block(k)
-        if kind == "block" or (kind == "F" and in_block and self._opens(k, m)):
-            for member in range(self.bottom, self.last + 1):
+        if kind == "block":
+            for member in range(k, self.last + 1):
                 yield from self._parameters(member, "B" if member == self.last else "F")
-        elif kind in ("F", "B") and m == 0 and not in_block:
+        elif kind in ("F", "B") and m == 0 and not (in_block and self._known(k, kind)):
             yield from self._parameters(k, kind)
         if kind == "B":
             # A block's state comes before its own last backward.
