@@ -12,7 +12,6 @@ from itertools import pairwise
 from msgspec import structs
 
 from planner import hydra, workers
-from planner.apart import best_of
 from planner.bounds import Bounds, TaskBound, task_bound
 from planner.choice import Choice
 from planner.costs import Links, castable, shape_of
@@ -22,8 +21,9 @@ from planner.hydra import HydraChoice
 from planner.names import renamed
 from planner.problem import Effort, Problem
 from planner.rounds import Round
-from planner.search import OPS, Found, Search, short_host
+from planner.search import OPS, Found, Search, best_of
 from planner.shares import Need, shares
+from planner.short import short_host
 from planner.store import least_bytes
 from planner.terms import scratch_bytes
 from plans.metrics import duration_us

@@ -11,14 +11,13 @@ from msgspec import structs
 
 from planner import workers
 from planner.answers import Key, Own
-from planner.apart import best_of
 from planner.costs import Links
 from planner.errors import Infeasible, NoPlanFound
 from planner.joint import Pair
 from planner.names import renamed
 from planner.problem import Effort, Kind
 from planner.rounds import Round
-from planner.search import Found, Search
+from planner.search import Found, Search, best_of
 from plans.metrics import duration_us
 from plans.schema import Joint, Program
 from profiles.schema import Task
