@@ -7,14 +7,17 @@ cheapest is a shortest path over the cut points: an edge is a shard within the c
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import networkx as nx
 
 from planner.costs import Caps, TaskCosts
 from profiles.schema import Task
+
+_PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
+_PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
 
 
 def layer_graph(task: Task) -> nx.MultiGraph:
@@ -108,3 +111,33 @@ def even(costs: TaskCosts, items: Sequence[tuple[int, int]], per_shard: float) -
             together = size
         held = together
     return (0, *reversed(cuts))
+
+
+def ladder(costs: TaskCosts, points: Sequence[int], shard_us: int) -> Iterator[tuple[int, ...]]:
+    """Cuts for a ladder of caps, from the whole task to its finest pieces.
+
+    It does not depend on the device, so that the smallest budget is the same from whatever budget
+    it is asked for.
+    """
+    yield tuple(points)
+    pieces = list(pairwise(points))
+    largest = max(costs.total("param", *piece) for piece in pieces)
+    heaviest = max(costs.backward_transient(*piece) for piece in pieces)
+    total = costs.total("param")
+    whole = costs.backward_transient(0, len(costs.layers))
+    for wanted in _PIECES:
+        cap = max(largest, -(-total // wanted))
+        for transient in {max(heaviest, whole // part) for part in _PARTS}:
+            found = cheapest(costs, points, Caps(cap, transient), shard_us)
+            if found:
+                yield found
+        if cap == largest:
+            break
+
+
+def all_cuts(points: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Every way to cut at some of these points."""
+    first, *inner, last = points
+    for count in range(len(inner) + 1):
+        for some in combinations(inner, count):
+            yield first, *some, last

@@ -55,7 +55,7 @@ def in_order(draft: Draft) -> Orders:
 
 def dispatched(draft: Draft) -> list[Orders]:
     """The orders in which the ops of the last two rounds started, which may alternate."""
-    first, second, third = _play(draft)[-3:]
+    first, second, third = _Player(draft).play()[-3:]
     return [_ordered(draft, first, second), _ordered(draft, second, third)]
 
 
@@ -117,48 +117,55 @@ def _shifted(draft: Draft, at: int, moved: frozenset[int]) -> list[Dependency]:
     return [dep for dep in shifted if dep.back < 2]
 
 
-def _play(draft: Draft) -> list[list[int]]:
-    """Starts of the rounds played."""
-    count = len(draft.us)
-    followers: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-    waiting = [[0] * count for _ in range(_ROUNDS)]
-    for at, edges in enumerate(_chained(draft)):
-        for dep, back in edges:
-            followers[dep].append((at, back))
-        own = sum(1 for _, back in edges if not back)
-        for lap in range(_ROUNDS):
-            waiting[lap][at] = len(edges) if lap else own
-    starts = [[0] * count for _ in range(_ROUNDS)]
-    names = sorted(set(draft.streams))
-    stream = [names.index(name) for name in draft.streams]
-    ready: list[list[tuple[int, int, int]]] = [[] for _ in names]
-    busy = [False] * len(names)
-    for lap in range(_ROUNDS):
-        for at in range(count):
-            if not waiting[lap][at]:
-                heapq.heappush(ready[stream[at]], (lap, draft.rank[at], at))
-    ends: list[tuple[int, int, int]] = []
-    now = 0
-    while True:
-        for number, queue in enumerate(ready):
-            if queue and not busy[number]:
-                lap, _, at = heapq.heappop(queue)
-                starts[lap][at] = now
-                busy[number] = True
-                heapq.heappush(ends, (now + draft.us[at], lap, at))
-        if not ends:
-            return starts
-        now = ends[0][0]
-        while ends and ends[0][0] == now:
-            _, lap, at = heapq.heappop(ends)
-            busy[stream[at]] = False
-            for follower, back in followers[at]:
-                if lap + back < _ROUNDS:
-                    waiting[lap + back][follower] -= 1
-                    if not waiting[lap + back][follower]:
-                        heapq.heappush(
-                            ready[stream[follower]], (lap + back, draft.rank[follower], follower)
-                        )
+class _Player:
+    """Plays rounds event by event; a stream that is free takes the op that it wants first."""
+
+    def __init__(self, draft: Draft) -> None:
+        count, self.draft = len(draft.us), draft
+        self.starts = [[0] * count for _ in range(_ROUNDS)]  # by round and op
+        self.followers: list[list[Dependency]] = [[] for _ in range(count)]
+        self.waiting = [[0] * count for _ in range(_ROUNDS)]  # for so many ops
+        self.ready: dict[Stream, list[tuple[int, int, int]]] = {
+            s: [] for s in sorted({*draft.streams})
+        }
+        self.ends: list[tuple[int, int, int]] = []  # of ops at work: when, round, op
+        for at, edges in enumerate(_chained(draft)):
+            for dep, back in edges:
+                self.followers[dep].append(Dependency(at, back))
+            for lap in range(_ROUNDS):
+                self.waiting[lap][at] = sum(1 for _, back in edges if back <= lap)
+                if not self.waiting[lap][at]:
+                    self._wanted(lap, at)
+
+    def _wanted(self, lap: int, at: int) -> None:
+        """Nothing keeps the op of this round any more but its stream."""
+        heapq.heappush(self.ready[self.draft.streams[at]], (lap, self.draft.rank[at], at))
+
+    def _ended(self, lap: int, at: int) -> None:
+        """Whoever waited for this op alone is wanted."""
+        for follower, back in self.followers[at]:
+            later = lap + back
+            if later < _ROUNDS:
+                self.waiting[later][follower] -= 1
+                if not self.waiting[later][follower]:
+                    self._wanted(later, follower)
+
+    def play(self) -> list[list[int]]:
+        """The starts of all ops, by round."""
+        free, now = dict.fromkeys(self.ready, True), 0
+        while True:
+            for stream, queue in self.ready.items():
+                if queue and free[stream]:
+                    lap, _, at = heapq.heappop(queue)
+                    self.starts[lap][at], free[stream] = now, False
+                    heapq.heappush(self.ends, (now + self.draft.us[at], lap, at))
+            if not self.ends:
+                return self.starts
+            now = self.ends[0][0]
+            while self.ends and self.ends[0][0] == now:
+                _, lap, at = heapq.heappop(self.ends)
+                free[self.draft.streams[at]] = True
+                self._ended(lap, at)
 
 
 def _chained(draft: Draft) -> list[Sequence[Dependency]]:

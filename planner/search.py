@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nsmallest
-from itertools import combinations, islice, pairwise
+from itertools import islice, pairwise
 
 from planner.buffers import SCALARS_BYTES
-from planner.costs import Caps, Links, TaskCosts, sizes
-from planner.cuts import cheapest, cut_points, even, layer_graph
+from planner.costs import Links, TaskCosts, sizes
+from planner.cuts import all_cuts, cut_points, even, ladder, layer_graph
 from planner.errors import Infeasible, NoPlanFound
 from planner.hydra import HydraStrategy
 from planner.improve import improve, least_us, score
@@ -24,6 +24,7 @@ from planner.narrow import Solution, again, guides
 from planner.problem import Effort
 from planner.rounding import rounded
 from planner.rounds import Round
+from planner.short import short_device, short_host
 from planner.store import PLENTY, fitted, least_bytes
 from planner.strategy import Strategy
 from planner.terms import Terms, scratch_bytes
@@ -31,10 +32,7 @@ from planner.ties import untied
 from plans.metrics import duration_us
 from plans.schema import Program
 from profiles.schema import Task
-from profiles.units import show_bytes
 
-_PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
-_PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
 _SHARDS = (4, 8, 16, 32, 64)  # that guides are solved for
 _GROUPS = 8  # of the load program
 _ITEMS = 64  # of the load program, at most
@@ -86,6 +84,11 @@ class Search:
     cast: bool = False
     tried: int = 0
     plain: bool = False  # whether plain training was found to be good enough
+
+    @property
+    def offered_bytes(self) -> int:
+        """Of the device, with what others have of it."""
+        return self.device_bytes + self.taken_bytes
 
     @cached_property
     def points(self) -> list[int]:
@@ -186,8 +189,8 @@ class Search:
 
     def _simple(self, costs: TaskCosts, limits: Limits) -> Iterator[Round]:
         """Everything streamed, and everything in one shard that stays."""
-        few = list(self._all_cuts()) if len(self.points) <= limits.every_cut_points else []
-        for cuts in dict.fromkeys([*self._cuts(costs), *few]):
+        few = list(all_cuts(self.points)) if len(self.points) <= limits.every_cut_points else []
+        for cuts in dict.fromkeys([*ladder(costs, self.points, self._shard_us), *few]):
             for choice in self._plain(costs, cuts):
                 made = self._round(choice)
                 if made:
@@ -205,7 +208,7 @@ class Search:
     def _roots(self, costs: TaskCosts, limits: Limits) -> Iterator[Terms]:
         """The load program for a ladder of sizes of a shard; for few layers, for all shards."""
         if len(self.points) <= limits.every_cut_points:
-            every = self._all_cuts()
+            every = all_cuts(self.points)
         else:
             ladder = sorted({max(1.0, len(self._items) / shards) for shards in _SHARDS})
             every = (even(costs, self._items, per_shard) for per_shard in ladder)
@@ -253,11 +256,10 @@ class Search:
                 return
             guide = smaller
 
-    def _all_cuts(self) -> Iterator[tuple[int, ...]]:
-        first, *inner, last = self.points
-        for count in range(len(inner) + 1):
-            for some in combinations(inner, count):
-                yield first, *some, last
+    @property
+    def _shard_us(self) -> int:
+        """About what a shard more costs for its copies and launches."""
+        return 3 * self.links.h2d.latency_us + 100
 
     @cached_property
     def _items(self) -> list[tuple[int, int]]:
@@ -294,36 +296,13 @@ class Search:
         made = Round(fits, self.links, room)
         return made if made.slab.bytes <= room else None
 
-    def _cuts(self, costs: TaskCosts) -> Iterator[tuple[int, ...]]:
-        """Cuts for a ladder of caps, from the whole task to its finest pieces.
-
-        The ladder does not depend on the device, so that the smallest budget is the same from
-        whatever budget it is asked for.
-        """
-        finest = tuple(self.points)
-        yield finest
-        pieces = list(pairwise(finest))
-        largest = max(costs.total("param", *piece) for piece in pieces)
-        heaviest = max(costs.backward_transient(*piece) for piece in pieces)
-        shard_us = 3 * self.links.h2d.latency_us + 100
-        total = costs.total("param")
-        whole = costs.backward_transient(0, len(costs.layers))
-        for pieces_wanted in _PIECES:
-            cap = max(largest, -(-total // pieces_wanted))
-            for transient in {max(heaviest, whole // part) for part in _PARTS}:
-                found = cheapest(costs, self.points, Caps(cap, transient), shard_us)
-                if found:
-                    yield found
-            if cap == largest:
-                break
-
     def _too_small(self) -> Infeasible:
         """Why not even the least fits: how much more memory the host needs, if that would do; else
         the device, with as much on the host as there is, or as that takes."""
         plain = [
             (choice, choice.reserve_bytes + Round(choice, self.links, 0).slab.bytes)
             for costs in self._sizes
-            for cuts in dict.fromkeys(self._cuts(costs))
+            for cuts in dict.fromkeys(ladder(costs, self.points, self._shard_us))
             for choice in self._plain(costs, cuts)
         ]
         needs = [(size, least_bytes(choice), choice) for choice, size in plain]
@@ -331,35 +310,9 @@ class Search:
         if fit:
             return short_host(self.task, min(fit), self.host_bytes)
         able = [need for need in needs if need[1] <= self.host_bytes] or needs
-        return self._short_device(
-            *min(able, key=lambda need: (need[0], need[2].costs.microbatch, need[1]))
-        )
-
-    def _short_device(self, needs: int, host: int, choice: Strategy) -> Infeasible:
-        needs, offered = needs + self.taken_bytes, self.device_bytes + self.taken_bytes
-        largest = max(choice.shards, key=lambda s: s.param_bytes + s.backward_transient_bytes)
-        name = self.task.layers[largest.first].name
-        beside = f", with --host-memory {host}" if host > self.host_bytes else ""
-        return Infeasible(
-            f"{self.task.name}: needs {show_bytes(needs)} ({needs} "
-            f"bytes) on its device but the device offers {show_bytes(offered)} "
-            f"({offered} bytes); the largest shard begins at layer {largest.first} "
-            f"({name}) with {show_bytes(largest.param_bytes)} of parameters and "
-            f"{show_bytes(largest.backward_transient_bytes)} of transients; smallest "
-            f"--device-memory that would do{beside}: {needs}",
-            needs,
-        )
-
-
-def short_host(task: Task, needs: int, offered: int) -> Infeasible:
-    """The host has too little for a task that its device has room for."""
-    return Infeasible(
-        f"{task.name}: the host store needs {show_bytes(needs)} ({needs} bytes), with the device "
-        f"memory that there is, but the host offers {show_bytes(offered)} ({offered} bytes); "
-        f"smallest --host-memory that would do: {needs}",
-        needs,
-        "host",
-    )
+        size, host, choice = min(able, key=lambda n: (n[0], n[2].costs.microbatch, n[1]))
+        beside = host if host > self.host_bytes else None
+        return short_device(choice, size + self.taken_bytes, self.offered_bytes, beside)
 
 
 def _shrunk(terms: Terms, over: int, missing: int, part: int) -> Terms:

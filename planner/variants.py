@@ -15,7 +15,8 @@ from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.hydra import HydraStrategy
 from planner.problem import Effort, Kind
 from planner.rounds import Round
-from planner.search import Candidate, Search, short_host
+from planner.search import Candidate, Search
+from planner.short import short_host
 from planner.store import least_bytes
 from planner.strategy import Strategy
 from planner.terms import scratch_bytes
