@@ -352,7 +352,7 @@ def _tried(problem: Problem, look: _Look, item: tuple[int, Task, int], effort: E
     """
     place, task, room = item
     kind = problem.kinds[place]
-    own = Effort(effort.deadline - effort.left * _LATER, effort.seed)
+    own = replace(effort, deadline=effort.deadline - effort.left * _LATER)
     try:
         answer = _best(problem, place, look.ops, task, room, own)
     except Infeasible as error:

@@ -15,6 +15,7 @@ from planner.bounds import named_bounds, task_bounds
 from planner.choice import Choice
 from planner.costs import ShardCost
 from planner.errors import Infeasible
+from planner.limits import DEFAULT, Limits
 from planner.modes import Mode
 from planner.pairs import Together
 from planner.problem import Effort, Policy, Problem, Want
@@ -44,6 +45,7 @@ def build(
     seconds: float = 60.0,
     seed: int = 0,
     jobs: int = 1,
+    limits: Limits = DEFAULT,
 ) -> Plan:
     """A plan that the checker has proven. Infeasible or NoPlanFound otherwise.
 
@@ -51,7 +53,8 @@ def build(
     """
     one_generator(problem)
     few_segments(problem)
-    asked = _Asked(problem, profile_sha256, policy, Effort(time.monotonic() + seconds, seed), jobs)
+    effort = Effort(time.monotonic() + seconds, seed, limits)
+    asked = _Asked(problem, profile_sha256, policy, effort, jobs)
     try:
         return _built(asked, None)
     except Infeasible as error:

@@ -1,4 +1,4 @@
-"""python -m planner estimate | build | sweep | fleet | check | show | compare.
+"""python -m planner estimate | build | sweep | check | show | compare.
 
 Results go to stdout, progress to stderr.
 
@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from planner import commands, fleet, sharing
+from planner import commands, sharing
 from planner.estimate import MOMENTS, NUMBER
 from planner.gpus import GPUS
 from planner.models import MODELS
@@ -43,7 +43,6 @@ def _parser() -> argparse.ArgumentParser:
     _add_build(names)
     _add_estimate(names)
     _add_sweep(names)
-    fleet.add_command(names)
     check = names.add_parser("check", help="prove that a plan neither races nor overflows")
     check.add_argument("plan", metavar="PLAN")
     check.set_defaults(command=commands.check_plan)

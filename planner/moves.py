@@ -9,11 +9,9 @@ so the same works give the same timetable on any machine.
 
 from collections.abc import Iterator, Sequence
 
+from planner.limits import DEFAULT, Limits
 from planner.problem import Objective
 from planner.queues import Devices, Part, Piece, Queue, Queues, Score, Work, queued, score, timed
-
-_EFFORT = 300_000  # parts timed
-_ENOUGH = 10_000  # a value within 1/n of the floor is not improved
 
 
 def improved(
@@ -22,7 +20,7 @@ def improved(
     devices: Devices,
     floor: int,
     objective: Objective,
-    effort: int = _EFFORT,
+    limits: Limits = DEFAULT,
 ) -> list[Piece]:
     """The best timetable that such changes lead to from this one, which is never better.
 
@@ -31,16 +29,16 @@ def improved(
     best, reached = list(pieces), score(works, pieces, objective)
     queues = queued(works, best, len(devices))
     anywhere = all(all(work.runs) for work in works)
-    again = True
+    again, left = True, limits.timetable_parts
     while again:
         again = False
         for changed in _changed(works, best, queues, objective):
-            if _enough(reached, floor) or effort <= 0:
+            if _enough(reached, floor, limits) or left <= 0:
                 return best
             if not (anywhere or _able(works, changed, devices)):
                 continue
             tried = timed(works, changed, devices)
-            effort -= len(tried)
+            left -= len(tried)
             value = score(works, tried, objective)
             if value < reached:
                 best, reached, queues, again = tried, value, changed, True
@@ -48,8 +46,9 @@ def improved(
     return best
 
 
-def _enough(reached: Score, floor: int) -> bool:
-    return not reached.late_us and (reached.value - floor) * _ENOUGH <= reached.value
+def _enough(reached: Score, floor: int, limits: Limits) -> bool:
+    over = (reached.value - floor) * limits.timetable_near
+    return not reached.late_us and over <= reached.value
 
 
 def _able(works: Sequence[Work], queues: Queues, devices: Devices) -> bool:

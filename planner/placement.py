@@ -40,7 +40,7 @@ def place(
     starts = list(_starts(works, devices, floor_us, effort, objective))
     best = min(starts, key=lambda pieces: score(works, pieces, objective))
     floor = floor_us if objective == "makespan" else 0
-    best = improved(works, best, devices, floor, objective)
+    best = improved(works, best, devices, floor, objective, effort.limits)
     if objective == "makespan":
         best = shorter(works, devices, best, floor_us) or best
     return sorted(best, key=lambda piece: (piece.start_us, piece.device))

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from msgspec import structs
 
+from planner.limits import DEFAULT, Limits
 from profiles.schema import Device, Disk, Numerics, Profile, Task
 
 Policy = Literal["gantry", "hydra", "lrtf", "lpt", "random"]
@@ -152,10 +153,11 @@ def _without_buffers(task: Task) -> Task:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long the search may take, and the seed of its solver."""
+    """How long the search may take, the seed of its solver, and what else limits it."""
 
     deadline: float  # time.monotonic()
     seed: int
+    limits: Limits = DEFAULT
 
     @property
     def left(self) -> float:

@@ -11,8 +11,6 @@ from planner.problem import Effort
 from planner.queues import Devices, Queues, Work
 from planner.solver import minimise, solve
 
-_EXACT = 400  # binaries up to which the assignment program is worth its time
-
 
 @dataclass(frozen=True)
 class Bundle:
@@ -66,7 +64,8 @@ def whole(works: Sequence[Work], devices: Devices, floor_us: int, effort: Effort
     incumbent = max(_busy(asked, placed, devices))
     even = -(-sum(bundle.least_us for bundle in asked) // len(devices))
     floor = max(floor_us, even, asked[0].least_us)
-    if incumbent > floor and len(asked) * len(devices) <= _EXACT and effort.left > 0:
+    small = len(asked) * len(devices) <= effort.limits.assigned_binaries
+    if incumbent > floor and small and effort.left > 0:
         exact = _assigned(asked, devices, (floor, incumbent), effort)
         placed = min(placed, exact or placed, key=lambda p: max(_busy(asked, p, devices)))
     queues: list[list[tuple[int, int]]] = [[] for _ in devices]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing import active_children, get_context, parent_process
 from typing import TypeVar
 
@@ -75,4 +76,4 @@ def _shares(count: int, effort: Effort, jobs: int) -> Iterator[Effort]:
     now, left = time.monotonic(), effort.left
     for index in range(count):
         rounds = -(-count // jobs)
-        yield Effort(now + left * (index // jobs + 1) / rounds, effort.seed)
+        yield replace(effort, deadline=now + left * (index // jobs + 1) / rounds)

@@ -14,8 +14,6 @@ from planner.problem import Effort
 from planner.queues import Piece, Work, makespan, timed
 from planner.whole import bundles, whole
 
-_HALVINGS = 24  # of the interval in which the wrap-around limit is searched
-
 
 def balanced(works: Sequence[Work], devices: int, floor_us: int, effort: Effort) -> list[Piece]:
     """The shortest of whole works and of works wrapped around so many devices of one kind.
@@ -26,7 +24,7 @@ def balanced(works: Sequence[Work], devices: int, floor_us: int, effort: Effort)
     best = timed(works, whole(works, kinds, floor_us, effort), kinds)
     order = [works[at] for bundle in bundles(works) for at in bundle.works]
     low, high = floor_us, makespan(best)
-    for _ in range(_HALVINGS):
+    for _ in range(effort.limits.wrap_halvings):
         if high - low <= 1:
             break
         limit = (low + high) // 2
