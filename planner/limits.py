@@ -18,7 +18,7 @@ class Limits:
     wrap_halvings: of the interval in which the common limit of all devices is searched.
     """
 
-    timetable_parts: int = 300_000
+    timetable_parts: int = 30_000
     timetable_near: int = 10_000
     assigned_binaries: int = 400
     wrap_halvings: int = 24

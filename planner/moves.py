@@ -3,15 +3,26 @@
     device 0   |  a            |          device 0   |  a          |  c  |
     device 1   |  b    |  c        |      device 1   |  b    |  c    |        c's split was shifted
 
-Looked at are the parts that the objective hangs on. Effort is counted in parts that were timed,
-so the same works give the same timetable on any machine.
+Only parts that the objective hangs on are changed. Effort is counted in parts that were timed, so
+the same works give the same timetable on any machine.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+from planner.descent import descend
 from planner.limits import DEFAULT, Limits
 from planner.problem import Objective
 from planner.queues import Devices, Part, Piece, Queue, Queues, Score, Work, queued, score, timed
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """Queues, and what follows from them."""
+
+    queues: Queues
+    pieces: list[Piece]
+    score: Score
 
 
 def improved(
@@ -26,29 +37,23 @@ def improved(
 
     devices: the kind of each. floor: what the objective is at least, of all works together.
     """
-    best, reached = list(pieces), score(works, pieces, objective)
-    queues = queued(works, best, len(devices))
-    anywhere = all(all(work.runs) for work in works)
-    again, left = True, limits.timetable_parts
-    while again:
-        again = False
-        for changed in _changed(works, best, queues, objective):
-            if _enough(reached, floor, limits) or left <= 0:
-                return best
-            if not (anywhere or _able(works, changed, devices)):
-                continue
-            tried = timed(works, changed, devices)
-            left -= len(tried)
-            value = score(works, tried, objective)
-            if value < reached:
-                best, reached, queues, again = tried, value, changed, True
-                break
-    return best
+    queues = queued(works, pieces, len(devices))
+    start = Timetable(queues, list(pieces), score(works, pieces, objective))
+    anywhere, seen = all(all(work.runs) for work in works), {queues}
 
+    def neighbours(now: Timetable) -> Iterator[tuple[int, Timetable | None]]:
+        for changed in _changed(works, now.pieces, now.queues, objective):
+            if changed not in seen and (anywhere or _able(works, changed, devices)):
+                seen.add(changed)
+                tried = timed(works, changed, devices)
+                yield len(tried), Timetable(changed, tried, score(works, tried, objective))
 
-def _enough(reached: Score, floor: int, limits: Limits) -> bool:
-    over = (reached.value - floor) * limits.timetable_near
-    return not reached.late_us and over <= reached.value
+    def enough(best: Timetable) -> bool:
+        late, value, _ = best.score
+        return not late and (value - floor) * limits.timetable_near <= value
+
+    best = descend(start, neighbours, lambda one: one.score, limits.timetable_parts, enough)
+    return best.pieces
 
 
 def _able(works: Sequence[Work], queues: Queues, devices: Devices) -> bool:

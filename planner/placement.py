@@ -5,14 +5,12 @@ several kinds: works shared out to the kinds and wrapped around each (`spread`),
 any device (`whole`).
 
 Where works have starts or deadlines, or their mean completion counts, they are taken from a list
-instead. What came out is then made better by small changes (`moves`), and few works in few rounds
-by search (`exact`).
+instead. What came out is then made better by small changes (`moves`).
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from planner.exact import shorter
 from planner.moves import improved
 from planner.problem import Effort, Objective
 from planner.queues import Devices, Piece, Work, listed, makespan, score, timed
@@ -41,8 +39,6 @@ def place(
     best = min(starts, key=lambda pieces: score(works, pieces, objective))
     floor = floor_us if objective == "makespan" else 0
     best = improved(works, best, devices, floor, objective, effort.limits)
-    if objective == "makespan":
-        best = shorter(works, devices, best, floor_us) or best
     return sorted(best, key=lambda piece: (piece.start_us, piece.device))
 
 
