@@ -14,8 +14,8 @@ from planner.columns import columns, settled, taken
 from planner.configuration import configuration
 from planner.gangs import Gang
 from planner.pairs import Together
+from planner.placement import Programs, timetable, work_of, works_of
 from planner.problem import Effort, Policy, Problem
-from planner.schedule import Programs, timetable, work_of, works_of
 from planner.store import store
 from planner.strategies import STRATEGIES, Known, Offer, alone
 from planner.worth import counting, demand_of, own_gangs

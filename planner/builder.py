@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from planner import disk
+from planner import host_store
 from planner.answers import Answer as Answer
 from planner.answers import Own, as_hydra, searched
 from planner.arrange import arranged, attentive
@@ -18,8 +18,8 @@ from planner.errors import Infeasible
 from planner.limits import DEFAULT, Limits
 from planner.modes import Mode
 from planner.pairs import Together
+from planner.placement import configured, in_time
 from planner.problem import Effort, Policy, Problem, Want
-from planner.schedule import configured, in_time
 from planner.several import one_generator
 from planner.store import Store, store
 from plans import metrics, prove
@@ -81,7 +81,7 @@ def _built(asked: _Asked, parts: int | None) -> Plan:
         own = as_hydra(problem)
     else:
         own = searched(problem, effort, jobs, quick=problem.plain, parts=parts)
-    roomy = disk.fits(problem, _stores(own))  # refuses before the bounds take their time
+    roomy = host_store.fits(problem, _stores(own))  # refuses before the bounds take their time
     own = attentive(own, effort, jobs)
     pairs = problem.plain and roomy and not problem.evaluated
     made = arranged(own, policy, effort, jobs, pairs=pairs)
@@ -156,8 +156,8 @@ def assemble(
         estimated=problem.estimated,
     )
     gather = policy == "gantry" and not pairs and not problem.evaluated
-    draft = disk.housed(problem, draft, gather=gather)
-    least = disk.bound(problem, draft)
+    draft = host_store.housed(problem, draft, gather=gather)
+    least = host_store.bound(problem, draft)
     return structs.replace(draft, prediction=predict(draft, (*bounds, *([least] if least else []))))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from planner.descent import descend
 from planner.limits import DEFAULT, Limits
 from planner.problem import Objective
-from planner.queues import Devices, Part, Piece, Queue, Queues, Score, Work, queued, score, timed
+from planner.works import Devices, Part, Piece, Queue, Queues, Score, Work, queued, score, timed
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from itertools import combinations, product
 from planner.configuration import Demand, configuration
 from planner.gangs import Gang
 from planner.problem import Effort
-from planner.queues import Devices, Part, Piece, Queues, Work, makespan, queued, timed
+from planner.works import Devices, Part, Piece, Queues, Work, makespan, queued, timed
 
 _TURNED = 10  # kinds of which all ways to fill them are looked at
 _HALVINGS = 16  # of the interval in which the common limit of all devices is searched

@@ -18,13 +18,13 @@ from planner import Infeasible, build
 from planner.bounds import TaskBound, named_bounds
 from planner.configuration import Demand, configuration
 from planner.gangs import Gang
+from planner.greedy import greedy, listed
 from planner.limits import Limits
 from planner.placement import place
-from planner.policies import greedy
 from planner.problem import Effort, Objective, Policy, Problem
-from planner.queues import Piece, Run, Work, listed, makespan
 from planner.several import across, one_generator
 from planner.sharing import shared
+from planner.works import Piece, Run, Work, makespan
 from profiles import Profile, synthetic
 from profiles.errors import FormatError
 from profiles.schema import Disk, Rate, Task

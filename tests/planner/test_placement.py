@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.time_indexed import CASES, ours, shortest, tiny
 
+from planner.greedy import listed
 from planner.limits import Limits
 from planner.placement import place
 from planner.problem import Effort
-from planner.queues import Piece, Run, Work, listed, makespan, queued, score, timed
+from planner.works import Piece, Run, Work, makespan, queued, score, timed
 
 works = st.lists(
     st.builds(

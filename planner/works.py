@@ -1,9 +1,9 @@
-"""Timetables as queues, one for every device: when each piece runs, and how good that is."""
+"""Works, and timetables of them as queues, one for every device: when each piece runs, and how good
+that is."""
 
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 from planner.problem import Objective
@@ -160,38 +160,3 @@ def score(works: Sequence[Work], pieces: Sequence[Piece], objective: Objective) 
 
 def makespan(pieces: Sequence[Piece]) -> int:
     return max(piece.end_us for piece in pieces)
-
-
-def listed(works: Sequence[Work], order: Iterable[int], devices: Devices) -> list[Piece]:
-    """Whole works: the device that falls free first takes the first in `order` that may begin and
-    would not be done sooner on another; where there is none, the first goes where it is done
-    soonest."""
-    waiting, ready = list(order), Ready(works)
-    free: dict[int, list[tuple[int, int]]] = {kind: [] for kind in devices}
-    for device, kind in enumerate(devices):
-        free[kind].append((0, device))
-    pieces = []
-    while waiting:
-        (now, _), kind = min((line[0], kind) for kind, line in free.items())
-        begin = max(now, min(ready.us(at) for at in waiting))
-        able = (at for at in waiting if ready.us(at) <= begin)
-        first = next(able)
-        here = (at for at in chain([first], able) if _soonest(works[at], begin, free)[1] == kind)
-        at = next(here, first)
-        end, on = _soonest(works[at], begin, free)
-        waiting.remove(at)
-        device = heapq.heappop(free[on])[1]
-        start = end - works[at].whole_us(on)
-        pieces.append(Piece(works[at].name, device, works[at].rounds, start, end))
-        heapq.heappush(free[on], (end, device))
-        ready.run(at, end)
-    return pieces
-
-
-def _soonest(work: Work, begin: int, free: dict[int, list[tuple[int, int]]]) -> tuple[int, int]:
-    """When the whole work is done if it does not begin before `begin`, and on which kind."""
-    return min(
-        (max(begin, line[0][0]) + run.us(work.rounds), kind)
-        for kind, line in free.items()
-        if (run := work.runs[kind])
-    )

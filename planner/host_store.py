@@ -2,34 +2,44 @@
 
 While everything fits nothing changes. Else every task gets a place in the store that it may share
 with others, the plan says when the disk reads and writes, and segments that have to wait for that
-start later. What is decided is who shares a place with whom (`lodging`), and whether tasks that
-change devices should not rather stay on one.
+start later (`swaps`). Tasks that change devices are also tried gathered on one, which costs fewer
+moves, and turns that take turns in one place also in a row.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import structs
 
 from planner.choice import extent
 from planner.costs import copy_us
 from planner.errors import Infeasible
-from planner.lodging import Lodging, Search, Value
 from planner.problem import Problem, Want
 from planner.scratch import sharing, stores_of
 from planner.shares import short_with_disk, without_disk
-from planner.shelves import Span, tight, together
-from planner.shelves import extent as end_of
 from planner.store import Store
-from planner.turnover import Tenant, Turn
+from planner.swaps import Tenant, Turn, Way, tight, together, ways
+from planner.swaps import extent as extent_of
 from plans.disk import kept_bytes
 from plans.metrics import duration_us
-from plans.schema import Bound, Buffer, Disk, Move, Plan, Program, Segment
+from plans.schema import Bound, Buffer, Disk, Move, Plan, Segment
+from plans.segments import Run, laid_out
 from profiles import schema as profile
 from profiles.units import show_bytes
 
 Stores = Mapping[str, Store]
 """What every task has on the host."""
+
+
+class Score(NamedTuple):
+    """Less is better: bytes of files that the disk has no room for; µs past deadlines; the
+    objective; µs that the disk works."""
+
+    excess_bytes: int
+    late_us: int
+    us: int
+    moved_us: int
 
 
 def fits(problem: Problem, stores: Stores) -> bool:
@@ -65,18 +75,21 @@ def housed(problem: Problem, plan: Plan, *, gather: bool = False) -> Plan:
     if problem.disk is None:
         largest = max(one.bytes for one in stores.values())
         raise without_disk(problem, shared.host.bytes, largest, len(stores))
-    timetables: list[Sequence[Segment]] = [plan.segments]
-    programs = {program.name: program for program in plan.programs}
-    if gather and (gathered := _gathered(problem, plan.segments, programs)) != [*plan.segments]:
-        timetables.append(gathered)
-    tenants = _tenants(plan, stores, problem.disk)
-    found = []
-    for segments in timetables:
-        turns = _turns(problem, tenants, segments, programs)
-        spans = [(segments[turn.number].start_us, segments[turn.number].end_us) for turn in turns]
-        found.append(_lodged(problem, problem.disk, tenants, turns, spans))
-    best = min(range(len(found)), key=lambda n: found[n].score)
-    return _told(plan, problem.disk, stores, found[best], timetables[best])
+    timetables = [list(plan.segments)]
+    if gather:
+        timetables.append(_gathered(problem, plan))
+    disk, tenants = problem.disk, _tenants(plan, stores, problem.disk)
+    found = [one for segments in timetables for one in _lodged(problem, plan, tenants, segments)]
+    segments, best = min(found, key=lambda one: _score(problem, disk, tenants, one[1]))
+    files, room = _files(best, tenants), disk.usable_bytes
+    if files > room:
+        raise Infeasible(
+            f"the host store has no room for all {len(tenants)} tasks, and the files of those that "
+            f"wait on the disk take {show_bytes(files)} ({files} bytes) but "
+            f"it offers {show_bytes(room)} ({room} bytes); --disk-space that would do: {files}",
+            files,
+        )
+    return _told(plan, Disk(room, files, ()), stores, segments, best)
 
 
 def bound(problem: Problem, plan: Plan) -> Bound | None:
@@ -99,17 +112,14 @@ def _tenants(plan: Plan, stores: Stores, disk: profile.Disk) -> list[Tenant]:
 
 
 def _turns(
-    problem: Problem,
-    tenants: Sequence[Tenant],
-    segments: Sequence[Segment],
-    programs: Mapping[str, Program],
+    problem: Problem, plan: Plan, tenants: Sequence[Tenant], segments: Sequence[Segment]
 ) -> list[Turn]:
     """The segments in order of their start."""
     at = {tenant.name: index for index, tenant in enumerate(tenants)}
     turns = []
     for number in sorted(range(len(segments)), key=lambda n: segments[n].start_us):
         segment = segments[number]
-        program = programs[segment.program]
+        program = plan.program(segment.program)
         earliest = max(problem.wants.get(name, Want()).start_us for name in program.tasks)
         tasks = tuple(at[name] for name in program.tasks)
         us = duration_us(program, segment.rounds)
@@ -118,76 +128,79 @@ def _turns(
 
 
 def _lodged(
-    problem: Problem,
-    disk: profile.Disk,
-    tenants: Sequence[Tenant],
-    turns: Sequence[Turn],
-    spans: Sequence[Span],
-) -> Lodging:
-    """Places and moves for these turns; Infeasible when they do not fit the host."""
+    problem: Problem, plan: Plan, tenants: Sequence[Tenant], segments: Sequence[Segment]
+) -> Iterator[tuple[Sequence[Segment], Way]]:
+    """Places and moves for these segments as they start, and for those of a task in a row;
+    Infeasible when some do not fit the host."""
+    room, begun = problem.host_bytes, _turns(problem, plan, tenants, segments)
+    apart, sizes = together(begun, len(tenants)), [tenant.bytes for tenant in tenants]
+    if (least := extent_of(tight(sizes, apart), sizes)) > room:
+        raise short_with_disk(problem, least)
+    for turns in (begun, in_rows(begun)):
+        for way in ways(turns, tenants, apart, room):
+            yield segments, way
+
+
+def _files(found: Way, tenants: Sequence[Tenant]) -> int:
+    """Bytes of the files of all tasks that are ever on the disk."""
+    return sum(tenants[task].file_bytes for task in {move.task for move in found.timed.moves})
+
+
+def _score(problem: Problem, disk: profile.Disk, tenants: Sequence[Tenant], found: Way) -> Score:
+    moved = sum(move.end_us - move.start_us for move in found.timed.moves)
+    excess = max(0, _files(found, tenants) - disk.usable_bytes)
     ends: dict[int, int] = {}
-    for turn, (_, end) in zip(turns, spans, strict=True):
-        ends |= {task: max(end, ends.get(task, 0)) for task in turn.tasks}
+    for turn, start in zip(found.turns, found.timed.starts, strict=True):
+        ends |= {task: max(ends.get(task, 0), start + turn.us) for task in turn.tasks}
     wants = [problem.wants.get(tenant.name, Want()) for tenant in tenants]
-
-    def worth(ends: Mapping[int, int]) -> Value:
-        """What it is worth that the tasks end then."""
-        dues = ((end, wants[task].deadline_us) for task, end in ends.items())
-        late = sum(max(0, end - due) for end, due in dues if due is not None)
-        if problem.objective == "makespan":
-            return Value(late, max(ends.values()))
-        return Value(late, sum(wants[task].weight * end for task, end in ends.items()))
-
-    room = disk.usable_bytes
-    found = Search(tenants, problem.host_bytes, room, worth, worth(ends)).best(turns, spans)
-    if found is None:
-        apart = together(turns, len(tenants))
-        raise short_with_disk(problem, end_of(tight(tenants, apart), tenants))
-    if found.score.excess_bytes:
-        raise Infeasible(
-            f"the host store has no room for all {len(tenants)} tasks, and the files of those that "
-            f"wait on the disk take {show_bytes(found.file_bytes)} ({found.file_bytes} bytes) but "
-            f"it offers {show_bytes(room)} ({room} bytes); --disk-space that would do: "
-            f"{found.file_bytes}",
-            found.file_bytes,
-        )
-    return found
+    dues = ((end, wants[task].deadline_us) for task, end in ends.items())
+    late = sum(max(0, end - due) for end, due in dues if due is not None)
+    if problem.objective == "makespan":
+        return Score(excess, late, max(ends.values()), moved)
+    value = sum(wants[task].weight * end for task, end in ends.items())
+    return Score(excess, late, value, moved)
 
 
-def _gathered(
-    problem: Problem, segments: Sequence[Segment], programs: Mapping[str, Program]
-) -> list[Segment]:
+def in_rows(turns: Sequence[Turn]) -> list[Turn]:
+    """The turns, those of the same tasks that follow each other on their devices in a row: where
+    tasks take turns in one place, each is moved once then."""
+    rows: list[list[Turn]] = []
+    last: dict[int | str, int] = {}  # of a device or a task, the row that it was in last
+    for turn in turns:
+        before = {last.get(claim, -1) for claim in turn.claims}
+        row = before.pop()
+        first = rows[row][0] if not before and row >= 0 else None
+        if first and (first.devices, first.tasks) == (turn.devices, turn.tasks):
+            rows[row].append(turn)
+            continue
+        last |= dict.fromkeys(turn.claims, len(rows))
+        rows.append([turn])
+    return [turn for row in rows for turn in row]
+
+
+def _gathered(problem: Problem, plan: Plan) -> list[Segment]:
     """All segments of a program where most of its rounds are, one after the other."""
     rounds: dict[str, Counter[tuple[int, ...]]] = {}
-    for segment in segments:
+    for segment in plan.segments:
         rounds.setdefault(segment.program, Counter())[segment.devices] += segment.rounds
-    free: dict[int | str, int] = {}
-    out, done = [], set()
-    for segment in sorted(segments, key=lambda s: s.start_us):
-        name = segment.program
-        devices = rounds[name].most_common(1)[0][0]
-        if len(rounds[name]) == 1:
-            counts = [segment.rounds]
-        elif name in done or segment.devices != devices:
-            continue
-        else:
-            left = rounds[name].total()
+
+    def runs() -> Iterator[Run]:
+        done = set()
+        for segment in sorted(plan.segments, key=lambda s: s.start_us):
+            name, program = segment.program, plan.program(segment.program)
+            devices = rounds[name].most_common(1)[0][0]
+            left = segment.rounds if len(rounds[name]) == 1 else rounds[name].total()
+            if len(rounds[name]) > 1 and (name in done or segment.devices != devices):
+                continue
+            done.add(name)
             most = problem.segment_steps or left
-            counts = [min(most, left - gone) for gone in range(0, left, most)]
-        done.add(name)
-        users: list[int | str] = [*devices, *programs[name].tasks]
-        for count in counts:
-            start = max(free.get(user, 0) for user in users)
-            end = start + duration_us(programs[name], count)
-            out.append(Segment(name, devices, count, start, end))
-            free |= dict.fromkeys(users, end)
-    return out
+            yield from ((program, devices, min(most, left - n), 0) for n in range(0, left, most))
+
+    return laid_out(runs())
 
 
-def _told(
-    plan: Plan, disk: profile.Disk, stores: Stores, found: Lodging, segments: Sequence[Segment]
-) -> Plan:
-    """What was found, as the plan says it: segments in order of their start."""
+def _told(plan: Plan, disk: Disk, stores: Stores, segments: Sequence[Segment], found: Way) -> Plan:
+    """The plan with this store, and its segments in order of their start."""
     buffers: list[Buffer] = []
     for place, own in zip(found.places, stores.values(), strict=True):
         buffers += [structs.replace(b, offset=place + b.offset) for b in own.buffers]
@@ -207,6 +220,6 @@ def _told(
     return structs.replace(
         plan,
         host=structs.replace(plan.host, bytes=extent(buffers), buffers=tuple(buffers)),
-        disk=Disk(disk.usable_bytes, found.file_bytes, tuple(moves)),
+        disk=structs.replace(disk, moves=tuple(moves)),
         segments=tuple(out),
     )
