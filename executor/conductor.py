@@ -22,12 +22,13 @@ from executor.segment import SegmentRun, Setup
 from executor.stopping import stopped_by
 from executor.store import HostStore, HostTask
 from executor.streams import Halt
-from executor.turns import Turns, first_steps
+from executor.turns import Turns
 from executor.watch import KeepingGuard
 from plans.evaluation import due_of
 from plans.metrics import DISK
 from plans.runlog import DropRecord, StopRecord
 from plans.schema import Plan, parse_id
+from plans.segments import first_steps
 from profiles.console import Interrupted, heard
 from profiles.errors import GantryError
 

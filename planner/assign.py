@@ -177,7 +177,7 @@ def wrapped(works: Sequence[Work], devices: int, limit: int) -> list[Piece] | No
 
 
 def _fitting(work: Work, us: int) -> int:
-    """How many rounds fit in so much time: all, or fewer if the rest follows elsewhere."""
+    """The rounds that fit in so much time: all, or fewer if the rest follows elsewhere."""
     if work.whole_us(0) <= us:
         return work.rounds
     left = us - work.us(0, 0)

@@ -59,7 +59,7 @@ def cut(
 
 
 class _Course:
-    """How far a task is, and when its next evaluation is due."""
+    """The steps that a task has done, and when its next evaluation is due."""
 
     def __init__(self, problem: Problem, task: Task) -> None:
         self.start_us = problem.wants.get(task.name, Want()).start_us

@@ -29,7 +29,7 @@ from profiles import schema as profile
 from profiles.units import show_bytes
 
 Stores = Mapping[str, Store]
-"""What every task has on the host."""
+"""By the name of a task, its bytes on the host."""
 
 
 class Score(NamedTuple):
@@ -93,7 +93,7 @@ def housed(problem: Problem, plan: Plan, *, gather: bool = False) -> Plan:
 
 
 def bound(problem: Problem, plan: Plan) -> Bound | None:
-    """What the disk has to do at least: in the beginning, and in the end, the store holds no more
+    """A lower bound on the disk's time: in the beginning, and in the end, the store holds no more
     than the host's bytes of what is kept; None when that is all."""
     missing = sum(map(kept_bytes, plan.tasks)) - problem.host_bytes
     if problem.disk is None or missing <= 0:

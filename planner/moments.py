@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from plans.metrics import DISK, Planned, phase_starts, plan_stream, running, upcoming
 from plans.schema import Move, Plan, Program, Segment, parse_id
+from plans.segments import first_steps
 from profiles.errors import FormatError
 from profiles.units import LARGEST, show_clock
 
@@ -118,7 +119,7 @@ def training(plan: Plan, task: str) -> set[str]:
 
 
 def program_of(plan: Plan, segment: Segment) -> Program:
-    return next(program for program in plan.programs if program.name == segment.program)
+    return plan.program(segment.program)
 
 
 def on_devices(segment: Segment) -> str:
@@ -130,9 +131,7 @@ def on_devices(segment: Segment) -> str:
 def first_step(plan: Plan, index: int, task: str) -> int:
     """The step of `task` that round 0 of segment `index` trains, or the steps done where it
     evaluates, with those before the plan."""
-    mine = training(plan, task)
-    done = next(one.done for one in plan.tasks if one.name == task)
-    return done + sum(one.rounds for one in plan.segments[:index] if one.program in mine)
+    return first_steps(plan)[index][task]
 
 
 def place(program: Program, segment: Segment, us: int) -> tuple[PhaseName, int, int]:

@@ -57,7 +57,7 @@ def improved(
 
 
 def _able(works: Sequence[Work], queues: Queues, devices: Devices) -> bool:
-    """Whether every part is on a device of a kind that can run it."""
+    """True if every part is on a device of a kind that can run it."""
     lines = zip(queues, devices, strict=True)
     return all(works[at].runs[kind] for queue, kind in lines for at, _ in queue)
 

@@ -121,11 +121,10 @@ def join(above: "Axes", below: "Axes", window: Window) -> None:
 
 def _pieces(plan: Plan) -> dict[int, list[_Piece]]:
     """The stripes of every task, by its number; tasks of one segment share its height."""
-    programs = {program.name: program for program in plan.programs}
     numbers = {task.name: number for number, task in enumerate(plan.tasks)}
     found: dict[int, list[_Piece]] = {}
     for segment in plan.segments:
-        program = programs[segment.program]
+        program = plan.program(segment.program)
         start, first, leave = phase_starts(program, segment, 0)
         stripe = _BAR / len(program.tasks)
         for place, device in enumerate(segment.devices):

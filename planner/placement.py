@@ -110,7 +110,7 @@ def _spread(
 def works_of(
     problem: Problem, programs: Programs, evaluates: Mapping[str, Program] = MappingProxyType({})
 ) -> list[Work]:
-    """How long each task takes with its own programs, and what is wanted of it. evaluates: by the
+    """The tasks as works: their times with their own programs, starts, deadlines. evaluates: by the
     name of a program the one that evaluates its task, whose time each of its rounds has a share of.
     """
     works = []
@@ -151,7 +151,7 @@ def _by_kind(programs: Programs) -> list[tuple[int, Program]]:
 
 
 def _least_us(problem: Problem, programs: Iterable[tuple[int, Program]], effort: Effort) -> int:
-    """What no schedule of these programs, each with its kind, is shorter than."""
+    """A lower bound on any schedule of these programs, each with its kind."""
     steps = {task.name: task.steps for task in problem.tasks}
     starts = {name: want.start_us for name, want in problem.wants.items()}
     demand = Demand(steps, {kind.name: kind.count for kind in problem.kinds}, starts)
@@ -161,9 +161,9 @@ def _least_us(problem: Problem, programs: Iterable[tuple[int, Program]], effort:
 
 def configured(problem: Problem, plan: Plan, programs: Programs, effort: Effort) -> Prediction:
     """The plan's prediction with the bound on schedules of its programs and of the tasks' own."""
-    kinds, named = problem.kind_of, {program.name: program for program in plan.programs}
+    kinds = problem.kind_of
     at = {segment.program: kinds[segment.devices[0]] for segment in plan.segments}
-    every = [(at[name], program) for name, program in named.items() if not program.evaluates]
+    every = [(at[program.name], program) for program in plan.programs if not program.evaluates]
     least = _least_us(problem, [*every, *_by_kind(programs)], effort)
     return structs.replace(plan.prediction, configuration_us=least)
 

@@ -38,7 +38,7 @@ def spread(
 
 
 def _shares(works: Sequence[Work], devices: Devices, effort: Effort) -> list[Share]:
-    """How many rounds of each work every kind of device gets."""
+    """The rounds of each work that every kind of device gets."""
     kinds = sorted(set(devices))
     of = [(at, kind) for at, work in enumerate(works) for kind in kinds if work.runs[kind]]
     gangs = [
@@ -164,7 +164,7 @@ def filled(works: Sequence[Work], devices: int, first: int, limit: int) -> list[
 
 
 def _fitting(work: Work, begin: int, following: int, limit: int) -> int:
-    """How many of a work's rounds go from `begin` to the limit: all; or some, when the others can
+    """The number of a work's rounds from `begin` to the limit: all; or some, when the others can
     be over on the next device, which is free from `following` on, when these begin; or none."""
     if begin + work.whole_us(0) <= limit:
         return work.rounds

@@ -51,7 +51,7 @@ class Turn(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Of a task: S, after its turn, or P, before it."""
+    """A task leaves after a turn (S) or comes before it (P)."""
 
     task: int
     kind: Literal["S", "P"]
@@ -119,60 +119,85 @@ def placed(
 ) -> list[int] | None:
     """A place within `room` bytes for every task, at its first turn; None where that leads
     nowhere. belady: who is needed again last makes room, else whatever blocks least."""
-    sizes = [tenant.bytes for tenant in tenants]
-    uses: list[list[int]] = [[] for _ in sizes]
-    for number, turn in enumerate(turns):
-        for task in turn.tasks:
-            uses[task].append(number)
-    places: dict[int, int] = {}
-    line: list[tuple[int, int]] = []  # place and task, ascending
-    widest = max(sizes)
+    store = _Store(turns, tenants, apart, room)
     free: dict[int | str, int] = {}  # when devices and tasks are, about
-    ends = [0] * len(sizes)  # of the tasks' turns so far
-
-    def over(place: int, size: int) -> list[int]:
-        """The tasks whose places meet this one."""
-        near = line[bisect_right(line, (place - widest, len(sizes))) :]
-        near = near[: bisect_left(near, (place + size, -1))]
-        return [other for there, other in near if there + sizes[other] > place]
-
-    def ready_us(task: int, others: Sequence[int]) -> int:
-        """When a task can have been read where these lie."""
-        left = [ends[other] + tenants[other].write_us for other in others if ends[other]]
-        return max(left) + tenants[task].read_us if left else 0
-
-    def needed(now: int, other: int) -> float:
-        """The next turn of a task."""
-        at = bisect_right(uses[other], now)
-        return uses[other][at] if at < len(uses[other]) else inf
-
     for now, turn in enumerate(turns):
         start = max(turn.earliest_us, *(free.get(claim, 0) for claim in turn.claims))
         for task in turn.tasks:
-            if task not in places:
-                found = []
-                for place in _options(sizes[task], places, sizes, room):
-                    others = over(place, sizes[task])
-                    if apart[task].isdisjoint(others):
-                        soon = min((needed(now, other) for other in others), default=inf)
-                        end = max(start, ready_us(task, others)) + turn.us
-                        low = min([place, *(places[other] for other in others)])
-                        tops = (places[other] + sizes[other] for other in others)
-                        high = max([place + sizes[task], *tops])
-                        area = end * (high - low)
-                        found.append((*((-soon, area) if belady else (area, -soon)), place))
-                    if not others:
-                        break
-                if not found:
-                    return None
-                places[task] = min(found)[-1]
-                insort(line, (places[task], task))
-            others = [other for other in over(places[task], sizes[task]) if other != task]
-            start = max(start, ready_us(task, others))
+            if task not in store.places and not store.take_in(task, now, start, belady=belady):
+                return None
+            start = max(start, store.ready_us(task, store.neighbours(task)))
         free |= dict.fromkeys(turn.claims, start + turn.us)
         for task in turn.tasks:
-            ends[task] = start + turn.us
-    return [places[task] for task in range(len(sizes))]
+            store.ends[task] = start + turn.us
+    return [store.places[task] for task in range(len(tenants))]
+
+
+class _Store:
+    """The host store while places are given: who lies where, and until when its turns so far
+    last."""
+
+    def __init__(
+        self,
+        turns: Sequence[Turn],
+        tenants: Sequence[Tenant],
+        apart: Sequence[set[int]],
+        room: int,
+    ) -> None:
+        self.places: dict[int, int] = {}
+        self.ends = [0] * len(tenants)
+        self._turns, self._tenants, self._apart, self._room = turns, tenants, apart, room
+        self._sizes = [tenant.bytes for tenant in tenants]
+        self._widest = max(self._sizes)
+        self._line: list[tuple[int, int]] = []  # place and task, ascending
+        self._uses: list[list[int]] = [[] for _ in tenants]
+        for number, turn in enumerate(turns):
+            for task in turn.tasks:
+                self._uses[task].append(number)
+
+    def take_in(self, task: int, now: int, start: int, *, belady: bool) -> bool:
+        """Give the task a place for its first turn, which could start then; False if none is."""
+        found: list[tuple[float, float, int]] = []
+        for place in _options(self._sizes[task], self.places, self._sizes, self._room):
+            others = self._over(place, self._sizes[task])
+            if self._apart[task].isdisjoint(others):
+                soon = min((self._needed(now, other) for other in others), default=inf)
+                end = max(start, self.ready_us(task, others)) + self._turns[now].us
+                area = end * self._width(place, task, others)
+                found.append((-soon, area, place) if belady else (area, -soon, place))
+            if not others:
+                break
+        if found:
+            self.places[task] = min(found)[-1]
+            insort(self._line, (self.places[task], task))
+        return bool(found)
+
+    def neighbours(self, task: int) -> list[int]:
+        """The other tasks whose places meet the task's own."""
+        over = self._over(self.places[task], self._sizes[task])
+        return [other for other in over if other != task]
+
+    def ready_us(self, task: int, others: Iterable[int]) -> int:
+        """When the task can have been read where these lie."""
+        left = [self.ends[o] + self._tenants[o].write_us for o in others if self.ends[o]]
+        return max(left) + self._tenants[task].read_us if left else 0
+
+    def _over(self, place: int, size: int) -> list[int]:
+        """The tasks whose places meet this one."""
+        near = self._line[bisect_right(self._line, (place - self._widest, len(self._sizes))) :]
+        near = near[: bisect_left(near, (place + size, -1))]
+        return [other for there, other in near if there + self._sizes[other] > place]
+
+    def _needed(self, now: int, task: int) -> float:
+        """The next turn of a task."""
+        at = bisect_right(self._uses[task], now)
+        return self._uses[task][at] if at < len(self._uses[task]) else inf
+
+    def _width(self, place: int, task: int, others: Sequence[int]) -> int:
+        """Bytes that nobody else can have while the task lies there."""
+        low = min([place, *(self.places[other] for other in others)])
+        tops = (self.places[other] + self._sizes[other] for other in others)
+        return max([place + self._sizes[task], *tops]) - low
 
 
 def stacked(turns: Sequence[Turn], sizes: Sequence[int]) -> list[Turn]:

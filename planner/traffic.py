@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
-from plans.disk import earlier, kept_bytes
+from plans.disk import kept_bytes
 from plans.schema import Move, Plan, Task, parse_id
+from plans.segments import waits_for
 
 
 class Traffic(NamedTuple):
@@ -42,7 +43,7 @@ def _waits_us(plan: Plan) -> int:
     starts = {task.name: task.start_us for task in plan.tasks}
     tasks = {program.name: program.tasks for program in plan.programs}
     waits = 0
-    for index, before in enumerate(earlier(plan)):
+    for index, before in enumerate(waits_for(plan)):
         ready = [plan.segments[other].end_us for other in before]
         ready += [starts[name] for name in tasks[plan.segments[index].program]]
         waits += max(0, fetched.get(index, 0) - max(ready))

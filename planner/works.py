@@ -42,19 +42,19 @@ class Work:
         return cls(task, (task,), rounds, (Run(fixed_us, period_us),))
 
     def us(self, kind: int, rounds: int) -> int:
-        """How long so many rounds last on a device of a kind where it can run."""
+        """The time of so many rounds on a device of a kind where it can run."""
         run = self.runs[kind]
         if run is None:
             raise ValueError(f"{self.name} cannot run on kind {kind}")
         return run.fixed_us + rounds * run.period_us
 
     def whole_us(self, kind: int) -> int:
-        """How long all of it lasts in one segment."""
+        """The time of all rounds in one segment."""
         return self.us(kind, self.rounds)
 
     @property
     def least_us(self) -> int:
-        """How long all of it lasts on the kind where it is shortest."""
+        """The time of all rounds on the kind where it is shortest."""
         return min(run.us(self.rounds) for run in self.runs if run)
 
 
@@ -76,7 +76,7 @@ Queues = tuple[Queue, ...]
 
 
 class Score(NamedTuple):
-    """Of a timetable, less is better: µs past deadlines; the objective; how uneven devices are."""
+    """A timetable's, less is better: µs past deadlines; the objective; how uneven devices are."""
 
     late_us: int
     value: int
@@ -92,7 +92,7 @@ class Ready:
         self._after: dict[str, int] = {}
 
     def us(self, at: int) -> int:
-        """Of the work at this position."""
+        """The earliest start of the work at this position."""
         work, after = self._works[at], self._after
         ready = work.start_us
         for task in work.tasks:
@@ -143,7 +143,7 @@ def queued(works: Sequence[Work], pieces: Iterable[Piece], devices: int) -> Queu
 
 
 def score(works: Sequence[Work], pieces: Sequence[Piece], objective: Objective) -> Score:
-    """How good the pieces of all works are."""
+    """The value of the pieces of all works."""
     ends: dict[str, int] = {}
     busy: dict[int, int] = {}
     for piece in pieces:

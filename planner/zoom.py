@@ -6,7 +6,6 @@ from typing import NamedTuple
 from planner.moments import (
     PhaseName,
     active,
-    first_step,
     known_task,
     place,
     program_of,
@@ -15,6 +14,7 @@ from planner.moments import (
 from plans.metrics import phase_starts
 from plans.runlog import RunLog
 from plans.schema import Plan
+from plans.segments import first_steps
 from profiles.errors import FormatError
 
 Window = tuple[int, int]
@@ -52,7 +52,8 @@ def of_task(plan: Plan, task: str, step: int | None = None) -> Zoom:
     if step is None:
         index = longest(plan, mine)
         return zoom(plan, index, "round", (plan.segments[index].rounds - 1) // 2)
-    firsts = {index: first_step(plan, index, task) for index in mine}
+    steps = first_steps(plan)
+    firsts = {index: steps[index][task] for index in mine}
     low, end = firsts[mine[0]], firsts[mine[-1]] + plan.segments[mine[-1]].rounds
     if not low <= step < end:
         raise FormatError(f"--round {task}:{step}: {task} has the rounds {low} to {end - 1}")
