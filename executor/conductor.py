@@ -23,12 +23,13 @@ from executor.stopping import stopped_by
 from executor.store import HostStore
 from executor.task_state import TaskState
 from executor.tickets import Halt
-from executor.turns import Turns, first_steps
+from executor.turns import Turns
 from executor.watch import Watch, patience
 from plans.evaluation import due_of
 from plans.metrics import DISK
 from plans.runlog import DropRecord, StopRecord
 from plans.schema import Plan, parse_id
+from plans.segments import first_steps
 from profiles.console import Interrupted, heard
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -47,8 +47,7 @@ class Drops:
     def __init__(self, plan: Plan) -> None:
         self.records: dict[str, DropRecord] = {}
         self._noted: deque[Failure] = deque()
-        programs = {program.name: program.tasks for program in plan.programs}
-        self._tasks = [programs[segment.program] for segment in plan.segments]
+        self._tasks = [plan.trained(segment) for segment in plan.segments]
 
     def note(self, failure: Failure) -> None:
         """Drop the failure's tasks when `settle` is called next."""

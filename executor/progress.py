@@ -32,10 +32,9 @@ class Progress:
 
     def __init__(self, plan: Plan) -> None:
         self.steps = {task.name: task.steps for task in plan.tasks}
-        programs = {program.name: program for program in plan.programs}
         self._runs: dict[str, list[tuple[Segment, Program]]] = {name: [] for name in self.steps}
         for segment in plan.segments:
-            program = programs[segment.program]
+            program = plan.program(segment.program)
             for name in () if program.evaluates else program.tasks:
                 self._runs[name].append((segment, program))
 

@@ -227,10 +227,11 @@ def _files(plan: Plan) -> dict[str, int]:
 
 def _slabs(plan: Plan) -> list[int]:
     """Bytes of each device's slab: the largest of the programs that run there."""
-    programs = {program.name: program for program in plan.programs}
     slabs = [0] * len(plan.devices)
     for segment in plan.segments:
-        for number, memory in zip(segment.devices, programs[segment.program].memory, strict=True):
+        for number, memory in zip(
+            segment.devices, plan.program(segment.program).memory, strict=True
+        ):
             slabs[number] = max(slabs[number], memory.slab_bytes)
     return slabs
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 
 from plans.metrics import Interval, union
 from plans.schema import Plan, Program, parse_id
+from plans.segments import waits_for
 from profiles.units import LARGEST
 
 
@@ -21,8 +22,7 @@ class Turns:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._programs = {program.name: program for program in plan.programs}
-        self.waiting: dict[int, set[int]] = self._latest()
+        self.waiting = dict(enumerate(waits_for(plan)))
         self._inherited: dict[int, set[int]] = {}
         self._ended: set[int] = set()
         self._stretches: dict[str, list[Interval]] = {}
@@ -71,7 +71,7 @@ class Turns:
 
     def program(self, index: int) -> Program:
         """The program of segment `index`."""
-        return self._programs[self._plan.segments[index].program]
+        return self._plan.program(self._plan.segments[index].program)
 
     def _blockers(self, index: int) -> set[int]:
         found = self.waiting[index] - self._ended
@@ -103,40 +103,15 @@ class Turns:
             self._stretches[program.name] = union((b.offset, b.offset + b.bytes) for b in used)
         return self._stretches[program.name]
 
-    def _latest(self) -> dict[int, set[int]]:
-        """For each segment the latest earlier one on each of its devices and tasks."""
-        latest: dict[int | str, int] = {}
-        out: dict[int, set[int]] = {}
-        for index, segment in enumerate(self._plan.segments):
-            keys: list[int | str] = [*segment.devices, *self.program(index).tasks]
-            out[index] = {latest[key] for key in keys if key in latest}
-            latest |= dict.fromkeys(keys, index)
-        return out
-
 
 def _starts(plan: Plan) -> dict[int, int]:
     """The earliest start of every segment that has one, in µs of the run."""
-    programs = {program.name: program for program in plan.programs}
     tasks = {task.name: task.start_us for task in plan.tasks if task.start_us}
     starts = {
-        index: max((tasks.get(name, 0) for name in programs[segment.program].tasks), default=0)
+        index: max((tasks.get(name, 0) for name in plan.program(segment.program).tasks), default=0)
         for index, segment in enumerate(plan.segments)
     }
     return {index: start for index, start in starts.items() if start}
-
-
-def first_steps(plan: Plan) -> list[dict[str, int]]:
-    """For each segment, the step of each of its tasks that its round 0 trains, or after how many
-    it evaluates."""
-    programs = {program.name: program for program in plan.programs}
-    done = {task.name: task.done for task in plan.tasks}
-    out = []
-    for segment in plan.segments:
-        program = programs[segment.program]
-        out.append({name: done[name] for name in program.tasks})
-        for name in () if program.evaluates else program.tasks:
-            done[name] += segment.rounds
-    return out
 
 
 def _names(program: Program) -> Iterator[str]:

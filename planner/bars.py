@@ -60,7 +60,6 @@ class Bar(NamedTuple):
 
 def planned(plan: Plan) -> list[Bar]:
     """Every op of the plan once, with its repetitions, and every move of the disk."""
-    programs = {program.name: program for program in plan.programs}
     return [
         *(
             Bar(
@@ -72,7 +71,7 @@ def planned(plan: Plan) -> list[Bar]:
                 rounds,
             )
             for segment in plan.segments
-            for ops, start, period, rounds in phases(programs[segment.program], segment)
+            for ops, start, period, rounds in phases(plan.program(segment.program), segment)
             for op in ops
         ),
         *(Bar(p.stream, p.op.id, p.start_us, p.us) for p in planned_moves(plan)),

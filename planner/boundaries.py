@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from planner.problem import Problem, Want
 from plans.evaluation import due_steps
-from plans.metrics import duration_us
 from plans.schema import Program, Segment
+from plans.segments import Run, laid_out
 from profiles.errors import FormatError
 from profiles.schema import Task
 
@@ -43,24 +43,23 @@ def cut(
     if not evaluates:
         return parted(segments, programs, problem.segment_steps)
     courses = {task.name: _Course(problem, task) for task in problem.tasks}
-    free: dict[int | str, int] = {}
-    out = []
-    for segment in sorted(segments, key=lambda s: s.start_us):
-        program = programs[segment.program]
-        (course,) = (courses[name] for name in program.tasks)
-        users: list[int | str] = [*segment.devices, *program.tasks]
-        for rounds in course.pieces(segment.rounds, problem.segment_steps):
-            one, count = (program, rounds) if rounds else (evaluates[program.name], course.batches)
-            # As soon as may be: the segments' starts only know about how long evaluations take.
-            start = max(course.start_us, *(free.get(user, 0) for user in users))
-            end = start + duration_us(one, count)
-            out.append(Segment(one.name, segment.devices, count, start, end))
-            free |= dict.fromkeys(users, end)
-    return sorted(out, key=lambda s: (s.start_us, s.devices))
+
+    def runs() -> Iterator[Run]:
+        for segment in sorted(segments, key=lambda s: s.start_us):
+            program = programs[segment.program]
+            (course,) = (courses[name] for name in program.tasks)
+            for rounds in course.pieces(segment.rounds, problem.segment_steps):
+                one, count = (
+                    (program, rounds) if rounds else (evaluates[program.name], course.batches)
+                )
+                # As soon as may be: segments' starts only know about how long evaluations take.
+                yield one, segment.devices, count, course.start_us
+
+    return sorted(laid_out(runs()), key=lambda s: (s.start_us, s.devices))
 
 
 class _Course:
-    """How far a task is, and when its next evaluation is due."""
+    """The steps that a task has done, and when its next evaluation is due."""
 
     def __init__(self, problem: Problem, task: Task) -> None:
         self.start_us = problem.wants.get(task.name, Want()).start_us
@@ -94,16 +93,11 @@ def parted(
     every task, and none earlier than it was. None: as they are."""
     if rounds is None:
         return list(segments)
-    free: dict[int | str, int] = {}
-    out = []
-    for segment in sorted(segments, key=lambda s: s.start_us):
-        program, left = programs[segment.program], segment.rounds
-        users: list[int | str] = [*segment.devices, *program.tasks]
-        while left:
-            count = min(left, rounds)
-            start = max(segment.start_us, *(free.get(user, 0) for user in users))
-            end = start + duration_us(program, count)
-            out.append(Segment(segment.program, segment.devices, count, start, end))
-            free |= dict.fromkeys(users, end)
-            left -= count
-    return sorted(out, key=lambda s: (s.start_us, s.devices))
+
+    def runs() -> Iterator[Run]:
+        for segment in sorted(segments, key=lambda s: s.start_us):
+            for gone in range(0, segment.rounds, rounds):
+                count = min(rounds, segment.rounds - gone)
+                yield programs[segment.program], segment.devices, count, segment.start_us
+
+    return sorted(laid_out(runs()), key=lambda s: (s.start_us, s.devices))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from planner import disk
+from planner import host_store
 from planner.boundaries import cut, few_segments
 from planner.bounds import task_bounds
 from planner.columns import settled
@@ -16,8 +16,8 @@ from planner.costs import ShardCost
 from planner.errors import Infeasible
 from planner.limits import Limits, default
 from planner.modes import Mode
+from planner.placement import configured, in_time, timetable, works_of
 from planner.problem import Effort, Policy, Problem, Want
-from planner.schedule import configured, in_time, timetable, works_of
 from planner.search import Candidate
 from planner.several import one_generator
 from planner.shapes import Ways, baselines, searched, shapes_of
@@ -84,7 +84,7 @@ def _built(asked: _Asked, parts: int | None) -> Plan:
     hydra = policy == "hydra"
     ways = baselines(problem) if hydra else searched(problem, effort, jobs, parts)
     firsts = {own[0].choice.costs.task.name: store(own[0].choice) for own in ways}
-    disk.fits(problem, firsts)  # refuses before the bounds take their time
+    host_store.fits(problem, firsts)  # refuses before the bounds take their time
     placed = [
         (_segments(problem, chosen, policy, effort), chosen)
         for chosen in settled(problem, ways, effort)
@@ -177,8 +177,8 @@ def assemble(
         estimated=problem.estimated,
     )
     gather = policy == "gantry" and not problem.evaluated
-    draft = disk.housed(problem, draft, gather=gather)
-    least = disk.bound(problem, draft)
+    draft = host_store.housed(problem, draft, gather=gather)
+    least = host_store.bound(problem, draft)
     return structs.replace(draft, prediction=predict(draft, (*bounds, *([least] if least else []))))
 
 

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from plans.metrics import DISK, phase_starts
 from plans.runlog import RunLog
 from plans.schema import Plan, Program, Segment
+from plans.segments import first_steps
 from profiles.errors import FormatError
 from profiles.units import LARGEST
 
@@ -118,7 +119,7 @@ def training(plan: Plan, task: str | None) -> set[str]:
 
 def program_of(plan: Plan, segment: Segment) -> Program:
     """The program that a segment runs."""
-    return next(program for program in plan.programs if program.name == segment.program)
+    return plan.program(segment.program)
 
 
 def on_devices(devices: tuple[int, ...]) -> str:
@@ -129,9 +130,7 @@ def on_devices(devices: tuple[int, ...]) -> str:
 def first_step(plan: Plan, index: int, task: str) -> int:
     """The step of `task` that round 0 of segment `index` trains, or the steps done where it
     evaluates; steps before the plan count."""
-    mine = training(plan, task)
-    done = next(one.done for one in plan.tasks if one.name == task)
-    return done + sum(one.rounds for one in plan.segments[:index] if one.program in mine)
+    return first_steps(plan)[index][task]
 
 
 def place(program: Program, segment: Segment, us: int) -> tuple[PhaseName, int, int]:

@@ -18,7 +18,10 @@ class Limits:
     search_guides: solutions of the load program that are made into candidates. every_cut_points:
     points to cut at up to which every way to cut is tried. bound_divisions: of the strategies, for
     a shape's phase bound. chosen_binaries: strategies of all tasks up to which an integer program
-    says which of them each task is given.
+    says which of them each task is given. timetable_parts: parts of a timetable that its local
+    search times. timetable_near: a timetable within 1/n of its floor is not improved.
+    assigned_binaries: size up to which whole tasks are assigned to devices by an integer program.
+    wrap_halvings: of the interval in which the common limit of all devices is searched.
     """
 
     search_ops: int = 45_000
@@ -28,6 +31,10 @@ class Limits:
     every_cut_points: int = 7
     bound_divisions: int = 6
     chosen_binaries: int = 400
+    timetable_parts: int = 30_000
+    timetable_near: int = 10_000
+    assigned_binaries: int = 400
+    wrap_halvings: int = 24
 
     def among(self, shapes: int) -> "Limits":
         """The limits of each search and bound, where there are so many shapes."""

@@ -3,17 +3,26 @@
     device 0   |  a            |          device 0   |  a          |  c  |
     device 1   |  b    |  c        |      device 1   |  b    |  c    |        c's split was shifted
 
-Looked at are the parts that the objective hangs on. Effort is counted in parts that were timed,
-so the same works give the same timetable on any machine.
+Only parts that the objective hangs on are changed. Effort is counted in parts that were timed, so
+the same works give the same timetable on any machine.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+from planner.descent import descend
+from planner.limits import DEFAULT, Limits
 from planner.problem import Objective
-from planner.queues import Devices, Part, Piece, Queue, Queues, Score, Work, queued, score, timed
+from planner.works import Devices, Part, Piece, Queue, Queues, Score, Work, queued, score, timed
 
-_EFFORT = 300_000  # parts timed
-_ENOUGH = 10_000  # a value within 1/n of the floor is not improved
+
+@dataclass(frozen=True)
+class Timetable:
+    """Queues, and what follows from them."""
+
+    queues: Queues
+    pieces: list[Piece]
+    score: Score
 
 
 def improved(
@@ -22,38 +31,33 @@ def improved(
     devices: Devices,
     floor: int,
     objective: Objective,
-    effort: int = _EFFORT,
+    limits: Limits = DEFAULT,
 ) -> list[Piece]:
     """The best timetable that such changes lead to from this one, which is never better.
 
     devices: the kind of each. floor: what the objective is at least, of all works together.
     """
-    best, reached = list(pieces), score(works, pieces, objective)
-    queues = queued(works, best, len(devices))
-    anywhere = all(all(work.runs) for work in works)
-    again = True
-    while again:
-        again = False
-        for changed in _changed(works, best, queues, objective):
-            if _enough(reached, floor) or effort <= 0:
-                return best
-            if not (anywhere or _able(works, changed, devices)):
-                continue
-            tried = timed(works, changed, devices)
-            effort -= len(tried)
-            value = score(works, tried, objective)
-            if value < reached:
-                best, reached, queues, again = tried, value, changed, True
-                break
-    return best
+    queues = queued(works, pieces, len(devices))
+    start = Timetable(queues, list(pieces), score(works, pieces, objective))
+    anywhere, seen = all(all(work.runs) for work in works), {queues}
 
+    def neighbours(now: Timetable) -> Iterator[tuple[int, Timetable | None]]:
+        for changed in _changed(works, now.pieces, now.queues, objective):
+            if changed not in seen and (anywhere or _able(works, changed, devices)):
+                seen.add(changed)
+                tried = timed(works, changed, devices)
+                yield len(tried), Timetable(changed, tried, score(works, tried, objective))
 
-def _enough(reached: Score, floor: int) -> bool:
-    return not reached.late_us and (reached.value - floor) * _ENOUGH <= reached.value
+    def enough(best: Timetable) -> bool:
+        late, value, _ = best.score
+        return not late and (value - floor) * limits.timetable_near <= value
+
+    best = descend(start, neighbours, lambda one: one.score, limits.timetable_parts, enough)
+    return best.pieces
 
 
 def _able(works: Sequence[Work], queues: Queues, devices: Devices) -> bool:
-    """Whether every part is on a device of a kind that can run it."""
+    """True if every part is on a device of a kind that can run it."""
     lines = zip(queues, devices, strict=True)
     return all(works[at].runs[kind] for queue, kind in lines for at, _ in queue)
 

@@ -1,4 +1,4 @@
-"""What if: a profile with other link rates, or with only some of its microbatch sizes."""
+"""Profiles changed to ask what if: other link rates, or only some of their microbatch sizes."""
 
 from collections.abc import Mapping
 

@@ -67,12 +67,11 @@ def frame(ax: "Axes", segment: Segment, window: Window) -> None:
 
 def _segments(ax: "Axes", plan: Plan) -> None:
     """A stripe for each task of each segment: one artist for all stripes of a task at a height."""
-    programs = {program.name: program for program in plan.programs}
     numbers = {task.name: number for number, task in enumerate(plan.tasks)}
     rounds: dict[tuple[int, Heights], Spans] = {}
     ends: dict[tuple[int, Heights], Spans] = {}
     for segment in plan.segments:
-        program = programs[segment.program]
+        program = plan.program(segment.program)
         enter, first, leave = phase_starts(program, segment, 0)
         tall = _BAR / len(program.tasks)
         for device in segment.devices:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from planner import build_commands, fleet, sharing, show_commands, whatif_commands
+from planner import build_commands, sharing, show_commands, whatif_commands
 from planner.estimate import MOMENTS, NUMBER
 from planner.gpus import GPUS
 from planner.models import MODELS
@@ -43,7 +43,6 @@ def _parser() -> argparse.ArgumentParser:
     _add_build(names)
     _add_estimate(names)
     _add_sweep(names)
-    fleet.add_command(names)
     _add_check(names)
     _add_show(names)
     _add_compare(names)

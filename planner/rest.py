@@ -1,4 +1,4 @@
-"""What runs left to do: the tasks that can go on from their checkpoints, with fewer steps."""
+"""The rest that runs left to do: tasks that can go on from their checkpoints, with fewer steps."""
 
 from collections.abc import Collection, Mapping, Sequence
 

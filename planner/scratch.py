@@ -10,9 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from msgspec import structs
 
 from planner.buffers import extent, pack
-from planner.shelves import tight
 from planner.store import Store
-from planner.turnover import Tenant
+from planner.swaps import tight
 from plans.concurrent import ancestors
 from plans.schema import Buffer, Plan
 from plans.shape import stored
@@ -42,8 +41,8 @@ def _store(buffers: Sequence[Buffer], names: Collection[str]) -> Store:
 def sharing(plan: Plan, stores: Mapping[str, Store]) -> Plan:
     """The plan with what waits for a while in as few bytes as its timetable allows."""
     every = [*stores.values()]
-    tenants = [Tenant(name, one.scratch_bytes, 0, 0, 0) for name, one in stores.items()]
-    places = tight(tenants, _together(plan, [*stores]))
+    sizes = [one.scratch_bytes for one in every]
+    places = tight(sizes, _together(plan, [*stores]))
     buffers: list[Buffer] = []
     base = sum(one.kept_bytes for one in every)
     at = 0

@@ -101,7 +101,7 @@ Difference = tuple[str, object, object]  # what, and its two values
 
 
 def _differences(one: Profile, other: Profile) -> Iterator[Difference]:
-    """What should be the same of two profiles and is not."""
+    """Facts that two profiles must agree on and do not."""
     names = [", ".join(sorted(task.name for task in of.tasks)) for of in (one, other)]
     yield from _unequal("the list of tasks", *names)
     numerics = one.machine.numerics, other.machine.numerics

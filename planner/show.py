@@ -6,9 +6,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from planner.stalls import diagnosis
-from plans.disk import earlier, kept_bytes
+from plans.disk import kept_bytes
 from plans.metrics import union
 from plans.schema import Buffer, Device, Move, Op, Plan, Program, Shard, Task, parse_id
+from plans.segments import waits_for
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
@@ -156,7 +157,7 @@ def _disk_waits_us(plan: Plan) -> int:
     starts = {task.name: task.start_us for task in plan.tasks}
     tasks = {program.name: program.tasks for program in plan.programs}
     waits = 0
-    for index, before in enumerate(earlier(plan)):
+    for index, before in enumerate(waits_for(plan)):
         ready = [plan.segments[other].end_us for other in before]
         ready += [starts[name] for name in tasks[plan.segments[index].program]]
         waits += max(0, read.get(index, 0) - max(ready))

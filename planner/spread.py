@@ -16,7 +16,7 @@ from itertools import combinations, product
 
 from planner.configuration import Column, Demand, configuration
 from planner.problem import Effort
-from planner.queues import Devices, Part, Piece, Queues, Work, makespan, queued, timed
+from planner.works import Devices, Part, Piece, Queues, Work, makespan, queued, timed
 
 _TURNED = 10  # kinds of which all ways to fill them are looked at
 _HALVINGS = 16  # of the interval in which the common limit of all devices is searched
@@ -37,7 +37,7 @@ def spread(
 
 
 def _shares(works: Sequence[Work], devices: Devices, effort: Effort) -> list[Share]:
-    """How many rounds of each work every kind of device gets."""
+    """The rounds of each work that every kind of device gets."""
     kinds = sorted(set(devices))
     of = [(at, kind) for at, work in enumerate(works) for kind in kinds if work.runs[kind]]
     columns = [Column(works[at].name, str(kind), works[at].whole_us(kind)) for at, kind in of]
@@ -159,7 +159,7 @@ def filled(works: Sequence[Work], devices: int, first: int, limit: int) -> list[
 
 
 def _fitting(work: Work, begin: int, following: int, limit: int) -> int:
-    """How many of a work's rounds go from `begin` to the limit: all; or some, when the others can
+    """The number of a work's rounds from `begin` to the limit: all; or some, when the others can
     be over on the next device, which is free from `following` on, when these begin; or none."""
     if begin + work.whole_us(0) <= limit:
         return work.rounds

@@ -8,9 +8,10 @@ store together never run together either.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from plans.disk import Stays, earlier
+from plans.disk import Stays
 from plans.metrics import union
 from plans.schema import Plan
+from plans.segments import waits_for
 from plans.shape import View
 
 
@@ -91,7 +92,7 @@ def _touched(view: View) -> Iterator[_Stretch]:
 def ancestors(plan: Plan) -> list[int]:
     """For each segment, as bits of an integer, the segments that surely ended before it."""
     ended: list[int] = []
-    for before in earlier(plan):
+    for before in waits_for(plan):
         ended.append(0)
         for index in before:
             ended[-1] |= ended[index] | 1 << index

@@ -5,13 +5,14 @@ the beginning, up to its S. That holds even when other tasks fail or are ended e
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from math import inf
 from typing import NamedTuple
 
 from plans.metrics import Interval, union
-from plans.schema import Move, OpName, Plan, Program, Task, parse_id
+from plans.schema import Move, OpName, Plan, Task, parse_id
+from plans.segments import waits_for
 from plans.shape import stored
 
 
@@ -39,7 +40,7 @@ def moved(plan: Plan) -> dict[str, list[Move]]:
 
 
 def begins_away(moves: Sequence[Move]) -> bool:
-    """Whether a task with these moves is on the disk when the plan begins."""
+    """True if a task with these moves is on the disk when the plan begins."""
     return parse_id(moves[0].id).kind == "P"
 
 
@@ -64,28 +65,26 @@ class Stays:
         self._always = (Stay(-1, inf, inf),)
         self._stays = _stays(plan)
         self._apart: dict[tuple[str, str], bool] = {}
-        programs = {program.name: program for program in plan.programs}
         self._windows: list[tuple[float, float]] = []
         self._runs: dict[str, list[int]] = {}
         for index, segment in enumerate(plan.segments):
             self._runs.setdefault(segment.program, []).append(index)
-            tasks = programs[segment.program].tasks if segment.program in programs else ()
-            self._windows.append(self._window(index, tasks))
+            self._windows.append(self._window(index, plan.trained(segment)))
 
     def apart(self, one: str, other: str) -> bool:
-        """Whether two tasks are never in the store together."""
+        """True if two tasks are never in the store together."""
         if (one, other) not in self._apart:
             never = not any(self._meets(other, stay.first, stay.last) for stay in self._of(one))
             self._apart[one, other] = never
         return self._apart[one, other]
 
     def absent(self, program: str, task: str) -> bool:
-        """Whether a task is on the disk whenever this program runs."""
+        """True if a task is on the disk whenever this program runs."""
         windows = (self._windows[index] for index in self._runs.get(program, []))
         return not any(self._meets(task, *window) for window in windows)
 
     def exclude(self, one: int, other: int) -> bool:
-        """Whether two segments never run together, since their tasks are never together."""
+        """True if two segments never run together, since their tasks are never together."""
         (begin, end), (first, last) = self._windows[one], self._windows[other]
         return end < first or last < begin
 
@@ -146,10 +145,9 @@ def moves_shape(plan: Plan) -> Iterator[str]:
         yield f"{odd[0]!r} is not the name of a move"  # which the schema's pattern lets pass
         return
     tasks = {task.name: task for task in plan.tasks}
-    programs = {program.name: program for program in plan.programs}
     own: dict[str, list[int]] = {task: [] for task in tasks}
     for index, segment in enumerate(plan.segments):
-        for task in programs[segment.program].tasks if segment.program in programs else ():
+        for task in plan.trained(segment):
             own.get(task, []).append(index)
     if not plan.disk.moves:
         yield "disk: has no moves; a plan without any has no disk"
@@ -201,7 +199,7 @@ def _alternate(moves: Sequence[Move], own: Sequence[int]) -> Iterator[str]:
 def move_order(plan: Plan) -> Iterator[str]:
     """Segments and moves never wait for each other in a ring; told for one of them."""
     graph: dict[str, set[str]] = {}
-    for index, before in enumerate(earlier(plan)):
+    for index, before in enumerate(waits_for(plan)):
         graph[f"segment {index}"] = {f"segment {other}" for other in before}
     moves = plan.disk.moves if plan.disk else ()
     for place, move in enumerate(moves):
@@ -239,16 +237,3 @@ def move_times(plan: Plan) -> Iterator[str]:
                 f"which ends at {move.end_us} µs"
             )
         free, last = max(free, move.end_us), move.id
-
-
-def earlier(plan: Plan) -> list[set[int]]:
-    """For each segment the latest earlier one on each of its devices and tasks."""
-    programs: Mapping[str, Program] = {program.name: program for program in plan.programs}
-    latest: dict[str, int] = {}  # device or task -> the last segment that used it
-    found = []
-    for index, segment in enumerate(plan.segments):
-        tasks = programs[segment.program].tasks if segment.program in programs else ()
-        claims = [*(f"device {d}" for d in segment.devices), *(f"task {t}" for t in tasks)]
-        found.append({latest[claim] for claim in claims if claim in latest})
-        latest |= dict.fromkeys(claims, index)
-    return found

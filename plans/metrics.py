@@ -56,9 +56,8 @@ def plan_stream(stream: str, devices: Sequence[int]) -> str:
 
 def timeline(plan: Plan) -> Iterator[Planned]:
     """Every op of every round, segment by segment, then the moves to and from the disk."""
-    programs = {program.name: program for program in plan.programs}
     for index, segment in enumerate(plan.segments):
-        yield from segment_timeline(index, programs[segment.program], segment)
+        yield from segment_timeline(index, plan.program(segment.program), segment)
     yield from planned_moves(plan)
 
 
@@ -189,13 +188,12 @@ def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
     """Compute, exposed copies and peak bytes of every device by the plan's own times.
 
     Beyond the rounds that reach into each other every further one exposes as much."""
-    programs = {program.name: program for program in plan.programs}
     computing = {program.name: _compute_us(program) for program in plan.programs}
     exposed = cache(_exposed_us)
     spans = {program.name: _spans(program) for program in plan.programs}
     totals = [(0, 0, 0)] * len(plan.devices)
     for segment in plan.segments:
-        name, program = segment.program, programs[segment.program]
+        name, program = segment.program, plan.program(segment.program)
         few = min(segment.rounds, round_reach(program, segment.rounds) + 2)
         copies, rest = exposed(spans[name], few), segment.rounds - few
         before = exposed(spans[name], few - 1) if rest else copies
@@ -221,11 +219,10 @@ def _compute_us(program: Program) -> list[int]:
 
 def predict_tasks(plan: Plan) -> tuple[TaskPrediction, ...]:
     """When each task's segments begin and end, and a round of the first that trains it."""
-    programs = {program.name: program for program in plan.programs}
     spans: dict[str, tuple[int, int]] = {}
     rounds: dict[str, int] = {}
     for segment in plan.segments:
-        program = programs[segment.program]
+        program = plan.program(segment.program)
         for name in program.tasks:
             start, end = spans.get(name, (segment.start_us, segment.end_us))
             spans[name] = min(start, segment.start_us), max(end, segment.end_us)

@@ -5,7 +5,7 @@ Integers only. Order within a stream and the `after` edges bind; times are predi
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Literal
 
 import msgspec
@@ -306,7 +306,7 @@ class Disk(Struct, frozen=True):
     moves: tuple[Move, ...]
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class Plan(Struct, frozen=True, kw_only=True, dict=True):
     format: Literal["plan"] = "plan"
     version: Literal[1] = 1
     inputs: dict[str, Sha256]  # role of the input file -> its sha256
@@ -321,6 +321,27 @@ class Plan(Struct, frozen=True, kw_only=True):
     numerics: Numerics = Numerics()
     estimated: bool = False  # times from formulas, not from measurements
     provenance: dict[str, str] = {}
+
+    def program(self, name: str) -> Program:
+        """The program of this name; KeyError where there is none."""
+        return self._programs[name]
+
+    def task(self, name: str) -> Task:
+        """The task of this name; KeyError where there is none."""
+        return self._tasks[name]
+
+    def trained(self, segment: Segment) -> tuple[str, ...]:
+        """The tasks of a segment's program, none where the plan has no such program."""
+        program = self._programs.get(segment.program)
+        return program.tasks if program else ()
+
+    @cached_property
+    def _programs(self) -> dict[str, Program]:
+        return {program.name: program for program in self.programs}
+
+    @cached_property
+    def _tasks(self) -> dict[str, Task]:
+        return {task.name: task for task in self.tasks}
 
     @property
     def emulated(self) -> str:

@@ -44,10 +44,9 @@ def happened(plan: Plan, log: RunLog) -> Iterator[Planned]:
 
     FormatError when the log names an op, round or segment that the plan does not have.
     """
-    programs = {program.name: program for program in plan.programs}
     known: list[dict[str, tuple[Op, str]]] = []
     for segment in plan.segments:
-        program = programs[segment.program]
+        program = plan.program(segment.program)
         ops = (*program.enter, *program.round, *program.leave)
         known.append({op.id: (op, plan_stream(op.stream, segment.devices)) for op in ops})
     for one in planned_moves(plan):
@@ -75,9 +74,8 @@ def rounds_shown(plan: Plan) -> list[int]:
 def first_rounds(plan: Plan, rounds: list[int]) -> Iterator[Planned]:
     """Enter, the first `rounds[k]` rounds and leave of every segment k, and all moves, at their
     planned times."""
-    programs = {program.name: program for program in plan.programs}
     for index, segment in enumerate(plan.segments):
-        program = programs[segment.program]
+        program = plan.program(segment.program)
         enter, _, leave = phase_starts(program, segment, 0)
         yield from _at(index, 0, program.enter, enter, segment)
         for number in range(rounds[index]):
@@ -109,11 +107,10 @@ def _place(stream: str, actual: bool) -> tuple[int, int]:
 
 def _names(plan: Plan, actual: bool) -> Iterator[Event]:
     """Metadata: what the processes and threads are called and how they are sorted."""
-    programs = {program.name: program for program in plan.programs}
     streams = {
         plan_stream(op.stream, segment.devices)
         for segment in plan.segments
-        for program in [programs[segment.program]]
+        for program in [plan.program(segment.program)]
         for op in (*program.enter, *program.round, *program.leave)
     } | {one.stream for one in planned_moves(plan)}
     places = sorted(

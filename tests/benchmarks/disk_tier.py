@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 
 from planner.build import build
-from planner.disk import housed
+from planner.host_store import housed
 from planner.show import traffic
 from profiles import console
 from profiles.schema import Disk, Rate

@@ -32,12 +32,12 @@ from msgspec import structs
 from planner.build import build
 from planner.costs import TaskCosts
 from planner.estimate import Spec, estimate
+from planner.greedy import greedy
 from planner.models import MODELS, Model
-from planner.policies import greedy
+from planner.placement import works_of
 from planner.problem import Problem
-from planner.queues import makespan
-from planner.schedule import works_of
 from planner.shapes import baselines
+from planner.works import makespan
 from plans.schema import Plan
 from profiles import console
 from profiles.codec import pretty

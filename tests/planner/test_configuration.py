@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support.time_indexed import CASES, ours, shortest, tiny
 
 from planner.configuration import Column, Demand, column, configuration
+from planner.greedy import greedy
 from planner.placement import place
-from planner.policies import greedy
 from planner.problem import Effort
-from planner.queues import Work, makespan
+from planner.works import Work, makespan
 from plans.metrics import duration_us
 from plans.schema import Memory, Op, Program
 

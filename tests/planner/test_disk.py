@@ -19,16 +19,14 @@ from support.retime import foretold
 from support.streaming import streamed_part
 
 import profiles
-from planner import Infeasible, Problem, build, disk, gantt, moments
+from planner import Infeasible, Problem, build, gantt, host_store, moments
 from planner.buffers import extent, pack
-from planner.lodging import Lodging, Search, Value
 from planner.scratch import stores_of
-from planner.shelves import meeting
 from planner.show import describe, traffic
-from planner.turnover import Tenant, Timed, Turn, turnover
+from planner.swaps import Tenant, Timed, Turn, swaps, together, ways
 from plans import Plan
 from plans.check import violations
-from plans.schema import Host, Segment, parse_id
+from plans.schema import Host, parse_id
 from profiles import synthetic
 from profiles.schema import Disk, Rate
 
@@ -67,7 +65,7 @@ def plans(draw: st.DrawFn) -> Plan:
 def needed(plan: Plan, asked: Problem) -> int:
     """Bytes of host memory that would do: for the largest task, or for all without a disk."""
     with pytest.raises(Infeasible) as caught:
-        disk.fits(asked, stores_of(plan))
+        host_store.fits(asked, stores_of(plan))
     return caught.value.smallest
 
 
@@ -84,7 +82,7 @@ def squeezed(plan: Plan, share: float, rate: int = MB, *, gather: bool = False) 
     low, high = (needed(plan, one) for one in (problem(1), replace(problem(1), disk=None)))
     room = problem(low + int(share * (high - low)), rate)
     plan = structs.replace(plan, host=structs.replace(plan.host, budget_bytes=room.host_bytes))
-    found = disk.housed(room, plan, gather=gather)
+    found = host_store.housed(room, plan, gather=gather)
     return foretold(found)
 
 
@@ -136,33 +134,23 @@ def test_everything_is_as_early_as_the_orders_allow(plan: Plan, share: float) ->
 def test_a_store_for_everything_changes_nothing() -> None:
     """No disk, the same segments."""
     plan = handmade.fleet()
-    assert disk.housed(problem(1 << 20), plan) == plan
+    assert host_store.housed(problem(1 << 20), plan) == plan
 
 
 def unit(name: str, us: int) -> Tenant:
     return Tenant(name, 1, 1, us, us)
 
 
-def searched(turns: Sequence[Turn], tenants: Sequence[Tenant], room: int) -> Lodging:
-    """The best for turns that follow each other on one device, if there is room for all."""
-    spans, now = [], 0
-    for turn in turns:
-        spans.append((now, now + turn.us))
-        now += turn.us
-    search = Search(
-        tenants, room, 1 << 40, lambda ends: Value(0, max(ends.values())), Value(0, now)
-    )
-    found = search.best(turns, spans)
-    assert found
-    return found
+def lodged(turns: Sequence[Turn], tenants: Sequence[Tenant], room: int) -> Timed:
+    """The soonest done of what the planner tries, for turns in this order."""
+    found = ways(turns, tenants, together(turns, len(tenants)), room)
+    return min((way.timed for way in found), key=lambda timed: end(turns, timed))
 
 
 def every(turns: Sequence[Turn], tenants: Sequence[Tenant], room: int) -> Iterator[Timed]:
     """What follows from every way to put tasks of one byte into so many."""
     for places in product(range(room), repeat=len(tenants)):
-        overlaps = meeting(places, tenants)
-        for strict in (True, False):
-            yield turnover(turns, tenants, overlaps, strict=strict)
+        yield swaps(turns, tenants, places)
 
 
 def end(turns: Sequence[Turn], timed: Timed) -> int:
@@ -187,8 +175,7 @@ def test_no_other_places_are_sooner_done(
     tenants, line = of
     turns = [Turn(n, (task,), (0,), us[n]) for n, task in enumerate(line)]
     best = min(end(turns, timed) for timed in every(turns, tenants, room))
-    found = searched(turns, tenants, room)
-    assert end(found.turns, found.timed) <= best
+    assert end(turns, lodged(turns, tenants, room)) <= best
 
 
 @settings(max_examples=60)
@@ -200,7 +187,7 @@ def test_a_busy_disk_moves_no_more_than_it_must(
     tenants, line = of
     turns = [Turn(n, (task,), (0,), 1) for n, task in enumerate(line)]
     fewest = min(len(timed.moves) for timed in every(turns, tenants, room))
-    assert len(searched(turns, tenants, room).timed.moves) <= 2 * fewest
+    assert len(lodged(turns, tenants, room).moves) <= 2 * fewest
 
 
 def test_a_disk_that_is_fast_enough_is_hidden() -> None:
@@ -208,9 +195,9 @@ def test_a_disk_that_is_fast_enough_is_hidden() -> None:
     successor comes."""
     tenants = [unit(f"t{n}", 50) for n in range(8)]
     turns = [Turn(n, (n,), (0,), 100) for n in range(8)]
-    found = searched(turns, tenants, 3)
-    assert end(found.turns, found.timed) == 800
-    kinds = [move.kind for move in found.timed.moves]
+    found = lodged(turns, tenants, 3)
+    assert end(turns, found) == 800
+    kinds = [move.kind for move in found.moves]
     assert (kinds.count("S"), kinds.count("P")) == (5, 5)
 
 
@@ -218,15 +205,14 @@ def test_a_slow_disk_is_waited_for() -> None:
     """In two places: from the third task on, each begins when one has gone and it has come."""
     tenants = [unit(f"t{n}", 100) for n in range(4)]
     turns = [Turn(n, (n,), (0,), 100) for n in range(4)]
-    found = searched(turns, tenants, 2)
-    assert found.timed.starts == (0, 100, 300, 500)
+    assert lodged(turns, tenants, 2).starts == (0, 100, 300, 500)
 
 
 def test_devices_that_cannot_all_work_take_turns() -> None:
     """Two tasks on two devices, a store for one: one after the other."""
     tenants = [unit("a", 10), unit("b", 10)]
     turns = [Turn(0, (0,), (0,), 100), Turn(1, (1,), (1,), 100)]
-    timed = turnover(turns, tenants, [[1], [0]], strict=True)
+    timed = swaps(turns, tenants, (0, 0))
     assert timed.starts == (0, 120)
     assert [(move.kind, move.start_us) for move in timed.moves] == [("S", 100), ("P", 110)]
 
@@ -297,18 +283,15 @@ def test_a_full_disk_is_named_with_both_numbers() -> None:
 def test_gathered_segments_train_all_rounds_no_longer_than_asked() -> None:
     """A task's rounds stay its rounds, in segments of at most --segment-steps."""
     parts = [resident_part(name, steps=7) for name in "ab"]
-    programs = {part.task.name: handmade.program(part.task.name, 1, [part]) for part in parts}
-    segments = [
-        Segment("a", (0,), 4, 0, 9),
-        Segment("b", (1,), 7, 0, 9),
-        Segment("a", (1,), 3, 9, 9),
-    ]
-    found = disk._gathered(replace(problem(1), segment_steps=3), segments, programs)
+    plan = made(parts, [("a", (0,), 4), ("b", (1,), 7), ("a", (1,), 3)])
+    found = host_store._gathered(replace(problem(1), segment_steps=3), plan)
     assert [(s.program, s.devices, s.rounds) for s in found] == [
         ("a", (0,), 3),
         ("a", (0,), 3),
         ("a", (0,), 1),
-        ("b", (1,), 7),
+        ("b", (1,), 3),
+        ("b", (1,), 3),
+        ("b", (1,), 1),
     ]
 
 
@@ -379,9 +362,6 @@ def test_tasks_that_share_a_place_do_not_take_turns_in_it_step_by_step() -> None
     """Two tasks of five segments each on two devices, a store for one: one after the other."""
     tenants = [unit("a", 10), unit("b", 10)]
     turns = [Turn(n, (n % 2,), (n % 2,), 100) for n in range(10)]
-    spans = [(n // 2 * 100, n // 2 * 100 + 100) for n in range(10)]
-    search = Search(tenants, 1, 2, lambda ends: Value(0, max(ends.values())), Value(0, 500))
-    found = search.best(turns, spans)
-    assert found
-    assert len(found.timed.moves) == 2
-    assert end(found.turns, found.timed) == 1020
+    found = host_store.in_rows(turns)
+    assert len(lodged(found, tenants, 1).moves) == 2
+    assert end(found, lodged(found, tenants, 1)) == 1020

@@ -14,8 +14,8 @@ from planner import Infeasible, Problem, build
 from planner.costs import Links, sizes
 from planner.evaluation import evaluating
 from planner.hydra import HydraStrategy
+from planner.placement import works_of
 from planner.problem import Policy
-from planner.schedule import works_of
 from plans import violations
 from plans.metrics import duration_us
 from plans.schema import Plan

@@ -5,12 +5,16 @@ import time
 from dataclasses import replace
 from itertools import permutations, product
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.time_indexed import CASES, ours, shortest, tiny
 
+from planner.greedy import listed
+from planner.limits import Limits
 from planner.placement import place
 from planner.problem import Effort
-from planner.queues import Piece, Run, Work, listed, makespan, queued, score, timed
+from planner.works import Piece, Run, Work, makespan, queued, score, timed
 
 works = st.lists(
     st.builds(
@@ -24,9 +28,17 @@ works = st.lists(
 ).map(lambda ws: [replace(w, name=f"t{i}", tasks=(f"t{i}",)) for i, w in enumerate(ws)])
 
 
+BRIEF = Limits(timetable_parts=2_000)
+"""For tests that look at many timetables, each of which no search has to come close to a bound."""
+
+
+def effort() -> Effort:
+    return Effort(time.monotonic() + 10, 0, BRIEF)
+
+
 def placed(asked: list[Work], devices: int) -> list[Piece]:
     floor = max(work.us(0, work.rounds) - work.us(0, 0) for work in asked)
-    return place(asked, (0,) * devices, floor, Effort(time.monotonic() + 10, 0))
+    return place(asked, (0,) * devices, floor, effort())
 
 
 @given(works, st.integers(1, 3))
@@ -63,6 +75,30 @@ def test_three_equal_tasks_on_two_devices_are_wrapped() -> None:
     assert len(pieces) == 4
 
 
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(0, 2), st.integers(1, 3))
+def test_unit_tasks_are_as_short_as_any_timetable(
+    rounds: list[int], fixed: int, devices: int
+) -> None:
+    """Against the integer program over every instant."""
+    asked = [Work.of(f"t{i}", n, fixed, 1) for i, n in enumerate(rounds)]
+    found = ours(asked, devices)
+    assert found == shortest(asked, devices, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_tiny_cases_are_as_short_as_any(case: tuple[int, int, int]) -> None:
+    """20 seeds each, whether entering costs a unit or nothing: one in all may be a unit longer."""
+    longer = 0
+    for fixed in (0, 1):
+        for seed in range(20):
+            asked = tiny(*case, fixed=fixed, seed=seed)
+            found = ours(asked, case[1])
+            longer += found - shortest(asked, case[1], found)
+    assert longer <= (case == CASES[-1])
+
+
 def test_long_tasks_do_not_hold_up_the_solver() -> None:
     """Hours in µs are coefficients on which HiGHS would not return; they are scaled."""
     hours = [9346653556, 3787324501, 9164305467, 10076150518, 14943924136]
@@ -96,7 +132,7 @@ def test_no_list_of_whole_tasks_completes_sooner_on_average(
 ) -> None:
     """All orders tried one by one: the shortest first is best."""
     tasks = asked[:4]
-    found = place(tasks, (0,) * devices, 0, Effort(time.monotonic() + 10, 0), "completion")
+    found = place(tasks, (0,) * devices, 0, effort(), "completion")
     best = min(
         completed(tasks, listed(tasks, o, (0,) * devices)) for o in permutations(range(len(tasks)))
     )
@@ -106,7 +142,7 @@ def test_no_list_of_whole_tasks_completes_sooner_on_average(
 def test_what_weighs_more_comes_first() -> None:
     """On one device, by length over weight."""
     asked = [Work.of("a", 10, 0, 1), replace(Work.of("b", 20, 0, 1), weight=4)]
-    pieces = place(asked, (0,), 0, Effort(time.monotonic() + 10, 0), "completion")
+    pieces = place(asked, (0,), 0, effort(), "completion")
     assert [piece.work for piece in pieces] == ["b", "a"]
 
 
@@ -117,7 +153,7 @@ def test_no_task_begins_before_its_start(
     """For either objective."""
     late = [replace(w, start_us=us) for w, us in zip(asked, starts, strict=False)]
     for objective in ("makespan", "completion"):
-        for piece in place(late, (0,) * devices, 0, Effort(time.monotonic() + 10, 0), objective):
+        for piece in place(late, (0,) * devices, 0, effort(), objective):
             assert piece.start_us >= next(w.start_us for w in late if w.name == piece.work)
 
 
@@ -126,7 +162,7 @@ def test_deadlines_that_a_list_can_keep_are_kept(asked: list[Work], devices: int
     """Due are all tasks when they end if they are taken in the order of their names."""
     ends = {p.work: p.end_us for p in listed(asked, range(len(asked)), (0,) * devices)}
     due = [replace(work, deadline_us=ends[work.name]) for work in asked]
-    pieces = place(due, (0,) * devices, 0, Effort(time.monotonic() + 10, 0))
+    pieces = place(due, (0,) * devices, 0, effort())
     assert score(due, pieces, "makespan").late_us == 0 or devices > 1
 
 

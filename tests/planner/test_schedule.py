@@ -8,8 +8,8 @@ from support.cli import planner_cli, refused, succeeded
 
 import plans
 import profiles
-from planner.policies import greedy
-from planner.queues import Work, makespan
+from planner.greedy import greedy
+from planner.works import Work, makespan
 from profiles import synthetic
 from profiles.units import show_clock
 

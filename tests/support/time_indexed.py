@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from planner.placement import place
 from planner.problem import Effort
-from planner.queues import Work, makespan
 from planner.solver import minimise, solve, total
+from planner.works import Work, makespan
 
 CASES = ((3, 2, 4), (4, 2, 4), (5, 3, 4), (6, 4, 4), (8, 4, 6))
 """Tasks, devices, and the most units that a task takes."""

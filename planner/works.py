@@ -1,9 +1,9 @@
-"""Timetables as queues, one for every device: when each piece runs, and how good that is."""
+"""Works, and timetables of them as queues, one for every device: when each piece runs, and how good
+that is."""
 
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 from planner.problem import Objective
@@ -42,19 +42,19 @@ class Work:
         return cls(task, (task,), rounds, (Run(fixed_us, period_us),))
 
     def us(self, kind: int, rounds: int) -> int:
-        """How long so many rounds last on a device of a kind where it can run."""
+        """The time of so many rounds on a device of a kind where it can run."""
         run = self.runs[kind]
         if run is None:
             raise ValueError(f"{self.name} cannot run on kind {kind}")
         return run.fixed_us + rounds * run.period_us
 
     def whole_us(self, kind: int) -> int:
-        """How long all of it lasts in one segment."""
+        """The time of all rounds in one segment."""
         return self.us(kind, self.rounds)
 
     @property
     def least_us(self) -> int:
-        """How long all of it lasts on the kind where it is shortest."""
+        """The time of all rounds on the kind where it is shortest."""
         return min(run.us(self.rounds) for run in self.runs if run)
 
 
@@ -76,7 +76,7 @@ Queues = tuple[Queue, ...]
 
 
 class Score(NamedTuple):
-    """Of a timetable, less is better: µs past deadlines; the objective; how uneven devices are."""
+    """A timetable's, less is better: µs past deadlines; the objective; how uneven devices are."""
 
     late_us: int
     value: int
@@ -92,7 +92,7 @@ class Ready:
         self._after: dict[str, int] = {}
 
     def us(self, at: int) -> int:
-        """Of the work at this position."""
+        """The earliest start of the work at this position."""
         work, after = self._works[at], self._after
         ready = work.start_us
         for task in work.tasks:
@@ -143,7 +143,7 @@ def queued(works: Sequence[Work], pieces: Iterable[Piece], devices: int) -> Queu
 
 
 def score(works: Sequence[Work], pieces: Sequence[Piece], objective: Objective) -> Score:
-    """How good the pieces of all works are."""
+    """The value of the pieces of all works."""
     ends: dict[str, int] = {}
     busy: dict[int, int] = {}
     for piece in pieces:
@@ -160,38 +160,3 @@ def score(works: Sequence[Work], pieces: Sequence[Piece], objective: Objective) 
 
 def makespan(pieces: Sequence[Piece]) -> int:
     return max(piece.end_us for piece in pieces)
-
-
-def listed(works: Sequence[Work], order: Iterable[int], devices: Devices) -> list[Piece]:
-    """Whole works: the device that falls free first takes the first in `order` that may begin and
-    would not be done sooner on another; where there is none, the first goes where it is done
-    soonest."""
-    waiting, ready = list(order), Ready(works)
-    free: dict[int, list[tuple[int, int]]] = {kind: [] for kind in devices}
-    for device, kind in enumerate(devices):
-        free[kind].append((0, device))
-    pieces = []
-    while waiting:
-        (now, _), kind = min((line[0], kind) for kind, line in free.items())
-        begin = max(now, min(ready.us(at) for at in waiting))
-        able = (at for at in waiting if ready.us(at) <= begin)
-        first = next(able)
-        here = (at for at in chain([first], able) if _soonest(works[at], begin, free)[1] == kind)
-        at = next(here, first)
-        end, on = _soonest(works[at], begin, free)
-        waiting.remove(at)
-        device = heapq.heappop(free[on])[1]
-        start = end - works[at].whole_us(on)
-        pieces.append(Piece(works[at].name, device, works[at].rounds, start, end))
-        heapq.heappush(free[on], (end, device))
-        ready.run(at, end)
-    return pieces
-
-
-def _soonest(work: Work, begin: int, free: dict[int, list[tuple[int, int]]]) -> tuple[int, int]:
-    """When the whole work is done if it does not begin before `begin`, and on which kind."""
-    return min(
-        (max(begin, line[0][0]) + run.us(work.rounds), kind)
-        for kind, line in free.items()
-        if (run := work.runs[kind])
-    )

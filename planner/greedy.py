@@ -1,4 +1,4 @@
-"""Greedy orders to compare with: which task a device takes when it falls free.
+"""Greedy timetables: from a list, to begin with; and of policies to compare with.
 
 hydra    longest remaining time first, decided again at every minibatch (of Hydra's own programs)
 lrtf     the same with Gantry's programs, decided again after every sixteenth of a task
@@ -6,12 +6,14 @@ lpt      whole tasks, the longest first
 random   whole tasks in a seeded order
 """
 
+import heapq
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from planner.problem import Policy
-from planner.queues import Devices, Piece, Work, listed
+from planner.works import Devices, Piece, Ready, Work
 
 _TURNS = 16  # of a task under lrtf
 
@@ -75,3 +77,38 @@ def longest_remaining(
         if not left[name]:
             del left[name]
     return pieces
+
+
+def listed(works: Sequence[Work], order: Iterable[int], devices: Devices) -> list[Piece]:
+    """Whole works: the device that falls free first takes the first in `order` that may begin and
+    would not be done sooner on another; where there is none, the first goes where it is done
+    soonest."""
+    waiting, ready = list(order), Ready(works)
+    free: dict[int, list[tuple[int, int]]] = {kind: [] for kind in devices}
+    for device, kind in enumerate(devices):
+        free[kind].append((0, device))
+    pieces = []
+    while waiting:
+        (now, _), kind = min((line[0], kind) for kind, line in free.items())
+        begin = max(now, min(ready.us(at) for at in waiting))
+        able = (at for at in waiting if ready.us(at) <= begin)
+        first = next(able)
+        here = (at for at in chain([first], able) if _soonest(works[at], begin, free)[1] == kind)
+        at = next(here, first)
+        end, on = _soonest(works[at], begin, free)
+        waiting.remove(at)
+        device = heapq.heappop(free[on])[1]
+        start = end - works[at].whole_us(on)
+        pieces.append(Piece(works[at].name, device, works[at].rounds, start, end))
+        heapq.heappush(free[on], (end, device))
+        ready.run(at, end)
+    return pieces
+
+
+def _soonest(work: Work, begin: int, free: dict[int, list[tuple[int, int]]]) -> tuple[int, int]:
+    """When the whole work is done if it does not begin before `begin`, and on which kind."""
+    return min(
+        (max(begin, line[0][0]) + run.us(work.rounds), kind)
+        for kind, line in free.items()
+        if (run := work.runs[kind])
+    )

@@ -1,0 +1,62 @@
+"""Segments in the order of the plan: which waits for which, and what each task has done by then.
+
+Segments that share a device or a task run one after the other:
+
+    device 0   |  0: a      |  2: b  |        2 waits for 0 (device 0) and for 1 (task b)
+    device 1   |  1: b  |
+"""
+
+from collections.abc import Hashable, Iterable
+
+from plans.metrics import duration_us
+from plans.schema import Plan, Program, Segment
+
+Run = tuple[Program, tuple[int, ...], int, int]
+"""A segment to be: its program, devices, rounds, and when it may begin at the soonest."""
+
+
+def claims(devices: Iterable[int], tasks: Iterable[str]) -> list[int | str]:
+    """All that a segment has for itself while it runs."""
+    return [*devices, *tasks]
+
+
+def predecessors(claimed: Iterable[Iterable[Hashable]]) -> list[set[int]]:
+    """For each of several entries in a row the latest earlier one of each thing that it claims."""
+    latest: dict[Hashable, int] = {}
+    found = []
+    for index, things in enumerate(claimed):
+        own = list(things)
+        found.append({latest[thing] for thing in own if thing in latest})
+        latest |= dict.fromkeys(own, index)
+    return found
+
+
+def waits_for(plan: Plan) -> list[set[int]]:
+    """For each segment the latest earlier one on each of its devices and tasks."""
+    return predecessors(claims(one.devices, plan.trained(one)) for one in plan.segments)
+
+
+def laid_out(runs: Iterable[Run]) -> list[Segment]:
+    """The segments of these runs, each as early as its devices and tasks are free."""
+    free: dict[int | str, int] = {}
+    found = []
+    for program, devices, rounds, earliest_us in runs:
+        users = claims(devices, program.tasks)
+        start = max(earliest_us, *(free.get(user, 0) for user in users))
+        end = start + duration_us(program, rounds)
+        found.append(Segment(program.name, devices, rounds, start, end))
+        free |= dict.fromkeys(users, end)
+    return found
+
+
+def first_steps(plan: Plan) -> list[dict[str, int]]:
+    """For each segment, the step of each of its tasks that its round 0 trains, or after how many
+    it evaluates, with those before the plan."""
+    done = {task.name: task.done for task in plan.tasks}
+    found = []
+    for segment in plan.segments:
+        program = plan.program(segment.program)
+        found.append({name: done[name] for name in program.tasks})
+        for name in () if program.evaluates else program.tasks:
+            done[name] += segment.rounds
+    return found
