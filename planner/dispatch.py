@@ -56,7 +56,10 @@ def in_order(draft: Draft) -> Orders:
 def dispatched(draft: Draft) -> list[Orders]:
     """The orders in which the ops of the last two rounds started, which may alternate."""
     first, second, third = _Player(draft).play()[-3:]
-    return [_ordered(draft, first, second), _ordered(draft, second, third)]
+    orders = _ordered(draft, first, second)
+    laps = (first, second), (second, third)
+    steps = {b - a for one, next_ in laps for a, b in zip(one, next_, strict=True)}
+    return [orders, orders if len(steps) == 1 else _ordered(draft, second, third)]
 
 
 def _ordered(draft: Draft, starts: list[int], later: list[int]) -> Orders:
