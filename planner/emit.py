@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol, cast
 
+from planner.buffers import DEVICE, placed
 from planner.costs import Links, ShardCost, TaskCosts
 from planner.modes import Mode, backward_us, forward_us
-from planner.ops import DEVICE, Entry, Stream, placed
+from planner.ops import Entry, Stream
 from plans.schema import OpName, Role
 
 _BLOCK = 999  # the index of an op that stands for many

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from heapq import heapify, heappop
 from itertools import accumulate, islice, takewhile
 
+from planner.buffers import placed
 from planner.clock import Clock
 from planner.costs import Links
-from planner.ops import placed
 from planner.slots import Slots
 from planner.values import Value
 from plans.schema import Buffer

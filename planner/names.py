@@ -10,7 +10,7 @@ from plans.schema import Op, Program, Role
 
 def renamed(program: Program, names: Mapping[str, str]) -> Program:
     """The program with its tasks called by other names."""
-    change = _Names(names, pair=len(program.tasks) > 1)
+    change = _Names(names)
     return structs.replace(
         program,
         name="+".join(names.get(task, task) for task in program.tasks),
@@ -26,11 +26,9 @@ def renamed(program: Program, names: Mapping[str, str]) -> Program:
 
 @dataclass(frozen=True)
 class _Names:
-    """pair: buffers of the device have their task's name in front of their own, as those of the
-    host always have."""
+    """New names of tasks; buffers of a device have no task in their names."""
 
     names: Mapping[str, str]
-    pair: bool
 
     def op(self, op: Op) -> Op:
         return structs.replace(
@@ -42,10 +40,7 @@ class _Names:
         )
 
     def buffer(self, name: str) -> str:
-        space, slash, own = name.partition("/")
-        if not slash:
-            return self._of(name)
-        return f"{space}/{self._of(own)}" if self.pair else name
+        return name if "/" in name else self._of(name)
 
     def _roles(self, roles: Mapping[Role, str]) -> dict[Role, str]:
         return {role: self.buffer(name) for role, name in roles.items()}

@@ -11,9 +11,6 @@ from typing import NamedTuple
 
 from plans.schema import Op, OpName, Role
 
-DEVICE = 0
-"""The only device of a program on one."""
-
 
 class Stream(NamedTuple):
     """A queue of a device, or the host's for the updates of what that device trains."""
@@ -43,34 +40,18 @@ class Entry:
     writes: Mapping[Role, str]
     transient_bytes: int = 0
 
-    def written(self, start_us: int, after: Sequence[str] = (), *, shared: bool = False) -> Op:
-        """The op as a plan has it. shared: its program trains several tasks."""
-        reads, writes = dict(self.reads), dict(self.writes)
-        if shared:
-            reads = {role: owned(buffer, self.name.task) for role, buffer in reads.items()}
-            writes = {role: owned(buffer, self.name.task) for role, buffer in writes.items()}
+    def written(self, start_us: int, after: Sequence[str] = ()) -> Op:
+        """The op as a plan has it."""
         return Op(
             id=str(self.name),
             stream=str(self.stream),
             start_us=start_us,
             end_us=start_us + self.us,
             after=tuple(after),
-            reads=reads,
-            writes=writes,
+            reads=dict(self.reads),
+            writes=dict(self.writes),
             transient_bytes=self.transient_bytes,
         )
-
-
-def placed(space: int | str, name: str) -> str:
-    """The name of the buffer of a value: on a device with its number in front."""
-    return name if space == "host" else f"{space}/{name}"
-
-
-def owned(buffer: str, task: str) -> str:
-    """A device buffer's name with its task in it, for programs of several tasks; host buffers have
-    it already."""
-    space, slash, name = buffer.partition("/")
-    return placed(space, f"{task}.{name}") if slash else buffer
 
 
 def queued(entries: Sequence[Entry]) -> dict[Stream, list[int]]:

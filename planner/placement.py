@@ -22,10 +22,12 @@ from planner.greedy import greedy, listed
 from planner.moves import improved
 from planner.problem import Effort, Objective, Policy, Problem, Want
 from planner.spread import spread
-from planner.works import Devices, Piece, Run, Work, score, timed
+from planner.works import Devices, Piece, Run, Work, makespan, score, timed
 from plans.metrics import duration_us
 from plans.schema import Plan, Prediction, Program, Segment
 from profiles.units import show_us
+
+_ENOUGH = 1_000  # within 1/n of the floor no other timetable is made to begin with
 
 Programs = Mapping[str, Sequence[Program | None]]
 """By the name of a work, its program on each kind of device; None where it cannot run."""
@@ -100,8 +102,11 @@ def _spread(
 ) -> Iterator[list[Piece]]:
     """Timetables that share the load out."""
     if len(set(devices)) > 1:
-        yield from spread(works, devices, floor_us, effort)
-        yield timed(works, whole(works, devices, floor_us, effort), devices)
+        shared = list(spread(works, devices, floor_us, effort))
+        yield from shared
+        best = min((makespan(pieces) for pieces in shared), default=2 * floor_us + 1)
+        if (best - floor_us) * _ENOUGH > floor_us:
+            yield timed(works, whole(works, devices, floor_us, effort), devices)
     else:
         of = [replace(work, runs=(work.runs[devices[0]],)) for work in works]
         yield balanced(of, len(devices), floor_us, effort)

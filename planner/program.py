@@ -34,7 +34,7 @@ class Cycle:
         state = settled(us, orders.queues.values(), orders.needs)
         return cls(entries, orders, state, range(len(entries)))
 
-    def written(self, *, shared: bool) -> tuple[Op, ...]:
+    def written(self) -> tuple[Op, ...]:
         """The ops with their times, and the edges that nothing else implies."""
         queues, needs = self.orders.queues, self.orders.needs
         us = [entry.us for entry in self.entries]
@@ -45,7 +45,6 @@ class Cycle:
             self.entries[at].written(
                 starts[at],
                 [names[dep.at] + ("@-1" if dep.back else "") for dep in kept[at]],
-                shared=shared,
             )
             for at in self.listed
         )
@@ -62,9 +61,7 @@ def assembled(
     evaluates: str = "",
 ) -> Program:
     """The timed program of these tasks; of one that is evaluated with this behind its name."""
-    shared = len(tasks) > 1
-    entered, left = _once(enter, shared), _once(leave, shared)
-    round_ = cycle.written(shared=shared)
+    entered, left, round_ = _once(enter), _once(leave), cycle.written()
     return Program(
         name="+".join(tasks) + evaluates,
         memory=(memory,),
@@ -81,10 +78,10 @@ def assembled(
     )
 
 
-def _once(entries: Sequence[Entry], shared: bool) -> tuple[Op, ...]:
+def _once(entries: Sequence[Entry]) -> tuple[Op, ...]:
     """Copies that touch different buffers, each as soon as its stream is free."""
     starts = once([e.us for e in entries], queued(entries).values(), [()] * len(entries))
-    return tuple(e.written(us, shared=shared) for e, us in zip(entries, starts, strict=True))
+    return tuple(e.written(us) for e, us in zip(entries, starts, strict=True))
 
 
 def _span_us(ops: Sequence[Op]) -> int:

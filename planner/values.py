@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from planner.buffers import DEVICE
 from planner.costs import Links
-from planner.ops import DEVICE
 
 
 @dataclass(frozen=True)
