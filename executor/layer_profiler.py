@@ -35,13 +35,14 @@ NO_TIME = Time(0, 0, 0, 1)
 class Lab:
     """Where and how is measured: ops of the calling thread go to `queue` of `device`, while `load`
     devices compute; `samples` of each time, fewer where one is long. `slowdown`: times are told so
-    many times as long as they were."""
+    many times as long as they were. `alone`: a run has no other device that draws."""
 
     device: Device
     queue: Queue
     load: int
     samples: int
     slowdown: int = 1
+    alone: bool = True
 
     @property
     def crowded(self) -> bool:
@@ -83,7 +84,7 @@ def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> tuple[LayerC
     gradients; `shard` as in Bench."""
     bench = Bench(case, lab.device, shard)
     memory = _memory(bench)
-    bench.draws, bench.alone = memory.draws != 0, lab.load == 1
+    bench.draws, bench.alone = memory.draws != 0, lab.alone
     with loaded(bench, lab.load), copying(lab.device) if lab.crowded else nullcontext():
         (forward,) = timed(lambda: elapsed(bench.forward, lab.queue), lab)
         both, backward = timed(lambda: _halves(bench.recompute_backward, lab.queue), lab)

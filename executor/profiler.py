@@ -104,7 +104,8 @@ def _lab(device: Device, options: Options) -> Lab:
     queue.enter()
     warm_up(device)
     slowdown = _slowdown(options.emulation)
-    return Lab(device, queue, _load(options), options.samples, slowdown)
+    alone = options.devices == 1
+    return Lab(device, queue, _load(options), options.samples, slowdown, alone)
 
 
 def _load(options: Options) -> int:

@@ -22,7 +22,7 @@ from executor.layer_check import batch, check_chain
 from executor.layer_profiler import layer_cost, timed, update_costs
 from executor.layers import split
 from executor.link_profiler import busy, fit
-from executor.profiler import Options, profile
+from executor.profiler import Options, _lab, profile
 from executor.rng import DrawError
 from executor.task_profiler import microbatch_sizes
 from executor.workload import Task, build
@@ -279,6 +279,14 @@ def test_packing_is_timed_where_there_is_any(mlp: Profile) -> None:
         assert cost.unpack_backward
         assert 0 < cost.unpack_backward.median_us <= cost.pack_backward.median_us
     assert all(cost.pack_backward is None is cost.unpack_backward for cost in last)
+
+
+def test_slow_devices_draw_beside_each_other() -> None:
+    """Two of them share the generator in a run, even if one at a time computes while measured."""
+    slow = Emulation(10**9, 10**9, 5, 3)
+    labs = [_lab(LAB.device, replace(OPTIONS, emulation=slow, devices=n)) for n in (1, 2)]
+    assert [lab.load for lab in labs] == [1, 1]
+    assert [lab.alone for lab in labs] == [True, False]
 
 
 def test_rate_is_the_line_through_two_points() -> None:
