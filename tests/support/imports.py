@@ -14,24 +14,34 @@ def file_of(module: str) -> Path | None:
     return next((file for file in found if file.is_file()), None)
 
 
-def imports(module: str) -> set[str]:
-    """The project's modules that this one imports, packages above them included; not those that
-    only a type checker sees."""
+def imports(module: str, *, lazy: bool = True) -> set[str]:
+    """The project's modules that this one names in its imports, `lazy` ones in functions too; not
+    those that only a type checker sees."""
     file = file_of(module)
     assert file is not None, module
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    return {name for name in _named(ast.parse(file.read_text()), package) if file_of(name)}
+    found = _named(ast.parse(file.read_text()), package, lazy)
+    return {name for name in found if file_of(name)}
 
 
 def reaches(module: str) -> set[str]:
-    """All of the project's modules that importing this one may bring along, itself included."""
+    """All of the project's modules that importing this one may bring along, itself included.
+
+    Of the packages above a module only what they import at once counts."""
     found: set[str] = set()
+    above: set[str] = set()
     queue = [module]
     while queue:
-        if (name := queue.pop()) not in found:
-            found.add(name)
-            queue += imports(name)
-    return found
+        name = queue.pop()
+        if name in found:
+            continue
+        found.add(name)
+        queue += imports(name)
+        parts = name.split(".")
+        for package in {".".join(parts[:end]) for end in range(1, len(parts))} - above:
+            above.add(package)
+            queue += imports(package, lazy=False)
+    return found | above
 
 
 def lines(modules: set[str]) -> int:
@@ -40,24 +50,18 @@ def lines(modules: set[str]) -> int:
     return sum(len(file.read_text().splitlines()) for file in files)
 
 
-def _named(tree: ast.AST, package: str) -> Iterator[str]:
+def _named(tree: ast.AST, package: str, lazy: bool) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             for other in node.orelse:
-                yield from _named(other, package)
+                yield from _named(other, package, lazy)
         elif isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _with_packages(alias.name)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1]
             base = ".".join([*above, *filter(None, [node.module])]) if node.level else node.module
-            yield from _with_packages(str(base))
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-        else:
-            yield from _named(node, package)
-
-
-def _with_packages(name: str) -> Iterator[str]:
-    parts = name.split(".")
-    for end in range(1, len(parts) + 1):
-        yield ".".join(parts[:end])
+            for alias in node.names:
+                name = f"{base}.{alias.name}"
+                yield name if file_of(name) else str(base)
+        elif lazy or not isinstance(node, ast.FunctionDef):
+            yield from _named(node, package, lazy)
