@@ -1,4 +1,4 @@
-"""What an optimizer keeps of its parameters, as far as it lies in flat memory.
+"""The state an optimizer keeps of its parameters, as far as it lies in flat memory.
 
 Adopted are tensors that have a dimension, whatever their dtype and shape: in parameter order as
 the parameters are stepped first, and then in the order of the keys. What is made in a later step
@@ -35,7 +35,7 @@ class Adopted:
 
     @property
     def bytes(self) -> int:
-        """Of all slots."""
+        """The bytes of all slots."""
         return self._views.bytes
 
     def bind(self, flat: Tensor) -> None:
@@ -117,7 +117,7 @@ class Adopted:
 
 
 def _moves(key: str, value: Any, parameter: nn.Parameter) -> bool:
-    """Whether state has its place in the flat: a tensor that has a dimension, or none where its
+    """True if state has its place in the flat: a tensor that has a dimension, or none where its
     parameter has none, but for the counter of steps."""
     if type(value) is not Tensor or value.layout != torch.strided or value.is_quantized:
         return False

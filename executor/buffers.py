@@ -46,7 +46,7 @@ class Buffers:
 
     @property
     def any(self) -> bool:
-        """Whether there are buffers at all."""
+        """True if there are buffers at all."""
         return bool(self._slots)
 
     @property

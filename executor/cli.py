@@ -144,7 +144,7 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 
 def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:
-    """How devices are emulated, so many times slower than this machine if nobody says; None for
+    """The emulation of devices, so many times slower than this machine if nobody says; None for
     CUDA devices, which are as they are."""
     h2d, d2h, latency = arguments.h2d, arguments.d2h, arguments.latency_us
     slow = arguments.slow_compute

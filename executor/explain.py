@@ -1,4 +1,4 @@
-"""What a workload's models are taken apart into, and why: told without measuring anything."""
+"""Says what a workload's models are taken apart into, and why: told without measuring anything."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ _WAYS = {
 
 
 def explain(ref: str) -> str:
-    """Of each task: how its layers were found, a table of them, and what is unusual in it.
+    """For each task how its layers were found, a table of them, and what is unusual in it.
 
     WorkloadError as `profile` would raise it.
     """

@@ -15,7 +15,7 @@ from profiles.codec import align
 
 
 class Spec(NamedTuple):
-    """How bytes are to be read as a tensor; strides are kept so that no kernel sees others."""
+    """A view of bytes as a tensor; strides are kept so that no kernel sees others."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -60,7 +60,7 @@ def _expanded(dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...
 
 
 def _once(stride: tuple[int, ...]) -> tuple[slice, ...]:
-    """What of an expanded tensor has bytes of its own."""
+    """The part of an expanded tensor that has bytes of its own."""
     return tuple(slice(None) if step else slice(0, 1) for step in stride)
 
 
@@ -73,7 +73,7 @@ def put(flat: Tensor, spec: Spec, value: Tensor, offset: int = 0) -> None:
 
 
 def _dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether the values fill their memory in some order of the dimensions, without overlap."""
+    """True if the values fill their memory in some order of the dimensions, without overlap."""
     expected = 1
     for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True)):
         if size > 1 and step != expected:

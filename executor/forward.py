@@ -29,7 +29,7 @@ class Forward:
         self._first = first
 
     def run(self, x: Value, leaves: Sequence[Tensor], inputs: Any = None) -> Any:
-        """What the last layer gives for `x`, whose tensors are `leaves`; `inputs` are for layers
+        """The last layer's output for `x`, whose tensors are `leaves`; `inputs` are for layers
         with `takes_inputs`. WorkloadError when a layer changes its input in place."""
         versions = [leaf._version for leaf in leaves]
         value = x.layout.whole(leaves)

@@ -42,7 +42,7 @@ def homes(parameters: Sequence[nn.Parameter]) -> list[Home]:
 
 
 def foreign_hooks(parameter: nn.Parameter) -> bool:
-    """Whether somebody else wants to see the parameter's gradients."""
+    """True if somebody else wants to see the parameter's gradients."""
     after = parameter._post_accumulate_grad_hooks or {}
     return bool(parameter._backward_hooks) or any(not isinstance(h, Home) for h in after.values())
 

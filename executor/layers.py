@@ -215,7 +215,7 @@ def _checked(
 def _with_other(
     model: nn.Module, layers: Sequence[nn.Module], inputs: Any, how: dict[str, Any]
 ) -> str | None:
-    """What is wrong with the layers for a batch that they were not made from."""
+    """Say what is wrong with the layers for a batch that they were not made from."""
     how = {**how, "seed": SEED + 1}
     trace(model, partial(call, model), fresh_copy(inputs), **how)  # the model may not take it
     try:
@@ -237,7 +237,7 @@ def _difference(
 
 
 def run(layers: Sequence[nn.Module], inputs: Any) -> Any:
-    """What the layers give, one after another, for a batch's inputs."""
+    """Run the layers, one after another, for a batch's inputs."""
     value = inputs
     for layer in layers:
         value = through(layer, value, inputs)
@@ -255,7 +255,7 @@ def twice(inputs: Any) -> Any:
 
 
 def name_of(layer: nn.Module) -> str:
-    """What a layer is called in a profile: where it is in the model, or its class."""
+    """A layer's name in a profile: where it is in the model, or its class."""
     label = getattr(layer, "label", None)
     return label if isinstance(label, str) else type(layer).__name__
 

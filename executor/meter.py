@@ -1,4 +1,4 @@
-"""What an op allocates: the peak of all tensor storages born while it runs."""
+"""Measures what an op allocates: the peak of all tensor storages born while it runs."""
 
 import weakref
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ class CpuMeter:
 
 
 def _storages(*values: object) -> Iterator[torch.UntypedStorage]:
-    """What has bytes among the arguments of an op, or in what it gives.
+    """The storages among the arguments of an op, or in what it gives.
 
     Called for every op of a first round, and Python runs one thread at a time: torch's own walk
     through such trees would hold up all devices."""

@@ -30,7 +30,7 @@ class _Work(NamedTuple):
 
 
 def available() -> bool:
-    """Whether there are compiled kernels for `step`; makes them if that was not tried before."""
+    """True if there are compiled kernels for `step`; makes them if that was not tried before."""
     return isinstance(onepass_kernels.find(), Kernels)
 
 
@@ -117,7 +117,7 @@ def _plan(
 
 
 def _watched(optimizer: Optimizer) -> bool:
-    """Whether somebody would miss the call of `optimizer.step`, or changes what it does."""
+    """True if somebody would miss the call of `optimizer.step`, or changes what it does."""
     hooks = (
         optimizer._optimizer_step_pre_hooks,
         optimizer._optimizer_step_post_hooks,
@@ -129,7 +129,7 @@ def _watched(optimizer: Optimizer) -> bool:
 
 
 def _replaced(optimizer: Optimizer) -> bool:
-    """Whether the optimizer has a `step` of its own: schedulers give it one that only notes that
+    """True if the optimizer has a `step` of its own: schedulers give it one that only notes that
     it was called."""
     own = vars(optimizer).get("step")
     noting = getattr(own, "_wrapped_by_lr_sched", False)
@@ -175,7 +175,7 @@ def _dense(value: object, dtype: torch.dtype, shape: torch.Size) -> bool:
 
 
 def _has_state(work: _Work) -> bool:
-    """Whether the state is not there yet or is what the kernel wants."""
+    """True if the state is not there yet or is what the kernel wants."""
     state, shape = work.state, work.master.shape
     return not state or (
         _dense(state.get("step"), torch.float32, torch.Size())

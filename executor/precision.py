@@ -1,4 +1,4 @@
-"""What a task computes in, and what has to be known of all gradients before any update.
+"""The precision a task computes in, and what has to be known of all gradients before any update.
 
     fp32            as the model was built
     bf16-autocast   torch.autocast around layers and loss
@@ -32,7 +32,7 @@ def computing(precision: Precision, where: torch.device) -> AbstractContextManag
 
 
 def needs_norms(precision: Precision, clip: float | None) -> bool:
-    """Whether updates wait for the norms of all gradients."""
+    """True if updates wait for the norms of all gradients."""
     return clip is not None or precision == "fp16-autocast"
 
 
@@ -60,7 +60,7 @@ class LossScale:
             self.scale, self._growth = saved["scale"].clone(), saved["growth"].clone()
 
     def state(self) -> dict[str, Tensor]:
-        """What another one goes on from."""
+        """The state from which another one goes on."""
         return {"scale": self.scale.cpu(), "growth": self._growth.cpu()}
 
     def to(self, where: torch.device) -> "LossScale":

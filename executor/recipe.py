@@ -1,4 +1,4 @@
-"""What a shard's optimizer is made of: the user's optimizer, parameter groups and scheduler.
+"""The parts of a shard's optimizer: the user's optimizer, parameter groups and scheduler.
 
 Every shard has an optimizer of its own. A scheduler may have a setting for each group, so where
 there is one all of a task's groups are in each shard's optimizer, empty ones too.
@@ -89,7 +89,7 @@ def recipe_of(
 
 
 class Idle(Optimizer):
-    """Of a shard none of whose parameters the user's optimizer takes."""
+    """The optimizer of a shard none of whose parameters the user's optimizer takes."""
 
     def __init__(self) -> None:
         super().__init__([{"params": []}], {})
@@ -137,7 +137,7 @@ def _check_optimizer(made: object, given: Sequence[nn.Parameter]) -> None:
 
 
 def _wants(method: Callable[..., Any], most: int) -> bool:
-    """Whether a method cannot be called with so few arguments."""
+    """True if a method cannot be called with so few arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         found = inspect.signature(method).parameters.values()

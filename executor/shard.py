@@ -111,7 +111,7 @@ class Shard:
         self._parameters.make(state)
 
     def casts(self, flat: Tensor, state: Tensor) -> list[Cast]:
-        """What makes the parameters in `flat` from the masters in `state`."""
+        """The casts that make the parameters in `flat` from the masters in `state`."""
         return self._parameters.casts(flat, state)
 
     def bind_tied(self, flat: Tensor) -> None:
@@ -184,7 +184,7 @@ class Shard:
         return Graph(leaves, scaled if loss.requires_grad else None, loss.detach(), None)
 
     def run(self, x: Value, inputs: Any = None, *, grads: bool = False) -> Any:
-        """What the last layer gives for `x`; with a graph where gradients are on, `grads`: back to
+        """The last layer's output for `x`; with a graph where gradients are on, `grads`: back to
         the tensors of x that need some. A last layer with `takes_inputs` gets `inputs` too."""
         return self._forward.run(x, x.leaves(grads), inputs)
 

@@ -36,7 +36,7 @@ class Tie(NamedTuple):
 
 @dataclass(eq=False)
 class Tied:
-    """What a shard has to do with parameters that others use as well.
+    """A shard's part in parameters that others use as well.
 
     flat: how the owner's parameters lie. sums: how gradients of those that are shared and learn
     do, in the owner's order. borrowed: in a shard that is not the owner, its parameters by their
@@ -102,7 +102,7 @@ def ties(layers: Sequence[nn.Module]) -> tuple[tuple[int, ...], ...]:
 
 
 def tying(plan: PlanTask, layers: Sequence[nn.Module], precision: Precision) -> list[Tied | None]:
-    """What each of the plan's shards has to do with ties that cross shards.
+    """Each of the plan's shards' part in ties that cross shards.
 
     MismatchError for ties that are not those of the plan.
     """
@@ -184,7 +184,7 @@ def tie_bytes(layers: Sequence[nn.Module], group: Sequence[int], precision: Prec
 
 
 def _casts(layer: nn.Module, shared: set[int]) -> bool:
-    """Whether autocast may make something else of a shared parameter in this layer."""
+    """True if autocast may make something else of a shared parameter in this layer."""
     return any(
         id(parameter) in shared
         for module in layer.modules()

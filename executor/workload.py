@@ -80,7 +80,7 @@ class Task:
     evaluate: Evaluation | None = None
 
     def recipe(self, model: nn.Module) -> Recipe:
-        """How optimizers for parameters of the task's model are made."""
+        """The recipe of optimizers for parameters of the task's model."""
         try:
             return recipe_of(model, self.optimizer, self.scheduler, self.groups)
         except WorkloadError as error:

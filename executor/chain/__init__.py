@@ -1,1 +1,1 @@
-"""How a model is taken apart into layers that run one after another; see executor/layers.py."""
+"""Takes models apart into layers that run one after another; see executor/layers.py."""

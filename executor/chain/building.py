@@ -139,7 +139,7 @@ class Builder:
     def _actions(
         self, gap: int, before: list[Key], after: list[Key], writes: set[int]
     ) -> tuple[tuple[str, Action], ...]:
-        """What the calls of modules do, each with its module's path, in the order of the calls."""
+        """The actions of modules' calls, each with its module's path, in the order of the calls."""
         nodes: list[tuple[Call, Action]] = []
         for index in range(gap):
             nodes += [(u, self._left(u, before, writes)) for u in self._flow.units[index]]
@@ -198,7 +198,7 @@ class Builder:
         return range(len(self._run.inputs))
 
     def _input(self, gap: int, place: int, before: list[Key], writes: set[int]) -> Part:
-        """What the model is called with."""
+        """A leaf of the model's arguments."""
         leaf, key = self._run.inputs[place], Key("input", 0, place)
         if not leaf.is_tensor:
             return lasting("the model", leaf.value)
@@ -226,7 +226,7 @@ def _values(leaves: Sequence[Leaf]) -> list[Any]:
 
 
 def _takes(kind: str, call: Call, after: list[Key]) -> tuple[Take, ...]:
-    """What of a call's outputs or arguments goes into the boundary."""
+    """The leaves of a call's outputs or arguments that go into the boundary."""
     return tuple(
         Take(key.leaf, place)
         for place, key in enumerate(after)

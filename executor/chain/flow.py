@@ -130,7 +130,7 @@ class Flow:
         return found
 
     def sources(self, ops: Iterable[Op], before: int) -> set[Key]:
-        """What ops are given that calls made before the gap `before`."""
+        """Keys of tensors given to ops that calls made before the gap `before`."""
         found = set()
         for op in ops:
             for tensor in op.given & self._of_object.keys():
@@ -141,7 +141,7 @@ class Flow:
         return {key for key in found if key.kind in ("made", "left")}
 
     def storages(self, ops: Iterable[Op]) -> set[int]:
-        """What ops read and write."""
+        """Storages that ops read and write."""
         return {storage for op in ops for storage in op.reads | op.writes}
 
     def _leaks(self) -> list[list[Call]]:

@@ -1,4 +1,4 @@
-"""What a model does between two of its layers, as a layer: its own code, without what was before.
+"""The code of a model between two of its layers, as a layer: its own code, without what was before.
 
 Modules called before the gap are not run again: they return what the boundary has of their outputs,
 and zeros where nobody uses the values. From there on the model runs as it is, until it calls the
@@ -49,7 +49,7 @@ _MASKS = (
 
 
 class Gap(Owner):
-    """What the model does between two layers, before the first, or after the last."""
+    """The model's code between two layers, before the first, or after the last."""
 
     def __init__(self, label: str, shell: nn.Module, script: Script) -> None:
         """`shell`: the model's modules with the parameters and buffers that the gap uses."""
@@ -80,7 +80,7 @@ class Gap(Owner):
         return bool(self._script.fixed)
 
     def extra_repr(self) -> str:
-        """How much of the model's code goes by before the gap ends."""
+        """The number of calls before the gap ends."""
         return f"{len(self._script.actions)} calls"
 
     def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> "Gap":
@@ -107,7 +107,7 @@ class _Replay:
         self._turns = iter(script.actions)
 
     def inputs(self, given: Any) -> Any:
-        """What the model is called with: the batch, or what the boundary has of it."""
+        """The model's arguments: the batch, or what the boundary has of it."""
         parts, tree = self._script.inputs, self._script.inputs_tree
         if given is None:
             return tree_unflatten([self._part(part, ()) for part in parts], tree)
@@ -120,7 +120,7 @@ class _Replay:
         )
 
     def run(self, inputs: Any) -> tuple[bool, Any]:
-        """Whether the model ran to its end, and what it returned."""
+        """Run the model; True and its output if it came to its end."""
         modules = {path: self._shell.get_submodule(path) for path, _ in self._script.actions}
         watched = self._script.quiet or self._script.fixed  # a mode costs some µs per op
         with intercepted({m: partial(self._called, path, m) for path, m in modules.items()}):
@@ -174,7 +174,7 @@ class _Replay:
                 module.forward = own
 
     def _turn(self, path: str) -> Action | None:
-        """What this call does; WorkloadError when it is another's turn."""
+        """The action of this call; WorkloadError when it is another's turn."""
         before, action = next(self._turns, (_END, None))
         if before != path:
             raise WorkloadError(
@@ -220,7 +220,7 @@ class _Reached(BaseException):
 
 
 def _size(script: Script, values: Sequence[Tensor], given: Any) -> int:
-    """How many samples there are."""
+    """The number of samples."""
     if given is not None:
         return next((len(x) for x in tree_leaves(given) if isinstance(x, Tensor)), 1)
     if script.batch is None:

@@ -124,7 +124,7 @@ class _Graph:
         return found
 
     def _any_size(self) -> bool:
-        """Whether the batch may have any size: the inputs show one, and no operation was chosen
+        """True if the batch may have any size: the inputs show one, and no operation was chosen
         by how large it is."""
         values = [self.nodes[place].meta.get("val") for place in self.inputs]
         sizes = [size for value in values for size in getattr(value, "shape", ())]
@@ -169,7 +169,7 @@ class _Graph:
         return value
 
     def _is_size(self, place: int) -> bool:
-        """Whether a value is a size, which each segment finds from its own tensors."""
+        """True if a value is a size, which each segment finds from its own tensors."""
         return isinstance(self.nodes[place].meta.get("val"), _Size)
 
     def _live(self, end: int) -> list[int]:
@@ -180,7 +180,7 @@ class _Graph:
         return sorted(p for p in used & before if not self._is_size(p))
 
     def _line(self) -> Line:
-        """What each operation weighs, and what a cut before it costs."""
+        """The weight of each operation, and the cost of a cut before it."""
         first_use: set[int] = set()
         weights: list[float] = []
         parameters: list[int] = []
@@ -223,7 +223,7 @@ class _Graph:
         return last
 
     def _are_tensors(self, places: Sequence[int]) -> bool:
-        """Whether these can be a boundary: at least one tensor, and no lists of them."""
+        """True if these can be a boundary: at least one tensor, and no lists of them."""
         values = [self.nodes[place].meta.get("val") for place in places]
         return bool(values) and all(isinstance(value, Tensor) for value in values)
 

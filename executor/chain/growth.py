@@ -57,7 +57,7 @@ class Compared(Growth):
 
     @property
     def noted(self) -> Noted | None:
-        """What a later run needs beside its own tensors."""
+        """All that a later run needs beside its own tensors."""
         return tuple(sorted(self._noted.items())) if self.any_size else None
 
     def _in_proportion(self, size: int, other: int) -> bool:

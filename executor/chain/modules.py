@@ -81,7 +81,7 @@ def _layers(model: nn.Module, flow: Flow, growth: Growth, has_loss: bool) -> lis
 
 
 def samples(inputs: Any) -> int:
-    """How many samples a batch has."""
+    """The number of samples in a batch."""
     return next(len(x) for x in tree_leaves(inputs) if isinstance(x, Tensor))
 
 

@@ -129,7 +129,7 @@ class Step(nn.Module):
 
     @contextmanager
     def _looked_into(self) -> Iterator[dict[int, list[Any]]]:
-        """What the modules inside return, while it is active, as leaves."""
+        """Note what the modules inside return, while it is active, as leaves."""
         found: dict[int, list[Any]] = {}
         if not self._inside:
             yield found

@@ -78,7 +78,7 @@ class Op:
 
     @property
     def chooses(self) -> bool:
-        """Whether what it told is a yes or no."""
+        """True if what it told is a yes or no."""
         return self.told is not None and [type(value) for value in self.told] == [bool]
 
 
@@ -179,7 +179,7 @@ class _Reads(TorchFunctionMode):
 
 
 def _told(func: Any, args: tuple[Any, ...], result: Any) -> tuple[Any, ...] | None:
-    """What Python's code knows of tensors' values by this op: a number, or something (empty)."""
+    """The values of tensors that Python's code knows by this op: a number, or something (empty)."""
     if func is SCALAR:
         return (result,)
     if torch.Tag.data_dependent_output in func.tags:
