@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from executor.options import Options
-    from executor.profiler import Options as ProfileOptions
-    from executor.replay import Result
-    from executor.workload import Evaluation, Task
+    from executor.profiling.profiler import Options as ProfileOptions
+    from executor.records.options import Options
+    from executor.replay.driver import Result
+    from executor.workload.task import Evaluation, Task
     from plans.schema import Plan
     from profiles.schema import Profile
 
@@ -22,9 +22,9 @@ __all__ = ["Evaluation", "Task", "profile", "run"]
 
 
 def profile(ref: str, options: "ProfileOptions") -> "Profile":
-    """Measure every layer of the tasks of `file.py:function`; executor.profiler.Options says on
+    """Measure every layer of the tasks of `file.py:function`; executor.profiling.profiler.Options says on
     what. WorkloadError for a model that cannot be cut or trained."""
-    from executor import profiler
+    from executor.profiling import profiler
 
     return profiler.profile(ref, options)
 
@@ -32,13 +32,13 @@ def profile(ref: str, options: "ProfileOptions") -> "Profile":
 def run(plan: "Plan", tasks: "Sequence[Task]", options: "Options | None" = None) -> "Result":
     """Train `tasks` as the proven `plan` says; their models, losses and optimizer states.
 
-    `options`: executor.options.Options, where logs and checkpoints go. RunError names the op that
+    `options`: executor.records.options.Options, where logs and checkpoints go. RunError names the op that
     failed.
     """
-    from executor import replay
-    from executor.chain.planned import planned
+    from executor.cutting.planned import planned
+    from executor.replay import driver
 
-    return replay.run(plan, tasks, options or replay.Options(), planned)
+    return driver.run(plan, tasks, options or driver.Options(), planned)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import plans
 import profiles
-from executor import replay, report, run, saving, stopping, workload
+from executor import report, run, saving
 from executor.errors import MismatchError, UsageError
-from executor.tracing import Trace
+from executor.records import stopping
+from executor.records.tracing import Trace
+from executor.replay import driver
+from executor.workload import task as workload
 from plans.schema import Plan
 from profiles import console
 from profiles.codec import check_target, read_bytes
@@ -110,14 +113,14 @@ def _workload(arguments: argparse.Namespace) -> str:
         for name in asked:
             raise UsageError(f"--{name} is for hf: workloads; {text} says its own")
         return text + ending
-    from executor import huggingface
+    from executor.workload import huggingface
 
     name, options = huggingface.parse(text)
     return huggingface.ref(name, replace(options, **asked)) + ending
 
 
 def _profile(arguments: argparse.Namespace) -> int:
-    from executor import explain, profiler  # slow to load, and `run` does without
+    from executor.profiling import explain, profiler  # slow to load, and `run` does without
 
     ref = _workload(arguments)
     if arguments.explain:
@@ -240,7 +243,7 @@ def _run(arguments: argparse.Namespace) -> int:
     tasks = load_tasks(plan)
     folder, name = arguments.torch_profile, arguments.plan.stem
     trace = Trace(folder, name) if folder else None
-    options = replay.Options(
+    options = driver.Options(
         log=log,
         checkpoints=arguments.checkpoints,
         resume=arguments.resume,

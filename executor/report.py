@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from executor.moves import Traffic
-from executor.recorder import told
-from executor.replay import Result
+from executor.records.recorder import told
+from executor.replay.driver import Result
+from executor.replay.moves import Traffic
 from plans.schema import Plan, Task
 from profiles import console
 from profiles.units import show_bytes, show_us

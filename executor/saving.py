@@ -6,11 +6,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from executor import checkpoint
 from executor.errors import UsageError, text_of
-from executor.options import Options
 from executor.outputs import own_folder
-from executor.replay import Result
+from executor.records import checkpoint
+from executor.records.options import Options
+from executor.replay.driver import Result
 from plans.disk import kept_bytes
 from plans.schema import Plan, Task
 

@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from planner.build import build
+    from planner.builder import build
     from planner.errors import Infeasible, NoPlanFound
-    from planner.problem import Problem
+    from planner.inputs.problem import Problem
 
 __all__ = ["Infeasible", "NoPlanFound", "Problem", "build"]
 
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Face(ModuleType):
-    """The package: `planner.build` is the function, not the module of that name that holds it."""
+    """The package: `planner.builder` is the function, not the module of that name that holds it."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "build" and isinstance(value, ModuleType):  # as it has been imported

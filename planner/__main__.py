@@ -4,7 +4,7 @@ import sys
 
 if __name__ == "__main__":
     try:
-        from planner.parser import main  # which takes a moment, and may be interrupted
+        from planner.cli.parser import main  # which takes a moment, and may be interrupted
 
         code = main()
     except KeyboardInterrupt:

@@ -14,11 +14,11 @@ from itertools import product
 
 from tqdm import tqdm
 
-from planner.build import build
-from planner.costs import TaskCosts
+from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
-from planner.overrides import only_microbatch, override
-from planner.problem import Problem
+from planner.inputs.problem import Problem
+from planner.inputs.whatif import only_microbatch, override
+from planner.shards.costs import TaskCosts
 from plans.schema import Plan, Program
 from profiles.schema import Profile
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from plans.check import findings, violations
+from plans.checker.check import findings, violations
 from plans.schema import VERSION, Plan
 from profiles.codec import decode, pretty, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError, GantryError

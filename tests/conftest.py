@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from planner import limits
-from planner.limits import Limits
+from planner.inputs import limits
+from planner.inputs.limits import Limits
 
 settings.register_profile("gantry", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("gantry")
@@ -80,5 +80,5 @@ def warm() -> Iterator[None]:
     """Profiles leave the caches as they are between samples, which takes a tenth of the time: for
     tests that look at no times."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("executor.layer_profiler.CROWD_BYTES", 1)
+        patch.setattr("executor.profiling.layer.CROWD_BYTES", 1)
         yield

@@ -51,5 +51,5 @@ def test_a_run_replays_and_does_not_measure() -> None:
     """Nothing that `run` may import, however late, belongs to `profile`."""
     measuring = {f"executor.{name}" for name in (*MEASURING, *TRYING)}
     assert all(file_of(name) for name in measuring)
-    assert reaches("executor.profiler") > measuring - {"executor.explain"}
+    assert reaches("executor.profiling.profiler") > measuring - {"executor.profiling.explain"}
     assert not reaches("executor.replay") & measuring

@@ -9,9 +9,9 @@ each (fp32, plain SGD) on V100s of 16 GB, with host memory for all of them, and 
 import time
 from dataclasses import replace
 
-from planner.build import build
-from planner.host_store import housed
-from planner.show import traffic
+from planner.builder import build
+from planner.timetable.host_store import housed
+from planner.views.show import traffic
 from profiles import console
 from profiles.schema import Disk, Rate
 from profiles.units import show_bytes, show_us

@@ -22,9 +22,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from planner.errors import Infeasible
-from planner.problem import Effort
-from planner.search import Search
-from planner.strategy import Strategy
+from planner.inputs.problem import Effort
+from planner.search.task import Search
+from planner.shards.strategy import Strategy
 from profiles import console
 from tests.support.choices import PLAIN, WHOLE, Small, shortest, small
 

@@ -22,7 +22,7 @@ from torch.optim import AdamW
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from executor import onepass  # noqa: E402
+from executor.optim import onepass  # noqa: E402
 
 BYTES_PER_PARAMETER = 28
 

@@ -18,7 +18,7 @@ import msgspec
 from support.hostile import HOSTILE
 
 import plans
-from plans.check import findings
+from plans.checker.check import findings
 from profiles.errors import FormatError
 
 SECONDS, ADDRESSES = 60, 2 << 30

@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec import structs
 
-from planner.costs import TaskCosts
-from planner.estimate import MOMENTS, Spec, estimate
-from planner.problem import Problem
+from planner.estimate.profile import MOMENTS, Spec, estimate
+from planner.inputs.problem import Problem
+from planner.shards.costs import TaskCosts
 from profiles import synthetic
 from profiles.schema import Layer, Link, Profile, Rate, Task
 from profiles.units import LARGEST

@@ -29,15 +29,15 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from planner.build import build
-from planner.costs import TaskCosts
-from planner.estimate import Spec, estimate
-from planner.greedy import greedy
-from planner.models import MODELS, Model
-from planner.placement import works_of
-from planner.problem import Problem
-from planner.shapes import baselines
-from planner.works import makespan
+from planner.builder import build
+from planner.estimate.models import MODELS, Model
+from planner.estimate.profile import Spec, estimate
+from planner.inputs.problem import Problem
+from planner.search.shapes import baselines
+from planner.shards.costs import TaskCosts
+from planner.timetable.greedy import greedy
+from planner.timetable.placement import works_of
+from planner.timetable.works import makespan
 from plans.schema import Plan
 from profiles import console
 from profiles.codec import pretty

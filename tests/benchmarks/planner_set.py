@@ -23,9 +23,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from planner.build import build
+from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
-from planner.problem import Problem
+from planner.inputs.problem import Problem
 from plans.schema import Plan, Program
 from profiles import console
 from profiles.units import show_bytes

@@ -27,11 +27,12 @@ from support import handmade
 from support.chains import tasks_for
 from support.fit import fit, lasting
 
-from executor import ops, run
-from executor.device import aligned
-from executor.replay import Options
-from executor.shard import Shard
-from executor.task_state import TaskState
+from executor import run
+from executor.devices.device import aligned
+from executor.replay import ops
+from executor.replay.driver import Options
+from executor.replay.task_state import TaskState
+from executor.shards.shard import Shard
 from plans import runlog
 
 

@@ -16,10 +16,11 @@ from support.plain import train
 from support.streaming import streamed_part
 
 import plans
-from executor import checkpoint, outputs
+from executor import outputs
 from executor.errors import UsageError
-from executor.logfile import LogFile
-from executor.workload import load
+from executor.records import checkpoint
+from executor.records.logfile import LogFile
+from executor.workload.task import load
 from profiles.schema import Workload
 
 WORK = """

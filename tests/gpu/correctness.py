@@ -13,8 +13,8 @@ import torch
 
 import executor.cli
 import plans
-from executor import replay
-from executor.workload import Task
+from executor.replay import driver
+from executor.workload.task import Task
 from plans.schema import Plan
 from plans.schema import Task as PlanTask
 from tests.gpu import tools
@@ -58,14 +58,14 @@ def same_numbers(bench: Bench, name: str) -> Figures:
     case = CASES[name]
     missing = case.needs - {field.name for field in fields(Task)}
     if missing:
-        raise Skip(f"executor.workload.Task has no {' and no '.join(sorted(missing))}")
+        raise Skip(f"executor.workload.task.Task has no {' and no '.join(sorted(missing))}")
     settings = replace(TINY if bench.tiny else SMALL, **case.changes)
     work = Workload(f"same-{name}", case.function, settings.environment())
     with _environment(work.settings):
         path = _plan(bench, work)
         plan = plans.load(path)
         tasks = executor.cli.load_tasks(plan)
-        result = executor.run(plan, tasks, replay.Options())
+        result = executor.run(plan, tasks, driver.Options())
         figures = [
             _difference(bench, settings, plan, planned, task, result)
             for planned, task in zip(plan.tasks, tasks, strict=True)
@@ -111,7 +111,7 @@ def _difference(
     plan: Plan,
     planned: PlanTask,
     task: Task,
-    result: replay.Result,
+    result: driver.Result,
 ) -> Figures:
     """How far a task's losses and parameters are from those of the plain loop, at most."""
     way = Way(bench.device, planned.microbatches, settings.precision, settings.clip)
@@ -223,7 +223,7 @@ def _held(bench: Bench, plan: Plan, size: int) -> Figures:
     base = torch.cuda.memory_allocated() if on_device else 0
     failed, taken = "", 0
     try:
-        result = executor.run(plan, executor.cli.load_tasks(plan), replay.Options())
+        result = executor.run(plan, executor.cli.load_tasks(plan), driver.Options())
         taken = max(result.peak_bytes)
     except Exception as error:  # whatever it is, this budget did not hold
         failed = f"{type(error).__name__}: {str(error)[:200]}"

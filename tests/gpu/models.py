@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from executor.workload import Task
+from executor.workload.task import Task
 from tests.gpu.shapes import Settings, Size, shapes
 
 TEXT_BYTES = 3_000_000

@@ -27,7 +27,7 @@ from torch.distributed.fsdp import (
 )
 from torch.optim import AdamW
 
-from executor.workload import Task
+from executor.workload.task import Task
 from tests.gpu import models
 from tests.gpu.plain import fewest, timed
 from tests.gpu.shapes import SIZES, Settings, shapes

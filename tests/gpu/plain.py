@@ -22,7 +22,7 @@ from torch.autograd.graph import save_on_cpu
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.checkpoint import checkpoint
 
-from executor.workload import Task
+from executor.workload.task import Task
 from tests.gpu import models
 from tests.gpu.shapes import SIZES, Settings, shapes
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from planner import Infeasible, NoPlanFound, Problem, build
-from planner.limits import Limits
-from planner.problem import Policy
+from planner.inputs.limits import Limits
+from planner.inputs.problem import Policy
 from plans.schema import Plan
 from profiles import synthetic
 from profiles.codec import pretty

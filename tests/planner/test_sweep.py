@@ -12,7 +12,7 @@ import plans
 import profiles
 from planner import NoPlanFound, Problem, build
 from planner.curves import figure, side_by_side, table, to_json
-from planner.overrides import only_microbatch, override
+from planner.inputs.whatif import only_microbatch, override
 from planner.sweep import (
     Line,
     Outcome,

@@ -4,11 +4,12 @@ from itertools import count
 
 from msgspec import structs
 
-from planner.build import build
-from planner.names import renamed
-from planner.problem import Problem
-from plans import alike, check
-from plans.check import violations
+from planner.builder import build
+from planner.inputs.problem import Problem
+from planner.search.rename import renamed
+from plans import alike
+from plans.checker import check
+from plans.checker.check import violations
 from plans.schema import Plan
 from profiles import synthetic
 

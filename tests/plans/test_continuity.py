@@ -18,7 +18,7 @@ from support.parts import Part, parallel_part, resident_copies, resident_part
 from support.retime import retimed
 from support.streaming import streamed_part
 
-from plans.check import violations
+from plans.checker.check import violations
 from plans.schema import Plan, Segment
 
 STEPS = 9

@@ -2,14 +2,14 @@
 
 from msgspec import structs
 
-from planner.build import assemble
-from planner.costs import Links, TaskCosts
-from planner.improve import resettled
-from planner.modes import Mode
-from planner.problem import Kind, Problem
-from planner.rounds import Round
-from planner.search import Candidate
-from planner.strategy import Strategy
+from planner.builder import assemble
+from planner.inputs.problem import Kind, Problem
+from planner.rounds.round import Round
+from planner.search.local_search import resettled
+from planner.search.task import Candidate
+from planner.shards.costs import Links, TaskCosts
+from planner.shards.modes import Mode
+from planner.shards.strategy import Strategy
 from plans import prove
 from plans.metrics import duration_us
 from plans.schema import Bound, Plan, Segment

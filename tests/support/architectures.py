@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW
 
-from executor.workload import Task
+from executor.workload.task import Task
 
 BATCH, LENGTH, VOCABULARY, WIDTH, CLASSES = 6, 8, 64, 16, 5
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from executor.workload import Task
+from executor.workload.task import Task
 from plans.schema import Plan
 
 WIDTH = 16

@@ -12,14 +12,14 @@ from itertools import combinations, pairwise, product
 
 from msgspec import structs
 
-from planner import store as host
-from planner.costs import Links, TaskCosts, sizes
-from planner.lifetimes import bytes_alive
-from planner.modes import HELD, Activations, Held, Mode, Place, possible
-from planner.problem import Kind, Problem
-from planner.rounds import Round
-from planner.slots import Slots
-from planner.strategy import Strategy
+from planner.inputs.problem import Kind, Problem
+from planner.rounds import host_bytes as host
+from planner.rounds.round import Round
+from planner.rounds.slab import bytes_alive
+from planner.shards.costs import Links, TaskCosts, sizes
+from planner.shards.modes import HELD, Activations, Held, Mode, Place, possible
+from planner.shards.slots import Slots
+from planner.shards.strategy import Strategy
 from profiles import synthetic
 from profiles.schema import Device, Link, Rate, Task
 

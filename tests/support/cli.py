@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import executor.cli
-import planner.parser
+import planner.cli.parser
 
 
 class Answer(NamedTuple):
@@ -20,7 +20,7 @@ class Answer(NamedTuple):
 
 def planner_cli(*arguments: object) -> Answer:
     """`python -m planner` with these arguments, in this process."""
-    return _call(planner.parser.main, arguments)
+    return _call(planner.cli.parser.main, arguments)
 
 
 def executor_cli(*arguments: object) -> Answer:

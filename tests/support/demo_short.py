@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from executor.workload import Task
+from executor.workload.task import Task
 from executor.workloads import bytes_lm
 
 

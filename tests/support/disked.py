@@ -12,7 +12,7 @@ from support.parts import Part, resident_part
 from support.retime import foretold
 from support.streaming import streamed_part
 
-from executor.workload import Task
+from executor.workload.task import Task
 from plans.disk import kept_bytes
 from plans.schema import Buffer, Disk, Move, Plan, parse_id
 from profiles.codec import align

@@ -18,9 +18,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import executor.cuda
-import executor.machine
-from executor.rng import CpuSource
+import executor.devices.cuda
+import executor.devices.machine
+from executor.numerics.rng import CpuSource
 
 _CURRENT = threading.local()
 
@@ -118,7 +118,7 @@ def _later(_: object, value: Tensor) -> Callable[[], float]:
 def install(
     monkeypatch: pytest.MonkeyPatch, seed: int = 0, pause_us: int = 1000
 ) -> SimpleNamespace:
-    """Let executor.cuda find one device of this kind; counts what it is asked for."""
+    """Let executor.devices.cuda find one device of this kind; counts what it is asked for."""
     seen = SimpleNamespace(locked={}, streams=0, fraction=0.0)
 
     def stream(device: object) -> Stream:
@@ -160,10 +160,10 @@ def install(
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(executor.cuda, "_where", lambda index: torch.device("cpu"))
-    for module in (executor.cuda, executor.machine):
+    monkeypatch.setattr(executor.devices.cuda, "_where", lambda index: torch.device("cpu"))
+    for module in (executor.devices.cuda, executor.devices.machine):
         monkeypatch.setattr(module, "CudaSource", Source)
-    device = executor.cuda.CudaDevice
+    device = executor.devices.cuda.CudaDevice
     monkeypatch.setattr(device, "copy_in", _copy)
     monkeypatch.setattr(device, "copy_out", _copy)
     monkeypatch.setattr(device, "later", _later)

@@ -8,18 +8,18 @@ from msgspec.structs import replace
 from support.edits import PHASES, without
 from support.retime import foretold, retimed
 
-from executor.batches import batch_bytes, batch_of, part
-from executor.device import aligned
-from executor.ending import Batch, Ending
-from executor.layers import chain_of
-from executor.meter import MemoryMeter
-from executor.precision import needs_norms, norm_bytes
-from executor.recomputing import left_out
-from executor.rng import count_draws
-from executor.shard import Shard
-from executor.values import Value, detached, hold
-from executor.workload import Task, build
-from plans.capacity import value_bytes
+from executor.cutting.chain import chain_of
+from executor.cutting.recomputing import left_out
+from executor.devices.device import aligned
+from executor.numerics.meter import MemoryMeter
+from executor.numerics.precision import needs_norms, norm_bytes
+from executor.numerics.rng import count_draws
+from executor.numerics.values import Value, detached, hold
+from executor.shards.shard import Shard
+from executor.workload.batches import batch_bytes, batch_of, part
+from executor.workload.loss import Batch, Ending
+from executor.workload.task import Task, build
+from plans.checker.capacity import value_bytes
 from plans.schema import Buffer, Memory, Op, Plan, Program, Role, parse_id
 from plans.schema import Shard as PlanShard
 from plans.schema import Task as PlanTask

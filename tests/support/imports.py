@@ -1,67 +1,99 @@
-"""Who imports whom, read from the sources: what a module brings along, lazy imports included."""
+"""Who imports whom in the packages of this project, read from the source: nothing is imported."""
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = ("profiles", "plans", "planner", "executor")
 
 
-def file_of(module: str) -> Path | None:
-    """The source of one of this project's modules; None for anything else."""
-    path = ROOT.joinpath(*module.split("."))
-    found = (path.with_suffix(".py"), path / "__init__.py")
-    return next((file for file in found if file.is_file()), None)
+@cache
+def modules(package: str) -> dict[str, Path]:
+    """Every module of a package by its dotted name; packages by their own."""
+    found = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts).removesuffix(".__init__")] = path
+    return found
 
 
-def imports(module: str, *, lazy: bool = True) -> set[str]:
-    """The project's modules that this one names in its imports, `lazy` ones in functions too; not
-    those that only a type checker sees."""
-    file = file_of(module)
-    assert file is not None, module
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    found = _named(ast.parse(file.read_text()), package, lazy)
-    return {name for name in found if file_of(name)}
+@cache
+def _all() -> dict[str, Path]:
+    return {name: path for package in PACKAGES for name, path in modules(package).items()}
 
 
-def reaches(module: str) -> set[str]:
-    """All of the project's modules that importing this one may bring along, itself included.
-
-    Of the packages above a module only what they import at once counts."""
-    found: set[str] = set()
-    above: set[str] = set()
-    queue = [module]
-    while queue:
-        name = queue.pop()
-        if name in found:
-            continue
-        found.add(name)
-        queue += imports(name)
-        parts = name.split(".")
-        for package in {".".join(parts[:end]) for end in range(1, len(parts))} - above:
-            above.add(package)
-            queue += imports(package, lazy=False)
-    return found | above
+@cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(_all()[module].read_text())
 
 
-def lines(modules: set[str]) -> int:
-    """The lines of these modules' files."""
-    files = {file for module in modules if (file := file_of(module))}
-    return sum(len(file.read_text().splitlines()) for file in files)
-
-
-def _named(tree: ast.AST, package: str, lazy: bool) -> Iterator[str]:
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for other in node.orelse:
-                yield from _named(other, package, lazy)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1]
-            base = ".".join([*above, *filter(None, [node.module])]) if node.level else node.module
+@cache
+def _exports(package: str) -> dict[str, str]:
+    """Where a package's face finds the names that it exports: name -> module that defines it."""
+    found = {}
+    for node in ast.walk(_tree(package)):
+        if isinstance(node, ast.ImportFrom) and node.module in _all():
             for alias in node.names:
-                name = f"{base}.{alias.name}"
-                yield name if file_of(name) else str(base)
-        elif lazy or not isinstance(node, ast.FunctionDef):
-            yield from _named(node, package, lazy)
+                found[alias.asname or alias.name] = _home(node.module, alias.name)
+    return found
+
+
+def is_face(module: str) -> bool:
+    """True for a package's `__init__`, whose imports are its face."""
+    return _all()[module].name == "__init__.py"
+
+
+def _home(module: str, name: str) -> str:
+    """The module that `from module import name` loads the name from, through faces."""
+    if f"{module}.{name}" in _all():
+        return f"{module}.{name}"
+    if is_face(module) and name in _exports(module):
+        return _exports(module)[name]
+    return module
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """Modules of this project that a module imports, also within functions and for types only."""
+    found = set()
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.ImportFrom) and node.module in _all():
+            found |= {_home(node.module, alias.name) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in _all()}
+    return frozenset(found - {module})
+
+
+def reach(*starts: str) -> frozenset[str]:
+    """Modules that are loaded with these, at once or later."""
+    seen: set[str] = set()
+    todo = list(starts)
+    while todo:
+        module = todo.pop()
+        if module not in seen:
+            seen.add(module)
+            todo += imports(module)
+    return frozenset(seen)
+
+
+def lines(*names: str) -> int:
+    """Lines of the files of these modules."""
+    return sum(len(_all()[name].read_text().splitlines()) for name in names)
+
+
+def room(module: str) -> str:
+    """The folder of a module: `planner.rounds` for `planner.rounds.emit`, else the module itself."""
+    return module.rpartition(".")[0] if module.count(".") > 1 else module
+
+
+def past_faces(module: str) -> list[str]:
+    """Imports at the head of a module from inside another room, where that room has a face."""
+    found = []
+    for node in _tree(module).body:
+        if isinstance(node, ast.ImportFrom) and node.module in _all():
+            home = node.module
+            within = room(home) in (room(module), module) or is_face(home)
+            if not within and room(home) != home:
+                found.append(f"from {home} import ...")
+    return found

@@ -1,7 +1,7 @@
 """A place to measure single layers in: one CPU device without links, one sample."""
 
-from executor.cpu import CpuDevice
-from executor.layer_profiler import Lab
+from executor.devices.cpu import CpuDevice
+from executor.profiling.layer import Lab
 from plans.schema import Device
 
 DEVICE = CpuDevice(Device("cpu", "cpu", 1, 1), 0)

@@ -6,16 +6,16 @@ from typing import Any
 from msgspec.structs import replace
 from support.retime import foretold
 
-from executor.batches import batch_of, part
-from executor.device import aligned
-from executor.ending import Batch, Ending
-from executor.layers import chain_of
-from executor.meter import MemoryMeter
-from executor.recomputing import left_out
-from executor.shard import Shard
-from executor.values import hold
-from executor.workload import Task, build
-from plans.graphs import heaviest
+from executor.cutting.chain import chain_of
+from executor.cutting.recomputing import left_out
+from executor.devices.device import aligned
+from executor.numerics.meter import MemoryMeter
+from executor.numerics.values import hold
+from executor.shards.shard import Shard
+from executor.workload.batches import batch_of, part
+from executor.workload.loss import Batch, Ending
+from executor.workload.task import Task, build
+from plans.checker.graphs import heaviest
 from plans.schema import Op, Plan, Program, parse_id
 from plans.schema import Shard as PlanShard
 from plans.schema import Task as PlanTask

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from executor.workload import Evaluation, Task
+from executor.workload.task import Evaluation, Task
 
 
 class Plain(NamedTuple):

@@ -8,12 +8,14 @@ from unittest import mock
 
 import torch
 
-from executor import layer_profiler, profiler, task_profiler
-from executor.profiler import Options, profile
-from executor.workload import Task
-from planner import Problem, build, limits
+from executor.profiling import layer, profiler
+from executor.profiling import task as task_profiler
+from executor.profiling.profiler import Options, profile
+from executor.workload.task import Task
+from planner import Problem, build
 from planner.errors import Infeasible
-from planner.limits import Limits
+from planner.inputs import limits
+from planner.inputs.limits import Limits
 from plans.schema import Plan
 from profiles.schema import Emulation, Profile
 
@@ -28,7 +30,7 @@ def quickly(ops: int = 500) -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with (
-        mock.patch.object(layer_profiler, "CROWD_BYTES", 1),
+        mock.patch.object(layer, "CROWD_BYTES", 1),
         mock.patch.object(limits, "DEFAULT", Limits(search_ops=ops, search_divisions=2)),
     ):
         try:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from support.plain import Plain, train
 
-from executor.replay import Result
-from executor.workload import Task
+from executor.replay.driver import Result
+from executor.workload.task import Task
 from plans.schema import Plan
 
 

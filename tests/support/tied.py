@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from executor.workload import Evaluation, Task
+from executor.workload.task import Evaluation, Task
 from profiles.schema import Precision
 
 BATCH, LENGTH, WORDS, WIDTH = 6, 4, 48, 16

@@ -9,10 +9,10 @@ import random
 import time
 from collections.abc import Sequence
 
-from planner.placement import place
-from planner.problem import Effort
-from planner.solver import minimise, solve, total
-from planner.works import Work, makespan
+from planner.inputs.problem import Effort
+from planner.lp.solver import minimise, solve, total
+from planner.timetable.placement import place
+from planner.timetable.works import Work, makespan
 
 CASES = ((3, 2, 4), (4, 2, 4), (5, 3, 4), (6, 4, 4), (8, 4, 6))
 """Tasks, devices, and the most units that a task takes."""

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
-from executor.workload import Task
+from executor.workload.task import Task
 
 BATCH = 8
 WIDTH = 16

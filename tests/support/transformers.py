@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
-from executor.meter import MemoryMeter
+from executor.numerics.meter import MemoryMeter
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from support.retime import retimed
 
 from plans import metrics
-from plans.capacity import value_bytes
+from plans.checker.capacity import value_bytes
 from plans.runlog import End, Header, OpRecord, RunLog
 from plans.schema import Op, Plan, Shard, parse_id
 from profiles import synthetic

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from executor.workload import Task
+from executor.workload.task import Task
 
 WIDTHS = (16, 256, 8, 512, 32, 4)
 BATCH = 32

@@ -9,8 +9,8 @@ import random
 from collections.abc import Sequence
 from itertools import count
 
-from planner.solver import minimise, solve, total
-from planner.works import Run, Work
+from planner.lp.solver import minimise, solve, total
+from planner.timetable.works import Run, Work
 
 
 def tiny(works: int, *, seed: int) -> list[Work]:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from planner.ops import Dependency
-from planner.timeline import earliest, settled
+from planner.rounds.ops import Dependency
+from planner.rounds.timeline import earliest, settled
 from plans.schema import Op
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from executor.workload import Task
+from executor.workload.task import Task
 
 WIDTH, LAYERS, BATCH = 512, 8, 256
 

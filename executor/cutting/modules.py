@@ -1,0 +1,176 @@
+"""Layers from the model's own lists of modules: what a run of the model shows of them.
+
+Calls of the listed modules are the layers. What the model does between two of them is taken along
+by running its own code (gap.Gap), but where it only hands tensors on there is nothing to run.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from executor.cutting.building import Builder
+from executor.cutting.flow import Flow, units_of
+from executor.cutting.growth import Compared, Growth
+from executor.cutting.needs import Needs
+from executor.cutting.parts import OneSize, Unsupported
+from executor.cutting.pieces import bytes_of, joined
+from executor.cutting.record import Call, Record, record
+from executor.cutting.same import SEED, isolated
+from profiles.schema import Cut
+
+_LEAST_SHARE = 0.3  # of the parameters outside embeddings that must be in listed modules
+
+Listing = Callable[[nn.Module, Record], list[Call]]
+
+
+def cut(
+    listing: Listing, model: nn.Module, batches: Sequence[Any], has_loss: bool
+) -> tuple[list[nn.Module], Cut]:
+    """The layers of the model and how they were cut; the second batch is like the first, with
+    fewer samples or as many.
+
+    Unsupported when `listing` does not show them, and whatever running the model raises.
+    """
+    inputs, smaller = batches
+    large = small = _recorded(model, inputs)
+    if samples(smaller) < samples(inputs):
+        small = _recorded(model, smaller, SEED + 1)
+    layers = sorted(listing(model, large), key=lambda call: call.start)
+    _check_share(model, layers)
+    sizes = samples(inputs), samples(smaller)
+    growth = Compared(large, small, _twins(large, small, layers), sizes)
+    found = _layers(model, Flow(large, layers), growth, has_loss)
+    paths = {module: path for path, module in model.named_modules()}
+    listed = tuple(paths[call.module] for call in layers)
+    return found, Cut("modules", listed, sizes[0], growth.noted)
+
+
+def again(model: nn.Module, inputs: Any, cut: Cut, has_loss: bool) -> list[nn.Module]:
+    """The layers of a model that was cut so before, from one run; `inputs` are as many samples as
+    then."""
+    run = _recorded(model, inputs)
+    once = _once(run)
+    layers = [once[model.get_submodule(path)] for path in cut.paths]
+    return _layers(model, Flow(run, layers), Growth(samples(inputs), cut.grows), has_loss)
+
+
+def _recorded(model: nn.Module, inputs: Any, seed: int = SEED) -> Record:
+    with isolated(model, seed):
+        return record(model, fresh_copy(inputs))
+
+
+def _layers(model: nn.Module, flow: Flow, growth: Growth, has_loss: bool) -> list[nn.Module]:
+    """The layers of a recorded run; Unsupported for fewer than two."""
+    needs = Needs(flow, has_loss)
+    places = needs.places()
+    boundaries = needs.boundaries(places)
+    builder = Builder(model, needs, growth)
+    pieces = [
+        builder.piece(place, before, after)
+        for place, before, after in zip(places, [[], *boundaries], boundaries, strict=False)
+    ]
+    found = joined(pieces)
+    if len(found) < 2:
+        raise Unsupported(
+            "all its parameters are in one layer" if found else "it has no parameters"
+        )
+    return found
+
+
+def samples(inputs: Any) -> int:
+    """The number of samples in a batch."""
+    return next(len(x) for x in tree_leaves(inputs) if isinstance(x, Tensor))
+
+
+def fresh_copy(inputs: Any) -> Any:
+    """The inputs as tensors that a model may change."""
+    return tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, inputs)
+
+
+def opened(model: nn.Module, run: Record) -> list[Call]:
+    """The calls of the modules in the model's outermost lists, each called once.
+
+    A list is an nn.ModuleList or a plain nn.Sequential. Inside a listed module that holds more
+    than half of the model's parameters, its own lists count.
+    """
+    return _listed(model, run, bytes_of(model) / 2)
+
+
+def unopened(model: nn.Module, run: Record) -> list[Call]:
+    """The same with every listed module whole."""
+    return _listed(model, run, bytes_of(model))
+
+
+def children(model: nn.Module, run: Record) -> list[Call]:
+    """The calls of the modules that the model itself is made of, each called once."""
+    once = _once(run)
+    while len(parts := [child for child in model.children() if bytes_of(child)]) == 1:
+        (model,) = parts
+    return [once[child] for child in parts if child in once]
+
+
+def _listed(model: nn.Module, run: Record, most: float) -> list[Call]:
+    """`most`: bytes of parameters, beyond which a listed module's own lists count."""
+    once = _once(run)
+
+    def inside(module: nn.Module) -> list[Call]:
+        found: list[Call] = []
+        for child in module.children():
+            members = list(child.children())
+            if _is_list(child) and members and all(member in once for member in members):
+                for member in members:
+                    found += (bytes_of(member) > most and inside(member)) or [once[member]]
+            else:
+                found += inside(child)
+        return found
+
+    calls = {call.number: call for call in inside(model)}
+    return [c for c in calls.values() if not calls.keys() & set(c.parents)]
+
+
+def _once(run: Record) -> dict[nn.Module, Call]:
+    """The calls of modules that are called once."""
+    counts = Counter(call.module for call in run.calls)
+    return {call.module: call for call in run.calls if counts[call.module] == 1}
+
+
+def _twins(large: Record, small: Record, layers: Sequence[Call]) -> dict[int, Call]:
+    """For the number of each call in the large run, but those inside of layers and of modules
+    between them, the same call in the small one. OneSize when the model runs otherwise with
+    another batch size."""
+    modules = {call.module for call in layers}
+    outer = [_outer(large, layers), _outer(small, [c for c in small.calls if c.module in modules])]
+    if len(outer[0]) != len(outer[1]):
+        raise OneSize("it calls its modules otherwise for another batch size")
+    for left, right in zip(*outer, strict=True):
+        same = left.module is right.module and left.given_tree == right.given_tree
+        if not same or left.made_tree != right.made_tree:
+            raise OneSize("it calls its modules otherwise for another batch size")
+    return {left.number: right for left, right in zip(*outer, strict=True)}
+
+
+def _outer(run: Record, layers: Sequence[Call]) -> list[Call]:
+    nodes = {call.number for call in (*layers, *units_of(run, layers))}
+    return [call for call in run.calls if not nodes & set(call.parents)]
+
+
+def _is_list(module: nn.Module) -> bool:
+    plain = isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+    return plain or isinstance(module, nn.ModuleList)
+
+
+def _check_share(model: nn.Module, layers: Sequence[Call]) -> None:
+    """Unsupported for layers that are none, or only a small part of the model."""
+    if not layers:
+        raise Unsupported("it has no list of modules each of which is called once")
+    embedded = {
+        id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()
+    }
+    own = {id(p): p.nbytes for p in model.parameters() if id(p) not in embedded}
+    inside = {id(p) for call in layers for p in call.module.parameters()} & own.keys()
+    share = sum(own[p] for p in inside) / max(1, sum(own.values()))
+    if own and share < _LEAST_SHARE:
+        raise Unsupported(f"its lists of modules hold only {share:.0%} of its parameters")

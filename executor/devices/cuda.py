@@ -1,0 +1,294 @@
+"""CUDA devices: three streams each, events as marks, page-locked host memory.
+
+Nothing here waits for the device while a plan is replayed: the host launches ahead, streams wait
+for each other by events, and times are read from events that have been reached.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import torch
+from torch import Tensor
+
+from executor.devices import casting
+from executor.devices.cpu import Now
+from executor.devices.device import Cast, Mark, Queue, QueueKind, apart, until, use_threads
+from executor.devices.gpu import margin, total_bytes, update_cores
+from executor.devices.pinned import PageLocked
+from executor.errors import RunError, UsageError
+from executor.numerics.rng import Source
+from plans.schema import Buffer
+from plans.schema import Device as Spec
+from profiles.codec import ALIGNMENT
+
+_SCALARS = 1 << 16  # losses on their way to the host at once, of some rounds of microbatches
+_GOODBYE_S = 1.0  # how long a device may go on after the run
+_REBASE_MS = 1000.0  # elapsed times are 32-bit floats: exact to a µs only over short spans
+
+
+class Clock:
+    """Device times on the scale of time.perf_counter(), along a chain of events."""
+
+    def __init__(self) -> None:
+        self._base = torch.cuda.Event(enable_timing=True)
+        self._base.record()
+        self._base.synchronize()
+        self._seconds = time.perf_counter()
+
+    def seconds(self, event: torch.cuda.Event) -> float:
+        """When `event`, which has been reached, was reached."""
+        ms = self._base.elapsed_time(event)
+        seconds = self._seconds + ms / 1000
+        if ms > _REBASE_MS:
+            self._base, self._seconds = event, seconds
+        return seconds
+
+
+class CudaMark:
+    """An event in a stream."""
+
+    __slots__ = ("_clock", "event")
+
+    def __init__(self, stream: torch.cuda.Stream, clock: Clock) -> None:
+        self.event = torch.cuda.Event(enable_timing=True)
+        self.event.record(stream)
+        self._clock = clock
+
+    def ready(self) -> bool:
+        return bool(self.event.query())
+
+    def seconds(self) -> float:
+        return self._clock.seconds(self.event)
+
+
+class CudaQueue:
+    """A CUDA stream. Its object is taken once: asking for the current one is asking too late."""
+
+    def __init__(
+        self, device: torch.device, clock: Clock, kind: QueueKind, threads: int = 1
+    ) -> None:
+        """`threads`: of what the launching thread computes on the host."""
+        self.stream = torch.cuda.Stream(device)
+        self._device, self._clock, self._kind = device, clock, kind
+        self._threads = threads
+
+    def enter(self) -> None:
+        torch.cuda.set_device(self._device)
+        torch.cuda.set_stream(self.stream)
+        use_threads(self._threads)
+        if self._kind == "compute":
+            _touch_libraries(self._device)
+
+    def mark(self) -> CudaMark:
+        return CudaMark(self.stream, self._clock)
+
+    def wait(self, mark: Mark, check: Callable[[], None]) -> None:
+        if isinstance(mark, CudaMark):
+            self.stream.wait_event(mark.event)
+
+    def begin(self) -> CudaMark:
+        return self.mark()
+
+    def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> CudaMark:
+        return self.mark()
+
+
+class HostQueue:
+    """Updates in host memory: the calling thread waits for what the device has to bring.
+
+    The thread keeps to cores of its own, and so do the threads that its ops start.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def enter(self) -> None:
+        if cores := update_cores():
+            os.sched_setaffinity(0, cores)
+        use_threads(self._threads)
+
+    def mark(self) -> Now:
+        return Now()
+
+    def wait(self, mark: Mark, check: Callable[[], None]) -> None:
+        until(mark, check)
+
+    def begin(self) -> Now:
+        return Now()
+
+    def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> Now:
+        return Now()
+
+
+class CudaDevice:
+    """One GPU, the `index`-th that the process sees."""
+
+    def __init__(self, spec: Spec, slab_bytes: int, index: int = 0, *, casts: bool = False) -> None:
+        """`casts`: parameters are made from masters on their way in, through a ring."""
+        if not torch.cuda.is_available() or index >= torch.cuda.device_count():
+            raise UsageError(
+                f"device {spec.name} is CUDA device {index}, but this machine shows "
+                f"{torch.cuda.device_count() if torch.cuda.is_available() else 0} to this torch"
+            )
+        self.spec = spec
+        self.where = _where(index)
+        torch.cuda.init()
+        torch.cuda.set_device(self.where)
+        _grow_blocks()
+        self.source: Source = CudaSource(index)
+        self.slack_bytes = margin(spec.budget_bytes)
+        self._clock = Clock()
+        self._queues: dict[QueueKind, Queue] = {}
+        apart(self.queue("compute"), lambda: None)  # its workspaces are not the plan's
+        self._libraries = torch.cuda.memory_reserved(self.where)
+        self.limit(0)
+        self.slab = self._slab(slab_bytes)
+        self._locked = PageLocked()
+        self._scalars = self._locked.take(8 * _SCALARS).view(torch.float64)
+        self._next = 0
+        self._ring = casting.Ring(self._locked.take(casting.RING_BYTES)) if casts else None
+
+    def view(self, buffer: Buffer) -> Tensor:
+        return self.slab[buffer.offset : buffer.offset + buffer.bytes]
+
+    def empty(self, count: int) -> Tensor:
+        raw = torch.empty(count + ALIGNMENT, dtype=torch.uint8, device=self.where)
+        skip = -raw.data_ptr() % ALIGNMENT
+        return raw[skip : skip + count]
+
+    def _slab(self, count: int) -> Tensor:
+        try:
+            return self.empty(count)
+        except torch.OutOfMemoryError:
+            free, total = torch.cuda.mem_get_info(self.where)
+            raise RunError(
+                f"{self.spec.name} has {free} of {total} bytes free, {count} are needed in one "
+                "piece; end what else runs there or build with a smaller --device-memory"
+            ) from None
+
+    def queue(self, kind: QueueKind) -> Queue:
+        """One of each kind for good: libraries keep memory for every stream they ever saw."""
+        if kind not in self._queues:
+            threads = self.spec.threads if kind in ("host", "h2d") else 1
+            self._queues[kind] = (
+                HostQueue(threads)
+                if kind == "host"
+                else CudaQueue(self.where, self._clock, kind, threads)
+            )
+        return self._queues[kind]
+
+    def copy_in(self, target: Tensor, source: Tensor) -> None:
+        target.copy_(source, non_blocking=True)
+
+    def cast_in(self, casts: Sequence[Cast]) -> None:
+        assert self._ring is not None, "a plan's devices are opened with what they need"
+        queue = self.queue("h2d")
+        until(queue.mark())  # the host reads the masters itself: whoever wrote them is done
+        self._ring.send(casts, self.copy_in, queue.mark)
+
+    def copy_out(self, target: Tensor, source: Tensor) -> None:
+        target.copy_(source, non_blocking=True)
+
+    def later(self, value: Tensor) -> Callable[[], float]:
+        slot = self._scalars[self._next % _SCALARS]
+        self._next += 1
+        slot.copy_(value.detach(), non_blocking=True)
+        return slot.item
+
+    def meter(self) -> "CudaMeter":
+        return CudaMeter(self.where)
+
+    def limit(self, beside: int) -> None:
+        budget, total = self.spec.budget_bytes, total_bytes(self.where)
+        allowed = budget + margin(budget) + self._libraries + beside
+        torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total), self.where)
+
+    def allocations(self) -> int:
+        stats = torch.cuda.memory_stats(self.where)
+        return int(stats.get("num_device_alloc", 0)) + int(stats.get("num_alloc_retries", 0))
+
+    def close(self) -> None:
+        """After a failure the device may never be done, or not answer any more."""
+        with suppress(RuntimeError):
+            last = torch.cuda.Event()
+            last.record(torch.cuda.current_stream(self.where))
+            deadline = time.monotonic() + _GOODBYE_S
+            while not last.query() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            self._locked.close()
+
+
+class CudaMeter:
+    """The allocator's own counts, for ops of one stream while nothing else allocates."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._base = torch.cuda.memory_allocated(device)
+        self.taken_bytes = 0
+        self.graph_bytes = 0
+
+    @contextmanager
+    def op(self, makes: object | None, ends: object | None) -> Iterator[None]:
+        self.graph_bytes = torch.cuda.memory_allocated(self._device) - self._base
+        torch.cuda.reset_peak_memory_stats(self._device)
+        yield
+        self.taken_bytes = torch.cuda.max_memory_allocated(self._device) - self._base
+
+
+class CudaSource:
+    """The default generator of a CUDA device: a seed and an offset (two 64-bit numbers)."""
+
+    shared = False
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def get(self) -> Tensor:
+        return self._generator.get_state()
+
+    def set(self, state: Tensor) -> None:
+        self._generator.set_state(state)
+
+    def advanced(self, state: Tensor, draws: int) -> Tensor:
+        """The state after so many steps of the offset."""
+        words = state.clone().view(torch.int64)
+        words[1] += draws
+        return words.view(torch.uint8)
+
+    def count(self, before: Tensor, after: Tensor, limit: int = 1 << 62) -> int | None:
+        """The offset's distance; None when the seed changed or it went back or too far."""
+        (seed, start), (later, end) = (
+            state.view(torch.int64).tolist() for state in (before, after)
+        )
+        return end - start if seed == later and 0 <= end - start <= limit else None
+
+    @property
+    def _generator(self) -> torch.Generator:
+        torch.cuda.init()
+        return torch.cuda.default_generators[self._index]
+
+
+def _grow_blocks() -> None:
+    """Let the allocator grow its blocks, so that transients of many sizes lose little between them.
+
+    Where torch has no such setting, or has made its choice already, the margin has to do."""
+    choose = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    with suppress(RuntimeError):
+        if choose is not None:
+            choose("expandable_segments:True")
+
+
+def _where(index: int) -> torch.device:
+    return torch.device("cuda", index)
+
+
+def _touch_libraries(device: torch.device) -> None:
+    """Let the libraries take their workspaces for this thread and stream, and for autograd's.
+
+    Draws no random numbers: those of the device belong to the models.
+    """
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        x, weight = torch.ones(2, 64, 64, device=device, dtype=dtype, requires_grad=True).unbind()
+        torch.nn.functional.linear(x, weight, weight[0]).sum().backward()

@@ -1,0 +1,173 @@
+"""One face for the devices that a plan runs on: a slab, queues, marks, random numbers, a meter.
+
+    stream's thread   wait ──▶ launch ──▶ mark ──▶ wait ──▶ launch ──▶ mark        (host order)
+    device's queue        ···op···········▶ reached ····op·············▶ reached   (device order)
+
+A thread launches ops into its queue and goes on; a mark says how far the queue has come. On a CPU
+device whatever is launched is done when the call returns, so marks are reached as they are made.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Literal, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from executor.errors import RunError
+from executor.numerics.rng import Source
+from plans.schema import Buffer
+from plans.schema import Device as Spec
+from profiles.codec import ALIGNMENT
+
+T = TypeVar("T")
+
+Cast = tuple[Tensor, Tensor]  # bf16 on a device and fp32 in host memory, of one dimension
+
+QueueKind = Literal["compute", "h2d", "d2h", "p2p", "host"]
+
+_POLL_S = 20e-6  # between two looks at a mark that is not reached
+
+
+class Mark(Protocol):
+    """A point in the order of a queue."""
+
+    def ready(self) -> bool:
+        """True when everything launched before it is done; raises what the device reports."""
+
+    def seconds(self) -> float:
+        """When it was reached, as time.perf_counter() counts; only once it is ready."""
+
+
+class Queue(Protocol):
+    """An in-order queue of a device; one thread launches into it."""
+
+    def enter(self) -> None:
+        """Let the calling thread launch here from now on."""
+
+    def mark(self) -> Mark:
+        """The point after everything launched so far."""
+
+    def wait(self, mark: Mark, check: Callable[[], None]) -> None:
+        """Let what is launched later begin after `mark`; `check` may raise to end the wait."""
+
+    def begin(self) -> Mark:
+        """Where an op begins that is launched now."""
+
+    def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> Mark:
+        """Where it ends that began at `start`: where compute is emulated, so much later at least.
+        `check` may raise to end the wait."""
+
+
+class Meter(Protocol):
+    """Measures what ops take beside the slab, op by op in the order of the compute stream."""
+
+    taken_bytes: int  # most in use at once in the last op, with the graphs that were alive
+    graph_bytes: int  # of them, those of graphs that were alive before it
+
+    def op(self, makes: object | None, ends: object | None) -> AbstractContextManager[object]:
+        """Measure one op. `makes` is the key of the graph that it leaves, `ends` that of one it
+        uses up."""
+
+
+class Device(Protocol):
+    """A slab with queues, copies in and out, and the device's random numbers."""
+
+    spec: Spec
+    slab: Tensor  # uint8
+    where: torch.device
+    source: Source
+    slack_bytes: int  # that ops may take above their reserve: what allocators round and keep
+
+    def view(self, buffer: Buffer) -> Tensor:
+        """The buffer's bytes, a uint8 tensor."""
+
+    def empty(self, count: int) -> Tensor:
+        """`count` uninitialised bytes on the device that begin at a multiple of ALIGNMENT."""
+
+    def queue(self, kind: QueueKind) -> Queue:
+        """The device's queue of this kind; "host" is that of updates in host memory."""
+
+    def copy_in(self, target: Tensor, source: Tensor) -> None:
+        """Launch host to device; both uint8 of equal length, `target` in the slab."""
+
+    def cast_in(self, casts: Sequence[Cast]) -> None:
+        """Launch host to device, each master cast to bf16 on the way. The masters are read when
+        all that the h2d queue waits for is done, and before this returns."""
+
+    def copy_out(self, target: Tensor, source: Tensor) -> None:
+        """Launch device to host, or to another device; both uint8 of equal length."""
+
+    def later(self, value: Tensor) -> Callable[[], float]:
+        """Launch the reading of a scalar; call the result once a later mark is ready."""
+
+    def meter(self) -> Meter:
+        """A new meter; bytes in use now count as nothing."""
+
+    def limit(self, beside: int) -> None:
+        """Let the process take no more of the device than its budget and so many bytes beside it,
+        what the libraries keep for themselves not counted."""
+
+    def allocations(self) -> int:
+        """The number of times torch asked the device for memory; after warm-up it should not."""
+
+    def close(self) -> None:
+        """Give back what outlives the object otherwise."""
+
+
+class HostMemory(Protocol):
+    """Where host buffers come from: memory that the devices can copy from and to by themselves."""
+
+    def take(self, count: int) -> Tensor:
+        """`count` uninitialised bytes that begin at a multiple of ALIGNMENT."""
+
+    def close(self) -> None:
+        """No more copies will be made."""
+
+
+def aligned(count: int) -> Tensor:
+    """`count` uninitialised bytes that begin at a multiple of ALIGNMENT; RunError for too many."""
+    try:
+        raw = torch.empty(count + ALIGNMENT, dtype=torch.uint8)
+    except RuntimeError:
+        raise RunError(f"the machine cannot give {count} bytes of memory in one piece") from None
+    skip = -raw.data_ptr() % ALIGNMENT
+    return raw[skip : skip + count]
+
+
+def use_threads(count: int) -> None:
+    """Compute with so many threads in ops that the calling thread starts.
+
+    Asked first and set second: a thread's first question overwrites what was set before it.
+    """
+    torch.get_num_threads()
+    torch.set_num_threads(count)
+
+
+def until(mark: Mark, check: Callable[[], None] = lambda: None) -> None:
+    """Return when the mark is reached; `check` may raise to end the wait."""
+    while not mark.ready():
+        check()
+        time.sleep(_POLL_S)
+
+
+def apart(queue: Queue, work: Callable[[], T]) -> T:
+    """The result of `work` in a thread of its own that launches into `queue`."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def enter() -> None:
+        try:
+            queue.enter()
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=enter, daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]

@@ -1,0 +1,299 @@
+"""Random numbers: each task draws the stream an ordinary loop would draw, in whatever order.
+
+The default CPU generator is one per process and the plain loop draws microbatch by microbatch,
+while devices run side by side and shards go through all microbatches in turn. So every forward
+starts from a known state: it is put into the generator around each op that draws, and the state
+of a later microbatch is found by fast-forwarding over the draws of those before it.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from executor.errors import RunError
+from executor.numerics.dispatch_mode import OpMode
+
+_GENERATOR = threading.Lock()  # whoever touches the default generator during a run holds it
+
+# The CPU generator's state (at::CPUGeneratorImplStateLegacy, 5056 bytes): how many of the 624
+# state words are still to be drawn, plus one, as an int at byte 8; the words from byte 24 on.
+_LEFT = slice(8, 12)
+_WORDS = slice(24, 24 + 624 * 8)
+_BLOCK = 624
+_IN_BACKWARD = "draws random numbers in its backward; do not checkpoint inside it"
+
+
+class DrawError(RunError):
+    """A layer draws random numbers in a way that cannot be reproduced."""
+
+
+class Source(Protocol):
+    """A default generator that layers draw from. `shared`: by all devices of the process."""
+
+    shared: bool
+
+    def get(self) -> Tensor:
+        """Its state, a uint8 tensor."""
+
+    def set(self, state: Tensor) -> None:
+        """Go on from `state`."""
+
+    def advanced(self, state: Tensor, draws: int) -> Tensor:
+        """The state so many draws after `state`."""
+
+    def count(self, before: Tensor, after: Tensor, limit: int = ...) -> int | None:
+        """Draws between two states; None when they were no plain draws, or more than `limit`."""
+
+
+class CpuSource:
+    """The default CPU generator, one per process."""
+
+    shared = True
+
+    def get(self) -> Tensor:
+        return torch.default_generator.get_state()
+
+    def set(self, state: Tensor) -> None:
+        torch.default_generator.set_state(state)
+
+    def advanced(self, state: Tensor, draws: int) -> Tensor:
+        generator = Generator()
+        generator.set_state(state)
+        advance(generator, draws)
+        return generator.get_state()
+
+    def count(self, before: Tensor, after: Tensor, limit: int = 1 << 28) -> int | None:
+        return count_draws(before, after, limit)
+
+
+def _told(source: Source, before: Tensor, after: Tensor) -> str:
+    """The draws between two states for messages, which take no more than a moment."""
+    drawn = source.count(before, after, 1 << 22)
+    return "unknown" if drawn is None else str(drawn)
+
+
+def advance(generator: Generator, draws: int) -> None:
+    """Move the generator on by so many 32-bit draws."""
+    if draws:
+        torch.empty(draws, dtype=torch.uint8).random_(generator=generator)
+
+
+def count_draws(before: Tensor, after: Tensor, limit: int = 1 << 28) -> int | None:
+    """32-bit draws between two states of the default CPU generator.
+
+    None when there are more than `limit`, or when they were no plain draws: a small randn keeps
+    half of a pair for later, reseeding goes anywhere.
+    """
+    generator = Generator()
+    generator.set_state(before)
+    draws = _position(after) - _position(before)
+    while not torch.equal(generator.get_state()[_WORDS], after[_WORDS]):
+        advance(generator, _BLOCK)
+        draws += _BLOCK
+        if draws > limit:
+            return None
+    generator.set_state(before)
+    if draws < 0:
+        return None
+    advance(generator, draws)
+    return draws if torch.equal(generator.get_state(), after) else None
+
+
+def _position(state: Tensor) -> int:
+    """Words of the current block already drawn."""
+    return _BLOCK + 1 - int(state[_LEFT].view(torch.int32).item())
+
+
+class TaskRng:
+    """The state in which each forward of a task begins, for the last two steps.
+
+    `draws` are those of one forward of each shard. With one microbatch shards run in the order
+    of the plain loop, so each begins where the one before it ended, and of `draws` only those
+    that are 0 are needed. `initial` is the state before `first_step`.
+    """
+
+    def __init__(
+        self,
+        initial: Tensor,
+        draws: Sequence[int | None],
+        microbatches: int,
+        source: Source | None = None,
+        first_step: int = 0,
+    ) -> None:
+        if microbatches > 1 and None in draws:
+            raise ValueError("a shard with an unknown number of draws allows one microbatch only")
+        self._known = draws
+        self._draws = [count or 0 for count in draws]
+        self._microbatches = microbatches
+        self._source = source or CpuSource()
+        self._states: dict[tuple[int, int, int], Tensor] = {(first_step, 0, 0): initial}
+        self._lock = threading.Lock()
+
+    def prepare(self, step: int) -> None:
+        """Find all states of `step` in one pass; steps must be prepared in order.
+
+        May run ahead in a thread of its own: fast-forwarding costs about as much as drawing.
+        """
+        with self._lock:
+            state = self._states.get((step, 0, 0))
+            if state is None or self._microbatches == 1 or (step + 1, 0, 0) in self._states:
+                return
+        found = {}
+        for microbatch in range(self._microbatches):
+            for shard, draws in enumerate(self._draws):
+                if draws:
+                    state = self._source.advanced(state, draws)
+                found[self._next(step, microbatch, shard)] = state
+        with self._lock:
+            self._states.update(found)
+
+    def state(self, step: int, microbatch: int, shard: int) -> Tensor:
+        """The generator's state before this forward; a uint8 tensor that nobody changes."""
+        self.prepare(step)
+        with self._lock:
+            return self._states[step, microbatch, shard]
+
+    def finish(self, step: int, microbatch: int, shard: int, end: Tensor) -> None:
+        """Say in which state the forward ended; DrawError when it is not the expected one."""
+        following = self._next(step, microbatch, shard)
+        with self._lock:
+            begin = self._states.get((step, microbatch, shard))
+            expected = self._states.get(following)
+            if expected is None:  # with one microbatch, where draws may lead anywhere
+                expected = end if begin is None or self._known[shard] != 0 else begin
+                self._states[following] = expected
+            if following == (step + 1, 0, 0):
+                self._states = {k: v for k, v in self._states.items() if k[0] >= step}
+        if not torch.equal(expected, end):
+            drawn = "unknown" if begin is None else _told(self._source, begin, end)
+            raise DrawError(
+                f"draws a varying number of random numbers, {drawn} now and {self._draws[shard]} "
+                "in the plan, so its microbatches cannot be reproduced; profile and build again, "
+                "or make the layer draw the same number each time"
+            )
+
+    def _next(self, step: int, microbatch: int, shard: int) -> tuple[int, int, int]:
+        if shard + 1 < len(self._draws):
+            return step, microbatch, shard + 1
+        if microbatch + 1 < self._microbatches:
+            return step, microbatch + 1, 0
+        return step + 1, 0, 0
+
+
+class RandomMode(OpMode):
+    """While active in a thread, its random ops draw from `state`, which moves on with them.
+
+    After `close()` a random op is an error, as in a backward, which must not draw.
+    """
+
+    def __init__(self, state: Tensor) -> None:
+        super().__init__()
+        self.state = state
+        self._closed = ""
+
+    def close(self, why: str = _IN_BACKWARD) -> None:
+        """From now on refuse; `why` is what the error says."""
+        self._closed = why
+
+    def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        if self._closed:
+            return self._drawless(lambda: func(*args, **kwargs))
+        if kwargs.get("generator") is not None:
+            raise DrawError("draws from a generator of its own; use torch's default generator")
+        return self._draw(lambda: func(*args, **kwargs))
+
+    def _drawless(self, op: Callable[[], Any]) -> Any:
+        """An op that may draw, as attention does with dropout, and must not."""
+        generator = torch.default_generator
+        with _GENERATOR:
+            parked = generator.get_state()
+            try:
+                made = op()
+                drew = not torch.equal(generator.get_state(), parked)
+            finally:
+                generator.set_state(parked)
+        if drew:
+            raise DrawError(self._closed)
+        return made
+
+    def _draw(self, op: Callable[[], Any]) -> Any:
+        generator = torch.default_generator
+        with _GENERATOR:
+            parked = generator.get_state()
+            generator.set_state(self.state)
+            try:
+                return op()
+            finally:
+                self.state = generator.get_state()
+                generator.set_state(parked)
+
+
+class LentGenerator:
+    """While active, the default generator of `source` itself, at `state`, which moves on with it.
+
+    Costs nothing per op, unlike `RandomMode`, but only one thread at a time can have it.
+    """
+
+    def __init__(self, state: Tensor, source: Source | None = None) -> None:
+        self.state = state
+        self._source = source or CpuSource()
+        self._parked = state
+
+    def __enter__(self) -> "LentGenerator":
+        if self._source.shared:
+            _GENERATOR.acquire()
+        self._parked = self._source.get()
+        self._source.set(self.state)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.state = self._source.get()
+        self._source.set(self._parked)
+        if self._source.shared:
+            _GENERATOR.release()
+
+
+def no_draws(why: str = _IN_BACKWARD) -> RandomMode:
+    """A mode in which a random op is an error from the beginning."""
+    mode = RandomMode(torch.empty(0, dtype=torch.uint8))
+    mode.close(why)
+    return mode
+
+
+class OwnRandomness(OpMode):
+    """While active in a thread, drawing from the default generator is an error.
+
+    That generator belongs to the models; data that drew from it would change their numbers.
+    """
+
+    def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
+            raise DrawError(
+                "draws from torch's default generator, which belongs to the model; "
+                "use a torch.Generator seeded from the step"
+            )
+        return func(*args, **kwargs)
+
+
+class Guard:
+    """Notices draws from a default generator that nothing lent accounts for."""
+
+    def __init__(self, source: Source | None = None) -> None:
+        self._source = source or CpuSource()
+        self._parked = self._source.get()
+
+    def check(self) -> None:
+        """DrawError when somebody drew since the guard was made or last complained."""
+        with _GENERATOR:
+            now = self._source.get()
+        if not torch.equal(now, self._parked):
+            drawn = _told(self._source, self._parked, now)
+            raise DrawError(
+                "it, or something beside it, drew random numbers or set a seed although the plan "
+                f"knows of none: {drawn} draws instead of 0; profile again"
+            )

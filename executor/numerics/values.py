@@ -1,0 +1,273 @@
+"""What layers hand to each other: any pytree, kept in one flat as its tensors one after another.
+
+    value     (hidden, None, {"mask": mask, "bias": bias}, mask)
+    tensors   hidden, mask, bias        each once, whoever else shows it
+    layout    how they lie in a flat, which of them need gradients, and all the rest of the value
+
+A tensor that needs no gradient must get none: asking for one may choose other kernels.
+"""
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
+
+from executor.errors import MismatchError, WorkloadError
+from executor.numerics.flat import Spec, expanded_spec_of, put, spec_of, view
+from profiles.codec import align
+
+# What may be in a value beside tensors: it is equal for all microbatches, and has no parts.
+_CONSTANTS = (
+    *(type(None), bool, int, float, complex, str, bytes, range, slice),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum),
+)
+
+_alias = torch.ops.aten.alias.default
+
+Grads = tuple[tuple[int, Spec], ...]  # tensors of a value that have gradients, in their order
+
+
+class _Place(NamedTuple):
+    """A leaf that is the value's tensor of this number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a value lies in a flat. `tree` and `leaves` are None for a value that is one tensor.
+
+    A leaf is the place of its tensor, or a constant with its type (True is no 1). `needs`: which
+    tensors need gradients.
+    """
+
+    specs: tuple[Spec, ...]
+    needs: tuple[bool, ...]
+    leaves: tuple[_Place | tuple[type, Any], ...] | None = None
+    tree: TreeSpec | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tensors, each padded."""
+        return sum(align(spec.bytes) for spec in self.specs)
+
+    @cached_property
+    def _offsets(self) -> tuple[int, ...]:
+        """Where each tensor begins."""
+        ends = accumulate(align(spec.bytes) for spec in self.specs)
+        return (0, *ends)[: len(self.specs)]
+
+    @property
+    def grad_bytes(self) -> int:
+        """The most that their gradients have, which nothing expands."""
+        pairs = zip(self.specs, self.needs, strict=True)
+        return sum(align(_whole(spec)) for spec, needed in pairs if needed)
+
+    @property
+    def boundary_bytes(self) -> int:
+        """What a buffer needs that holds either."""
+        return max(self.bytes, self.grad_bytes)
+
+    def write(self, flat: Tensor, tensors: Sequence[Tensor]) -> None:
+        """Copy the tensors into `flat` (uint8)."""
+        for spec, offset, tensor in zip(self.specs, self._offsets, tensors, strict=True):
+            put(flat, spec, tensor, offset)
+
+    def write_boundary(self, flat: Tensor, tensors: Sequence[Tensor]) -> None:
+        """Copy the tensors into `flat`, which is to hold their gradients too."""
+        if self.boundary_bytes > len(flat):
+            raise MismatchError(
+                f"the boundary behind it has {self.boundary_bytes} bytes, the plan says "
+                f"{len(flat)}; profile and build again"
+            )
+        self.write(flat, tensors)
+
+    def read(self, flat: Tensor) -> list[Tensor]:
+        """The tensors in `flat` (uint8), with version counters of their own."""
+        return [view(flat, spec, at) for spec, at in zip(self.specs, self._offsets, strict=True)]
+
+    def held(self, flat: Tensor) -> "Value":
+        """The value in `flat` (uint8)."""
+        return Value(self, self.read(flat))
+
+    def whole(self, tensors: Sequence[Tensor]) -> Any:
+        """The value that these tensors are those of."""
+        if self.leaves is None or self.tree is None:
+            return tensors[0]
+        leaves = [tensors[i.number] if isinstance(i, _Place) else i[1] for i in self.leaves]
+        return tree_unflatten(leaves, self.tree)
+
+    def like(self, other: "Layout") -> "Layout":
+        """This one, with the needs of `other`; that itself if there is no difference then."""
+        if self is other:
+            return other
+        if self.specs == other.specs and self.leaves == other.leaves and self.tree == other.tree:
+            return other
+        return replace(self, needs=other.needs) if len(self.needs) == len(other.needs) else self
+
+    def difference(self, other: "Layout") -> str:
+        """In which way a later value is another than this one; empty when they are the same."""
+        if self == other:
+            return ""
+        mine, theirs = ([list(spec.shape) for spec in layout.specs] for layout in (self, other))
+        if mine != theirs:
+            return (
+                f"was {_listed(mine)} and is now {_listed(theirs)}; a timetable needs equal shapes"
+            )
+        if self.specs != other.specs:
+            pair = next(p for p in zip(self.specs, other.specs, strict=True) if p[0] != p[1])
+            return f"was {pair[0]} and is now {pair[1]}; a timetable needs equal dtypes and strides"
+        if self.needs != other.needs:
+            return f"needed gradients {self.needs} and needs now {other.needs}"
+        pairs = zip(self.leaves or (), other.leaves or (), strict=False)
+        before, after = next((p for p in pairs if p[0] != p[1]), (self.tree, other.tree))
+        return f"held {before} and holds now {after}; what is no tensor has to stay the same"
+
+
+class Value(NamedTuple):
+    """A value in memory."""
+
+    layout: Layout
+    tensors: list[Tensor]
+
+    def leaves(self, grads: bool) -> list[Tensor]:
+        """The tensors as the beginning of a graph, those that need it with gradients to come.
+
+        Those are views. Of any other leaf autocast keeps what it was cast to, for all layers that
+        cast it, and adds their gradients in low precision, as it does not between the layers of a
+        plain loop, where no tensor is a leaf.
+        """
+        if not grads:
+            return [tensor.data for tensor in self.tensors]
+        pairs = zip(self.tensors, self.layout.needs, strict=True)
+        return [_alias(t.data).requires_grad_() if needed else t.data for t, needed in pairs]
+
+
+def hold(value: Any) -> Value:
+    """`value` where it is. Its tensors need gradients where they say so.
+
+    WorkloadError for a value with parts that are neither tensors nor constants.
+    """
+    if isinstance(value, Tensor):
+        return Value(_alone(expanded_spec_of(value), value.requires_grad), [value])
+    flat, tree = tree_flatten(value)
+    tensors: list[Tensor] = []
+    places: dict[int, _Place] = {}
+    leaves: list[_Place | tuple[type, Any]] = []
+    for leaf in flat:
+        if not isinstance(leaf, Tensor):
+            leaves.append((type(leaf), _constant(leaf)))
+            continue
+        if id(leaf) not in places:
+            places[id(leaf)] = _Place(len(tensors))
+            tensors.append(leaf)
+        leaves.append(places[id(leaf)])
+    layout = Layout(
+        tuple(expanded_spec_of(t) for t in tensors),
+        tuple(t.requires_grad for t in tensors),
+        tuple(leaves),
+        tree,
+    )
+    return Value(layout, tensors)
+
+
+@lru_cache(maxsize=4096)
+def _alone(spec: Spec, needs: bool) -> Layout:
+    """Of a value that is one tensor, as most are."""
+    return Layout((spec,), (needs,))
+
+
+def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """`value` with each of its tensors changed, a tensor that is there twice once."""
+    if isinstance(value, Tensor):
+        return change(value)
+    done: dict[int, Tensor] = {}
+
+    def once(tensor: Tensor) -> Tensor:
+        if id(tensor) not in done:
+            done[id(tensor)] = change(tensor)
+        return done[id(tensor)]
+
+    return tree_map_only(Tensor, once, value)
+
+
+def detached(value: Any) -> Any:
+    """The value without its graph; its tensors say still which of them need gradients."""
+    return mapped(lambda t: t.detach().requires_grad_(t.requires_grad), value)
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors of a value as far as they can be seen."""
+    flat, _ = tree_flatten(value)
+    return list({id(leaf): leaf for leaf in flat if isinstance(leaf, Tensor)}.values())
+
+
+def write_grads(flat: Tensor, grads: Mapping[int, Tensor]) -> Grads:
+    """Copy gradients, by the number of their tensor, into `flat` (uint8), and say how they lie.
+
+    They may be views of memory that shares bytes with `flat`."""
+    ready = {n: g if g.layout is torch.strided else g.to_dense() for n, g in grads.items()}
+    if len(ready) > 1:  # one may lie where another is written
+        home = flat.untyped_storage().data_ptr()
+        inside = {n: g.untyped_storage().data_ptr() == home for n, g in ready.items()}
+        ready = {n: g.clone() if inside[n] else g for n, g in ready.items()}
+    found, offset = [], 0
+    for number, grad in sorted(ready.items()):
+        spec = spec_of(grad)
+        view(flat, spec, offset).copy_(grad)
+        found.append((number, spec))
+        offset += align(spec.bytes)
+    return tuple(found)
+
+
+def read_grads(flat: Tensor, grads: Grads) -> dict[int, Tensor]:
+    """The gradients in `flat` (uint8) by the number of their tensor."""
+    found, offset = {}, 0
+    for number, spec in grads:
+        found[number] = view(flat, spec, offset)
+        offset += align(spec.bytes)
+    return found
+
+
+def _constant(leaf: object) -> object:
+    if not isinstance(leaf, _CONSTANTS):
+        raise WorkloadError(
+            f"a value between layers holds a {type(leaf).__name__}; it may hold tensors, numbers, "
+            "text and None in tuples, lists, dicts and what is registered as a pytree"
+        )
+    return leaf
+
+
+def _whole(spec: Spec) -> int:
+    count = spec.dtype.itemsize
+    for size in spec.shape:
+        count *= size
+    return count
+
+
+def _listed(shapes: list[list[int]]) -> str:
+    return ", ".join(map(str, shapes)) or "without tensors"
+
+
+def same(left: Any, right: Any) -> bool:
+    """True for equal values: tensors, in whatever holds them, to the last bit."""
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        alike = left.shape == right.shape and left.dtype == right.dtype
+        return alike and torch.equal(_bits(left), _bits(right))
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(same(v, right[k]) for k, v in left.items())
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if left is right or type(left) is not type(right):
+        return left is right
+    return bool(left == right) or bool(left != left and right != right)  # no number is no number
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -1,0 +1,131 @@
+"""Refuses layers, before they are measured, that cannot be cut, moved and run again."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from executor.cutting.chain import name_of
+from executor.devices.device import Device
+from executor.errors import WorkloadError, one_line
+from executor.numerics.precision import computing
+from executor.numerics.rng import DrawError, OwnRandomness
+from executor.numerics.values import hold, mapped, tensors_of
+from executor.profiling.bench import Case, checked_output, moved, on_device
+from executor.profiling.model_checks import (
+    check_held,
+    check_hooked,
+    check_reach,
+    check_sparse,
+    check_views,
+    names_of,
+    spans_of,
+)
+from executor.shards.shard import Shard
+from executor.workload.batches import batch_of
+from executor.workload.loss import Batch, Ending
+from executor.workload.task import Task
+from profiles.errors import GantryError
+
+
+@contextmanager
+def blamed(where: str) -> Iterator[None]:
+    """Turn whatever the user's code raises into a WorkloadError that begins with `where`."""
+    try:
+        yield
+    except torch.OutOfMemoryError:  # not the layer's fault; a smaller microbatch may do
+        raise
+    except (GantryError, DrawError) as error:
+        raise WorkloadError(f"{where}: {error}") from error
+    except Exception as error:
+        raise WorkloadError(f"{where}: {one_line(error)}") from error
+
+
+def layer_place(task: Task, index: int, layer: nn.Module) -> str:
+    """The name of a layer in errors: `task gpt: layer 3 (Block)`."""
+    return f"task {task.name}: layer {index} ({name_of(layer)})"
+
+
+def batch(task: Task) -> Batch:
+    """The task's first batch; WorkloadError if it is none."""
+    with blamed(f"task {task.name}: data(0)"), OwnRandomness():
+        found = batch_of(task, 0)
+    sizes = {what: [len(t) for t in tensors_of(v)] for what, v in found._asdict().items()}
+    if len({size for several in sizes.values() for size in several}) > 1:
+        told = " but ".join(f"{_listed(n)} {what}" for what, n in sizes.items() if n)
+        raise WorkloadError(
+            f"task {task.name}: data(0) returned {told}; each tensor must be batch first and have "
+            "as many samples, since microbatches are cut from all of them; what is of the batch as "
+            "a whole (the edges of a graph) has to be given for each sample, or be a buffer of the "
+            "model"
+        )
+    return found
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    """`10` if all are the same, `10 and 2` if not."""
+    return " and ".join(map(str, dict.fromkeys(sizes)))
+
+
+def samples(found: Batch) -> int:
+    """The number of samples in a batch."""
+    return len(tensors_of(found.inputs)[0])
+
+
+def check_chain(task: Task, layers: Sequence[nn.Module], found: Batch, device: Device) -> None:
+    """Run one batch through all layers and the loss; WorkloadError names the first bad one."""
+    found = Batch(*moved(tuple(found), device.where))
+    x, last, names = found.inputs, len(layers) - 1, names_of(layers)
+    with blamed(f"task {task.name}"):
+        spans = spans_of(layers)
+    for index, layer in enumerate(layers):
+        with blamed(layer_place(task, index, layer)):
+            check_hooked(layer)
+            check_views(layer, spans)
+            check_held(layer, names)
+            check_sparse(layer)
+    for index, layer in enumerate(layers):
+        with blamed(layer_place(task, index, layer)):
+            case = Case(task, layer, x, None, first=index == 0, microbatch=samples(found))
+            shard = on_device(case, device)
+            before = _places(shard)
+            x = checked_output(shard, device, x, found.inputs, names)
+            _check_in_place(layer, before, _places(shard))
+            if index < last:
+                _check_value(x, device)
+    with blamed(f"task {task.name}: loss"), computing(task.precision, device.where):
+        if task.loss is not None:
+            x = mapped(lambda t: t.detach().requires_grad_(t.is_floating_point()), x)
+        loss = Ending(task.loss).loss_of(x, found)
+        check_reach(loss, names)
+        if not loss.requires_grad:
+            raise WorkloadError("has no gradient with respect to the outputs; nothing could learn")
+
+
+def _places(shard: Shard) -> list[tuple[int, torch.dtype, torch.device]]:
+    return [(p.data_ptr(), p.dtype, p.device) for p in shard.parameters]
+
+
+def _check_in_place(layer: nn.Module, before: Sequence[object], after: Sequence[object]) -> None:
+    """WorkloadError for a layer that has taken its parameters from where the plan has them."""
+    names = (name for name, _ in layer.named_parameters())
+    for name, was, now in zip(names, before, after, strict=True):
+        if was != now:
+            raise WorkloadError(
+                f"moves or replaces its parameter {name} in its forward; leave out .to(), .cuda(), "
+                ".double() and the like there, and choose the task's precision instead"
+            )
+
+
+def _check_value(value: Any, device: Device) -> None:
+    """WorkloadError for what cannot lie in a boundary's buffer."""
+    for tensor in hold(value).tensors:
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise WorkloadError(f"gives a tensor that is not plain strided ({tensor.layout})")
+        if tensor.device.type != device.where.type:
+            raise WorkloadError(
+                f"gives a tensor on {tensor.device} and computes on {device.where}; make new "
+                "tensors on the device of the input, and leave moving to the plan"
+            )

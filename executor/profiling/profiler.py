@@ -1,0 +1,256 @@
+"""The profiler: what every layer of a workload costs on a device, measured once.
+
+A CPU device is emulated: it has the memory and the link rates it is told to have, and computes
+on one core. Layers and copies run through the code that a run uses.
+"""
+
+import os
+import platform
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from executor.cutting.recomputing import left_out
+from executor.devices.device import Device, HostMemory, use_threads
+from executor.devices.gpu import describe, update_threads, usable
+from executor.devices.machine import apply, free_host_bytes, host_memory, open_devices
+from executor.errors import UsageError
+from executor.profiling import disk_profiler
+from executor.profiling import links as link_profiler
+from executor.profiling import task as task_profiler
+from executor.profiling.alike import Kinds
+from executor.profiling.contention import contention, warm_up
+from executor.profiling.layer import Lab
+from executor.workload.task import load
+from plans.schema import Device as DeviceSpec
+from profiles import console, schema
+from profiles.units import LARGEST, show_bytes, show_us
+
+HOST_SHARE = 0.8  # of the memory that is available now
+THREADS = 1  # of each emulated device
+SLOWEST = 100_000  # bytes per second of a link; over a slower one even a small copy lasts long
+
+PLAIN = schema.Numerics()
+
+
+@dataclass(frozen=True)
+class Options:
+    """The machine: `devices` of device_bytes each, emulated with links as in `emulation`.
+
+    emulation None: CUDA devices, with as much memory as is free where device_bytes is None.
+    samples: of each time, fewer where one is long. host_bytes None: what the machine has free.
+    disk: a folder where idle tasks may wait.
+    """
+
+    device_bytes: int | None
+    emulation: schema.Emulation | None
+    devices: int = 2
+    samples: int = 9
+    host_bytes: int | None = None
+    numerics: schema.Numerics = PLAIN
+    disk: Path | None = None
+
+
+def profile(ref: str, options: Options) -> schema.Profile:
+    """Measure all layers of the workload `ref`; WorkloadError for one that cannot be cut."""
+    _check(options)
+    tasks, digest = load(ref)
+    workload = schema.Workload(ref, digest)
+    apply(options.numerics)
+    threads = torch.get_num_threads()
+    (device,), memory = open_devices([_spec(options)], [link_profiler.SLAB_BYTES]), _memory(options)
+    try:
+        casts = any(task.precision == "bf16" for task in tasks)
+        bar = tqdm(total=0, unit="layer", disable=None, file=sys.stderr, desc="links")
+        with left_out(), bar:
+            lab = _lab(device, options)
+            kinds = Kinds(lab)
+            usable = _usable(device, options)
+            links = _links(device, memory, options, casts=casts)
+            bar.set_description("disk")
+            disk = disk_profiler.measure(options.disk, memory) if options.disk else None
+            measured = tuple(task_profiler.measure(task, workload, kinds, bar) for task in tasks)
+        print(kinds, file=sys.stderr)
+        provenance = _provenance(device, lab) | {"layers": str(kinds)}
+    finally:
+        device.close()
+        memory.close()
+        use_threads(threads)
+    return schema.Profile(
+        machine=_machine(device.spec, usable, links, disk, options),
+        tasks=measured,
+        provenance=provenance,
+    )
+
+
+def _spec(options: Options) -> DeviceSpec:
+    """The device that measures, for now with room for the copies of the link profiler only."""
+    slab = link_profiler.SLAB_BYTES
+    if options.emulation:
+        return DeviceSpec("cpu", "cpu", slab, THREADS, options.emulation)
+    most = options.device_bytes or LARGEST
+    return DeviceSpec("cuda:0", "cuda", most, update_threads(_cores(), options.devices))
+
+
+def _memory(options: Options) -> HostMemory:
+    return host_memory([_spec(options)])
+
+
+def _lab(device: Device, options: Options) -> Lab:
+    """Emulated devices share the cores that they compute with, others share nothing."""
+    queue = device.queue("compute")
+    queue.enter()
+    warm_up(device)
+    slowdown = _slowdown(options.emulation)
+    alone = options.devices == 1
+    return Lab(device, queue, _load(options), options.samples, slowdown, alone)
+
+
+def _load(options: Options) -> int:
+    """The number of devices that compute at once while one is measured: those that are N times
+    slower than the machine keep it busy for one Nth of the time."""
+    return -(-options.devices // _slowdown(options.emulation)) if options.emulation else 1
+
+
+def slowdown(devices: int) -> int:
+    """The factor by which emulated devices are slower than this machine if nobody says: as much as
+    it takes for their ops to last as planned.
+
+    Copies, updates on the host and the interpreter need cores too. Where the devices leave them
+    half of the cores, devices compute as fast as they can; elsewhere they keep a third busy.
+    """
+    cores = _cores()
+    return 1 if 2 * devices <= cores else -(-3 * devices // cores)
+
+
+def _slowdown(emulation: schema.Emulation | None) -> int:
+    return emulation.compute_slowdown if emulation else 1
+
+
+def table(measured: schema.Profile) -> str:
+    """A line per task: its bytes, and the time of a step of one whole batch, never spilling."""
+    rows = [("task", "layers", "parameters", "state", "step")]
+    for task in measured.tasks:
+        param = sum(layer.param_bytes for layer in task.layers)
+        state = sum(layer.state_bytes for layer in task.layers)
+        step = sum(
+            layer.costs[-1].recompute_backward.median_us + layer.update_device.median_us
+            for layer in task.layers
+        )
+        step += sum(layer.costs[-1].forward.median_us for layer in task.layers[:-1])
+        sizes = (show_bytes(param), show_bytes(state), show_us(step))
+        rows.append((task.name, str(len(task.layers)), *sizes))
+    marks = [f"times are {measured.emulated}"] if measured.emulated else []
+    if disk := measured.machine.host.disk:
+        write, read = (rate.bytes_per_s // 10**6 for rate in (disk.write, disk.read))
+        room = show_bytes(disk.usable_bytes)
+        marks.append(f"disk: writes {write} MB/s, reads {read} MB/s, {room} for idle tasks")
+    return "\n".join([*console.columns(rows), *marks])
+
+
+def _check(options: Options) -> None:
+    """UsageError for a machine that cannot be."""
+    limits = [("--devices", options.devices, 1, 64), ("--samples", options.samples, 1, 1000)]
+    link = options.emulation
+    if link:
+        limits.append(("--latency-us", link.latency_us, 0, 100_000))
+        limits.append(("--slow-compute", link.compute_slowdown, 1, 1000))
+    for flag, value, least, most in limits:
+        if value < least:
+            raise UsageError(f"{flag} is {value}; {least} is the least")
+        if value > most:
+            raise UsageError(f"{flag} is {value}; {most} is the most")
+    rates = (("--h2d", link.h2d_bytes_per_s), ("--d2h", link.d2h_bytes_per_s)) if link else ()
+    for flag, rate in rates:
+        if rate < SLOWEST:
+            raise UsageError(f"{flag} is {rate} bytes per second; {SLOWEST} is the least")
+
+
+def _usable(device: Device, options: Options) -> int:
+    """Bytes of the device that plans may use; before anything was measured there."""
+    if options.emulation and options.device_bytes:
+        return options.device_bytes
+    return usable(device.where, options.device_bytes)
+
+
+def _links(
+    device: Device, memory: HostMemory, options: Options, *, casts: bool
+) -> tuple[schema.Link, ...]:
+    emulation = options.emulation
+    slowest = min(emulation.h2d_bytes_per_s, emulation.d2h_bytes_per_s) if emulation else None
+    links = link_profiler.links(device, memory, slowest, options.samples)
+    made = tuple(_computed(link, _slowdown(emulation)) for link in links)
+    if not casts:
+        return made
+    return (*made, link_profiler.cast(device, memory, slowest, options.samples))
+
+
+def _computed(link: schema.Link, slowdown: int) -> schema.Link:
+    """A copy inside the device is its own work: it takes so many times as long."""
+    if link.kind != "d2d":
+        return link
+    rate = link.alone
+    slow = schema.Rate(max(1, rate.bytes_per_s // slowdown), rate.latency_us * slowdown)
+    return schema.Link("d2d", slow, slow)
+
+
+def _machine(
+    spec: DeviceSpec,
+    usable_bytes: int,
+    links: tuple[schema.Link, ...],
+    disk: schema.Disk | None,
+    options: Options,
+) -> schema.Machine:
+    devices = tuple(
+        schema.Device(
+            name=f"{spec.kind}{number}",
+            kind=spec.kind,
+            usable_bytes=usable_bytes,
+            threads=spec.threads,
+            links=links,
+            emulation=spec.emulation,
+        )
+        for number in range(options.devices)
+    )
+    host = schema.Host(options.host_bytes or _free_bytes(), _cores(), disk)
+    return schema.Machine(devices, host, load=_load(options), numerics=options.numerics)
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _free_bytes() -> int:
+    """A share of the memory that is available; of all memory where that is not known."""
+    free = free_host_bytes()
+    if free is None:
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(free * HOST_SHARE)
+
+
+def _provenance(device: Device, lab: Lab) -> dict[str, str]:
+    noted = {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cpu": _cpu_model(),
+    }
+    if device.spec.kind == "cuda":
+        return noted | describe(device.where) | {"compute beside copies": contention(device)}
+    slower = f", {lab.slowdown} times slower than measured" if lab.slowdown > 1 else ""
+    return noted | {"timing": f"emulated devices, {lab.load} computing at once{slower}"}
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(row.partition(":")[2].strip() for row in lines if row.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

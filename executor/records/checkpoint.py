@@ -1,0 +1,259 @@
+"""Checkpoint files: ordinary state dicts by the user's own parameter names, verified when read."""
+
+import io
+import os
+import pickle
+import zipfile
+from collections.abc import Sequence
+from contextlib import suppress
+from errno import EFBIG
+from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.serialization import get_unsafe_globals_in_checkpoint
+
+from executor.errors import MismatchError, RunError, UsageError, one_line
+from executor.outputs import free_bytes, part_of, whole
+from executor.records.manifest import differences, manifest_of
+from executor.shards.saved import Saved
+from executor.shards.store import HostTask
+from plans.schema import Task as PlanTask
+from profiles import console
+from profiles.units import show_bytes
+
+_WANTED = {"model", "optimizer", "step", "rng", "loss_scale"}
+
+
+def path_of(folder: Path, task: str, step: int) -> Path:
+    """Where a task's state after so many steps is kept."""
+    return folder / f"{task}-{step}.pt"
+
+
+def save(target: Path, task: HostTask, step: int) -> Path:
+    """Write the file whole or not at all; the task's state must be settled."""
+    return put(write_part(target, task, step), target)
+
+
+def write_part(target: Path, task: HostTask, step: int) -> Path:
+    """Write all of the file under the name that it has until `put`. The folder must exist.
+
+    The file holds {"model": state_dict, "optimizer": {parameter name: state}, "step": steps done,
+    "rng": state of the default generator, "loss_scale": of fp16, "settings": of parameter groups
+    and schedulers, "manifest": of all these}. RunError, and no file, where that fails.
+    """
+    seen: dict[int, torch.dtype] = {}
+    content: dict[str, Any] = {
+        "model": {name: _alone(value, seen) for name, value in task.whole().state_dict().items()},
+        "optimizer": {
+            name: {key: _alone(value, seen) for key, value in state.items()}
+            for name, state in task.optimizer_state().items()
+        },
+        "step": step,
+        "rng": task.rng_state,
+        "loss_scale": task.loss_scale,
+        "settings": task.settings(),
+    }
+    content["manifest"] = manifest_of(content)
+    part = part_of(target)
+    try:
+        with whole(part), _Sink(part, "w") as sink:
+            try:
+                torch.save(content, sink)
+                os.fsync(sink.fileno())
+            except Exception as error:  # of a full disk or a signal torch says something else
+                raise sink.error or _interrupt(error) or error from None
+    except OSError as error:
+        raise RunError(_unwritten(target, error, _bytes(content))) from None
+    return part
+
+
+def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The signal that an error came of."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error
+
+
+def expect_safe(part: Path, target: Path) -> None:
+    """RunError for what `load` would refuse: no run could go on from there."""
+    if names := get_unsafe_globals_in_checkpoint(part):
+        raise RunError(
+            f"{target}: no run could go on from it: the task's state holds {', '.join(names)}, and "
+            "checkpoints hold only tensors and plain data; keep numbers, texts or tensors in the "
+            "optimizer and the model, or run without --checkpoints"
+        )
+
+
+def put(part: Path, target: Path) -> Path:
+    """Give what `write_part` wrote its name, for good."""
+    try:
+        part.replace(target)
+        folder = os.open(target.parent, os.O_RDONLY)
+    except OSError as error:
+        raise RunError(f"{target}: cannot be written: {error.strerror}") from None
+    with suppress(OSError):  # some file systems cannot
+        os.fsync(folder)
+    os.close(folder)
+    return target
+
+
+def step_of(path: Path) -> int:
+    """The steps that the file's task has done; 0 where there is no such file."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return int(content["step"])
+    except Exception:  # whatever is there, it is none of ours
+        return 0
+
+
+def load(folder: Path | None, tasks: Sequence[PlanTask]) -> dict[str, Saved]:
+    """The states from which tasks that were trained before this plan go on, by name.
+
+    UsageError without a folder; MismatchError, a line for everything that is wrong, for files that
+    are missing, damaged, of another step, or not as they were written.
+    """
+    begun = [task for task in tasks if task.done]
+    if begun and folder is None:
+        raise UsageError(
+            f"task {begun[0].name} goes on after step {begun[0].done}; say where its checkpoint "
+            "is, --resume DIR"
+        )
+    found, lines = {}, []
+    for task in begun:
+        assert folder is not None
+        path = path_of(folder, task.name, task.done)
+        try:
+            content = _read(path)
+        except UsageError as error:
+            lines.append(str(error))
+            continue
+        wrong = _wrong(content, task.done, path)
+        lines += [f"{path}: {line}" for line in wrong]
+        found[task.name] = Saved(
+            content["model"],
+            content["optimizer"],
+            content["rng"],
+            content["loss_scale"],
+            content.get("settings", ()),
+        )
+    if lines:
+        raise MismatchError(*lines)
+    return found
+
+
+def _wrong(content: dict[str, Any], step: int, path: Path) -> list[str]:
+    """A line for everything that is not as it was written, or as the plan has it."""
+    manifest = content.pop("manifest", None)
+    if manifest is None:
+        console.warn(f"{path}: has no manifest, so nobody knows whether it is as it was written")
+    lines = [] if manifest is None else differences(content, manifest)
+    if content["step"] != step:
+        lines.append(
+            f"is of step {content['step']}, the plan goes on after {step}; "
+            "build it from the log of the run that made this checkpoint"
+        )
+    return lines
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The content; loading it runs no code from it.
+
+    A run that was killed between the log's line about a file and the file's name left a part.
+    """
+    file = path if path.exists() or not part_of(path).exists() else part_of(path)
+    try:
+        with open(file, "rb") as stream:
+            if not zipfile.is_zipfile(stream):
+                raise UsageError(f"{path}: is no checkpoint, or only the beginning of one")
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such checkpoint") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except pickle.UnpicklingError:
+        raise UsageError(f"{path}: {_unsafe(file)}") from None
+    except UsageError:
+        raise
+    except Exception as error:  # which one, depends on where a file is damaged
+        raise UsageError(f"{path}: is no checkpoint, or damaged: {one_line(error)}") from None
+    if not isinstance(content, dict) or not content.keys() >= _WANTED:
+        raise UsageError(f"{path}: is no checkpoint that a run can go on from")
+    return content
+
+
+def _unsafe(path: Path) -> str:
+    """The reason why a file was not loaded in which torch finds more than plain data."""
+    try:
+        names = ", ".join(get_unsafe_globals_in_checkpoint(path))
+    except Exception:
+        names = ""
+    if not names:
+        return "is damaged: its index cannot be read; go on from another checkpoint"
+    return (
+        f"is not loaded: loading it would run code from it ({names}), and checkpoints hold only "
+        "tensors and plain data; go on from one that a run has written"
+    )
+
+
+class _Sink(io.FileIO):
+    """A file that remembers why it could not be written."""
+
+    error: BaseException | None = None
+
+    def write(self, data: Any) -> int:
+        """Write all of `data`."""
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        try:
+            while rest:
+                rest = rest[super().write(rest) :]
+        except BaseException as error:
+            self.error = self.error or error
+            raise
+        return size
+
+
+def _unwritten(target: Path, error: OSError, size: int) -> str:
+    text = f"{target}: cannot be written: {error.strerror}; it takes {_both(size)}, "
+    if error.errno == EFBIG:
+        return f"{text}and no file may have more than {_both(getrlimit(RLIMIT_FSIZE)[0])} (ulimit)"
+    try:
+        return f"{text}and {_both(free_bytes(target.parent))} are free there"
+    except OSError:
+        return f"{text}and its folder is gone"
+
+
+def _both(count: int) -> str:
+    return f"{show_bytes(count)} ({count} bytes)"
+
+
+def _bytes(content: dict[str, Any]) -> int:
+    """About the size of the file: that of all its tensors."""
+    state = [v for kept in content["optimizer"].values() for v in kept.values()]
+    tensors = [v for v in (*content["model"].values(), *state) if isinstance(v, Tensor)]
+    return sum(value.nbytes for value in tensors)
+
+
+def own(value: object) -> object:
+    """A tensor's values alone: a view is one of the whole store."""
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _alone(value: object, seen: dict[int, torch.dtype]) -> object:
+    """The tensor as one of nothing but its own bytes, which stay where they are if they can.
+
+    `seen`: dtypes by address, since torch saves no bytes that are shown as two."""
+    if not isinstance(value, Tensor):
+        return value
+    plain = type(value.detach()) is Tensor and value.layout == torch.strided
+    if not plain or value.device.type != "cpu" or value.is_quantized or not value.numel():
+        return own(value)
+    if not value.is_contiguous() or value.is_conj() or value.is_neg():
+        return own(value)
+    if seen.setdefault(value.data_ptr(), value.dtype) != value.dtype:
+        return own(value)
+    data = value.detach().reshape(-1).view(torch.uint8).numpy()
+    return torch.from_numpy(data).view(value.dtype).reshape(value.shape)

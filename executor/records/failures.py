@@ -1,0 +1,135 @@
+"""Failures, and who cannot go on after them: the run ends, or only the tasks that it concerns.
+
+With `keep_going` a failed task is dropped, and with it every task that a segment yet to end trains
+in one program with it: their ops share streams and rounds, and cannot go on apart.
+
+Devices of the process may share one default generator. A draw that the plan does not know of moves
+it for all of them, and whoever looks next would be blamed; so where nobody knows who drew, no task
+can go on.
+"""
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+from executor.numerics.rng import DrawError, Guard, Source
+from plans.runlog import DropRecord
+from plans.schema import Plan
+
+_FP16_PATIENCE = 10  # steps in a row without a finite loss; fewer are how a loss scale is found
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failure, and the op it happened in.
+
+    tasks: those that cannot go on, one wherever an op failed. step: None outside of all steps.
+    fatal: no task's numbers can be trusted any more.
+    """
+
+    tasks: tuple[str, ...]
+    text: str
+    op: str = ""
+    stream: str = ""
+    round: int = 0
+    step: int | None = None
+    fatal: bool = False
+
+    def __str__(self) -> str:
+        where = f"{self.op} on {self.stream} in round {self.round}: " if self.op else ""
+        return where + self.text
+
+
+class Drops:
+    """The tasks that were dropped. `note` may be called from any thread, the rest from one."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.records: dict[str, DropRecord] = {}
+        self._noted: deque[Failure] = deque()
+        self._tasks = [plan.trained(segment) for segment in plan.segments]
+
+    def note(self, failure: Failure) -> None:
+        """Drop the failure's tasks when `settle` is called next."""
+        self._noted.append(failure)
+
+    def settle(
+        self, to_do: Collection[int], done: Mapping[str, int], now_us: int
+    ) -> list[DropRecord]:
+        """Drop what was noted, and whatever segments `to_do` train with it; the new records.
+
+        `done`: each task's steps so far, said of tasks that fail outside of a step.
+        """
+        made: list[DropRecord] = []
+        while self._noted:
+            failure = self._noted.popleft()
+            queue = deque((name, failure.op, failure.text) for name in failure.tasks)
+            while queue:
+                name, op, reason = queue.popleft()
+                if name in self.records:
+                    continue
+                own = failure.step if name in failure.tasks else None
+                step = done[name] if own is None else own
+                self.records[name] = DropRecord(name, step, op, reason, now_us)
+                made.append(self.records[name])
+                queue += ((other, "", why) for other, why in self._companions(name, reason, to_do))
+        return made
+
+    def _companions(self, name: str, reason: str, to_do: Collection[int]) -> list[tuple[str, str]]:
+        """Tasks that some segment still has to train together with this one, and a sentence."""
+        found: dict[str, str] = {}
+        for index in sorted(to_do):
+            if name in self._tasks[index]:
+                for other in self._tasks[index]:
+                    why = (
+                        f"segment {index} trains it in one program with task {name}, "
+                        f"which was dropped: {reason}"
+                    )
+                    found.setdefault(other, why)
+        return list(found.items())
+
+
+class UnattributedDraw(DrawError):
+    """Somebody moved the generator that all devices draw from, and nobody knows who or when."""
+
+
+class SharedGuard(Guard):
+    """A guard of a generator that other devices may draw from, too.
+
+    `alone`: none does; after a complaint the generator is put back to where it was.
+    """
+
+    def __init__(self, source: Source, alone: bool) -> None:
+        super().__init__(source)
+        self._alone = alone
+
+    def check(self) -> None:
+        """DrawError when somebody drew since the last check; unattributed when others may have."""
+        try:
+            super().check()
+        except DrawError as error:
+            if not self._alone:
+                why = "all devices draw from one generator, so no task can go on"
+                raise UnattributedDraw(f"{error}; {why}") from None
+            self._source.set(self._parked)
+            raise
+
+
+class Losses:
+    """Finds the tasks whose loss stays no number; one thread at a time per task."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._patience = {
+            task.name: _FP16_PATIENCE if task.precision == "fp16-autocast" else 1
+            for task in plan.tasks
+        }
+        self._in_a_row = dict.fromkeys(self._patience, 0)
+
+    def trouble(self, task: str, step: int, loss: float) -> str:
+        """The trouble with a task that has this loss; empty while there is none."""
+        count = 0 if isfinite(loss) else self._in_a_row[task] + 1
+        self._in_a_row[task] = count
+        if count < self._patience[task]:
+            return ""
+        steps = f" and was no number in the {count - 1} steps before" if count > 1 else ""
+        return f"the loss of step {step} is {loss}{steps}"

@@ -1,0 +1,110 @@
+"""A folder of checkpoints: what it holds, who may write there, and what is removed from it.
+
+A run removes only what it has written itself. Where a folder holds later checkpoints than the plan
+goes on from, the run is refused, unless it is told to begin anew.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from executor.errors import UsageError
+from executor.outputs import own_folder, part_of, remove, whole
+from executor.records import checkpoint
+from executor.records.options import Options
+from executor.shards.store import HostTask
+from plans.disk import kept_bytes
+from plans.schema import Task
+
+Note = Callable[[str, int, Path], None]  # task, step, file
+
+
+class Kept:
+    """The folder as one run writes it."""
+
+    def __init__(self, folder: Path, tasks: Sequence[Task]) -> None:
+        self._folder = folder
+        self._done = {task.name: task.done for task in tasks}
+        self._old: dict[str, list[Path]] = {  # goes when there is something newer of the task
+            task.name: [path for step, path in _steps(folder, task.name) if step > task.done]
+            for task in tasks
+        }
+
+    def clear(self) -> None:
+        """Remove the parts that a killed run has left, but for those that this run goes on from."""
+        for task, done in self._done.items():
+            for step, part in _steps(self._folder, task, ".part"):
+                if step != done:
+                    remove(part)
+
+    def keep(self, task: HostTask, step: int, note: Note) -> None:
+        """Write the task's settled state, and remove what this run wrote of the task before.
+
+        The log is told by `note` before the file has its name: every checkpoint is in a log.
+        """
+        name = task.plan.name
+        target = checkpoint.path_of(self._folder, name, step)
+        with whole(part_of(target)):
+            part = checkpoint.write_part(target, task, step)
+            checkpoint.expect_safe(part, target)
+        note(name, step, target)
+        checkpoint.put(part, target)
+        task.release()
+        for old in self._old[name]:
+            if old != target:
+                remove(old)
+        self._old[name] = [target]
+
+
+@contextmanager
+def opened(options: Options, tasks: Sequence[Task]) -> Iterator[Kept | None]:
+    """The folder of `options.checkpoints`, which no other run may write meanwhile.
+
+    UsageError where it cannot be written, or where it or `options.resume` holds checkpoints that
+    the plan would not go on from.
+    """
+    folder = options.checkpoints
+    if folder is None:
+        _refuse_later(options, tasks)
+        yield None
+        return
+    last = {checkpoint.path_of(folder, t.name, t.done + t.steps).name: t for t in tasks}
+    sizes = {name: kept_bytes(task) for name, task in last.items()}
+    with own_folder(folder, sizes, "--checkpoints"):
+        _refuse_later(options, tasks)
+        yield Kept(folder, tasks)
+
+
+def _refuse_later(options: Options, tasks: Sequence[Task]) -> None:
+    if options.overwrite:
+        return
+    for folder in filter(None, dict.fromkeys((options.resume, options.checkpoints))):
+        latest = {t.name: max((s for s, _ in _steps(folder, t.name)), default=0) for t in tasks}
+        later = [task for task in tasks if latest[task.name] > task.done]
+        if later:
+            held = ", ".join(
+                f"{t.name} at step {latest[t.name]}, where the plan begins at step {t.done}"
+                for t in later
+            )
+            raise UsageError(
+                f"{folder} holds {held}; plan what is left: python -m planner build PROFILE --from "
+                f"{_log(options.log)} -o rest.json, then run rest.json --resume {folder} "
+                f"--checkpoints {folder}; or give --overwrite to train these steps again"
+            )
+
+
+def _log(log: Path | None) -> str:
+    """The log that knows of the checkpoints, most likely."""
+    names = [log.with_name(f"{log.name}.part"), log] if log else []
+    return str(next((n for n in names if n.exists() and n.stat().st_size), "LOG"))
+
+
+def _steps(folder: Path, task: str, ending: str = "") -> list[tuple[int, Path]]:
+    """The checkpoints of a task in the folder by their step, or the parts of such files."""
+    kept = re.compile(rf"{re.escape(task)}-(\d+)\.pt{re.escape(ending)}")
+    try:
+        found = [(kept.fullmatch(path.name), path) for path in folder.iterdir()]
+    except OSError:
+        return []
+    return sorted((int(match[1]), path) for match, path in found if match)

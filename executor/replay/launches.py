@@ -1,0 +1,173 @@
+"""An op's launch, with all that a run asks for put around it when its job is made.
+
+    work.run ─▶ metered ─▶ watched ─▶ traced ─▶ between marks ─▶ locked ─▶ delayed
+
+What is not asked for is not there: in the steady state of most runs an op is launched between two
+marks and nothing else.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+
+from torch.profiler import record_function
+
+from executor.devices.device import Mark, Queue, until
+from executor.devices.pace import least_us
+from executor.errors import RunError
+from executor.numerics.rng import no_draws
+from executor.records.tracing import Trace
+from executor.replay.ops import Run, Work, run_of
+from executor.replay.tickets import Launch, OnDone, Stream
+
+UNPLANNED = (
+    "draws random numbers although the plan knows of none; profile again, or make the layer draw "
+    "the same number each time"
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Extras around every op. `locks`: one per device, if its ops must not overlap.
+
+    jitter: (seed, most µs) of a random delay. watched: no op may draw random numbers that the
+    tasks on other devices would miss.
+    """
+
+    jitter: tuple[int, int] | None = None
+    trace: Trace | None = None
+    locks: Sequence[threading.Lock] | None = None
+    watched: bool = False
+
+    def delays(self, name: str) -> Callable[[], float] | None:
+        """Seconds of a random pause before every op of a stream, the same for the same seed."""
+        if self.jitter is None:
+            return None
+        seed, most_us = self.jitter
+        draw = random.Random(f"{seed} {name}")
+        return lambda: draw.randint(0, most_us) / 1e6
+
+
+def launch_of(
+    work: Work,
+    asked: Asked,
+    stream: Stream,
+    used: Iterable[int],
+    delay: Callable[[], float] | None,
+    check: Callable[[], None],
+) -> Launch:
+    """The op's launch into its stream. `used`: the plan's numbers of the devices it works on;
+    `check` may raise to end a wait."""
+    run = run_of(work)
+    if work.metered:
+        run = _metered(work, run)
+    if asked.watched and _must_not_draw(work):
+        run = _watched(work, run)
+    if asked.trace:
+        run = _traced(work.op.id, run, asked.trace)
+    least = least_us(work.place.device.spec, work.op)
+    launch = _marked(run, stream.queue, least, check)
+    if asked.locks:
+        launch = _alone(launch, [asked.locks[n] for n in sorted(used)], stream, check)
+    return _delayed(launch, delay) if delay else launch
+
+
+def _metered(work: Work, run: Run) -> Run:
+    """Measure the op's transients in round 0; RunError when they exceed the device's reserve."""
+    name, place, memory = work.name, work.place, work.memory
+    key = work.task.plan.name, name.number, name.index
+    keeps = name.kind == "F" and work.activations != "recompute" and not work.evaluates
+    makes, ends = key if keeps else None, key if name.kind == "B" else None
+
+    def metered(round_index: int) -> OnDone | None:
+        if round_index:
+            return run(round_index)
+        meter = place.meter
+        with meter.op(makes, ends):
+            on_done = run(round_index)
+        place.took(memory.slab_bytes + meter.taken_bytes)
+        if meter.taken_bytes > memory.reserve_bytes + place.device.slack_bytes:
+            live = f", {meter.graph_bytes} of them in live graphs," if meter.graph_bytes else ""
+            raise RunError(
+                f"took {meter.taken_bytes} bytes beside its buffers{live} but its program reserves "
+                f"{memory.reserve_bytes} on device {place.number}; "
+                "profile again or lower the microbatch"
+            )
+        return on_done
+
+    return metered
+
+
+def _watched(work: Work, run: Run) -> Run:
+    """Refuse random draws, but in a round that is metered, which does so anyway."""
+    return _within(run, lambda r: None if work.is_metered(r) else no_draws(UNPLANNED))
+
+
+def _traced(name: str, run: Run, trace: Trace) -> Run:
+    return _within(run, lambda _: record_function(name) if trace.active else None)
+
+
+def _within(run: Run, context: Callable[[int], AbstractContextManager[object] | None]) -> Run:
+    def within(round_index: int) -> OnDone | None:
+        around = context(round_index)
+        if around is None:
+            return run(round_index)
+        with around:
+            return run(round_index)
+
+    return within
+
+
+def _marked(run: Run, queue: Queue, least: int, check: Callable[[], None]) -> Launch:
+    """Run between two marks, which are so many µs apart at least where compute is emulated."""
+    begin, end = queue.begin, queue.end
+
+    def launch(round_index: int) -> tuple[Mark, Mark, OnDone | None]:
+        start = begin()
+        on_done = run(round_index)
+        return start, end(start, least, check), on_done
+
+    return launch
+
+
+def _alone(
+    launch: Launch, locks: Sequence[threading.Lock], stream: Stream, check: Callable[[], None]
+) -> Launch:
+    """Hold the locks, always taken in the same order, while the op runs on the device."""
+
+    def alone(round_index: int) -> tuple[Mark, Mark, OnDone | None]:
+        running = stream.now
+        stream.now = running and ("waits for ", running[1], round_index, "its device")
+        with ExitStack() as held:
+            for lock in locks:
+                held.enter_context(lock)
+            stream.now = running
+            stream.queue.wait(stream.queue.mark(), check)
+            launched = launch(round_index)
+            until(launched[1], check)
+        return launched
+
+    return alone
+
+
+def _delayed(launch: Launch, delay: Callable[[], float]) -> Launch:
+    def delayed(round_index: int) -> tuple[Mark, Mark, OnDone | None]:
+        time.sleep(delay())
+        return launch(round_index)
+
+    return delayed
+
+
+def _must_not_draw(work: Work) -> bool:
+    """True if any draw in this op is an error, and would move the generator of other devices."""
+    if not work.place.device.source.shared:
+        return False
+    if work.name.kind in "UNR" or (work.evaluates and work.name.kind == "F"):
+        return True
+    if work.name.kind not in "FB" or work.place.alone:
+        return False
+    draws = work.task.plan.shards[work.name.number].rng_draws
+    return draws == 0 or (work.name.kind == "B" and work.activations != "recompute")

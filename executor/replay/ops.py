@@ -1,0 +1,299 @@
+"""The ops: one function for each kind, found in a table, called when the op's turn has come.
+
+Nothing here waits or decides. An op gets its buffers as uint8 tensors of the value's exact size.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from executor.numerics.gradients import HooksRefused
+from executor.numerics.rng import LentGenerator, RandomMode, no_draws
+from executor.numerics.values import Value, read_grads
+from executor.replay.feed import Feed
+from executor.replay.task_state import TaskState
+from executor.replay.tickets import OnDone
+from executor.shards.graphs import Graph, Made
+from executor.shards.modes import DRAWS
+from executor.shards.parameters import NONE
+from executor.shards.place import Place
+from executor.shards.shard import Shard
+from executor.shards.tied import Tie
+from executor.workload.batches import held_batch, inputs_of
+from plans.checker.capacity import value_bytes
+from plans.schema import Memory, Op, OpName, Role, parse_id
+
+_NOTHING = torch.empty(0, dtype=torch.uint8)
+
+Run = Callable[[int], OnDone | None]  # of a round
+
+
+@dataclass(frozen=True)
+class Work:
+    """One op of a segment with everything it touches. `first_step` is its step in round 0; where it
+    evaluates, the number of its batch."""
+
+    op: Op
+    name: OpName
+    task: TaskState
+    feed: Feed  # whose batches and boundaries it works with
+    place: Place
+    first_step: int
+    memory: Memory  # of the device, while this program runs there
+    metered: bool  # measure transients in round 0
+    reads: Mapping[str, Tensor]
+    writes: Mapping[str, Tensor]
+    evaluates: bool = False
+
+    def is_metered(self, round_index: int) -> bool:
+        """True if this op's transients are measured in this round."""
+        return self.metered and round_index == 0
+
+    @property
+    def activations(self) -> str:
+        """The way in which the op's shard keeps activations for its backward."""
+        return self.task.plan.shards[self.name.number].activations
+
+    def source(self, role: str) -> Tensor:
+        """The bytes that play `role`; none when the value is empty."""
+        return self.reads.get(role, _NOTHING)
+
+
+def run_of(work: Work) -> Run:
+    """Launches the op for a round; gives whom to call with the mark behind it, if anybody."""
+    handler, first = _HANDLERS[work.name.kind], work.first_step
+    return lambda round_index: handler(work, first + round_index)
+
+
+def resolve(
+    op: Op,
+    task: TaskState,
+    place: Place,
+    first_step: int,
+    memory: Memory,
+    metered: bool,
+    flats: Mapping[str, Tensor],
+    *,
+    evaluates: bool = False,
+) -> Work:
+    """The op with its buffers, found by name and cut to the bytes of the value in each role."""
+    name = parse_id(op.id)
+    feed = task.training
+    if evaluates and task.evaluation:
+        feed = task.evaluation
+
+    def cut(roles: Mapping[Role, str]) -> dict[str, Tensor]:
+        return {r: flats[b][: value_bytes(name, r, task.plan)] for r, b in roles.items()}
+
+    if name.kind in "FB":
+        task.replicas.on(name.number, place).train(not evaluates)
+    place.took(memory.slab_bytes)
+    metered = metered and op.stream.endswith("compute")
+    first, reads, writes = feed.number(first_step), cut(op.reads), cut(op.writes)
+    return Work(op, name, task, feed, place, first, memory, metered, reads, writes, evaluates)
+
+
+@contextmanager
+def _random(work: Work, step: int) -> Iterator[None]:
+    """Draw what the plain loop draws in this forward, and prove it afterwards.
+
+    A shard that draws nothing is spared the cost of a mode, and one that is alone with the
+    generator as well, except where ops are metered anyway: there an unannounced draw is found in
+    the very op that made it.
+    """
+    task, name, source = work.task, work.name, work.place.device.source
+    state = task.rng.state(step, name.index, name.number)
+    watched = source.shared and work.is_metered(step - work.first_step)
+    if task.plan.shards[name.number].rng_draws == 0 and not watched:
+        yield
+    else:
+        alone = work.place.alone and not watched
+        with LentGenerator(state, source) if alone else RandomMode(state) as mode:
+            yield
+        state = mode.state
+    task.rng.finish(step, name.index, name.number, state)
+
+
+@contextmanager
+def _no_random(work: Work, step: int) -> Iterator[None]:
+    """A backward must not draw: found as it does where ops are metered anyway, else afterwards."""
+    metered = work.is_metered(step - work.first_step)
+    watch: AbstractContextManager[object] = nullcontext()
+    if work.place.device.source.shared and metered:
+        watch = no_draws()
+    with watch:
+        yield
+    work.place.guard.check()
+
+
+def _turn(work: Work) -> AbstractContextManager[object]:
+    """Around a forward that is no recomputation."""
+    return work.task.replicas.turn(work.name.number, work.name.index, work.place)
+
+
+def _input(work: Work) -> Value:
+    if work.name.number == 0:
+        return inputs_of(work.feed.batches, work.source("batch"))
+    return work.feed.boundaries[work.name.number].held(work.source("x"))
+
+
+def _bound(work: Work) -> Shard:
+    """The shard's shell, its parameters those that the op reads."""
+    shard = work.task.replicas.on(work.name.number, work.place)
+    shard.bind_params(work.source("param"))
+    if "tied" in work.reads:
+        shard.bind_tied(work.reads["tied"])
+    return shard
+
+
+def _tie(work: Work) -> Tie | None:
+    """The gradients of tied parameters that a backward gets from other shards, and hands on."""
+    given, handed = work.reads.get("tie"), work.writes.get("tie")
+    if given is None and handed is None:
+        return None
+    return Tie(given, handed, NONE if given is None else work.task.absent.of(given))
+
+
+def _forward(work: Work, step: int) -> OnDone | None:
+    if work.evaluates:
+        return _evaluate(work, step)
+    task, number, microbatch = work.task, work.name.number, work.name.index
+    shard = _bound(work)
+    x, out = _input(work), work.writes["y"]
+    if work.activations == "recompute":
+        made = _bare_forward(work, step, shard, x)
+        task.before[number, microbatch] = made.before
+    else:
+        saved = work.writes.get("saved", _NOTHING) if work.activations == "offload" else None
+        with _turn(work), _random(work, step):
+            made, graph = shard.forward_graph(x, out, saved=saved)
+        task.graphs[number, microbatch] = graph
+    work.place.guard.check()
+    work.feed.boundary(number + 1, made.layout)
+    return None
+
+
+def _evaluate(work: Work, number: int) -> OnDone | None:
+    """A forward for the batch of this number, which draws no random numbers."""
+    feed, shard, x = work.feed, _bound(work), _input(work)
+    watched = work.place.device.source.shared and work.is_metered(number - work.first_step)
+    loss: Tensor | None = None
+    with no_draws(DRAWS) if watched else nullcontext():
+        if "y" in work.writes:
+            feed.boundary(work.name.number + 1, shard.evaluate(x, work.writes["y"]))
+        else:
+            loss = shard.evaluated(x, held_batch(feed.batches, work.source("batch")))
+    work.place.guard.check()
+    if loss is None:
+        return None
+    return partial(feed.loss, number, work.name.index, work.place.device.later(loss))
+
+
+def _bare_forward(work: Work, step: int, shard: Shard, x: Value) -> Made:
+    """A forward that keeps no graph. Layers that need what a graph would keep are run once more
+    when it is their first time."""
+    out, known = work.writes["y"], work.feed.boundaries.get(work.name.number + 1)
+    try:
+        with _turn(work), _random(work, step):
+            return shard.forward(x, out, known)
+    except HooksRefused:
+        with _turn(work), _random(work, step):
+            return shard.forward(x, out, known)
+
+
+def _backward(work: Work, step: int) -> OnDone | None:
+    task, number, microbatch = work.task, work.name.number, work.name.index
+    shard = _bound(work)
+    shard.bind_grads(work.writes.get("grad", _NOTHING))
+    graph, dy = _graph(work, shard, step), None
+    if number < len(task.plan.shards) - 1:
+        task.expect(number, graph)
+        dy = read_grads(work.source("dy"), task.gradients.pop((number + 1, microbatch)))
+    absent = task.absent.of(work.reads["grad"]) if "grad" in work.reads else None
+    with _no_random(work, step):
+        done = shard.backward(graph, dy=dy, dx=work.writes.get("dx"), absent=absent, tie=_tie(work))
+    if number:
+        task.gradients[number, microbatch] = done.dx
+    for role, missing in (("grad", done.absent), ("tie", done.tie)):
+        if role in work.writes:
+            task.absent.note(work.writes[role], missing)
+    if done.loss is None:
+        return None
+    return partial(work.feed.loss, step, microbatch, work.place.device.later(done.loss))
+
+
+def _graph(work: Work, shard: Shard, step: int) -> Graph:
+    """The graph that the forward left, or one made by running it again."""
+    task, number, microbatch = work.task, work.name.number, work.name.index
+    x = _input(work)
+    if work.activations != "recompute":
+        graph = task.graphs.pop((number, microbatch))
+        shard.move(graph, x, work.source("saved"))
+        return graph
+    if number < len(task.plan.shards) - 1:
+        with _random(work, step):
+            return shard.graph(x, before=task.before.pop((number, microbatch)))
+    batch = held_batch(work.feed.batches, work.source("batch"))
+    with _turn(work), _random(work, step):
+        scale = task.scale.to(work.place.device.where).scale if task.scale else None
+        return shard.graph(x, batch=batch, scale=scale)
+
+
+def _update(work: Work, step: int) -> None:
+    shard, grads = work.task.host.shards[work.name.number], work.source("grad")
+    scaling = work.task.scaling(work.reads.get("norm"))
+    absent = work.task.absent.of(grads)
+    shard.update(work.reads.get("param"), grads, work.reads.get("state"), scaling, absent)
+
+
+def _norm(work: Work, step: int) -> None:
+    """On the device, where the gradients are."""
+    shard, grads = work.task.host.shards[work.name.number], work.source("grad")
+    absent = work.task.absent.of(grads)
+    work.task.note_norms(work.name.number, shard.norms(grads, absent), absent, work.writes["norm"])
+
+
+def _prefetch(work: Work, step: int) -> OnDone | None:
+    (role,) = work.writes
+    if role in work.reads:
+        work.place.device.copy_in(work.writes[role], work.reads[role])
+        work.task.absent.carry(work.reads[role], work.writes[role])
+        return None
+    if role == "param":
+        shard = work.task.host.shards[work.name.number]
+        work.place.device.cast_in(shard.casts(work.writes[role], work.reads["state"]))
+        return None
+    batches = work.feed.batches
+    batch = batches.take(step, work.name.index)
+    work.place.device.copy_in(work.writes[role], batch)
+    return partial(batches.sent, batch)
+
+
+def _spill(work: Work, step: int) -> None:
+    (role,) = work.writes
+    work.place.device.copy_out(work.writes[role], work.reads[role])
+    work.task.absent.carry(work.reads[role], work.writes[role])
+
+
+def _reduce(work: Work, step: int) -> None:
+    if "grad" in work.writes:
+        task, target, other = work.task, work.writes["grad"], work.source("other")
+        shard = task.host.shards[work.name.number]
+        absent = task.absent.of(target), task.absent.of(other)
+        task.absent.note(target, shard.add_grads(target, other, *absent))
+
+
+_HANDLERS: dict[str, Callable[[Work, int], OnDone | None]] = {
+    "F": _forward,
+    "B": _backward,
+    "U": _update,
+    "R": _reduce,
+    "N": _norm,
+    "P": _prefetch,
+    "S": _spill,
+    "X": _spill,
+}

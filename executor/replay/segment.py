@@ -1,0 +1,277 @@
+"""One segment being replayed: its streams, each with a thread, and the tickets between them."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import cast
+
+from torch import Tensor
+
+from executor.devices.device import Mark, QueueKind, until
+from executor.errors import text_of
+from executor.records.failures import Failure, UnattributedDraw
+from executor.records.recorder import Recorder
+from executor.replay.launches import Asked, launch_of
+from executor.replay.ops import Work, resolve
+from executor.replay.task_state import TaskState
+from executor.replay.tickets import (
+    PHASES,
+    Halt,
+    Job,
+    Laps,
+    Stopped,
+    Stream,
+    Ticket,
+    device_of,
+    jobs_of,
+)
+from executor.shards.place import Place
+from plans.metrics import plan_stream
+from plans.schema import Op, Program, Segment
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Shared by all segments of a run. `asked`: what is put around every op; `ahead`: rounds that
+    a stream may launch before its device has done them.
+
+    `failed` is told what went wrong, from any thread; a segment in which something did stops by
+    itself.
+    """
+
+    places: Sequence[Place]
+    tasks: Mapping[str, TaskState]
+    host: Mapping[str, Tensor]
+    recorder: Recorder
+    halt: Halt
+    asked: Asked
+    failed: Callable[[Failure], None]
+    ahead: int
+
+
+class SegmentRun:
+    """A segment from `enter` to `leave`. `first_steps`: each task's step in round 0."""
+
+    def __init__(
+        self,
+        index: int,
+        program: Program,
+        segment: Segment,
+        first_steps: Mapping[str, int],
+        setup: Setup,
+        *,
+        metered: bool,
+    ) -> None:
+        self._index = index
+        self._segment = segment
+        self._setup = setup
+        self._metered = metered
+        self._first_steps = first_steps
+        self._steps = {op.id for op in program.round}
+        self._tasks = [setup.tasks[name] for name in program.tasks]
+        self._evaluates = program.evaluates
+        for task in self._tasks:
+            feed = (self._evaluates and task.evaluation) or task.training
+            feed.batches.start()  # data is prepared while all else is made
+        self._halt = Halt(setup.halt)
+        self._rounds = {"enter": 1, "round": segment.rounds, "leave": 1}
+        self._laps = {phase: Laps(count) for phase, count in self._rounds.items()}
+        phases = {"enter": program.enter, "round": program.round, "leave": program.leave}
+        names = sorted({op.stream for ops in phases.values() for op in ops})
+        self._streams = {n: self._stream(n, 4 * len(program.round) + 1) for n in names}
+        self._halt.watch(list(self._streams.values()))
+        job = self._job_maker(program, self._resolve(program, phases, first_steps))
+        self._jobs, self._ends = jobs_of(phases, self._rounds, self._streams, job)
+        self._threads = [
+            threading.Thread(target=self._play, args=(name,), name=stream.name, daemon=True)
+            for name, stream in self._streams.items()
+        ]
+        self._left = len(self._threads)
+        self._lock = threading.Lock()
+
+    @property
+    def ended(self) -> bool:
+        """True when all threads are done, and all that they launched."""
+        return self._left == 0
+
+    @property
+    def stopped(self) -> bool:
+        """True if it ends, or has ended, before its time."""
+        return self._halt.stopped
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds it makes."""
+        return self._laps["round"].count
+
+    def stop(self) -> None:
+        """Let every stream stop before its next op."""
+        self._halt.stop()
+
+    def finish(self) -> None:
+        """End where states are whole: behind the rounds that have begun, by way of `leave`."""
+        if self._evaluates:
+            self.stop()
+        self._laps["round"].end()
+
+    def forget(self) -> None:
+        """The segment has ended. What it leaves behind when it was stopped would count as memory
+        of the next op that is measured on its devices."""
+        self._halt.leave()
+        if self.stopped:
+            for task in self._tasks:
+                task.drop()
+            for number in self._segment.devices:
+                self._setup.places[number].renew()
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def join(self, deadline: float) -> None:
+        """Wait for the threads until `deadline` (of time.monotonic)."""
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _stream(self, name: str, keep: int) -> Stream:
+        """A stream with its queue; marks of the rounds that may be under way are kept."""
+        place = self._setup.places[self._segment.devices[device_of(name)]]
+        kind = cast("QueueKind", "host" if name.startswith("host") else name.partition(".")[2])
+        at = plan_stream(name, self._segment.devices)
+        return Stream(at, self._halt, place.device.queue(kind), keep)
+
+    def states(self) -> list[str]:
+        """A line for each stream that is not done: the op that it runs or waits for."""
+        lines = []
+        for stream in self._streams.values():
+            if stream.now is not None:
+                verb, op, round_index, other = stream.now
+                lines.append(f"{op} {verb}{other} on {stream.name} in round {round_index}")
+        return lines
+
+    def stuck(self, text: str) -> Failure:
+        """The failure of an op that does not end; of the whole segment if none runs."""
+        running = [s for s in self._streams.values() if s.now is not None and s.now[0] == "runs"]
+        if running:
+            return self._failure(running[0], text)
+        return Failure(tuple(self._first_steps), text)
+
+    def _failure(self, stream: Stream, text: str, *, fatal: bool = False) -> Failure:
+        """The failure of the op that `stream` launches."""
+        _, op, number, _ = stream.now or ("", "", 0, "")
+        task = op.partition(".")[0]
+        first = self._first_steps.get(task, 0)
+        step = first + (0 if self._evaluates else number) if op in self._steps else None
+        tasks = (task,) if task else tuple(self._first_steps)
+        return Failure(tasks, text, op or stream.name, stream.name, number, step, fatal)
+
+    def _resolve(
+        self, program: Program, phases: Mapping[str, Sequence[Op]], first_steps: Mapping[str, int]
+    ) -> dict[str, Work]:
+        """The work of every op, by its id."""
+        setup, devices = self._setup, self._segment.devices
+        flats = dict(setup.host)
+        homes = {b.name: (setup.places[devices[int(b.space)]], b) for b in program.buffers}
+        for name, (place, buffer) in homes.items():
+            flats[name] = place.device.view(buffer)
+        works = {}
+        for op in (op for ops in phases.values() for op in ops):
+            task = op.id.partition(".")[0]
+            number = device_of(op.stream)
+            place, memory = setup.places[devices[number]], program.memory[number]
+            state, step = setup.tasks[task], first_steps[task]
+            work = resolve(
+                op, state, place, step, memory, self._metered, flats, evaluates=self._evaluates
+            )
+            works[op.id] = work
+            for names, cut in ((op.reads, work.reads), (op.writes, work.writes)):
+                for role, name in names.items():
+                    if name in homes:
+                        home, buffer = homes[name]
+                        home.touched(buffer.offset + len(cut[role]))
+        return works
+
+    def _job_maker(
+        self, program: Program, works: Mapping[str, Work]
+    ) -> Callable[[Op, tuple[Ticket, ...]], Job]:
+        """Makes the job of an op, its launch as the run asks for it."""
+        asked, devices = self._setup.asked, self._segment.devices
+        spaces = {buffer.name: int(buffer.space) for buffer in program.buffers}
+        delays = {name: asked.delays(stream.name) for name, stream in self._streams.items()}
+
+        def job(op: Op, tickets: tuple[Ticket, ...]) -> Job:
+            numbers = {spaces[name] for name in op.writes.values() if name in spaces}
+            used = {devices[n] for n in numbers | {device_of(op.stream)}}  # a transfer's target too
+            work, stream = works[op.id], self._streams[op.stream]
+            launch = launch_of(work, asked, stream, used, delays[op.stream], self._halt.check)
+            return Job(op.id, tickets, launch, work.metered)
+
+        return job
+
+    def _play(self, name: str) -> None:
+        """A stream's thread: its jobs of each phase, then wait for all streams' phase to end."""
+        stream = self._streams[name]
+        try:
+            stream.queue.enter()
+            for phase in PHASES:
+                jobs, laps = self._jobs[name][phase], self._laps[phase]
+                rounds: Iterable[int] = laps.each() if jobs else ()
+                if name.endswith("compute"):
+                    place = self._setup.places[self._segment.devices[device_of(name)]]
+                    rounds = place.allocating(rounds)
+                self._replay(stream, jobs, rounds)
+                stream.skip(len(jobs) * (self._rounds[phase] - laps.count))
+                for other, peer in self._streams.items():
+                    self._wait(stream, peer, self._ends[other][phase])
+            until(stream.queue.mark(), self._halt.check)
+        except Stopped:
+            pass
+        except BaseException as error:
+            if not self._halt.stopped:  # else it only follows from what went wrong first
+                text = text_of(error)
+                fatal = isinstance(error, UnattributedDraw)
+                self._setup.failed(self._failure(stream, text, fatal=fatal))
+                self._halt.stop()
+        finally:
+            stream.now = None
+            self._drain(stream)
+            with self._lock:
+                self._left -= 1
+            self._halt.tell()
+
+    def _drain(self, stream: Stream) -> None:
+        """Wait for what was launched before the segment was stopped: it still uses the device.
+
+        What the device says of it is no news: the recorder asks about every op."""
+        with suppress(Stopped, Exception):
+            until(stream.queue.mark(), self._setup.halt.check)
+
+    def _replay(self, stream: Stream, jobs: Sequence[Job], rounds: Iterable[int]) -> None:
+        """The steady state: wait for the tickets, launch the op between marks, count it."""
+        index, halt, record = self._index, self._halt, self._setup.recorder.op
+        ends: deque[Mark] = deque()
+        for round_index in rounds:
+            for job in jobs:
+                halt.check()
+                for other, base, stride, op in job.tickets:
+                    stream.now = ("waits for ", job.id, round_index, op)
+                    self._wait(stream, other, base + stride * round_index)
+                stream.now = ("runs", job.id, round_index, "")
+                start, end, on_done = job.launch(round_index)
+                record(index, job.id, round_index, start, end, job.metered and not round_index)
+                if on_done:
+                    on_done(end)
+                stream.tick(end)
+            ends.append(end)
+            if len(ends) > self._setup.ahead:
+                stream.now = ("waits for ", job.id, round_index, "its device")
+                until(ends.popleft(), halt.check)
+
+    def _wait(self, stream: Stream, other: Stream, count: int) -> None:
+        """Let `stream` go on after op number `count` of `other`."""
+        mark = other.wait(count)
+        if mark is not None and other is not stream:
+            stream.queue.wait(mark, self._halt.check)

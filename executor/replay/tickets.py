@@ -1,0 +1,210 @@
+"""Streams that count their launched ops, tickets on that count, the jobs that wait for them, and
+how all of them stop."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from executor.devices.device import Mark, Queue
+from plans.schema import Op
+
+PHASES = ("enter", "round", "leave")
+
+OnDone = Callable[[Mark], None]  # called with the mark behind the op that asked for it
+Launch = Callable[[int], tuple[Mark, Mark, OnDone | None]]  # of a round: start, end, whom to tell
+
+
+class Stopped(Exception):
+    """The run, or the segment, ends early; threads unwind with it."""
+
+
+class Halt:
+    """The end of a run: the first failure counts, and every waiting stream is woken.
+
+    One under a `parent` is a segment's: it stops with the run, and can be stopped alone.
+    """
+
+    def __init__(self, parent: "Halt | None" = None) -> None:
+        self.failure = ""
+        self.stopped = False
+        self._parent = parent
+        self._children: list[Halt] = []
+        self._streams: list[Stream] = []
+        self._lock = threading.Lock()
+        self._news = threading.Event()
+        if parent is not None:
+            parent._children.append(self)
+            if parent.stopped:  # looked at last: it may have stopped its children just before
+                self.stopped = True
+
+    def watch(self, streams: Sequence["Stream"]) -> None:
+        """Wake these streams when this stops."""
+        self._streams += streams
+
+    def leave(self) -> None:
+        """The segment has ended: the run need not stop it any more."""
+        if self._parent is not None:
+            self._parent._children.remove(self)
+
+    def fail(self, message: str) -> None:
+        """End the run with this message, unless it has one already."""
+        with self._lock:
+            self.failure = self.failure or message
+        self.stop()
+
+    def stop(self) -> None:
+        """Let every stream stop before its next op."""
+        self.stopped = True
+        for child in list(self._children):
+            child.stop()
+        for stream in list(self._streams):
+            stream.wake()
+        self.tell()
+
+    def check(self) -> None:
+        """Stopped when the run, or the segment, has ended."""
+        if self.stopped:
+            raise Stopped
+
+    def tell(self) -> None:
+        """Wake the main thread: a segment may have ended."""
+        if self._parent is not None:
+            self._parent.tell()
+        self._news.set()
+
+    def wait_for_news(self, seconds: float) -> None:
+        self._news.wait(seconds)
+        self._news.clear()
+
+
+class Stream:
+    """An in-order queue, how many of its ops have been launched, and a mark behind each of them.
+
+    Of the marks the last `keep` are known; for one that is forgotten a later one does as well.
+    `now` says what the launching thread is doing: a verb, the op, the round, and the op it waits
+    for.
+    """
+
+    def __init__(self, name: str, halt: Halt, queue: Queue, keep: int) -> None:
+        self.name = name
+        self.queue = queue
+        self.now: tuple[str, str, int, str] | None = None
+        self._halt = halt
+        self._done = 0
+        self._marks: list[Mark | None] = [None] * keep
+        self._changed = threading.Condition()
+
+    def tick(self, mark: Mark) -> None:
+        """One more op is launched, and done when `mark` is reached."""
+        with self._changed:
+            self._marks[self._done % len(self._marks)] = mark
+            self._done += 1
+            self._changed.notify_all()
+
+    def skip(self, count: int) -> None:
+        """So many ops will not be; who waits for one of them waits for the latest that was."""
+        if count:
+            with self._changed:
+                self._marks = [self._marks[(self._done - 1) % len(self._marks)]] * len(self._marks)
+                self._done += count
+                self._changed.notify_all()
+
+    def wait(self, count: int) -> Mark | None:
+        """The mark behind op `count` (from 1) once that is launched; None for no op at all.
+
+        Stopped when its segment ends first."""
+        if self._done < count:
+            with self._changed:
+                while self._done < count and not self._halt.stopped:
+                    self._changed.wait()
+            self._halt.check()
+        return self._marks[(count - 1) % len(self._marks)] if count > 0 else None
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class Ticket(NamedTuple):
+    """In round r, wait for op number base + stride * r of `stream`."""
+
+    stream: Stream
+    base: int
+    stride: int
+    op: str
+
+
+class Job(NamedTuple):
+    """An op as its stream's thread sees it. metered: its transients are measured in round 0."""
+
+    id: str
+    tickets: tuple[Ticket, ...]
+    launch: Launch
+    metered: bool
+
+
+def jobs_of(
+    phases: Mapping[str, Sequence[Op]],
+    rounds: Mapping[str, int],
+    streams: Mapping[str, Stream],
+    job: Callable[[Op, tuple[Ticket, ...]], Job],
+) -> tuple[dict[str, dict[str, list[Job]]], dict[str, dict[str, int]]]:
+    """Jobs per stream and phase, and each stream's count when a phase has ended."""
+    jobs: dict[str, dict[str, list[Job]]] = {n: {} for n in streams}
+    ends: dict[str, dict[str, int]] = {n: {} for n in streams}
+    begun = dict.fromkeys(streams, 0)
+    for phase in PHASES:
+        lines = {n: [op for op in phases[phase] if op.stream == n] for n in streams}
+        tickets = {
+            op.id: Ticket(streams[n], begun[n] + i + 1, len(line), op.id)
+            for n, line in lines.items()
+            for i, op in enumerate(line)
+        }
+        for n, line in lines.items():
+            jobs[n][phase] = [job(op, _waits(op, tickets)) for op in line]
+            begun[n] += len(line) * rounds[phase]
+            ends[n][phase] = begun[n]
+    return jobs, ends
+
+
+def _waits(op: Op, tickets: Mapping[str, Ticket]) -> tuple[Ticket, ...]:
+    waits = []
+    for edge in op.after:
+        ticket = tickets[edge.removesuffix("@-1")]
+        if edge.endswith("@-1"):
+            ticket = ticket._replace(base=ticket.base - ticket.stride)
+        waits.append(ticket)
+    return tuple(waits)
+
+
+def device_of(stream: str) -> int:
+    """The program's device number of a stream: 1 for `1.h2d` and for `host.1`."""
+    left, _, right = stream.partition(".")
+    return int(right) if left == "host" else int(left)
+
+
+class Laps:
+    """The rounds of a segment, which all of its streams make equally often. `count`: how many."""
+
+    def __init__(self, planned: int) -> None:
+        self.count = planned
+        self._begun = 0
+        self._lock = threading.Lock()
+
+    def each(self) -> Iterator[int]:
+        """The rounds of one stream."""
+        index = 0
+        while self._begins(index):
+            yield index
+            index += 1
+
+    def end(self) -> None:
+        """No round begins any more that no stream has begun, but for the first."""
+        with self._lock:
+            self.count = max(1, self._begun)
+
+    def _begins(self, index: int) -> bool:
+        with self._lock:
+            if index < self.count:
+                self._begun = max(self._begun, index + 1)
+            return index < self.count

@@ -1,0 +1,88 @@
+"""Stalls: what gets no further for too long, and who waits for it in vain."""
+
+import time
+from collections.abc import Iterator, Mapping
+
+from executor.records.failures import Failure
+from executor.records.recorder import Recorder
+from executor.replay.moves import Moves
+from executor.replay.segment import SegmentRun
+from executor.replay.turns import Turns
+from plans.schema import Plan
+
+
+def patience(plan: Plan) -> float:
+    """Seconds: twenty times the longest op the plan predicts, a minute at least."""
+    ops = [op for p in plan.programs for phase in (p.enter, p.round, p.leave) for op in phase]
+    return max(60.0, 20 * max(op.end_us - op.start_us for op in ops) / 1e6)
+
+
+class Watch:
+    """Looks for stalls in segments and moves.
+
+    Where a failure ends the run, the run is stalled when nothing ends in any of them. Where tasks
+    survive each other each segment counts alone: one that is silent fails, and is stopped; one
+    that is silent as long again is lost, and fails whoever needs what its ops may still use. A
+    move that is silent holds everybody up.
+    """
+
+    def __init__(
+        self, limit_s: float, recorder: Recorder, turns: Turns, moves: Moves, *, keep_going: bool
+    ) -> None:
+        self.lost: dict[int, SegmentRun] = {}  # stopped, and some op does not return
+        self._limit_s, self._keep_going = limit_s, keep_going
+        self._recorder, self._turns, self._moves = recorder, turns, moves
+        self._failed: dict[int, float] = {}  # when a segment was found silent
+
+    def look(self, active: dict[int, SegmentRun]) -> Iterator[Failure]:
+        """The failures by silence. Segments that are lost leave `active`."""
+        now = time.perf_counter()
+        moved = [] if self._moves.latest is None else [self._moves.latest]
+        # What has ended waits for nothing but this thread, which may have been writing.
+        latest = {i: self._recorder.latest[i] for i, s in active.items() if not s.ended}
+        silence = now - max(moved, default=now)
+        if not self._keep_going:
+            silence = max(silence, now - max([*moved, *latest.values()], default=now))
+        if silence > self._limit_s:
+            yield Failure((), self._stalled(silence, self.state(active)), fatal=True)
+        elif self._keep_going:
+            for index, at in latest.items():
+                if now - max(at, self._failed.get(index, at)) > self._limit_s:
+                    yield from self._silent(index, now, now - at, active)
+            yield from self._held_up()
+
+    def state(self, active: Mapping[int, SegmentRun]) -> str:
+        """The running ops first, then who waits for what."""
+        lines = [line for segment in active.values() for line in segment.states()]
+        lines.sort(key=lambda line: " runs " not in line)
+        lines += filter(None, [self._moves.state()])
+        return "; ".join(lines) or "no op"
+
+    def _silent(
+        self, index: int, now: float, silence: float, active: dict[int, SegmentRun]
+    ) -> Iterator[Failure]:
+        """Fail a segment that still goes on; give up one that was stopped."""
+        segment = active[index]
+        if segment.stopped:
+            self.lost[index] = active.pop(index)
+        else:
+            self._failed[index] = now
+            yield segment.stuck(self._stalled(silence, "; ".join(segment.states())))
+
+    def _held_up(self) -> Iterator[Failure]:
+        """Fail who waits for a lost segment, or would use host memory that it may still write."""
+        if not self.lost:
+            return
+        held = "; ".join(line for segment in self.lost.values() for line in segment.states())
+        for index in self._turns.blocked(self.lost):
+            text = f"segment {index} waits for ops of a dropped task that do not return: {held}"
+            yield Failure(self._turns.program(index).tasks, text)
+        if task := self._moves.blocked(self.lost, self._turns.touches):
+            text = f"its place in the host store is used by ops that do not return: {held}"
+            yield Failure((task,), text)
+
+    def _stalled(self, silence: float, state: str) -> str:
+        return (
+            f"no op ended for {silence:.1f} s, the limit is {self._limit_s:g}: {state}; "
+            "raise --stall-seconds if it is only slow"
+        )

@@ -1,0 +1,51 @@
+"""The host memory that a run takes before its first step, and whether the machine has it free."""
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from executor.devices.casting import ring_bytes
+from executor.devices.machine import free_host_bytes
+from executor.errors import RunError
+from executor.workload.batches import staging_bytes
+from executor.workload.task import Task
+from plans.schema import Plan, Shard
+from plans.schema import Task as PlanTask
+from profiles import console
+from profiles.units import show_bytes
+
+
+def check_room(plan: Plan, tasks: Mapping[str, Task], store: int) -> None:
+    """RunError with what would be taken, line by line, when the machine has less memory free."""
+    free = free_host_bytes()
+    staging = {task.name: staging_bytes(task) for task in plan.tasks}
+    models = {task.name: _model_bytes(task, tasks[task.name]) for task in plan.tasks}
+    largest = max(models.values())  # one model at a time is built beside the store
+    needed = store + sum(staging.values()) + ring_bytes(plan) + largest
+    if free is None or needed <= free:
+        return
+    rows: list[tuple[str, ...]] = [("task", "parameters", "optimizer state", "batches", "model")]
+    for task in plan.tasks:
+        sizes = [
+            sum(kept_sizes(shard)[role] for shard in task.shards) for role in ("param", "state")
+        ]
+        rows.append((task.name, *map(show_bytes, (*sizes, staging[task.name], models[task.name]))))
+    table = "; ".join(" ".join(row.split()) for row in console.columns(rows, numbers=True))
+    raise RunError(
+        f"the host store, the batches and the largest model as it is built need {needed} bytes, "
+        f"the machine has {free} free: {table}; free memory, or build with a smaller --host-memory"
+    )
+
+
+def _model_bytes(plan: PlanTask, task: Task) -> int:
+    """Bytes of a task's model before its parameters lie in the store: as it is built, in fp32, if
+    it is not there already; and, where it trains in bf16, what it runs on to be cut."""
+    parameters, low = sum(shard.param_bytes for shard in plan.shards), plan.precision == "bf16"
+    built = 0 if isinstance(task.model, nn.Module) else parameters * (1 + low)
+    runs = plan.cut is None or plan.cut.samples > 0
+    return built + parameters * (low and runs)
+
+
+def kept_sizes(shard: Shard) -> dict[str, int]:
+    """Bytes of what the store keeps of a shard."""
+    return {"param": 0 if shard.cast else shard.param_bytes, "state": shard.state_bytes}

@@ -1,0 +1,203 @@
+"""A shard's parameters and their gradients, as views of flats that come and go.
+
+Invariant: parameters and gradients are views of the flats that were bound last. A parameter to
+which no microbatch of a step gave a gradient is *absent*: its part of the gradient flat says
+nothing, and the step leaves it out, as a plain loop does where `.grad` is None.
+"""
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from executor.devices.device import Cast
+from executor.errors import WorkloadError
+from executor.numerics.flat import Spec, Views, spec_of
+from executor.numerics.gradients import Home, foreign_hooks, homes
+from profiles.schema import Precision
+
+Absent = frozenset[int]  # numbers of trainable parameters without a gradient
+
+NONE: Absent = frozenset()
+
+_NOWHERE, _OWN = -1, -2  # no addresses: see `bind` and `make`
+
+
+class Parameters:
+    """The parameters of some layers, in the order of `parameters()`, a shared one once, without
+    those that are `borrowed` from elsewhere."""
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        precision: Precision = "fp32",
+        borrowed: Collection[nn.Parameter] = (),
+    ) -> None:
+        every = {id(p): p for layer in layers for p in layer.parameters()}
+        self.borrowed = list(borrowed)
+        self.all = list({key: every[key] for key in every if key not in map(id, borrowed)}.values())
+        self.trainable = [p for p in self.all if p.requires_grad]
+        low = precision == "bf16"
+        self._layers = layers
+        self._params = Views([_spec(p, low) for p in self.all])
+        self._grads = Views([_spec(p, low) for p in self.trainable])
+        self.masters = (
+            Views([_spec(p)._replace(dtype=torch.float32) for p in self.trainable]) if low else None
+        )
+        self.flat = torch.empty(0, dtype=torch.uint8)  # where they are bound
+        self._place = self.flat.data_ptr()
+        self._homes: list[Home] | None = None
+
+    @property
+    def bytes(self) -> int:
+        return self._params.bytes
+
+    @property
+    def grad_bytes(self) -> int:
+        return self._grads.bytes
+
+    @property
+    def views(self) -> Views:
+        """How the parameters lie in their flat."""
+        return self._params
+
+    def gradients(self, of: Collection[int]) -> Views:
+        """How gradients of the parameters of these ids lie in a flat of their own."""
+        pairs = zip(self.trainable, self._grads.specs, strict=True)
+        return Views([spec for parameter, spec in pairs if id(parameter) in of])
+
+    @property
+    def master_bytes(self) -> int:
+        """Bytes of the fp32 copies at the beginning of the state; 0 where there are none."""
+        return self.masters.bytes if self.masters else 0
+
+    def write(self, flat: Tensor | None, state: Tensor | None) -> None:
+        """Copy the current parameters into `flat` (uint8), if there is one, and bind them there.
+
+        In bf16 they become so now; `state` (uint8) gets the fp32 masters."""
+        if self.masters:
+            if state is not None:
+                for master, parameter in zip(self.masters.at(state), self.trainable, strict=True):
+                    master.copy_(parameter.detach())
+            for layer in self._layers:
+                layer.to(torch.bfloat16)
+        if flat is not None:
+            for parameter, target in zip(self.all, self._params.at(flat), strict=True):
+                target.copy_(parameter.detach())
+        self.bind(flat)
+
+    def bind(self, flat: Tensor | None) -> None:
+        """Let the parameters be views of `flat`, whose bytes are already there. None: they are
+        nowhere, and have their shapes without memory."""
+        place = _NOWHERE if flat is None else flat.data_ptr()
+        if place == self._place:
+            return
+        values = map(_shape_of, self.all) if flat is None else self._params.at(flat)
+        for parameter, value in zip(self.all, values, strict=True):
+            parameter.data = value
+        self.flat = torch.empty(0, dtype=torch.uint8) if flat is None else flat
+        self._place = place
+
+    def make(self, state: Tensor) -> None:
+        """Let the parameters have memory of their own, made from the masters in `state`."""
+        assert self.masters is not None, "without masters nothing is cast"
+        if self._place != _OWN:
+            for parameter, master in zip(self.all, self.masters.at(state), strict=True):
+                parameter.data = master.to(torch.bfloat16)
+            self._place = _OWN
+
+    def casts(self, flat: Tensor, state: Tensor) -> list[Cast]:
+        """What makes the parameters in `flat` from the masters in `state`, as a step would; all of
+        them must be trained."""
+        assert self.masters is not None, "without masters nothing is cast"
+        pairs = zip(self._params.at(flat), self.masters.at(state), strict=True)
+        return [(_line(parameter), _line(master)) for parameter, master in pairs]
+
+    def bind_grads(self, flat: Tensor, absent: Absent = NONE) -> None:
+        """Let gradients be in `flat`, all but the absent ones."""
+        views = zip(self.trainable, self._grads.at(flat), strict=True)
+        for number, (parameter, value) in enumerate(views):
+            if number in absent:
+                parameter.grad = None
+            elif parameter.grad is not value:
+                parameter.grad = value
+
+    def grads(self, flat: Tensor, absent: Absent = NONE) -> list[Tensor]:
+        """The gradients in `flat`, without the absent ones."""
+        views = self._grads.at(flat)
+        return [v for n, v in enumerate(views) if n not in absent] if absent else views
+
+    def add_grads(self, target: Tensor, other: Tensor, absent: Absent, others: Absent) -> Absent:
+        """Add the gradients in `other` to those in `target`; the parameters absent afterwards."""
+        pairs = zip(self._grads.at(target), self._grads.at(other), strict=True)
+        for number, (mine, theirs) in enumerate(pairs):
+            if number in others:
+                continue
+            if number in absent:
+                mine.copy_(theirs)
+            else:
+                mine += theirs
+        return absent & others
+
+    def expect_grads(self, absent: Absent | None) -> None:
+        """A backward comes. Its gradients are added to the bound ones but for those of the
+        `absent`, which it begins; None: it begins all."""
+        if self._homes is None:
+            self._homes = homes(self.trainable)
+        for number, (parameter, home) in enumerate(zip(self.trainable, self._homes, strict=True)):
+            grad = parameter.grad
+            assert grad is not None, "gradients are bound before a backward"
+            home.view = grad
+            if absent is None or number in absent:
+                parameter.grad = None
+
+    def absent(self) -> Absent:
+        """After the backward: those that have no gradient yet."""
+        missing = [n for n, parameter in enumerate(self.trainable) if parameter.grad is None]
+        return frozenset(missing) if missing else NONE
+
+    def hollow(self, where: torch.device) -> dict[int, object]:
+        """For a copy of the layers: parameters without memory, by the id of the one they are for.
+
+        WorkloadError for one with a hook, which would not see the gradients of devices."""
+        for parameter in self.all:
+            if foreign_hooks(parameter):
+                raise WorkloadError(
+                    f"parameter {self._name(parameter)} has a hook, which would not see the "
+                    "gradients of devices; put it into the layer or the optimizer"
+                )
+        return {id(p): _hollow(p, where) for p in (*self.all, *self.borrowed)}
+
+    def take_layout(self, other: "Parameters") -> None:
+        """Lie in flats as those that this one is a copy of, which may have been empty."""
+        self._params, self._grads = Views(other._params.specs), Views(other._grads.specs)
+
+    def _name(self, parameter: nn.Parameter) -> str:
+        return next(
+            f"{name} of layer {index} of the shard"
+            for index, layer in enumerate(self._layers)
+            for name, p in layer.named_parameters()
+            if p is parameter
+        )
+
+
+def _spec(parameter: nn.Parameter, low: bool = False) -> Spec:
+    """How a parameter lies in a flat; `low`: once it is bf16."""
+    spec = spec_of(parameter)
+    floating = parameter.is_floating_point()
+    return spec._replace(dtype=torch.bfloat16) if low and floating else spec
+
+
+def _shape_of(parameter: nn.Parameter) -> Tensor:
+    """One value in its shape."""
+    return torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+
+
+def _line(value: Tensor) -> Tensor:
+    """A view of a flat in the order of its memory: masters lie as their parameters do."""
+    return value.as_strided((value.numel(),), (1,))
+
+
+def _hollow(parameter: nn.Parameter, where: torch.device) -> nn.Parameter:
+    empty = torch.empty(0, dtype=parameter.dtype, device=where)
+    return nn.Parameter(empty, requires_grad=parameter.requires_grad)

@@ -1,0 +1,60 @@
+"""Where an op runs: a device of the plan, and the bytes seen in use there."""
+
+import gc
+from collections.abc import Iterable, Iterator
+
+from executor.devices.device import Device, Meter
+from executor.numerics.rng import Guard
+
+_WARM = 2  # rounds after which nothing should be new to the allocator
+
+
+class Place:
+    """A device, its number in the plan, and the bytes seen in use there.
+
+    peak_bytes: most of slab and transients together; slab_bytes: end of the last byte touched.
+    `alone`: no other device of the process draws from the same generator.
+    """
+
+    def __init__(self, number: int, device: Device, guard: Guard, alone: bool) -> None:
+        self.number = number
+        self.device = device
+        self.guard = guard
+        self.alone = alone
+        self.peak_bytes = 0
+        self.slab_bytes = 0
+        self.late_allocations = 0  # after a segment's first rounds
+        self._meter: Meter | None = None
+
+    @property
+    def meter(self) -> Meter:
+        """Made when the first op is measured: what libraries keep for a thread is there by then."""
+        self._meter = self._meter or self.device.meter()
+        return self._meter
+
+    def begin(self) -> None:
+        """Another segment begins: what is on the device now is none of its ops'."""
+        self._meter = None
+
+    def renew(self) -> None:
+        """A segment was stopped here: whatever it has left behind counts as nothing from now on."""
+        gc.collect()  # of failed ops, frames and graphs may hold each other
+        self._meter = None
+
+    def allocating(self, rounds: Iterable[int]) -> Iterator[int]:
+        """The rounds of a compute stream; count what the device allocates after the first ones."""
+        before: int | None = None
+        for index in rounds:
+            if index == _WARM:
+                before = self.device.allocations()
+            yield index
+        if before is not None:
+            self.late_allocations += self.device.allocations() - before
+
+    def took(self, count: int) -> None:
+        """So many bytes of the device were in use at once."""
+        self.peak_bytes = max(self.peak_bytes, count)
+
+    def touched(self, end: int) -> None:
+        """The slab was used up to this byte."""
+        self.slab_bytes = max(self.slab_bytes, end)

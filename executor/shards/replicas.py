@@ -1,0 +1,71 @@
+"""A task's shards on the devices that compute them, and whose module buffers are the latest."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from executor.errors import RunError
+from executor.numerics.buffers import Buffers
+from executor.shards.place import Place
+from executor.shards.shard import Shard
+
+
+class Replicas:
+    """One shell for each shard and device, made when it is first asked for.
+
+    A shard whose forward changes module buffers runs its microbatches in turn on one device.
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._shards = shards
+        self._made: dict[tuple[int, int], Shard] = {}
+        self._last: dict[int, tuple[int, Place]] = {}  # microbatch, of shards that change buffers
+        self._learning = threading.Lock()
+
+    def on(self, shard: int, place: Place) -> Shard:
+        """The shell that computes this shard on this device."""
+        key = shard, place.number
+        if key not in self._made:
+            device = place.device
+            apart = device.spec.kind != "cpu"
+            self._made[key] = self._shards[shard].replica(device.where, apart=apart)
+        return self._made[key]
+
+    def turn(self, shard: int, microbatch: int, place: Place) -> AbstractContextManager[object]:
+        """Around a forward that counts. RunError if it changes buffers, and not in the order of the
+        plain loop; as long as it is not known whether it does, one device at a time finds out."""
+        buffers = self._made[shard, place.number].buffers
+        return self._turn(shard, microbatch, place, buffers) if buffers.any else nullcontext()
+
+    @contextmanager
+    def _turn(self, shard: int, microbatch: int, place: Place, buffers: Buffers) -> Iterator[None]:
+        with self._learning if buffers.found.numbers is None else nullcontext():
+            known = bool(buffers.changing)
+            if known:
+                self._take_turn(shard, microbatch, place, buffers)
+            yield
+            if buffers.changing and not known:
+                self._take_turn(shard, microbatch, place, buffers)
+
+    def _take_turn(self, shard: int, microbatch: int, place: Place, buffers: Buffers) -> None:
+        if microbatch and self._last.get(shard) != (microbatch - 1, place):
+            raise RunError(
+                f"changes its buffer {buffers.changing[0].name} in each forward, so one device has "
+                "to run its microbatches in turn, and the plan has them elsewhere or in another "
+                "order; build with fewer devices for this task"
+            )
+        self._last[shard] = microbatch, place
+
+    def settle(self) -> None:
+        """Bring what forwards have changed on a device to the model, and to all other replicas."""
+        for number, (_, place) in self._last.items():
+            latest, host = self._made[number, place.number], self._shards[number]
+            host.buffers.copy_from(latest.buffers)
+            for (shard, _), other in self._made.items():
+                if shard == number and other is not latest:
+                    other.buffers.copy_from(host.buffers)
+        self._last.clear()
+
+    def clear(self) -> None:
+        """Let go of all shells."""
+        self._made.clear()

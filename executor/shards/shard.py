@@ -1,0 +1,331 @@
+"""A shard: the user's own layers as a shell around memory that comes and goes.
+
+Invariant: parameters, gradients and optimizer state are views of the flats that were bound last;
+nothing a shard computes outlives the op except what it wrote there, the values that its layers'
+buffers had, and a graph if asked for one.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from executor.devices.device import Cast
+from executor.errors import WorkloadError, one_line
+from executor.numerics.buffers import Buffers, Found, Snapshot
+from executor.numerics.gradients import HooksRefused, forgetting
+from executor.numerics.packing import Packing
+from executor.numerics.precision import norms_of
+from executor.numerics.values import Layout, Value, hold, write_grads
+from executor.optim.optimizer import Scaling, ShardOptimizer
+from executor.optim.recipe import Factory, Recipe
+from executor.shards.forward import Forward
+from executor.shards.graphs import Done, Graph, Made, edges
+from executor.shards.modes import Modes
+from executor.shards.parameters import NONE, Absent, Parameters
+from executor.shards.tied import Tie, Tied
+from executor.workload.loss import Batch, Ending
+from profiles.schema import Precision
+
+_CPU = torch.device("cpu")
+
+
+class Shard:
+    """Contiguous layers run as one. `ending` is given for the task's last shard only; `first`: the
+    input is the data, which becomes bf16 where the parameters are. `tied`: what it has to do with
+    parameters that other shards use as well; those that it borrows are not its own.
+
+    Bind parameters before a forward, parameters and gradients before a backward. One thread at
+    a time may use a shard; `replica` makes another one for another device.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        optimizer: Factory | Recipe,
+        ending: Ending | None = None,
+        precision: Precision = "fp32",
+        *,
+        first: bool = False,
+        found: Found | None = None,
+        tied: Tied | None = None,
+    ) -> None:
+        self.layers = list(layers)
+        self._factory = optimizer
+        self._ending = ending
+        self._precision = precision
+        self._first = first
+        self._forward = Forward(self.layers, ending, precision, first)
+        self._tied = tied
+        self._parameters = Parameters(
+            self.layers, precision, list(tied.borrowed.values()) if tied else ()
+        )
+        self.buffers = Buffers(self.layers, found)
+        self.parameters, self.trainable = self._parameters.all, self._parameters.trainable
+        # None before the first update, and in a shard without trainable parameters.
+        self.optimizer: ShardOptimizer | None = None
+        self._modes = Modes(self.layers)
+
+    @property
+    def param_bytes(self) -> int:
+        return self._parameters.bytes
+
+    @property
+    def grad_bytes(self) -> int:
+        return self._parameters.grad_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the optimizer's state; known after the first update."""
+        return self.optimizer.state_bytes if self.optimizer else 0
+
+    @property
+    def master_bytes(self) -> int:
+        """Bytes of the fp32 copies at the beginning of the state; 0 where there are none."""
+        return self._parameters.master_bytes
+
+    @property
+    def adopted_bytes(self) -> int:
+        """Bytes of what the optimizer itself keeps, without masters."""
+        return self.state_bytes - self.master_bytes if self.optimizer else 0
+
+    def write_params(self, flat: Tensor | None, state: Tensor | None = None) -> None:
+        """Copy the current parameters into `flat` (uint8, param_bytes) and bind them there; None:
+        keep nothing but the masters.
+
+        In bf16 they become so now; `state` (uint8) gets the fp32 masters."""
+        self._parameters.write(flat, state)
+        self.buffers = Buffers(self.layers, self.buffers.found)  # bf16 made others of them
+
+    def bind_params(self, flat: Tensor | None) -> None:
+        """Let the parameters be views of `flat`, whose bytes are already there; None: they have
+        shapes alone."""
+        self._parameters.bind(flat)
+
+    def make_params(self, state: Tensor) -> None:
+        """Let the parameters have memory of their own, made from the masters in `state`."""
+        self._parameters.make(state)
+
+    def casts(self, flat: Tensor, state: Tensor) -> list[Cast]:
+        """The casts that make the parameters in `flat` from the masters in `state`."""
+        return self._parameters.casts(flat, state)
+
+    def bind_tied(self, flat: Tensor) -> None:
+        """Let the parameters that are borrowed be views of their owner's flat."""
+        if self._tied:
+            self._tied.bind(flat)
+
+    def bind_grads(self, flat: Tensor) -> None:
+        """Let gradients end in `flat`."""
+        self._parameters.bind_grads(flat)
+
+    def forward(self, x: Value, out: Tensor, known: Layout | None = None) -> Made:
+        """Run the layers on `x`, keep no graph, and write the boundary to `out` (uint8).
+
+        `known`: how it lay the last time. HooksRefused as by `bare`.
+        """
+        with self.buffers.kept(snapshot=True) as before, self.bare():
+            y = hold(self.run(x, grads=True))
+        layout = y.layout if known is None else y.layout.like(known)
+        layout.write_boundary(out, y.tensors)
+        return Made(layout, tuple(before))
+
+    @contextmanager
+    def bare(self) -> Iterator[None]:
+        """Around a forward that has no backward. Gradients are on as when it is run again, since
+        many kernels are chosen by that, but nothing is kept for them. HooksRefused by layers that
+        use what is kept: from then on they have it, until the op ends."""
+        try:
+            with nullcontext() if self.buffers.found.keeps else forgetting():
+                yield
+        except HooksRefused:
+            self.buffers.found.keeps = True
+            raise
+
+    def forward_graph(
+        self, x: Value, out: Tensor, *, saved: Tensor | None = None
+    ) -> tuple[Made, Graph]:
+        """`forward` and `graph` in one; what the graph keeps is packed into `saved` (uint8)."""
+        leaves = x.leaves(grads=True)
+        with self.buffers.apart():
+            packing = self.packing(leaves, saved) if saved is not None else None
+            with packing.hooks() if packing else nullcontext():
+                y = hold(self._forward.run(x, leaves))
+        y.layout.write_boundary(out, y.tensors)
+        return Made(y.layout, None), Graph(leaves, edges(y), None, packing)
+
+    def graph(
+        self,
+        x: Value,
+        *,
+        batch: Batch | None = None,
+        scale: Tensor | None = None,
+        before: Snapshot | None = None,
+    ) -> Graph:
+        """Run the layers on `x` with a graph; the last shard takes its `batch` and adds the loss.
+
+        `scale`: by what the loss is multiplied. `before`: what a forward that was run on `x` says
+        of buffers that it changed; None where there was none.
+        """
+        leaves = x.leaves(grads=True)
+        forward = (
+            self.buffers.kept(snapshot=False) if before is None else self.buffers.again(before)
+        )
+        with forward:
+            if batch is None:
+                ends = edges(hold(self._forward.run(x, leaves)))
+                return Graph(leaves, ends, None, None)
+            loss = self._forward.loss(x, leaves, batch)
+        scaled = loss if scale is None else loss * scale.squeeze()
+        return Graph(leaves, scaled if loss.requires_grad else None, loss.detach(), None)
+
+    def run(self, x: Value, inputs: Any = None, *, grads: bool = False) -> Any:
+        """The last layer's output for `x`; with a graph where gradients are on, `grads`: back to
+        the tensors of x that need some. A last layer with `takes_inputs` gets `inputs` too."""
+        return self._forward.run(x, x.leaves(grads), inputs)
+
+    def losses(self, x: Value, batch: Batch, *, grads: bool = False) -> Tensor:
+        """The last shard's loss for the boundary `x`; with a graph where gradients are on."""
+        return self._forward.loss(x, x.leaves(grads), batch)
+
+    def train(self, training: bool = True) -> None:
+        """Let the layers be in the modes that they are trained in, or all in eval mode."""
+        self._modes.train(training)
+
+    def evaluate(self, x: Value, out: Tensor) -> Layout:
+        """Run the layers on `x` without a graph, write the boundary to `out` (uint8), and change
+        nothing; how it lies there."""
+        with torch.no_grad(), self.buffers.still():
+            y = hold(self.run(x))
+            if y.layout.bytes > len(out):
+                raise WorkloadError(
+                    f"gives {y.layout.bytes} bytes in eval mode, and {len(out)} as it trains"
+                )
+            y.layout.write(out, y.tensors)
+        return y.layout
+
+    def evaluated(self, x: Value, batch: Batch) -> Tensor:
+        """The last shard's part of the loss for the boundary `x`; nothing changes."""
+        with torch.no_grad(), self.buffers.still():
+            return self.losses(x, batch)
+
+    def packing(self, leaves: Sequence[Tensor], saved: Tensor | None) -> Packing:
+        """For a forward on a value's tensors with the bound parameters."""
+        constants = [buffer for layer in self.layers for buffer in layer.buffers()]
+        tied = self._tied.bound if self._tied else None
+        return Packing(self._parameters.flat, leaves, saved, constants, tied)
+
+    def backward(
+        self,
+        graph: Graph,
+        *,
+        dy: Mapping[int, Tensor] | None = None,
+        dx: Tensor | None = None,
+        absent: Absent | None = None,
+        tie: Tie | None = None,
+    ) -> Done:
+        """Go back through `graph`, one of this shard; gradients go to the bound flat.
+
+        Any shard but the last takes `dy`, the gradients of the boundary's tensors that have some.
+        `dx` (uint8) is written last and may share bytes with the input or `dy`. Gradients are added
+        to those in the flat, of which the `absent` are none; None: the flat is overwritten.
+        `tie`: what other shards that use the same parameters have given for this microbatch.
+        """
+        self._parameters.expect_grads(absent)
+        roots: list[tuple[Tensor | GradientEdge, Tensor | None]] = []
+        if self._tied and tie:
+            roots += self._tied.begin(tie)
+        if isinstance(graph.ends, Tensor):
+            roots.append((graph.ends, None))
+        elif graph.ends:
+            roots += [(graph.ends[n], grad) for n, grad in (dy or {}).items() if n in graph.ends]
+        if roots:
+            ends = cast("list[Tensor]", [end for end, _ in roots])  # edges may be among them
+            torch.autograd.backward(ends, [grad for _, grad in roots])
+        grads = write_grads(dx, graph.grads()) if dx is not None else ()
+        left = self._tied.absent(tie) if self._tied and tie else NONE
+        return Done(graph.loss, grads, self._parameters.absent(), left)
+
+    def move(self, graph: Graph, x: Value, saved: Tensor) -> None:
+        """Let a packed graph go on with the bound parameters, with `x` and `saved` (uint8)."""
+        graph.move(self._parameters.flat, x, saved, self._tied.bound if self._tied else None)
+
+    def norms(self, flat: Tensor, absent: Absent = NONE) -> Tensor:
+        """The norm of each gradient in `flat`, in the order of the trainable parameters, without
+        the absent ones."""
+        return norms_of(self._parameters.grads(flat, absent))
+
+    def update(
+        self,
+        param_flat: Tensor | None,
+        grad_flat: Tensor,
+        state_flat: Tensor | None,
+        scaling: Scaling | None = None,
+        absent: Absent = NONE,
+    ) -> None:
+        """One optimizer step in place on these flats, on the host or on a device.
+
+        `param_flat` None: of the parameters only masters are kept, in the state. `state_flat` None:
+        the optimizer keeps no state beside its counters. `scaling`: what the
+        norms of all gradients say about this step. The `absent` stay as they are.
+        """
+        if not self.trainable:
+            return
+        self._parameters.bind(param_flat)
+        self._parameters.bind_grads(grad_flat, absent)
+        if self.optimizer is None:
+            self.optimizer = self._new_optimizer()
+        self.optimizer.step(state_flat, scaling, params=param_flat is not None)
+
+    def restore(
+        self,
+        saved: Mapping[str, Mapping[str, Any]],
+        names: Mapping[int, str],
+        state: Tensor,
+        settings: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Optimizer state by parameter name, `names` by the id of the parameter, into `state`;
+        `settings` of groups and schedulers, of all shards of a task."""
+        if not self.trainable:
+            return
+        self.optimizer = self._new_optimizer()
+        own = [saved.get(names[id(parameter)], {}) for parameter in self.parameters]
+        self.optimizer.restore_settings(settings, names)  # first: it says whose state this is
+        self.optimizer.restore(own, state)
+
+    def _new_optimizer(self) -> ShardOptimizer:
+        return ShardOptimizer(self.parameters, self._factory, self._parameters.masters)
+
+    def add_grads(
+        self, target: Tensor, other: Tensor, absent: Absent = NONE, others: Absent = NONE
+    ) -> Absent:
+        """Add the gradients in `other` to those in `target`, both flats of this shard in which
+        some are absent; those absent afterwards."""
+        return self._parameters.add_grads(target, other, absent, others)
+
+    def replica(self, where: torch.device = _CPU, *, apart: bool = False) -> "Shard":
+        """The same layers as another shell, without parameters until some of `where` are bound.
+
+        Module buffers are shared, or with `apart` copied to a device that has memory of its own."""
+        memo = self._parameters.hollow(where)
+        own = (b for layer in self.layers for b in layer.buffers())
+        memo |= {id(b): b.to(where, copy=True) if apart else b.to(where) for b in own}
+        try:
+            layers = copy.deepcopy(self.layers, memo)
+        except Exception as error:
+            raise WorkloadError(f"a layer cannot be copied: {one_line(error)}") from error
+        twin = Shard(
+            layers,
+            self._factory,
+            self._ending,
+            self._precision,
+            first=self._first,
+            found=self.buffers.found,
+            tied=self._tied.of(memo) if self._tied else None,
+        )
+        twin._parameters.take_layout(self._parameters)
+        return twin

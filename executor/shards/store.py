@@ -1,0 +1,282 @@
+"""The host store: where every task's parameters, gradients and optimizer state live.
+
+The models are the user's own, their parameters views of the store. What devices compute with are
+replicas, so the store is never pointed elsewhere by a device.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from executor.devices.device import HostMemory
+from executor.errors import MismatchError
+from executor.numerics.rng import Source
+from executor.optim.settings import merged
+from executor.shards.checks import (
+    expect_bytes,
+    expect_evaluation,
+    expect_layers,
+    expect_masters,
+    expect_precision,
+)
+from executor.shards.files import StateFile, Tick
+from executor.shards.host_room import check_room, kept_sizes
+from executor.shards.saved import Saved, dtype_mismatches, load, misfit
+from executor.shards.shard import Shard
+from executor.shards.tied import tying
+from executor.workload.batches import staging_bytes
+from executor.workload.loss import Ending
+from executor.workload.task import Task, build
+from plans.disk import begins_away, moved
+from plans.schema import Plan
+from plans.schema import Task as PlanTask
+
+# The layers of a task's model, in the order in which they run.
+Cutter = Callable[[PlanTask, Task, nn.Module], list[nn.Module]]
+
+
+class HostTask:
+    """A task's model in the store: its shards, and where its random numbers begin.
+
+    `saved`: where an earlier run left it.
+    """
+
+    def __init__(
+        self,
+        plan: PlanTask,
+        task: Task,
+        flats: dict[str, Tensor],
+        staging: Tensor,
+        source: Source,
+        saved: Saved | None,
+        cut: Cutter,
+    ) -> None:
+        self.plan = plan
+        self.task = task
+        half = len(staging) // (2 if plan.evaluation else 1)
+        self.staging, self.evaluation_staging = staging[:half], staging[half:]
+        self._places: list[tuple[nn.Parameter, Tensor]] = []
+        self.model, self.rng_state = build(task, source)
+        self.loss_scale: Mapping[str, Tensor] | None = None
+        if saved:
+            load(plan, saved, self.model, self.rng_state)
+            self.rng_state, self.loss_scale = saved.rng, saved.loss_scale
+        self.shards = _shards(plan, task, self.model, cut(plan, task, self.model))
+        self._flats = [
+            {role: _flat(flats, f"{plan.name}.s{k}.{role}", size) for role, size in sizes.items()}
+            for k, sizes in enumerate(map(kept_sizes, plan.shards))
+        ]
+        for k, shard in enumerate(self.shards):
+            expect_bytes(plan, k, shard)
+            expect_masters(plan, k, shard)
+            shard.write_params(self._param(k), self._flats[k]["state"])
+        self.buffer_bytes = sum(shard.buffers.bytes for shard in self.shards)
+        self.numbers = _numbers(self.model, self.shards)
+        self.trainable = sum(map(len, self.numbers))
+        expect_precision(plan, task, self.trainable)
+        expect_evaluation(plan, task)
+        if saved:
+            self._restore(saved)
+
+    def _restore(self, saved: Saved) -> None:
+        """Let the optimizers go on. MismatchError, a line for everything that does not fit."""
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        lines = dtype_mismatches(self.model.state_dict(), saved.model)
+        for shard, own in zip(self.shards, self._flats, strict=True):
+            try:
+                shard.restore(saved.optimizer, names, own["state"], saved.settings)
+            except MismatchError as error:
+                lines.append(str(error))
+        if lines:
+            raise misfit(self.plan, dict.fromkeys(lines))
+
+    def settle(self) -> None:
+        """Point model and optimizers back at the store, after devices held the state."""
+        self.release()
+        for shard, flats in zip(self.shards, self._flats, strict=True):
+            if shard.optimizer:
+                shard.optimizer.bind(flats["state"])
+            for parameter in shard.parameters:
+                parameter.grad = None
+
+    def whole(self) -> nn.Module:
+        """The model, with memory of its own for parameters of which the store has only masters;
+        after `settle`, and until `release`."""
+        for planned, shard, flats in zip(self.plan.shards, self.shards, self._flats, strict=True):
+            if planned.cast:
+                shard.make_params(flats["state"])
+        return self.model
+
+    def release(self) -> None:
+        """Let the model have nothing but what is in the store."""
+        for k, shard in enumerate(self.shards):
+            shard.bind_params(self._param(k))
+
+    def _param(self, k: int) -> Tensor | None:
+        """A shard's parameters in the store; None where it has only masters."""
+        return None if self.plan.shards[k].cast else self._flats[k]["param"]
+
+    @property
+    def kept(self) -> list[Tensor]:
+        """What lives in the store between segments, shard by shard; without what has no bytes."""
+        return [flat for flats in self._flats for flat in flats.values() if flat.numel()]
+
+    def leave(self) -> None:
+        """Let go of the store, where others will be: using the model is an error from now on."""
+        self.release()
+        self._places = [(p, p.data) for shard in self.shards for p in shard.parameters]
+        for parameter, place in self._places:
+            parameter.data = place.new_empty(0)
+
+    def come_back(self) -> None:
+        """The state is in its place in the store again."""
+        for parameter, place in self._places:
+            parameter.data = place
+
+    def optimizer_state(self) -> dict[str, dict[str, Any]]:
+        """Each parameter's optimizer state by the user's own parameter name, for those that have
+        some; after `settle`."""
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        return {
+            names[id(parameter)]: state
+            for shard in self.shards
+            if shard.optimizer
+            for parameter, state in shard.optimizer.state().items()
+            if state
+        }
+
+    def settings(self) -> list[dict[str, Any]]:
+        """What the optimizers keep of no parameter in particular, as a checkpoint has it."""
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        return merged([s.optimizer.settings(names) for s in self.shards if s.optimizer])
+
+
+class HostStore:
+    """All host buffers of the plan, and what batches are prepared in, from `memory`.
+
+    `tasks` are the models in it, by name. Everything is taken before the first model is built;
+    RunError with a table when the machine has less. Tasks may take turns in the same bytes: those
+    `away` are in their `files`, all but their module buffers and what their optimizers count.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        tasks: Sequence[Task],
+        memory: HostMemory,
+        source: Source,
+        saved: Mapping[str, Saved],
+        cut: Cutter,
+        files: Mapping[str, StateFile] | None = None,
+    ) -> None:
+        by_name = {task.name: task for task in tasks}
+        for planned in plan.tasks:
+            if planned.name not in by_name:
+                raise MismatchError(
+                    f"the plan trains task {planned.name}, the workload has "
+                    f"{', '.join(by_name) or 'none'}; build the plan again"
+                )
+        self.bytes = max((b.offset + b.bytes for b in plan.host.buffers), default=0)
+        check_room(plan, by_name, self.bytes)
+        slab = memory.take(self.bytes)
+        self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in plan.host.buffers}
+        staging = {task.name: memory.take(staging_bytes(task)) for task in plan.tasks}
+        self.away: set[str] = set()
+        self._files = files or {}
+        self._gone: set[str] = set()
+        self.tasks: dict[str, HostTask] = {}
+        waiting = {task for task, moves in moved(plan).items() if begins_away(moves)}
+        lines: list[str] = []
+        for t in sorted(plan.tasks, key=lambda t: t.name not in waiting):
+            own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name), cut
+            try:
+                self.tasks[t.name] = HostTask(t, *own)
+            except MismatchError as error:
+                lines += error.lines
+                continue
+            if t.name in waiting and not lines:
+                self.spill(t.name)
+        if lines:
+            raise MismatchError(*lines)
+
+    def spill(self, task: str, tick: Tick = lambda: None) -> None:
+        """Write the task's settled state to its file; its place in the store is free then."""
+        self._files[task].write(self.tasks[task].kept, tick)
+        self.tasks[task].leave()
+        self.away.add(task)
+
+    def fetch(self, task: str, tick: Tick = lambda: None) -> None:
+        """Read the task's state back into its place, which nobody may use meanwhile.
+
+        Failed tasks that are still there are gone for good."""
+        for other in self._beside(task):
+            self.tasks[other].leave()
+            self._gone.add(other)
+        self._files[task].read(self.tasks[task].kept, tick)
+        self.tasks[task].come_back()
+        self.away.discard(task)
+
+    def at_hand(self, task: str) -> HostTask:
+        """The task with its state in the store, when nothing runs any more.
+
+        Those whose place it takes go to the disk; their models are of use again when they come
+        back.
+        """
+        if task in self.away:
+            for other in self._beside(task):
+                self.spill(other)
+            self.fetch(task)
+        return self.tasks[task]
+
+    def _beside(self, task: str) -> list[str]:
+        """The tasks in the store that have bytes of this one's place."""
+        place = self.tasks[task].kept
+        here = self._files.keys() - self.away - self._gone - {task}
+        return [other for other in sorted(here) if _overlap(place, self.tasks[other].kept)]
+
+
+def _overlap(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    """Whether some of these flats have bytes in common."""
+    spans = [(flat.data_ptr(), flat.data_ptr() + flat.numel()) for flat in other]
+    return any(
+        flat.data_ptr() < end and start < flat.data_ptr() + flat.numel()
+        for flat in one
+        for start, end in spans
+    )
+
+
+def _shards(
+    plan: PlanTask, task: Task, model: nn.Module, layers: Sequence[nn.Module]
+) -> list[Shard]:
+    """The plan's shards of a model; MismatchError for another number of layers or other ties."""
+    expect_layers(plan, layers)
+    recipe, last = task.recipe(model), len(plan.shards) - 1
+    return [
+        Shard(
+            layers[cut.first_layer : cut.end_layer],
+            recipe,
+            Ending(task.loss, plan.microbatches) if k == last else None,
+            task.precision,
+            first=k == 0,
+            tied=tied,
+        )
+        for k, (cut, tied) in enumerate(
+            zip(plan.shards, tying(plan, layers, task.precision), strict=True)
+        )
+    ]
+
+
+def _numbers(model: nn.Module, shards: Sequence[Shard]) -> list[list[int]]:
+    """The place of every shard's trainable parameters among those of all, in the model's order: a
+    total norm has other bits in another one, and layers may run in another one."""
+    held = {id(p) for shard in shards for p in shard.trainable}
+    ordered = [id(p) for p in model.parameters() if id(p) in held]
+    places = {parameter: number for number, parameter in enumerate(ordered)}
+    return [[places[id(p)] for p in shard.trainable] for shard in shards]
+
+
+def _flat(flats: dict[str, Tensor], name: str, size: int) -> Tensor:
+    """The value's bytes in its buffer; what has no bytes has no buffer."""
+    return flats[name][:size] if size else torch.empty(0, dtype=torch.uint8)

@@ -1,0 +1,237 @@
+"""Batches, made ahead of time: a thread per task calls the user's `data` and cuts microbatches."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from executor.devices.device import Mark, until, use_threads
+from executor.errors import RunError, one_line
+from executor.numerics.rng import OwnRandomness
+from executor.numerics.values import Layout, Value, hold, mapped, tensors_of
+from executor.workload.loss import Batch
+from executor.workload.task import Evaluation, Task
+from plans.schema import Task as PlanTask
+
+AHEAD = 2  # steps prepared beyond the newest one asked for
+ROOM = AHEAD + 2  # steps there is staging memory for: the newest, and one on its way to the device
+
+
+class Batches:
+    """The microbatches of one task, step after step, each one flat: inputs, then targets.
+
+    `staging` is host memory of staging_bytes(plan), where a microbatch stays until its copy to the
+    device is done. `layouts` says how a flat's inputs and targets lie in it; known once a flat was
+    taken.
+    `prepare(step)` is called in the loading thread before the data of each step; `called` says
+    how errors name the call for it.
+    """
+
+    def __init__(
+        self,
+        plan: PlanTask,
+        task: Task,
+        threads: int,
+        staging: Tensor,
+        prepare: Callable[[int], None],
+        called: Callable[[int], str] = "data({})".format,
+    ) -> None:
+        self.layouts: tuple[Layout, Layout] | None = None
+        self._plan = plan
+        self._task = task
+        self._threads = threads
+        self._prepare = prepare
+        self._called = called
+        self._changed = threading.Condition()
+        self._ready: dict[int, dict[int, Tensor]] = {}
+        places = torch.split(staging, plan.batch_bytes)
+        self._free: deque[tuple[Tensor, Mark | None]] = deque((flat, None) for flat in places)
+        self._newest = plan.done - 1
+        self._failure: str | None = None
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to load; a second call does nothing."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._load, daemon=True, name=self._task.name)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Load no more; whoever waits in `take` gets an error."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def take(self, step: int, microbatch: int) -> Tensor:
+        """The microbatch's bytes (uint8, batch_bytes), once only. RunError if data failed."""
+        with self._changed:
+            self._newest = max(self._newest, step)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: step in self._ready or self._failure or self._stopped)
+            if step not in self._ready:
+                raise RunError(self._failure or "stopped")
+            flat = self._ready[step].pop(microbatch)
+            if not self._ready[step]:
+                del self._ready[step]
+            return flat
+
+    def sent(self, flat: Tensor, end: Mark) -> None:
+        """A microbatch that was taken is copied when `end` is reached; its memory is free then."""
+        with self._changed:
+            self._free.append((flat, end))
+            self._changed.notify_all()
+
+    def _place(self) -> Tensor:
+        """Memory for a microbatch; waits until there is some. RunError when stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free or self._stopped)
+            if self._stopped:
+                raise RunError("stopped")
+            flat, copied = self._free.popleft()
+        if copied is not None:
+            until(copied, self._check)
+        return flat
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise RunError("stopped")
+
+    def _load(self) -> None:
+        use_threads(self._threads)
+        for step in range(self._plan.done, self._plan.done + self._plan.steps):
+            with self._changed:
+                self._changed.wait_for(lambda s=step: s <= self._newest + AHEAD or self._stopped)  # type: ignore[misc]
+                if self._stopped:
+                    return
+            try:
+                self._prepare(step)
+                flats = dict(enumerate(self._cut(self._batch(step))))
+            except BaseException as error:  # sys.exit in data() must not stall the run
+                text = str(error) if isinstance(error, RunError) else one_line(error)
+                with self._changed:
+                    self._failure = f"task {self._task.name}: {self._called(step)}: {text}"
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                self._ready[step] = flats
+                self._changed.notify_all()
+
+    def _batch(self, step: int) -> Batch:
+        with OwnRandomness():
+            batch = batch_of(self._task, step)
+        for what, value in (("inputs", batch.inputs), ("targets", batch.targets)):
+            for tensor in tensors_of(value):
+                if len(tensor) != self._plan.batch:
+                    raise RunError(
+                        f"returned {len(tensor)} {what}, the plan has a batch of {self._plan.batch}"
+                    )
+        return batch
+
+    def _cut(self, batch: Batch) -> list[Tensor]:
+        size = self._plan.microbatch
+        return [self._pack(part(batch, m * size, size)) for m in range(self._plan.microbatches)]
+
+    def _pack(self, batch: Batch) -> Tensor:
+        x, y = (hold(value) for value in batch)
+        layouts = (x.layout, y.layout)
+        if self.layouts is None:
+            self.layouts = layouts
+        if layouts != self.layouts:
+            raise RunError(changed(self.layouts, layouts))
+        size = sum(layout.bytes for layout in layouts)
+        if size != self._plan.batch_bytes:
+            raise RunError(
+                f"a microbatch has {size} bytes, the plan {self._plan.batch_bytes}; "
+                "profile and build again"
+            )
+        flat = self._place()
+        x.layout.write(flat, x.tensors)
+        y.layout.write(flat[x.layout.bytes :], y.tensors)
+        return flat
+
+
+def batch_of(task: Task, step: int) -> Batch:
+    """What the task's data gives for a step, detached. RunError when it has none or another form;
+    whatever else data raises goes on."""
+    try:
+        given = task.data(step)
+    except (IndexError, StopIteration) as error:
+        raise RunError(
+            f"{one_line(error)}: has no batch of step {step}, and the task has {task.steps} steps; "
+            "lower them or let the data begin again"
+        ) from None
+    if given is None:
+        raise RunError(
+            f"returned None: there is no batch of step {step}, and the task has {task.steps} "
+            "steps; lower them or let the data begin again"
+        )
+    if task.loss is None:
+        batch = Batch(given, None)
+    elif isinstance(given, tuple | list) and len(given) == 2:
+        batch = Batch(*given)
+    else:
+        raise RunError("returned something else than two tensors, inputs and targets")
+    inputs = dict(batch.inputs) if isinstance(batch.inputs, Mapping) else batch.inputs
+    tensors = [*tensors_of(inputs), *tensors_of(batch.targets)]
+    if not tensors_of(inputs) or not all(tensor.dim() and len(tensor) for tensor in tensors):
+        raise RunError("returned something else than two tensors, batch first and not empty")
+    return Batch(mapped(Tensor.detach, inputs), mapped(Tensor.detach, batch.targets))
+
+
+def part(batch: Batch, start: int, size: int) -> Batch:
+    """So many samples of a batch."""
+    return Batch(*(mapped(lambda t: t[start : start + size], value) for value in batch))
+
+
+def batch_bytes(batch: Batch) -> int:
+    """Bytes of a microbatch in its flat."""
+    return sum(hold(value).layout.bytes for value in batch)
+
+
+def changed(known: tuple[Layout, Layout], now: tuple[Layout, Layout]) -> str:
+    """In which way the inputs and targets of a later batch are others."""
+    was, shapes = (
+        ", ".join(str(list(spec.shape)) for layout in layouts for spec in layout.specs)
+        for layouts in (known, now)
+    )
+    if was != shapes:
+        return f"shapes {shapes} differ from those before, {was}; a timetable needs equal"
+    pairs = zip(("inputs", "targets"), known, now, strict=True)
+    return next(f"{what} {a.difference(b)}" for what, a, b in pairs if a != b)
+
+
+def staging_bytes(plan: PlanTask) -> int:
+    """Bytes of host memory in which a task's microbatches are prepared, and as many in which those
+    of its evaluation are."""
+    return (2 if plan.evaluation else 1) * ROOM * plan.microbatches * plan.batch_bytes
+
+
+def inputs_of(batches: Batches, flat: Tensor) -> Value:
+    """The inputs in a batch buffer."""
+    assert batches.layouts is not None
+    return batches.layouts[0].held(flat)
+
+
+def held_batch(batches: Batches, flat: Tensor) -> Batch:
+    """The microbatch in a batch buffer."""
+    assert batches.layouts is not None
+    inputs, targets = batches.layouts
+    return Batch(inputs.whole(inputs.read(flat)), targets.whole(targets.read(flat[inputs.bytes :])))
+
+
+def data_by_number(evaluation: Evaluation, count: int) -> Callable[[int], Any]:
+    """The data by the number of a batch in all evaluations."""
+
+    def data(number: int) -> Any:
+        try:
+            return evaluation.data(number % count)
+        except (IndexError, StopIteration) as error:
+            raise RunError(
+                f"{one_line(error)}: there is no such batch, and an evaluation has {count}"
+            ) from None
+
+    return data

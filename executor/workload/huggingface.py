@@ -1,0 +1,197 @@
+"""Workloads of Hugging Face transformers by name: `hf:gpt2-medium?task=causal-lm&batch=8&seq=512`.
+
+A name on the hub or a local folder with a config. Weights are random unless the folder has some;
+batches are made up, the same for the same step, and the model computes its own loss. What a
+profile says about time and memory does not depend on either.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import parse_qsl, urlencode
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from executor.errors import WorkloadError, one_line
+from executor.workload.task import Task
+from profiles.codec import sha256
+from profiles.schema import Precision
+
+PREFIX = "hf:"
+_MASKED = 0.15  # of the tokens, as BERT was trained
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is trained beside the model: `task` is a key of TASKS, `seq` tokens in a row."""
+
+    task: str = "causal-lm"
+    batch: int = 8
+    seq: int = 128
+    steps: int = 100
+    lr: float = 1e-4
+    seed: int = 0
+    precision: Precision = "fp32"
+
+
+def ref(name: str, options: Options) -> str:
+    """The workload reference that carries everything: `hf:name?task=...`."""
+    return f"{PREFIX}{name}?{urlencode(asdict(options))}"
+
+
+def parse(text: str) -> tuple[str, Options]:
+    """Name and options of a reference; WorkloadError for an unknown or a bad one."""
+    name, _, query = text.removeprefix(PREFIX).partition("?")
+    if not name:
+        raise WorkloadError(f"{text}: the name of a model or a folder comes after {PREFIX}")
+    kinds: dict[str, type] = {name: type(value) for name, value in asdict(Options()).items()}
+    given: dict[str, Any] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        if key not in kinds:
+            raise WorkloadError(f"{text}: there is no option {key!r}, only {', '.join(kinds)}")
+        try:
+            given[key] = kinds[key](value)
+        except ValueError:
+            raise WorkloadError(f"{text}: {key} is {value!r}, no {kinds[key].__name__}") from None
+    options = replace(Options(), **given)
+    if options.task not in TASKS:
+        raise WorkloadError(f"{text}: task is {options.task!r}, not one of {', '.join(TASKS)}")
+    if options.precision not in get_args(Precision):
+        known = ", ".join(get_args(Precision))
+        raise WorkloadError(f"{text}: precision is {options.precision!r}, not one of {known}")
+    for key in ("batch", "seq", "steps"):
+        if getattr(options, key) < 1:
+            raise WorkloadError(f"{text}: {key} is {getattr(options, key)}; 1 is the least")
+    return name, options
+
+
+def load(text: str) -> tuple[list[Task], str]:
+    """The one task of a reference, and the sha256 of its config and options.
+
+    WorkloadError when transformers is not installed or knows no such model.
+    """
+    name, options = parse(text)
+    try:
+        import transformers
+    except ImportError as error:
+        raise WorkloadError(f'{text}: needs transformers; pip install "gantry[hf]"') from error
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        config = transformers.AutoConfig.from_pretrained(name)
+    except Exception as error:
+        raise WorkloadError(f"{text}: no config of {name}: {one_line(error)}") from error
+    kind, data = TASKS[options.task]
+    _prepare(text, config, options)
+    task = Task(
+        name=re.sub(r"[^A-Za-z0-9_-]+", "-", Path(name).name).strip("-") or "model",
+        model=partial(_model, getattr(transformers, kind), name, config),
+        data=partial(data, config, options),
+        loss=None,
+        optimizer=partial(AdamW, lr=options.lr, fused=True),
+        steps=options.steps,
+        seed=options.seed,
+        precision=options.precision,
+    )
+    return [task], _digest(name, config, options)
+
+
+def _model(kind: Any, name: str, config: Any) -> nn.Module:
+    if _weights(name):
+        loaded: nn.Module = kind.from_pretrained(name, config=config, dtype=torch.float32)
+        return loaded
+    made: nn.Module = kind.from_config(config, dtype=torch.float32)
+    return made
+
+
+def _weights(name: str) -> list[Path]:
+    return [path for pattern in _WEIGHTS for path in sorted(Path(name).glob(pattern))]
+
+
+def _digest(name: str, config: Any, options: Options) -> str:
+    """Of what decides the model: its config, whatever transformers wrote it, and the options."""
+    settings = json.loads(config.to_json_string(use_diff=False))
+    for changing in ("transformers_version", "_name_or_path"):
+        settings.pop(changing, None)
+    weights = [(path.name, path.stat().st_size) for path in _weights(name)]
+    return sha256(json.dumps([settings, asdict(options), weights], sort_keys=True).encode())
+
+
+def _prepare(text: str, config: Any, options: Options) -> None:
+    """Give what training needs; WorkloadError for rows that are too long."""
+    inner = config.get_text_config()
+    longest = getattr(inner, "max_position_embeddings", None)
+    if options.task in _TEXT and isinstance(longest, int) and 0 < longest < options.seq:
+        raise WorkloadError(f"{text}: seq is {options.seq}, the model takes {longest} at most")
+    if options.task in _TEXT and not isinstance(getattr(inner, "vocab_size", None), int):
+        raise WorkloadError(f"{text}: the model has no vocabulary, which {options.task} needs")
+    if getattr(inner, "pad_token_id", None) is None and options.task == "sequence-classification":
+        inner.pad_token_id = 0
+
+
+def _generator(step: int, options: Options) -> torch.Generator:
+    return torch.Generator().manual_seed(1_000_003 * (options.seed + 1) + step)
+
+
+def _ids(config: Any, options: Options, generator: torch.Generator) -> Tensor:
+    """Rows of tokens, without the one for padding where that is the first."""
+    inner = config.get_text_config()
+    least = 1 if getattr(inner, "pad_token_id", None) == 0 and inner.vocab_size > 1 else 0
+    shape = (options.batch, options.seq)
+    return torch.randint(least, inner.vocab_size, shape, generator=generator)
+
+
+def _causal(config: Any, options: Options, step: int) -> Batch:
+    ids = _ids(config, options, _generator(step, options))
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+def _masked(config: Any, options: Options, step: int) -> Batch:
+    generator = _generator(step, options)
+    ids = _ids(config, options, generator)
+    counted = torch.rand(ids.shape, generator=generator) < _MASKED
+    counted[:, 0] = True  # in every microbatch something counts
+    return {"input_ids": ids, "labels": ids.masked_fill(~counted, -100)}
+
+
+def _pairs(config: Any, options: Options, step: int) -> Batch:
+    generator = _generator(step, options)
+    ids, labels = (_ids(config, options, generator) for _ in range(2))
+    return {"input_ids": ids, "labels": labels}
+
+
+def _classes(config: Any, options: Options, generator: torch.Generator) -> Tensor:
+    return torch.randint(config.num_labels, (options.batch,), generator=generator)
+
+
+def _sentences(config: Any, options: Options, step: int) -> Batch:
+    generator = _generator(step, options)
+    ids = _ids(config, options, generator)
+    return {"input_ids": ids, "labels": _classes(config, options, generator)}
+
+
+def _images(config: Any, options: Options, step: int) -> Batch:
+    generator = _generator(step, options)
+    size = getattr(config, "image_size", 224)
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    shape = (options.batch, getattr(config, "num_channels", 3), height, width)
+    images = torch.randn(shape, generator=generator)
+    return {"pixel_values": images, "labels": _classes(config, options, generator)}
+
+
+TASKS: Mapping[str, tuple[str, Callable[[Any, Options, int], Batch]]] = {
+    "causal-lm": ("AutoModelForCausalLM", _causal),
+    "masked-lm": ("AutoModelForMaskedLM", _masked),
+    "seq2seq-lm": ("AutoModelForSeq2SeqLM", _pairs),
+    "sequence-classification": ("AutoModelForSequenceClassification", _sentences),
+    "image-classification": ("AutoModelForImageClassification", _images),
+}
+_TEXT = ("causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification")

@@ -1,0 +1,60 @@
+"""How a task's last shard ends: in the loss of one microbatch, whoever computes it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from executor.errors import WorkloadError
+from executor.numerics.values import mapped
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+class Batch(NamedTuple):
+    """A microbatch in memory; without targets where the model returns its loss itself."""
+
+    inputs: Any
+    targets: Any
+
+
+@dataclass(frozen=True)
+class Ending:
+    """`loss` None: the last layer returns the loss, or something that holds it."""
+
+    loss: Loss | None
+    microbatches: int = 1
+
+    def loss_of(self, outputs: Any, batch: Batch) -> Tensor:
+        """The mean loss over a microbatch; WorkloadError when it is no scalar."""
+        if self.loss is None:
+            return loss_in(outputs)
+        return _scalar(self.loss(outputs, mapped(lambda t: t.data, batch.targets)), "must return")
+
+
+def loss_in(outputs: Any) -> Tensor:
+    """The loss in what a model returns: itself, `.loss`, ["loss"] or its first element.
+
+    WorkloadError when there is none or it is no scalar."""
+    if isinstance(outputs, Tensor):
+        found: Any = outputs
+    elif hasattr(outputs, "loss"):
+        found = outputs.loss
+    elif isinstance(outputs, Mapping) and "loss" in outputs:
+        found = outputs["loss"]
+    elif isinstance(outputs, tuple | list) and outputs:
+        found = outputs[0]
+    else:
+        raise WorkloadError(
+            "a task without `loss` has a model that returns its loss: a scalar tensor, `.loss`, "
+            f'["loss"] or the first element; it returned {type(outputs).__name__}'
+        )
+    return _scalar(found, "of the model must be")
+
+
+def _scalar(loss: Any, must: str) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise WorkloadError(f"{must} a scalar tensor, the mean over the batch; got {found}")
+    return loss

@@ -1,0 +1,239 @@
+"""The commands of `python -m planner` and their options.
+
+Results go to stdout, progress to stderr.
+
+Exit codes: 0 ok; 1 the check failed; 2 usage or bad file; 3 infeasible; 4 no plan in time.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+from planner.cli import build_commands, show_commands, whatif_commands
+from planner.estimate.gpus import GPUS
+from planner.estimate.models import MODELS
+from planner.estimate.profile import MOMENTS, NUMBER
+from planner.inputs import link_groups
+from planner.inputs.problem import Objective, Policy
+from profiles import console
+from profiles.units import LARGEST
+
+_EPILOG = """examples:
+  python -m planner build profiles/demo.json --devices 2 -o plans/demo.json
+  python -m planner estimate gpt2-xl --gpu a100-40 --batch 16 -o profiles/gpt2-xl.json
+  python -m planner show plans/demo.json --gantt plans/demo.png
+  python -m planner compare plans/demo.json runs/demo.jsonl --gantt compare.png
+
+exit codes: 0 ok; 1 failed check; 2 usage or bad file; 3 infeasible; 4 no plan in time"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is returned, errors are one line on stderr."""
+    return console.run(_parser(), arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = console.Parser(
+        prog="python -m planner",
+        description="Plan, check, show and compare timetables.",
+        epilog=_EPILOG,
+        formatter_class=raw,
+    )
+    names = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_build(names)
+    _add_estimate(names)
+    _add_sweep(names)
+    _add_check(names)
+    _add_show(names)
+    _add_compare(names)
+    return parser
+
+
+def _add_check(names: Any) -> None:
+    parser = names.add_parser("check", help="prove that a plan neither races nor overflows")
+    parser.add_argument("plan", metavar="PLAN")
+    parser.set_defaults(command=show_commands.check_plan)
+
+
+def _add_compare(names: Any) -> None:
+    parser = names.add_parser("compare", help="predicted against actual")
+    parser.add_argument("plan", metavar="PLAN")
+    parser.add_argument("log", metavar="RUNLOG")
+    parser.add_argument("--gantt", metavar="PNG", help="write a Gantt chart, planned over actual")
+    parser.add_argument("--trace", metavar="JSON", help="write both as a trace")
+    msg = "write what the run taught, for build --corrections"
+    parser.add_argument("--write-corrections", metavar="FILE", help=msg)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=show_commands.compare_run)
+
+
+_REPEATED: Any = {"action": "append", "default": []}
+
+
+def _add_build(names: Any) -> None:
+    parser = names.add_parser("build", help="make a plan from a profile, or one of each device")
+    option = parser.add_argument
+    text = "for devices of several kinds one of each, of the same tasks"
+    option("profile", nargs="+", metavar="PROFILE", help=text)
+    option("-o", "--output", required=True, metavar="PLAN")
+    text = "how many (default 1); with several profiles how many of each kind, like 2,4"
+    count = _listed(console.whole(1, 1 << 16))
+    option("--devices", type=count, default=(1,), metavar="COUNTS", help=text)
+    text = "memory of each device, like 24GiB, or of each kind, like 40GiB,24GiB"
+    text += " (default: as profiled)"
+    option("--device-memory", type=_listed(console.size), metavar="SIZES", help=text)
+    for flag, way in (("--h2d", "host to device"), ("--d2h", "device to host")):
+        text = f"rate of copies {way}, like 25GB/s (default: as profiled)"
+        option(flag, type=console.rate, metavar="RATE", help=text)
+    text = "correct the profile by what compare --write-corrections wrote; repeat it for a second "
+    text += "file, of a run of the plan that the first one gave"
+    option("--corrections", **_REPEATED, metavar="FILE", help=text)
+    text = "plan what the run with this log left to do, from its checkpoints"
+    text += "; repeat it for earlier runs of the same tasks, oldest first"
+    option("--from", dest="after", **_REPEATED, metavar="LOG", help=text)
+    _add_setting(parser)
+    text = "size of all tasks' microbatches, or of one's (default: the best one; of a task that "
+    text += "goes on --from LOG, the one it had, unless they are free); repeat it for other tasks"
+    option("--microbatch", type=_microbatch, **_REPEATED, metavar="N|TASK=N|free", help=text)
+    _add_wants(parser)
+    text = "gantry; or to compare with: hydra, or gantry's programs in a greedy order (longest "
+    text += "remaining time first, longest task first, random)"
+    option("--policy", choices=get_args(Policy), default="gantry", help=text)
+    text = "devices that share a link to the host, like 0,1;2,3"
+    option("--link-groups", type=_groups, metavar="GROUPS", help=text)
+    text = "end segments after so many steps: there tasks can be kept, stopped and gone on from"
+    option("--segment-steps", type=console.whole(1, LARGEST), metavar="N", help=text)
+    text = "disk for tasks that wait while the host memory is full (default: as profiled); 0: none"
+    option("--disk-space", type=_space, metavar="SIZE", help=text)
+    text = "processes that search at the same time (default 1)"
+    option("--jobs", type=console.whole(1, 1 << 10), default=1, metavar="N", help=text)
+    parser.set_defaults(command=build_commands.build_plan)
+
+
+def _groups(text: str) -> link_groups.Groups:
+    """An argument such as 0,1;2,3."""
+    try:
+        return link_groups.parse_groups(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _space(text: str) -> int:
+    """A size, or 0."""
+    return 0 if text.strip() == "0" else console.size(text)
+
+
+def _microbatch(text: str) -> tuple[str, int]:
+    """A task, or "" for all, and its size, or 0 for any."""
+    task, _, size = text.rpartition("=")
+    return task, 0 if size == "free" else console.whole(1, 1 << 28)(size)
+
+
+def _add_wants(parser: argparse.ArgumentParser) -> None:
+    """Add the options about objective, starts, deadlines and priorities."""
+    msg = "what is to be short: the whole, or the tasks' mean completion time (default makespan)"
+    parser.add_argument("--objective", choices=get_args(Objective), default="makespan", help=msg)
+    weight = console.whole(1, 1 << 20)
+    for flag, parse, value, msg in (
+        ("--start", console.duration, "DURATION", "begin it no sooner than this, like 2h"),
+        ("--deadline", console.duration, "DURATION", "be done with it by then, like 1:30:00"),
+        ("--priority", weight, "N", "its weight in the mean completion time (default 1)"),
+    ):
+        text = f"{msg}; repeat it for other tasks"
+        of_task = _of_task(parse, value)
+        parser.add_argument(flag, type=of_task, **_REPEATED, metavar=f"TASK={value}", help=text)
+
+
+def _add_setting(parser: argparse.ArgumentParser) -> None:
+    """Add the options that build and sweep share."""
+    msg = "host memory for parameters, state and gradients (default: as profiled)"
+    parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=msg)
+    msg = "for each plan (default 60)"
+    parser.add_argument(
+        "--time-limit", type=console.seconds, default=60.0, metavar="SECONDS", help=msg
+    )
+    parser.add_argument("--seed", type=console.whole(0, 2**31 - 1), default=0)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_show(names: Any) -> None:
+    parser = names.add_parser("show", help="describe a plan, or what runs when; draw it")
+    parser.add_argument("plan", metavar="PLAN")
+    msg = "say instead what runs at this moment of the predicted run: 90s, 1:23:00, 83m"
+    parser.add_argument("--at", type=console.duration, metavar="TIME", help=msg)
+    parser.add_argument("--task", metavar="TASK", help="with --at: only where this task runs")
+    msg = "write a Gantt chart: all segments, and the ops of one round"
+    parser.add_argument("--gantt", metavar="PNG", help=msg)
+    msg = "with --gantt: draw the round that trains this step of a task, counted from 0 (default: "
+    msg += "the one that runs at --at, else a middle one of the longest segment)"
+    parser.add_argument("--round", type=_round, metavar="TASK[:ROUND]", help=msg)
+    parser.add_argument("--trace", metavar="JSON", help="write a trace for ui.perfetto.dev")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=show_commands.show_plan)
+
+
+def _round(text: str) -> tuple[str, int | None]:
+    """A task and, behind a colon, one of its steps."""
+    task, colon, step = text.partition(":")
+    return task, console.whole(0, 1 << 50)(step) if colon else None
+
+
+def _add_estimate(names: Any) -> None:
+    parser = names.add_parser("estimate", help="make a profile from formulas, without a GPU")
+    parser.add_argument("model", metavar="MODEL", help=", ".join(MODELS))
+    parser.add_argument("--gpu", required=True, metavar="NAME", help=", ".join(GPUS))
+    positive = console.whole(1, 1 << 28)
+    parser.add_argument("--batch", required=True, type=positive, help="samples in a step")
+    parser.add_argument("--seq", type=positive, help="tokens of a sample (default: the model's)")
+    msg = "sizes to offer, like 1,2,4 (default: powers of two that divide the batch, and it)"
+    parser.add_argument("--microbatch", type=_wholes, metavar="SIZES", help=msg)
+    parser.add_argument("--optimizer", choices=MOMENTS, default="adamw", help="default adamw")
+    parser.add_argument("--dtype", choices=NUMBER, help="default: the best the GPU has")
+    parser.add_argument("--steps", type=console.whole(1, 10**9), default=1000, help="default 1000")
+    msg = "memory of the GPU for plans (default: all but 1 GiB)"
+    parser.add_argument("--device-memory", type=console.size, metavar="SIZE", help=msg)
+    msg = "host memory (default: that of a typical host)"
+    parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=msg)
+    parser.add_argument("-o", "--output", required=True, metavar="PROFILE")
+    parser.set_defaults(command=whatif_commands.estimate_profile)
+
+
+def _add_sweep(names: Any) -> None:
+    parser = names.add_parser("sweep", help="how fast with how much memory, over which link")
+    parser.add_argument("profile", metavar="PROFILE")
+    msg = "budgets of a device, like 8GiB,16GiB,24GiB"
+    parser.add_argument(
+        "--device-memory", required=True, type=_listed(console.size), metavar="SIZES", help=msg
+    )
+    msg = "rates like 12GB/s,25GB/s (default: as profiled); with both flags the first of one goes "
+    msg += "with the first of the other, and so on"
+    parser.add_argument("--h2d", type=_listed(console.rate), metavar="RATES", help=msg)
+    parser.add_argument("--d2h", type=_listed(console.rate), metavar="RATES", help=msg)
+    msg = "sizes like 1,2,4, each by itself (default: for each plan the best one)"
+    parser.add_argument("--microbatch", type=_wholes, metavar="SIZES", help=msg)
+    parser.add_argument("--plot", metavar="PNG", help="draw step time over memory")
+    count = console.whole(1, 1 << 16)
+    parser.add_argument("--devices", type=count, default=1, help="how many (default 1)")
+    _add_setting(parser)
+    parser.set_defaults(command=whatif_commands.sweep_budgets)
+
+
+def _of_task(parse: Callable[[str], int], value: str) -> Callable[[str], tuple[str, int]]:
+    """A parser of a task's name and such a value."""
+
+    def pair(text: str) -> tuple[str, int]:
+        name, equals, rest = text.partition("=")
+        if not name or not equals:
+            raise argparse.ArgumentTypeError(f"{text!r} is not like TASK={value}")
+        return name, parse(rest)
+
+    return pair
+
+
+def _listed(parse: Callable[[str], int]) -> Callable[[str], tuple[int, ...]]:
+    """A parser of such values with commas between them."""
+    return lambda text: tuple(parse(part) for part in text.split(","))
+
+
+_wholes = _listed(console.whole(1, 1 << 28))

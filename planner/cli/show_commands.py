@@ -1,0 +1,121 @@
+"""The commands about a plan that exists: `check`, `show` and `compare`."""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import plans
+from planner.inputs import corrections
+from planner.inputs.residuals import residuals
+from planner.sweep import longest
+from planner.views.compare import compare, table, to_json
+from planner.views.moments import describe as describe_moment
+from planner.views.moments import moment
+from planner.views.show import describe, host_bytes, mean_completion_us
+from plans import Plan, runlog, trace
+from profiles.codec import check_target, read_bytes, sha256, write_atomic
+from profiles.errors import FormatError
+
+
+def check_plan(options: argparse.Namespace) -> int:
+    """Prove a plan."""
+    plan = plans.load(options.plan)
+    plans.prove(plan)
+    ops = sum(len(p.enter) + len(p.round) + len(p.leave) for p in plan.programs)
+    print(
+        f"ok: {len(plan.tasks)} task(s), {len(plan.programs)} program(s) of {ops} ops, "
+        f"{len(plan.segments)} segment(s): no race, no overflow, every value is the right one"
+    )
+    return 0
+
+
+def show_plan(options: argparse.Namespace) -> int:
+    """Describe a sound plan, or a moment of it, and draw it."""
+    if options.task is not None and options.at is None:
+        raise FormatError("--task says in which task to look for the moment --at; give --at too")
+    if options.round and not options.gantt:
+        raise FormatError("--round says which round --gantt draws; give --gantt too")
+    _check_pictures(options, options.plan)
+    plan = plans.load(options.plan)
+    plans.prove(plan)  # what follows is about sound plans only
+    now = None if options.at is None else moment(plan, options.at, options.task)
+    task, step = options.round or (options.task, None)
+    _pictures(plan, None, options, task=task, step=step, at=options.at)
+    if options.json:
+        print(json.dumps(asdict(now) if now else summary(plan), indent=1))
+    else:
+        print(describe_moment(plan, now) if now else describe(plan))
+    return 0
+
+
+def summary(plan: Plan) -> dict[str, Any]:
+    """The plan's figures as `build --json` and `show --json` print them.
+
+    period_us: of the program that runs longest, rounds times period; with one task its step time.
+    """
+    prediction = plan.prediction
+    periods = {program.name: program.period_us for program in plan.programs}
+    return {
+        "makespan_us": prediction.makespan_us,
+        "period_us": longest(plan).period_us,
+        "periods_us": periods,
+        "lower_bound_us": prediction.lower_bound_us,
+        "lower_bound_name": prediction.lower_bound_name,
+        "gap": prediction.gap_ppm / 1e6,
+        "configuration_us": prediction.configuration_us,
+        "mean_completion_us": mean_completion_us(plan),
+        "bounds": {bound.name: bound.us for bound in prediction.bounds},
+        "exposed_copy_us": sum(device.exposed_copy_us for device in prediction.devices),
+        "peak_bytes": [device.peak_bytes for device in prediction.devices],
+        "host_bytes": plan.host.bytes,
+        "host": host_bytes(plan),
+        "policy": plan.solver.policy,
+        "status": plan.solver.status,
+        "estimated": plan.estimated,
+    }
+
+
+def compare_run(options: argparse.Namespace) -> int:
+    """Say how far a run was from its plan, draw it, and write what it taught."""
+    _check_pictures(options, options.plan, options.log)
+    if options.write_corrections:
+        check_target(options.write_corrections, options.plan, options.log)
+    data = read_bytes(options.plan)
+    plan = plans.loads(data, options.plan)
+    plans.prove(plan)
+    if options.write_corrections and "profile-1" in plan.inputs:
+        raise FormatError(
+            f"{options.plan}: was built from several profiles, and corrections are of one; leave "
+            "out --write-corrections"
+        )
+    log = runlog.load(options.log)
+    result = compare(plan, log, sha256(data))
+    _pictures(plan, log, options)
+    if options.write_corrections:
+        digest = sha256(read_bytes(options.log))
+        found = residuals(plan, log, plan_sha256=sha256(data), log_sha256=digest)
+        corrections.save(options.write_corrections, found)
+        print(f"wrote {options.write_corrections}", file=sys.stderr)
+    print(json.dumps(to_json(result), indent=1) if options.json else table(result))
+    return 0
+
+
+def _check_pictures(options: argparse.Namespace, *inputs: str) -> None:
+    for path in filter(None, (options.gantt, options.trace)):
+        check_target(path, *inputs)
+
+
+def _pictures(
+    plan: Plan, log: runlog.RunLog | None, options: argparse.Namespace, **asked: Any
+) -> None:
+    """Write the pictures that the options ask for; `asked` goes to `gantt.figure`."""
+    if options.gantt:
+        from planner.views import gantt  # matplotlib takes a second to import
+
+        gantt.save(gantt.figure(plan, log, **asked), options.gantt)
+        print(f"wrote {options.gantt}", file=sys.stderr)
+    if options.trace:
+        write_atomic(options.trace, trace.trace(plan, log))
+        print(f"wrote {options.trace}", file=sys.stderr)

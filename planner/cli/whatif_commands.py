@@ -1,0 +1,68 @@
+"""The commands before anything is measured: `estimate` and `sweep`."""
+
+import argparse
+import json
+import sys
+
+import profiles
+from planner import curves
+from planner.errors import Infeasible, NoPlanFound
+from planner.estimate.profile import Spec, describe, estimate
+from planner.sweep import Link, Setting, sweep
+from profiles.codec import check_target
+from profiles.errors import FormatError
+
+
+def estimate_profile(options: argparse.Namespace) -> int:
+    """Write a profile made of formulas."""
+    check_target(options.output)
+    profile = estimate(
+        Spec(
+            model=options.model,
+            gpu=options.gpu,
+            batch=options.batch,
+            sequence=options.seq,
+            microbatches=options.microbatch,
+            optimizer=options.optimizer,
+            dtype=options.dtype,
+            steps=options.steps,
+            device_bytes=options.device_memory,
+            host_bytes=options.host_memory,
+        )
+    )
+    profiles.save(options.output, profile)
+    print(describe(profile))
+    print(f"wrote {options.output}")
+    return 0
+
+
+def sweep_budgets(options: argparse.Namespace) -> int:
+    """Plan every case and say where more memory stops helping; 3 or 4 when no case has a plan."""
+    if options.plot:
+        from planner.views import gantt
+
+        check_target(options.plot, options.profile)
+        gantt.check_name(options.plot)
+    profile = profiles.load(options.profile)
+    setting = Setting(options.devices, options.host_memory, options.time_limit, options.seed)
+    links = _pairs(options.h2d or (), options.d2h or ())
+    found = sweep(profile, options.device_memory, links, options.microbatch or (None,), setting)
+    if options.plot:
+        gantt.save(curves.figure(found), options.plot)
+        print(f"wrote {options.plot}", file=sys.stderr)
+    print(json.dumps(curves.to_json(found), indent=1) if options.json else curves.table(found))
+    if any(row.outcome for row in found.rows):
+        return 0
+    proven = all(row.problem.startswith("infeasible") for row in found.rows)
+    return Infeasible.exit_code if proven else NoPlanFound.exit_code
+
+
+def _pairs(h2d: tuple[int, ...], d2h: tuple[int, ...]) -> list[Link]:
+    """The rates side by side; one alone goes with each of the other direction's."""
+    if len(h2d) > 1 < len(d2h) and len(h2d) != len(d2h):
+        raise FormatError(
+            f"--h2d lists {len(h2d)} rates and --d2h {len(d2h)}; give as many, one, or none"
+        )
+    count = max(len(h2d), len(d2h), 1)
+    ways = [rates * count if len(rates) == 1 else rates or (None,) * count for rates in (h2d, d2h)]
+    return list(zip(*ways, strict=True))

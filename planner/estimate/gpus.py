@@ -1,0 +1,178 @@
+"""GPUs by their datasheets, and how much of a datasheet a training step gets.
+
+Nothing here is measured by us: it is what can be known before a GPU is rented. Peaks are dense
+(no structured sparsity), in FLOP/s, of matrix products with 32-bit accumulation. Memory is what
+`nvidia-smi` calls total. The fractions stand in one place, each with its source.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["fp32", "tf32", "fp16", "bf16"]
+Generation = Literal["kepler", "pascal", "volta", "ampere", "ada", "hopper"]
+
+MIB, GIB, GB, TERA = 1 << 20, 1 << 30, 10**9, 10**12
+
+CONTEXT_BYTES = GIB
+"""Memory that the CUDA context, cuBLAS workspaces and fragmentation take."""
+
+MATMUL: dict[Generation, dict[Dtype, float]] = {
+    "kepler": {"fp32": 0.60},
+    "pascal": {"fp32": 0.60},
+    "volta": {"fp32": 0.75, "fp16": 0.60},
+    "ampere": {"fp32": 0.75, "tf32": 0.70, "fp16": 0.70, "bf16": 0.70},
+    "ada": {"fp32": 0.65, "tf32": 0.75, "fp16": 0.75, "bf16": 0.75},
+    "hopper": {"fp32": 0.75, "tf32": 0.62, "fp16": 0.62, "bf16": 0.62},
+}
+"""Share of the peak that the large matrix products of a training step reach.
+
+ampere, hopper: in bf16 the best shape of all reaches 86.9 % on A100, 80.3 % on H100, 83.6 % on
+GH200 (stas00/ml-engineering, "Maximum Achievable Matmul FLOPS comparison table"); a model's own
+shapes about four fifths of that. Whole training steps have been reported at 60 and 72 % of an
+A100 (FlashAttention, FlashAttention-2). pascal: what is left of Harmony's BERT layer on a 1080 Ti
+(bert_96) after its memory-bound operators; kepler likewise. volta: whole BERT steps have been
+reported at half the peak (DeepSpeed, 64 TFLOP/s). ada and fp32 from Volta on: assumed.
+"""
+
+ATTENTION = 0.6
+"""Rate of the products inside fused attention against those of linear layers: FlashAttention-2
+reaches 50-73 % of an A100's peak at its best; less backward, on Hopper and at short lengths."""
+
+BANDWIDTH = 0.8
+"""Share of the memory bandwidth of a memory-bound kernel. BabelStream on GH200: 0.72-0.83 of
+4 TB/s (UoB-HPC/BabelStream issue 194)."""
+
+HOST_BANDWIDTH = 0.5
+"""Share of the host's memory bandwidth that a fused optimizer step on the host gets: its threads
+share the socket with the copies to and from the GPU. 100 GB/s on an A100's EPYC."""
+
+CAST_BANDWIDTH = 0.25
+"""Share of the host's memory bandwidth that casts of masters get: less than updates, which go on
+at the same time. A cast of a bf16 parameter reads 4 bytes and writes 2."""
+
+CAST_PIECE = 4 << 20
+"""Bytes of parameters that are cast before their copy begins (executor/devices/casting.py)."""
+
+LAUNCH_US = 5.0
+"""Per kernel: what eager PyTorch needs to dispatch it. An assumption; it matters only where
+microbatches are so small that kernels are as short as this."""
+
+DISK = (3 * GB, 2 * GB, 1000 * GB)
+"""Bytes per second of long reads and of long writes, and bytes to use: an NVMe drive of the size
+that comes with rented servers, by the data sheets of drives for PCIe 3 (3.0 to 3.5 and 2.0 to 3.0).
+"""
+
+COPY_LATENCY_US = 10
+"""Per copy: launch and DMA set-up. An assumption."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostLink:
+    """Bytes per second of pinned copies: each direction alone, and while the other is busy."""
+
+    h2d: int
+    d2h: int
+    h2d_both: int
+    d2h_both: int
+
+
+def _pcie(alone: float) -> HostLink:
+    """PCIe, full duplex but for some of the way: 0.85 of the rate while both directions are busy.
+
+    Between 0.98 (nvbandwidth on a mobile RTX 3050) and 0.5 for one direction (nvbandwidth issues
+    11 and 53, A100) has been reported.
+    """
+    rate, both = round(alone * GB), round(0.85 * alone * GB)
+    return HostLink(rate, rate, both, both)
+
+
+# Pinned rates alone: Harmony's bandwidth test (12.35 GB/s, 1080 Ti, PCIe 3); nvbandwidth issue 11
+# (25-26 GB/s, A100, PCIe 4); nvbandwidth of eight-GPU Hopper servers (55.4 GB/s, PCIe 5).
+_PCIE3, _PCIE4, _PCIE5 = _pcie(12.3), _pcie(25), _pcie(55)
+
+# nvbandwidth on a GH200 480GB: 338 and 295 GB/s (SuperBench's test data). Together they cannot
+# exceed the LPDDR5X behind them, 384 GB/s of the 480 GB variant.
+_C2C = HostLink(338 * GB, 295 * GB, 190 * GB, 190 * GB)
+
+
+_BEST: tuple[Dtype, ...] = ("bf16", "fp16", "tf32", "fp32")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU and the part of a server that comes with it.
+
+    peak: FLOP/s by dtype; what is not there the chip does not have. bytes_per_s: datasheet memory
+    bandwidth. host_bytes_per_s: datasheet memory bandwidth of one socket of a typical host.
+    host_bytes: by default offered to plans, twice the share of one GPU in a typical rented server
+    (a task may use its neighbour's), but for GH200, whose memory is its own.
+    """
+
+    name: str
+    generation: Generation
+    peak: dict[Dtype, float]
+    memory_bytes: int
+    bytes_per_s: float
+    link: HostLink
+    host_bytes: int
+    host_bytes_per_s: float
+    host_cores: int
+
+    def matmul_flops(self, dtype: Dtype) -> float:
+        """FLOP/s of the matrix products of linear layers."""
+        return self.peak[dtype] * MATMUL[self.generation][dtype]
+
+    @property
+    def best(self) -> Dtype:
+        """The fastest numbers, bf16 before fp16 since its range needs no loss scale."""
+        return next(dtype for dtype in _BEST if dtype in self.peak)
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory for plans."""
+        return self.memory_bytes - CONTEXT_BYTES
+
+
+_HOPPER: dict[Dtype, float] = {  # NVIDIA H100 datasheet, SXM column, without sparsity
+    "fp32": 67 * TERA,
+    "tf32": 494.7 * TERA,
+    "fp16": 989.4 * TERA,
+    "bf16": 989.4 * TERA,
+}
+_AMPERE: dict[Dtype, float] = {  # NVIDIA A100 datasheet, without sparsity
+    "fp32": 19.5 * TERA,
+    "tf32": 156 * TERA,
+    "fp16": 312 * TERA,
+    "bf16": 312 * TERA,
+}
+_VOLTA: dict[Dtype, float] = {  # NVIDIA V100 datasheet, SXM2 column
+    "fp32": 15.7 * TERA,
+    "fp16": 125 * TERA,
+}
+_ADA: dict[Dtype, float] = {  # NVIDIA Ada architecture whitepaper, RTX 4090, fp32 accumulation
+    "fp32": 82.6 * TERA,
+    "tf32": 82.6 * TERA,
+    "fp16": 165.2 * TERA,
+    "bf16": 165.2 * TERA,
+}
+
+# Host bandwidths: channels x rate of the sockets these GPUs come with. Xeon E5 v4: 4 x DDR4-2400;
+# EPYC 7002: 8 x DDR4-3200; desktop: 2 x DDR5-5200; Xeon 4th generation: 8 x DDR5-4800.
+_E5, _EPYC, _DESKTOP, _XEON4, _GRACE = 76.8 * GB, 204.8 * GB, 83.2 * GB, 307.2 * GB, 384.0 * GB
+
+_TABLE = (
+    # A K80 board is two GPUs; this is one of them, at its boost clock (K80 board specification).
+    Gpu("k80", "kepler", {"fp32": 4.37 * TERA}, 11441 * MIB, 240e9, _PCIE3, 122 * GIB, _E5, 4),
+    # GTX 1080 Ti specification: 3,584 cores at 1,582 MHz. Its fp16 arithmetic runs at 1/64.
+    Gpu("1080ti", "pascal", {"fp32": 11.34 * TERA}, 11178 * MIB, 484e9, _PCIE3, 128 * GIB, _E5, 8),
+    Gpu("v100-16", "volta", _VOLTA, 16160 * MIB, 900e9, _PCIE3, 122 * GIB, _E5, 8),
+    Gpu("v100-32", "volta", _VOLTA, 32510 * MIB, 900e9, _PCIE3, 192 * GIB, _E5, 8),
+    Gpu("a100-40", "ampere", _AMPERE, 40536 * MIB, 1555e9, _PCIE4, 170 * GIB, _EPYC, 12),
+    Gpu("a100-80", "ampere", _AMPERE, 81251 * MIB, 2039e9, _PCIE4, 340 * GIB, _EPYC, 12),
+    Gpu("4090", "ada", _ADA, 24217 * MIB, 1008e9, _PCIE4, 128 * GIB, _DESKTOP, 16),
+    Gpu("h100", "hopper", _HOPPER, 81559 * MIB, 3350e9, _PCIE5, 512 * GIB, _XEON4, 24),
+    Gpu("h200", "hopper", _HOPPER, 143771 * MIB, 4800e9, _PCIE5, 512 * GIB, _XEON4, 24),
+    Gpu("gh200", "hopper", _HOPPER, 97871 * MIB, 4000e9, _C2C, 480 * GB, _GRACE, 72),
+)
+
+GPUS = {gpu.name: gpu for gpu in _TABLE}

@@ -1,0 +1,254 @@
+"""A profile from formulas, before anything was measured: will it fit, how fast, on which GPU?
+
+Of a kernel   launch + max(FLOPs / (peak x share), bytes / (bandwidth x share))
+of a layer    forward, backward: the sum over its kernels; recompute_backward: both
+of an update  bytes that the optimizer touches / (bandwidth x share), on device and host alike
+
+Peaks, bandwidths and shares are those of `gpus`, kernels and bytes those of `work`, parameters
+those of `models`. Parameters and gradients take 4 bytes in fp32 and tf32, 2 in bf16 and fp16,
+where the state has an fp32 master copy besides; moments are fp32 always.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+from planner.estimate import gpus
+from planner.estimate.gpus import GPUS, Dtype, Gpu
+from planner.estimate.kernels import FLOAT, Kernel, Size
+from planner.estimate.layers import accumulation, work
+from planner.estimate.models import MODELS, LayerShape, Model, layers, parameters
+from profiles import schema
+from profiles.codec import align, sha256
+from profiles.errors import GantryError
+from profiles.schema import BatchCost, LayerCost, Link, Profile, Rate, Time
+from profiles.units import show_bytes, show_us
+
+NUMBER: dict[Dtype, int] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+"""Bytes of a parameter; tf32 are fp32 numbers whose products run on tensor cores."""
+
+MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+"""fp32 tensors of state per parameter tensor, beside a master copy."""
+
+MOST_TOKENS = 1 << 28  # in a batch: keeps every figure within what the format holds
+
+
+class EstimateError(GantryError):
+    """The arguments do not go together; the message says which and what would."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A model, a GPU and a batch to estimate.
+
+    None: the model's own sequence length, powers of two (and the batch itself) as microbatches,
+    the best numbers that the GPU has, its memory and its typical host's.
+    """
+
+    model: str
+    gpu: str
+    batch: int
+    sequence: int | None = None
+    microbatches: tuple[int, ...] | None = None
+    optimizer: str = "adamw"
+    dtype: Dtype | None = None
+    steps: int = 1000
+    device_bytes: int | None = None
+    host_bytes: int | None = None
+
+
+def estimate(spec: Spec, models: Mapping[str, Model] = MODELS) -> Profile:
+    """A sound profile of one task on one GPU, marked estimated, of one of these models.
+
+    EstimateError for bad arguments.
+    """
+    full = _complete(spec, models)
+    model, gpu = models[full.model], GPUS[full.gpu]
+    tokens, number = full.sequence or model.sequence, NUMBER[full.dtype or gpu.best]
+    sizes = [Size(model, m, tokens, number) for m in full.microbatches or ()]
+    arguments = {name: str(value) for name, value in asdict(full).items()}
+    canonical = json.dumps(arguments, sort_keys=True)
+    task = schema.Task(
+        name=full.model.replace(".", "_"),
+        workload=schema.Workload(f"estimate:{full.model}", sha256(canonical.encode())),
+        steps=full.steps,
+        batch=full.batch,
+        optimizer=full.optimizer,
+        precision="bf16" if full.dtype == "bf16" else "fp32",
+        batches=tuple(
+            BatchCost(z.samples, align(z.input_bytes) + align(z.target_bytes)) for z in sizes
+        ),
+        layers=tuple(_layer(shape, sizes, full, gpu) for shape in layers(model)),
+    )
+    return Profile(
+        machine=_machine(full, gpu),
+        tasks=(task,),
+        estimated=True,
+        provenance=arguments | {"head": "not tied to the embedding", "source": "planner estimate"},
+    )
+
+
+def describe(profile: Profile) -> str:
+    """An estimated profile in a few words: what the model takes, and how long it computes."""
+    (task,), (device,) = profile.tasks, profile.machine.devices
+    taken = ", ".join(
+        f"{name} {show_bytes(sum(getattr(layer, f'{field}_bytes') for layer in task.layers))}"
+        for name, field in (("parameters", "param"), ("gradients", "grad"), ("state", "state"))
+    )
+    costs = [layer.costs[-1] for layer in task.layers]
+    runs = task.batch // costs[0].microbatch
+    forward = runs * sum(cost.forward.median_us for cost in costs)
+    backward = runs * sum(cost.backward.median_us for cost in costs)
+    count = parameters(MODELS[profile.provenance["model"]])
+    return (
+        f"{task.workload.ref} on {device.name}, estimated: {count / 1e9:.2f} billion parameters "
+        f"in {profile.provenance['dtype']}\n"
+        f"{taken}; {device.name} offers {show_bytes(device.usable_bytes)}\n"
+        f"a batch of {task.batch}: forward {show_us(forward)}, backward {show_us(backward)}, "
+        "without recomputation and copies"
+    )
+
+
+def _complete(spec: Spec, models: Mapping[str, Model]) -> Spec:
+    """The spec with every None filled in; EstimateError for what does not go together."""
+    for kind, name, known in (
+        ("model", spec.model, models),
+        ("GPU", spec.gpu, GPUS),
+        ("optimizer", spec.optimizer, MOMENTS),
+    ):
+        if name not in known:
+            raise EstimateError(f"{kind} {name!r} is not known; there are {', '.join(known)}")
+    model, gpu = models[spec.model], GPUS[spec.gpu]
+    dtype = spec.dtype or gpu.best
+    if dtype not in gpu.peak:
+        has = " and ".join(gpu.peak)
+        raise EstimateError(
+            f"{gpu.name} has no {dtype}; it has {has}: give one of them as --dtype, or none"
+        )
+    sequence = _sequence(model, spec.sequence)
+    powers = (1 << k for k in range(spec.batch.bit_length()))
+    sizes = spec.microbatches or (*(m for m in powers if spec.batch % m == 0), spec.batch)
+    for m in sizes:
+        if m < 1 or spec.batch % m:
+            raise EstimateError(f"microbatch {m} does not divide the batch of {spec.batch}")
+    if spec.batch * sequence > MOST_TOKENS:
+        raise EstimateError(
+            f"a batch of {spec.batch} x {sequence} tokens is more than {MOST_TOKENS}; "
+            "lower --batch or --seq"
+        )
+    return replace(
+        spec,
+        dtype=dtype,
+        sequence=sequence,
+        microbatches=tuple(sorted(set(sizes))),
+        device_bytes=spec.device_bytes or gpu.usable_bytes,
+        host_bytes=spec.host_bytes or gpu.host_bytes,
+    )
+
+
+def _sequence(model: Model, asked: int | None) -> int:
+    """Tokens of a sample: those asked for, if the model can take so many."""
+    if asked is None or asked == model.sequence:
+        return model.sequence
+    if model.family == "vit":
+        raise EstimateError(
+            f"{model.name} sees {model.sequence} tokens (224 pixels in patches of {model.patch}), "
+            f"not {asked}; leave out --seq"
+        )
+    if model.positions and asked > model.positions:
+        raise EstimateError(
+            f"{model.name} has {model.positions} positions, not {asked}; lower --seq"
+        )
+    return asked
+
+
+def _machine(full: Spec, gpu: Gpu) -> schema.Machine:
+    def link(kind: Literal["h2d", "d2h", "d2d"], alone: float, both: float) -> Link:
+        latency = gpus.COPY_LATENCY_US
+        return Link(kind, Rate(round(alone), latency), Rate(round(both), latency))
+
+    inside = gpu.bytes_per_s * gpus.BANDWIDTH / 2  # a copy reads and writes
+    links = [
+        link("h2d", gpu.link.h2d, gpu.link.h2d_both),
+        link("d2h", gpu.link.d2h, gpu.link.d2h_both),
+        link("d2d", inside, inside),
+    ]
+    if full.dtype == "bf16":
+        links.append(_cast(gpu))
+    device = schema.Device(gpu.name, "cuda", full.device_bytes or 0, 1, tuple(links))
+    read, write, room = gpus.DISK
+    disk = schema.Disk(room, Rate(read, 0), Rate(write, 0))
+    return schema.Machine((device,), schema.Host(full.host_bytes or 0, gpu.host_cores, disk), 1)
+
+
+def _cast(gpu: Gpu) -> Link:
+    """Six bytes of the host's memory move for each parameter of two."""
+    per_s = gpu.host_bytes_per_s * gpus.CAST_BANDWIDTH / 3
+    rate = Rate(round(per_s), round(gpus.CAST_PIECE / per_s * 1e6))
+    return Link("cast", rate, rate)
+
+
+def _layer(shape: LayerShape, sizes: Iterable[Size], full: Spec, gpu: Gpu) -> schema.Layer:
+    dtype = full.dtype or gpu.best
+    number, moments = NUMBER[dtype], MOMENTS[full.optimizer]
+    states = moments + (number < FLOAT)  # a master copy of what is not fp32
+    tensors = [math.prod(tensor) for tensor in shape.tensors]
+    params = sum(align(number * count) for count in tensors)
+    # Read the gradient, read and write parameter or master and moments, write the parameter:
+    # 12 bytes and 8 for every moment, whether the parameter has 4 bytes or 2 beside its master.
+    touched = shape.parameters * (12 + 8 * moments)
+    on_device = gpus.LAUNCH_US + touched / (gpu.bytes_per_s * gpus.BANDWIDTH) * 1e6
+    on_host = touched / (gpu.host_bytes_per_s * gpus.HOST_BANDWIDTH) * 1e6
+    return schema.Layer(
+        name=shape.name,
+        param_bytes=params,
+        grad_bytes=params,
+        state_bytes=states * sum(align(FLOAT * count) for count in tensors),
+        buffer_bytes=0,
+        update_peak_bytes=0,  # one fused pass, in place
+        update_device=_time(on_device),
+        update_host=_time(on_host),
+        costs=tuple(_cost(shape, size, dtype, gpu) for size in sizes),
+    )
+
+
+def _cost(shape: LayerShape, z: Size, dtype: Dtype, gpu: Gpu) -> LayerCost:
+    done = work(shape, z)
+    forward = _kernels_us(done.forward, dtype, gpu)
+    backward = _kernels_us([*done.backward, *accumulation(shape, z)], dtype, gpu)
+    given = z.input_bytes if shape.kind == "embedding" else z.of(z.model.width)
+    output = align(done.output)
+    # The head's output is gone once the loss is there.
+    left = 0 if shape.kind == "head" else output
+    return LayerCost(
+        microbatch=z.samples,
+        in_bytes=align(given),
+        out_bytes=output,
+        saved_bytes=done.kept_bytes + left,
+        forward_peak_bytes=align(done.forward_peak),
+        backward_peak_bytes=done.kept_bytes + output + align(done.backward_extra),
+        rng_draws=0,
+        forward=_time(forward),
+        recompute_backward=_time(forward + backward),
+        backward=_time(backward),
+        offload_bytes=done.kept_bytes,
+    )
+
+
+def _kernels_us(kernels: Iterable[Kernel], dtype: Dtype, gpu: Gpu) -> float:
+    products, bandwidth = gpu.matmul_flops(dtype), gpu.bytes_per_s * gpus.BANDWIDTH
+    total = 0.0
+    for kernel in kernels:
+        rate = products * (gpus.ATTENTION if kernel.attention else 1)
+        total += gpus.LAUNCH_US + 1e6 * max(kernel.flops / rate, kernel.moved / bandwidth)
+    return total
+
+
+def _time(us: float) -> Time:
+    """A time without spread, since nothing was measured."""
+    whole = max(1, round(us))
+    return Time(whole, whole, whole, 1)

@@ -1,0 +1,164 @@
+"""What is asked of the planner: tasks, devices and budgets, frozen."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from msgspec import structs
+
+from planner.inputs.limits import Limits, default
+from profiles.schema import Device, Disk, Numerics, Profile, Task
+
+Policy = Literal["gantry", "hydra", "lrtf", "lpt", "random"]
+Objective = Literal["makespan", "completion"]
+
+
+@dataclass(frozen=True)
+class Want:
+    """When a task may begin, when it has to be done, and its weight in the mean completion."""
+
+    start_us: int = 0
+    deadline_us: int | None = None
+    weight: int = 1
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`count` equal devices, each with `device_bytes` to use, and the tasks as profiled on them.
+
+    taken_bytes: what each has beside that, for copies of all tasks' module buffers. sharers: how
+    many devices are on one link; `device` has its part of the rates then, and `whole_link` all.
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    device: Device
+    count: int
+    device_bytes: int
+    taken_bytes: int = 0
+    sharers: int = 1
+    whole_link: Device | None = None
+
+    @classmethod
+    def of(cls, name: str, profile: Profile, count: int, device_bytes: int | None) -> "Kind":
+        """Devices like the profile's first; the budget defaults to what the profile offers.
+
+        A CUDA device holds copies of the module buffers of all tasks all the time, so there they
+        are taken from its budget and not from the reserve of the task that is training.
+        """
+        device, tasks, taken = profile.machine.devices[0], profile.tasks, 0
+        if device.kind == "cuda":
+            taken = sum(layer.buffer_bytes for task in tasks for layer in task.layers)
+            tasks = tuple(map(_without_buffers, tasks))
+        room = (device_bytes or device.usable_bytes) - taken
+        return cls(name, tasks, device, count, room, taken)
+
+    @property
+    def unshared(self) -> Device:
+        """A device that has its link for itself, as one does while the others of its group rest."""
+        return self.whole_link or self.device
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The same tasks on devices of one kind, or of several; devices are numbered kind by kind.
+
+    wants: of tasks that are to begin or end at some time, by name. segment_steps: most rounds of a
+    segment, None for as many as there are. link_groups: devices that share a link, if any do.
+    disk: where tasks wait that the host has no room for, if anywhere. done: steps of tasks that
+    were trained before, by name. microbatch: the size of theirs then.
+    """
+
+    kinds: tuple[Kind, ...]
+    host_bytes: int
+    estimated: bool = False  # times from formulas, not from measurements
+    numerics: Numerics = field(default_factory=Numerics)
+    objective: Objective = "makespan"
+    wants: Mapping[str, Want] = field(default_factory=dict)
+    segment_steps: int | None = None
+    link_groups: tuple[tuple[int, ...], ...] = ()
+    disk: Disk | None = None
+    done: Mapping[str, int] = field(default_factory=dict)
+    microbatch: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, profile: Profile, *, devices: int, device_bytes: int | None, host_bytes: int | None
+    ) -> "Problem":
+        """The profile's tasks on `devices` devices; budgets default to what the profile offers."""
+        kind = Kind.of(profile.machine.devices[0].kind, profile, devices, device_bytes)
+        machine = profile.machine
+        room = host_bytes or machine.host.usable_bytes
+        estimated, numerics = profile.estimated, machine.numerics
+        return cls((kind,), room, estimated, numerics, disk=machine.host.disk)
+
+    @property
+    def only(self) -> Kind:
+        """The kind of all devices; ValueError where there are several, which `on` looks at one
+        by one."""
+        (kind,) = self.kinds
+        return kind
+
+    def on(self, kind: Kind) -> "Problem":
+        """The tasks on devices of this kind alone."""
+        return replace(self, kinds=(kind,), link_groups=())
+
+    def alike(self, **changes: Any) -> "Problem":
+        """The same with other values of its only kind."""
+        return replace(self, kinds=(replace(self.only, **changes),))
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """As profiled on the first kind; names, steps and bytes are those of every kind."""
+        return self.kinds[0].tasks
+
+    @property
+    def device(self) -> Device:
+        return self.only.device
+
+    @property
+    def device_bytes(self) -> int:
+        return self.only.device_bytes
+
+    @property
+    def devices(self) -> int:
+        """How many there are, of all kinds."""
+        return sum(kind.count for kind in self.kinds)
+
+    @property
+    def kind_of(self) -> tuple[int, ...]:
+        """For every device the place of its kind among the kinds."""
+        return tuple(at for at, kind in enumerate(self.kinds) for _ in range(kind.count))
+
+    def group_of(self, number: int) -> int | None:
+        """The link group of a device."""
+        return next((g for g, group in enumerate(self.link_groups) if number in group), None)
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether some task is evaluated."""
+        return any(task.evaluation for task in self.tasks)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing but the makespan counts."""
+        return self.objective == "makespan" and not self.wants
+
+
+def _without_buffers(task: Task) -> Task:
+    layers = (structs.replace(layer, buffer_bytes=0) for layer in task.layers)
+    return structs.replace(task, layers=tuple(layers))
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long the search may take, the seed of its solver, and what else limits it."""
+
+    deadline: float  # time.monotonic()
+    seed: int
+    limits: Limits = field(default_factory=default)
+
+    @property
+    def left(self) -> float:
+        return self.deadline - time.monotonic()

@@ -1,0 +1,120 @@
+"""Bounds and guides from the load program, by dividing the plans that it is about.
+
+The program says little where it may put a third of every layer into the block, or a boundary
+between none of them. So the plans are divided by where the block begins and by the largest shard
+that recomputes, always where the program's optimum is the least, and the least of all parts is
+what it says of the whole.
+"""
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from planner.inputs.problem import Effort
+from planner.lp.rows import Part, Terms
+from planner.lp.windows import Optimum, optimum
+
+_NARROW = 1.15  # a range of transients whose ends are as near as this is not divided further
+
+
+@dataclass(frozen=True)
+class Solution:
+    """An optimum of the program for a part of the plans."""
+
+    terms: Terms
+    part: Part
+    optimum: Optimum
+
+
+def whole(terms: Terms) -> Part:
+    """All plans that the terms are about."""
+    most = terms.costs.backward_transient(terms.items[0][0], terms.items[-1][1])
+    last = len(terms.items) - 1
+    alone = terms.plan and terms.microbatches == 1  # then the block is the last shard
+    return Part(last if alone else 0, last, 0, most)
+
+
+def narrowed(roots: Sequence[Terms], groups: int, programs: int, effort: Effort) -> int | None:
+    """A period that no plan is below, from so many programs; None when there is no plan at all."""
+    open_: list[tuple[int, int, Solution]] = []
+    number = count()
+    found = [_solved(terms, whole(terms), groups, effort) for terms in roots]
+    for one in found:
+        if one:
+            heapq.heappush(open_, (one.optimum.period_us, next(number), one))
+    left = programs - len(found)
+    while open_ and left > 1 and effort.left > 0:
+        at_least, _, best = open_[0]
+        parts = _halves(best)
+        if not parts:
+            break
+        heapq.heappop(open_)
+        for part in parts:
+            one = _solved(best.terms, part, groups, effort)
+            left -= 1
+            if one:
+                heapq.heappush(open_, (max(at_least, one.optimum.period_us), next(number), one))
+    return open_[0][0] if open_ else None
+
+
+def guides(
+    roots: Sequence[Terms], groups: int, programs: int, each: int, effort: Effort
+) -> Iterator[Solution]:
+    """Solutions for plans, the best first, of which it is known where the block begins; at most
+    `each` for the same terms."""
+    open_: list[tuple[int, int, int, Solution]] = []
+    number = count()
+    for index, terms in enumerate(roots):
+        one = _solved(terms, whole(terms), groups, effort)
+        if one and one.optimum.weights:
+            heapq.heappush(open_, (one.optimum.period_us, next(number), index, one))
+    given = [0] * len(roots)
+    left = programs - len(roots)
+    while open_ and effort.left > 0:
+        _, _, index, best = heapq.heappop(open_)
+        if given[index] >= each:
+            continue
+        if left < 2 or best.part.high == best.part.low:
+            given[index] += 1
+            yield best
+            continue
+        for part in _divided(best.part):
+            one = _solved(best.terms, part, groups, effort)
+            left -= 1
+            if one and one.optimum.weights:
+                heapq.heappush(open_, (one.optimum.period_us, next(number), index, one))
+
+
+def again(found: Solution, terms: Terms, groups: int, effort: Effort) -> Solution | None:
+    """The same part of the plans for other terms; None when there are none."""
+    solved = _solved(terms, found.part, groups, effort)
+    return solved if solved and solved.optimum.weights else None
+
+
+def _solved(terms: Terms, part: Part, groups: int, effort: Effort) -> Solution | None:
+    found = optimum(terms, groups, part, seconds=max(1.0, effort.left), seed=effort.seed)
+    return Solution(terms, part, found) if found else None
+
+
+def _halves(found: Solution) -> list[Part]:
+    """The part divided where it is the wider; none where it is narrow already."""
+    part, items = found.part, found.terms.items
+    # At least a byte, for layers without any transients.
+    smallest = max(1, *(found.terms.costs.backward_transient(*item) for item in items))
+    blocks = (part.high - part.low) / len(items)
+    low, high = max(part.least, smallest), max(part.most, smallest)
+    shards = math.log(high / low) / math.log(max(2.0, whole(found.terms).most / smallest))
+    if blocks >= shards and part.high > part.low:
+        return _divided(part)
+    if (part.least == 0 and part.most > smallest) or high > _NARROW * low:
+        middle = math.isqrt(low * high)
+        return [replace(part, most=middle), replace(part, least=middle)]
+    return _divided(part) if part.high > part.low else []
+
+
+def _divided(part: Part) -> list[Part]:
+    """Two parts, by where the block begins."""
+    middle = (part.low + part.high) // 2
+    return [replace(part, high=middle), replace(part, low=middle + 1)]

@@ -1,0 +1,155 @@
+"""What the load program (`phases`) is asked, what it is made of, and what it says of every item."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from planner.shards.costs import Links, ShardCost, TaskCosts
+from planner.shards.modes import Held, Mode
+
+MB = 1 << 20
+MS = 1000
+
+Resource = Literal["h2d", "d2h", "host_us", "slab", "reserve", "host_bytes"]
+Row = list[tuple[float, int]]  # coefficients and columns
+ONE = 0
+"""The column that is always 1: what is known is a coefficient of it."""
+INFINITY = float("inf")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the program is about. Rates in bytes per second, the copies' own latency left out.
+
+    items: ranges of layers, from first to end; the shards, when a plan is looked for and not a
+    bound: room is then left for copies in flight. room_bytes: what the device offers, less what is
+    there in any case. offload: whether activations may be packed. A plan then has buffers for it,
+    however few shards do it. tight: there is no room for whole copies in flight. host_bytes: of the
+    host for what waits there, None when there is enough.
+    """
+
+    costs: TaskCosts
+    items: tuple[tuple[int, int], ...]
+    h2d: int
+    d2h: int
+    room_bytes: int
+    links: Links
+    plan: bool = False
+    offload: bool = True
+    tight: bool = False
+    host_bytes: int | None = None
+
+    @property
+    def load_weight(self) -> float:
+        """How many times longer than their copies loads of parameters keep the link of a plan: it
+        waits for casts."""
+        rate = self.links.cast_both if self.plan and self.costs.cast else None
+        return max(1.0, self.h2d / rate.bytes_per_s) if rate else 1.0
+
+    @property
+    def microbatches(self) -> int:
+        return self.costs.microbatches
+
+    @cached_property
+    def shapes(self) -> list[ShardCost]:
+        """The cost of every item as a shard of its own."""
+        return [self.costs.shard(*item) for item in self.items]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Plans whose block begins at an item from `low` to `high`, and whose largest shard that
+    recomputes needs from `least` to `most` bytes of transients; fixed: the modes of some items."""
+
+    low: int
+    high: int
+    least: int
+    most: int
+    fixed: tuple[Mode | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much of an item is held in each way, keeps its graph, packs it, spills its boundary, is
+    in the block at the top; `once`: and is computed once there, its graph kept."""
+
+    held: dict[Held, float]
+    saved: float
+    packed: float
+    spilled: float
+    block: float
+    once: float
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """low <= row <= high."""
+
+    row: Row
+    low: float
+    high: float
+
+
+def at_most(row: Row, bound: float) -> Constraint:
+    """row <= bound"""
+    return Constraint(row, -INFINITY, bound)
+
+
+def equal(row: Row, value: float = 0) -> Constraint:
+    """row = value"""
+    return Constraint(row, value, value)
+
+
+class Columns:
+    """Numbers for the program's columns, from 0 on; `lower` and `upper` are their bounds."""
+
+    def __init__(self) -> None:
+        self.lower: list[float] = [1.0]  # the column ONE
+        self.upper: list[float] = [1.0]
+
+    def new(self) -> int:
+        """A column from 0 on."""
+        self.lower.append(0.0)
+        self.upper.append(INFINITY)
+        return len(self.lower) - 1
+
+
+@dataclass
+class Piece:
+    """A part of the program: constraints of its own, and what it takes of a resource in a window,
+    as (resource, window, coefficient, column)."""
+
+    constraints: list[Constraint] = field(default_factory=list)
+    uses: list[tuple[Resource, int, float, int]] = field(default_factory=list)
+
+    def named(self, row: Row, columns: Columns) -> int:
+        """A column equal to the row, so that rows stay short."""
+        column = columns.new()
+        self.constraints.append(equal([*row, (-1, column)]))
+        return column
+
+    def use(self, resource: Resource, windows: Iterable[int], column: int, by: float = 1) -> None:
+        """The column takes so much of the resource in each of the windows."""
+        self.uses += [(resource, w, by, column) for w in windows]
+
+
+def scratch_bytes(costs: TaskCosts, items: Sequence[tuple[int, int]], room: int) -> int | None:
+    """Bytes left of a task's `room` on the host beside what is kept there; None when no plan with
+    these shards could use all that."""
+    shards = [costs.shard(*item) for item in items]
+    left = room - sum(sum(shard.kept.values()) for shard in shards)
+    aside = sum(shard.in_bytes + (shard.offload_bytes or 0) for shard in shards)
+    most = costs.microbatches * aside + sum(shard.grad_bytes for shard in shards)
+    return None if most <= left else left
+
+
+def grouped(items: Sequence[ShardCost], groups: int) -> list[int]:
+    """The group of every item: about equal shares of time, in order."""
+    weights = [item.forward_us + item.backward_us + item.param_bytes / 1e4 for item in items]
+    whole, done, out = sum(weights), 0.0, []
+    for weight in weights:
+        out.append(min(groups - 1, int(groups * (done + weight / 2) / max(whole, 1e-9))))
+        done += weight
+    names = sorted(set(out))
+    return [names.index(g) for g in out]

@@ -1,0 +1,214 @@
+"""The only file that knows the solver: PuLP 3.3 and 4.x, with HiGHS behind both; for the load
+program, solved some ninety times in a search, HiGHS itself.
+
+PuLP 3 calls a time-limited incumbent "Optimal" and a missing one an objective of 0.0, so its
+status is never read; sol_status and the solver's own bound are. Nothing but this file sees it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, cast
+
+import highspy
+import numpy as np
+import pulp
+from numpy.typing import NDArray
+
+from planner.lp.rows import Constraint
+
+Numbers = NDArray[np.int32]
+
+
+class Status(Enum):
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """bound: proven on the objective (minimised); values are read off the model's variables."""
+
+    status: Status
+    objective: float | None
+    bound: float | None
+
+    @property
+    def found(self) -> bool:
+        return self.status in (Status.OPTIMAL, Status.FEASIBLE)
+
+
+def minimise(name: str) -> Any:
+    """An empty minimisation model."""
+    return pulp.LpProblem(name, pulp.LpMinimize)
+
+
+Row = list[tuple[float, Any]]  # coefficients and variables, or numbers in their place
+_expression = getattr(pulp.LpAffineExpression, "from_list", pulp.LpAffineExpression)  # 4.x, 3.3
+
+
+def total(row: Iterable[tuple[float, Any]]) -> Any:
+    """The sum of a row as an expression; much faster than adding up its terms."""
+    constant, sums = 0.0, dict[Any, float]()
+    for by, variable in row:
+        if isinstance(variable, int | float):
+            constant += by * variable
+        else:
+            sums[variable] = sums.get(variable, 0.0) + by
+    made = _expression(list(sums.items()))
+    return made + constant if constant else made
+
+
+def solve(
+    model: Any, *, seconds: float, seed: int, nodes: int = 20_000, gap: float = 1e-6
+) -> Outcome:
+    """Solve; one thread and a node limit, so that the answer does not depend on the machine."""
+    solver = pulp.HiGHS(
+        msg=False,
+        timeLimit=max(0.1, seconds),
+        threads=1,
+        gapRel=gap,
+        mip_max_nodes=nodes,
+        random_seed=seed,
+    )
+    try:
+        raw = model.solve(solver)
+    except KeyError:  # PuLP 3 has no name for a solution or node limit
+        return Outcome(Status.UNKNOWN, None, None)
+    if isinstance(raw, int):
+        return _pulp3(model)
+    return _pulp4(model, raw)
+
+
+def _pulp3(model: Any) -> Outcome:
+    if model.status == pulp.LpStatusInfeasible:
+        return Outcome(Status.INFEASIBLE, None, None)
+    if model.sol_status == pulp.LpSolutionOptimal:
+        status = Status.OPTIMAL
+    elif model.sol_status == pulp.LpSolutionIntegerFeasible:
+        status = Status.FEASIBLE
+    else:
+        return Outcome(Status.UNKNOWN, None, None)
+    objective = float(pulp.value(model.objective))
+    # A pure LP has no MIP bound (HiGHS says 0): its optimum is its own bound.
+    bound = float(model.solverModel.getInfo().mip_dual_bound) if model.isMIP() else objective
+    return Outcome(status, objective, bound)
+
+
+def _pulp4(model: Any, raw: Any) -> Outcome:
+    if not raw.has_solution:
+        infeasible = raw.status.name == "Infeasible"
+        return Outcome(Status.INFEASIBLE if infeasible else Status.UNKNOWN, None, None)
+    objective = float(pulp.value(model.objective))
+    bound = objective if raw.best_bound is None else float(raw.best_bound)
+    optimal = abs(objective - bound) <= 1e-6 * max(1.0, abs(objective))
+    return Outcome(Status.OPTIMAL if optimal else Status.FEASIBLE, objective, bound)
+
+
+def duals(model: Any) -> dict[str, float]:
+    """Of a solved program without integers: how much the optimum gains per unit of each named
+    constraint's right-hand side."""
+    held = model.constraints
+    rows = held() if callable(held) else held.values()  # 4.x, 3.3
+    return {row.name: row.pi or 0.0 for row in rows}
+
+
+class Linear:
+    """A linear program, minimised, that stays in the solver to be solved again with other bounds.
+
+    Columns by number; the objective is the sum of some. Built in one call: the same model as a
+    PuLP object takes ten times as long to make as to solve.
+    """
+
+    def __init__(
+        self,
+        lower: Sequence[float],
+        upper: Sequence[float],
+        rows: Sequence[Constraint],
+        objective: Iterable[int],
+    ) -> None:
+        self._solver: Any = cast("Any", highspy.Highs())  # type: ignore[no-untyped-call]
+        self._solver.setOptionValue("output_flag", False)
+        self._solver.setOptionValue("threads", 1)
+        cost = np.zeros(len(lower))
+        cost[list(objective)] = 1.0
+        starts, index, value = _sparse(rows)
+        self._rows = len(rows)
+        self._solver.passModel(
+            len(lower),
+            len(rows),
+            len(index),
+            int(highspy.MatrixFormat.kRowwise),
+            int(highspy.ObjSense.kMinimize),
+            0.0,
+            cost,
+            np.array(lower),
+            np.array(upper),
+            np.array([row.low for row in rows]),
+            np.array([row.high for row in rows]),
+            starts,
+            index,
+            value,
+            np.zeros(len(lower), np.int32),
+        )
+
+    def bound_columns(self, bounds: Mapping[int, tuple[float, float]]) -> None:
+        """Other bounds for some columns."""
+        low, high = zip(*bounds.values(), strict=True)
+        numbers = np.array(list(bounds), np.int32)
+        self._solver.changeColsBounds(len(numbers), numbers, np.array(low), np.array(high))
+
+    def bound_rows(self, bounds: Mapping[int, tuple[float, float]]) -> None:
+        """Other bounds for some rows."""
+        for row, (low, high) in bounds.items():
+            self._solver.changeRowBounds(row, low, high)
+
+    def solve(
+        self, more: Sequence[Constraint], *, seconds: float, seed: int
+    ) -> tuple[Outcome, list[float]]:
+        """Solve with more rows, for this once; from scratch, so that the answer does not depend on
+        what was solved before. The values are those of the columns."""
+        solver = self._solver
+        if more:
+            starts, index, value = _sparse(more)
+            low, high = [row.low for row in more], [row.high for row in more]
+            solver.addRows(
+                len(more), np.array(low), np.array(high), len(index), starts, index, value
+            )
+        solver.clearSolver()
+        solver.setOptionValue("time_limit", solver.getRunTime() + max(0.1, seconds))
+        solver.setOptionValue("random_seed", seed)
+        solver.run()
+        status = _LINEAR.get(solver.getModelStatus(), Status.UNKNOWN)
+        values: list[float] = []
+        outcome = Outcome(status, None, None)
+        if status is Status.OPTIMAL:
+            objective = float(solver.getInfo().objective_function_value)
+            outcome, values = Outcome(status, objective, objective), solver.getSolution().col_value
+        if more:
+            solver.deleteRows(
+                len(more), np.arange(self._rows, self._rows + len(more), dtype=np.int32)
+            )
+        return outcome, list(values)
+
+
+_LINEAR = {
+    highspy.HighsModelStatus.kOptimal: Status.OPTIMAL,
+    highspy.HighsModelStatus.kInfeasible: Status.INFEASIBLE,
+    highspy.HighsModelStatus.kUnboundedOrInfeasible: Status.INFEASIBLE,
+}
+
+
+def _sparse(rows: Sequence[Constraint]) -> tuple[Numbers, Numbers, NDArray[np.float64]]:
+    """Rows as HiGHS takes them: where each starts, columns, coefficients; each column once."""
+    starts, index, value = [], list[int](), list[float]()
+    for constraint in rows:
+        starts.append(len(index))
+        sums: dict[int, float] = {}
+        for by, column in constraint.row:
+            sums[column] = sums.get(column, 0.0) + by
+        index += sums.keys()
+        value += sums.values()
+    return np.array(starts, np.int32), np.array(index, np.int32), np.array(value, np.float64)

@@ -1,0 +1,216 @@
+"""The program that evaluates a task: its shards' forwards, from the store as training left it.
+
+    compute   F0 F0 | F1 F1 | F2 F2      some microbatches of a shard in turn, the last gives losses
+    h2d       P0 b b   P1     P2         two slots for parameters; those that stay come in `enter`
+
+It is cut as the task is. How many shards stay, and how many microbatches go together, is whatever
+is shortest of what fits.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from planner.errors import Infeasible
+from planner.rounds.emit import Copy, Emitter, Visit
+from planner.rounds.hydra import HydraStrategy
+from planner.rounds.program import Cycle, assembled
+from planner.shards.buffers import SCALARS_BYTES, extent, pack
+from planner.shards.costs import Links, ShardCost, TaskCosts, sizes
+from planner.shards.modes import Mode
+from planner.shards.strategy import Strategy
+from plans.evaluation import due_steps
+from plans.metrics import duration_us
+from plans.schema import Buffer, Memory, Program, Role
+from profiles.schema import Evaluation, Task
+from profiles.units import show_bytes
+
+SUFFIX = ".eval"
+
+_KEPT = 8  # about so many counts of shards that stay are tried
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """stay: the last so many shards keep their parameters on the device, others take turns in
+    `slots`. group: microbatches that go through a shard one after the other. ahead: the next ones
+    come while these are computed with."""
+
+    choice: Strategy | HydraStrategy
+    stay: int
+    slots: int
+    group: int
+    ahead: bool = True
+
+    @property
+    def costs(self) -> TaskCosts:
+        return self.choice.costs
+
+    @property
+    def shards(self) -> tuple[ShardCost, ...]:
+        return self.choice.shards
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        return (Mode(),) * len(self.shards)
+
+    @cached_property
+    def streamed(self) -> list[int]:
+        """The shards whose parameters come in every round."""
+        every = range(len(self.shards) - self.stay)
+        return [k for k in every if self.shards[k].param_bytes and k != self._owner]
+
+    @cached_property
+    def _owner(self) -> int | None:
+        """The shard whose tied parameters others read: it stays."""
+        shards = self.shards
+        return next((k for k, shard in enumerate(shards) if shard.tie == "owner"), None)
+
+    @property
+    def batches(self) -> int:
+        """Buffers for microbatches."""
+        return min(self.costs.microbatches, (1 + self.ahead) * self.group)
+
+    def _param(self, k: int) -> str:
+        """The buffer of a shard's parameters."""
+        if k not in self.streamed:
+            return f"s{k}.param"
+        at = self.streamed.index(k)
+        # An odd one out would wait for the shard that the next round begins with.
+        third = self.slots == 3 and at == len(self.streamed) - 1 and at % 2 == 0
+        return f"slot{2 if third else at % min(self.slots, 2)}"
+
+    def _boundary(self, k: int, m: int) -> str:
+        """The buffer of x of shard k."""
+        return f"x{k % 2}.{m % self.group}"
+
+    def at(self, role: Role, visit: Visit) -> str:
+        k, m = visit.shard, visit.microbatch
+        match role:
+            case "param":
+                return self._param(k)
+            case "tied":
+                return f"s{self._owner}.param"
+            case "batch":
+                return f"batch.{m % self.batches}"
+            case _:
+                return self._boundary(k + (role == "y"), m)
+
+    @cached_property
+    def buffers(self) -> tuple[Buffer, ...]:
+        shards, sizes = self.shards, dict[str, int]()
+        for k, shard in enumerate(shards):
+            if name := shard.param_bytes and self._param(k):
+                sizes[name] = max(sizes.get(name, 0), shard.param_bytes)
+            for m in range(self.group if k else 0):
+                name = self._boundary(k, m)
+                sizes[name] = max(sizes.get(name, 0), shard.in_bytes)
+        batch = {f"batch.{m}": self.costs.batch_bytes for m in range(self.batches)}
+        return pack((sizes | batch).items())
+
+    @property
+    def reserve_bytes(self) -> int:
+        """The last shard's loss is part of what its backward takes."""
+        needs = [shard.forward_transient_bytes for shard in self.shards[:-1]]
+        needs.append(self.shards[-1].backward_transient_bytes)
+        return max(needs) + self.costs.total("buffer") + SCALARS_BYTES
+
+    @property
+    def bytes(self) -> int:
+        return extent(self.buffers) + self.reserve_bytes
+
+    def program(self, links: Links) -> Program:
+        """The timed program."""
+        alone = links.alone  # nothing goes the other way
+        entries = list(Emitter(self, alone).entries(self._visits()))
+        stays = [self._load(k) for k in range(len(self.shards)) if k not in self.streamed]
+        return assembled(
+            (self.costs.task.name,),
+            Memory(extent(self.buffers), self.reserve_bytes),
+            self.buffers,
+            Cycle.in_turn(entries),
+            enter=list(Emitter(self, alone).copies(stays)),
+            evaluates=SUFFIX,
+        )
+
+    def _visits(self) -> Iterator[Visit]:
+        """Groups of microbatches, each through shard after shard."""
+        for start in range(0, self.costs.microbatches, self.group):
+            mine = range(start, min(start + self.group, self.costs.microbatches))
+            for m in mine:
+                yield Visit(0, m, "P")
+            for k in range(len(self.shards)):
+                for m in mine:
+                    yield Visit(k, m, "F")
+
+    def brings(self, visit: Visit) -> Iterator[Copy]:
+        opens = visit.kind == "F" and visit.microbatch % self.group == 0
+        if opens and visit.shard in self.streamed:
+            yield self._load(visit.shard)
+
+    def takes(self, visit: Visit) -> Iterator[Copy]:
+        return iter(())
+
+    def _load(self, k: int) -> Copy:
+        size = self.shards[k].param_bytes
+        return Copy("P", "s", k, "param", size, self._param(k), f"s{k}.param")
+
+
+def evaluating(choice: Strategy | HydraStrategy, links: Links, device_bytes: int) -> Program:
+    """The shortest program found that evaluates the task of a choice; Infeasible when none fits."""
+    wanted = choice.costs.task.evaluation
+    batches = wanted.batches if wanted else 1
+    fitting = [each for each in _layouts(choice) if each.bytes <= device_bytes]
+    if not fitting:
+        needs = min(each.bytes for each in _layouts(choice))
+        raise Infeasible(
+            f"{choice.costs.task.name}: its evaluation needs {show_bytes(needs)} ({needs} bytes) "
+            f"on its device but the device offers {show_bytes(device_bytes)} ({device_bytes} "
+            f"bytes); smallest --device-memory that would do: {needs}",
+            needs,
+        )
+    made = (each.program(links) for each in _fullest(fitting))
+    return min(made, key=lambda program: duration_us(program, batches))
+
+
+def _layouts(choice: Strategy | HydraStrategy) -> Iterator[Layout]:
+    """What may fit: all shards staying or fewer and fewer, all microbatches together or fewer; the
+    least, one microbatch at a time and none ahead, is no more than training takes."""
+    count, microbatches = len(choice.shards), choice.costs.microbatches
+    stays = sorted({count * n // _KEPT for n in range(_KEPT + 1)} | {count - 1}, reverse=True)
+    groups = dict.fromkeys((microbatches, -(-microbatches // 4), 1))
+    for group, ahead in [*((group, True) for group in groups), (1, False)]:
+        for stay in stays:
+            for slots in (3, 2, 1) if stay < count else (2,):
+                yield Layout(choice, stay, slots, group, ahead)
+
+
+def _fullest(layouts: Iterable[Layout]) -> list[Layout]:
+    """Of equal slots and groups the one with most on the device: more never makes it longer."""
+    found: dict[tuple[int, int, bool], Layout] = {}
+    for each in layouts:
+        found.setdefault((each.slots, each.group, each.ahead), each)
+    return list(found.values())
+
+
+def least_us(task: Task, done: int) -> int:
+    """What all evaluations of a task compute at least, `done` steps having been trained before."""
+    if task.evaluation is None:
+        return 0
+    each = min(costs.microbatches * _forward_us(costs) for costs in sizes(task))
+    count = len(due_steps(task.evaluation, done, task.steps))
+    return count * task.evaluation.batches * each
+
+
+def _forward_us(costs: TaskCosts) -> int:
+    """A microbatch through all layers, however they are cut."""
+    return sum(
+        min(c.forward.median_us, max(0, c.recompute_backward.median_us - c.backward.median_us))
+        for c in costs.costs
+    )
+
+
+def share_us(evaluation: Evaluation, train: Program, program: Program) -> int:
+    """What evaluating adds to a step, with the entering and leaving of one more segment."""
+    more = duration_us(program, evaluation.batches) + duration_us(train, 1) - train.period_us
+    return -(-more // evaluation.every)

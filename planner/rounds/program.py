@@ -1,0 +1,88 @@
+"""Programs put together: ops get times and edges, and are written as a plan has them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.rounds.hazards import dependencies, pruned
+from planner.rounds.list_schedule import Orders
+from planner.rounds.ops import Entry, queued
+from planner.rounds.timeline import Settled, earliest, once, settled
+from plans.schema import Buffer, Memory, Op, Program
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """The ops of a round in the order of their meaning, the order of their streams, and the steady
+    state that this settles into. listed: positions in the order in which the plan has them."""
+
+    entries: Sequence[Entry]
+    orders: Orders
+    state: Settled
+    listed: Sequence[int]
+
+    @classmethod
+    def dispatched(cls, entries: Sequence[Entry], orders: Orders, state: Settled) -> "Cycle":
+        """Streams one after the other."""
+        listed = [at for stream in sorted(orders.queues) for at in orders.queues[stream]]
+        return cls(entries, orders, state, listed)
+
+    @classmethod
+    def in_turn(cls, entries: Sequence[Entry]) -> "Cycle":
+        """Every stream in the order of meaning."""
+        orders = Orders(queued(entries), dependencies(entries), frozenset())
+        us = [entry.us for entry in entries]
+        state = settled(us, orders.queues.values(), orders.needs)
+        return cls(entries, orders, state, range(len(entries)))
+
+    def written(self) -> tuple[Op, ...]:
+        """The ops with their times, and the edges that nothing else implies."""
+        queues, needs = self.orders.queues, self.orders.needs
+        us = [entry.us for entry in self.entries]
+        starts = earliest(us, queues.values(), needs, self.state)
+        names = [str(entry.name) for entry in self.entries]
+        kept = pruned(queues, needs)
+        return tuple(
+            self.entries[at].written(
+                starts[at],
+                [names[dep.at] + ("@-1" if dep.back else "") for dep in kept[at]],
+            )
+            for at in self.listed
+        )
+
+
+def assembled(
+    tasks: tuple[str, ...],
+    memory: Memory,
+    buffers: Sequence[Buffer],
+    cycle: Cycle,
+    *,
+    enter: Sequence[Entry] = (),
+    leave: Sequence[Entry] = (),
+    evaluates: str = "",
+) -> Program:
+    """The timed program of these tasks; of one that is evaluated with this behind its name."""
+    entered, left, round_ = _once(enter), _once(leave), cycle.written()
+    return Program(
+        name="+".join(tasks) + evaluates,
+        memory=(memory,),
+        tasks=tasks,
+        enter_us=_span_us(entered),
+        period_us=cycle.state.period_us,
+        round_us=_span_us(round_),
+        leave_us=_span_us(left),
+        buffers=tuple(buffers),
+        enter=entered,
+        round=round_,
+        leave=left,
+        evaluates=bool(evaluates),
+    )
+
+
+def _once(entries: Sequence[Entry]) -> tuple[Op, ...]:
+    """Copies that touch different buffers, each as soon as its stream is free."""
+    starts = once([e.us for e in entries], queued(entries).values(), [()] * len(entries))
+    return tuple(e.written(us) for e, us in zip(entries, starts, strict=True))
+
+
+def _span_us(ops: Sequence[Op]) -> int:
+    return max((op.end_us for op in ops), default=0)

@@ -1,0 +1,179 @@
+"""From a choice to its program: the ops of one round, linked by their hazards, ordered and timed.
+
+    compute   F0 F1 .. FK-2 | BK-1 .. B1 B0     all microbatches of a shard in turn (shard-major),
+                                                those of the block at the top one by one
+    h2d       P P P ...        P  P  P          what is not on the device when it is needed
+    d2h                        S  S  S          gradients and whatever else leaves
+    host                          U  U  U       updates; the next round's P waits (@-1)
+
+Where updates wait for the norms of all gradients, every shard's last B is followed by its N, and
+the last N by all updates:
+
+    compute   .. B1 N1 B0 N0 | U U (on the device)
+    d2h          S  S     S norms
+    host                          U  U  U       in the order of the next forward
+
+Resident parameters and state are loaded by `enter`, updated on the device, and written back by
+`leave`.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+from planner.rounds.emit import Emitter
+from planner.rounds.hazards import dependencies
+from planner.rounds.host_bytes import Scratch
+from planner.rounds.list_schedule import Draft, Orders, dispatched, in_order, without
+from planner.rounds.ops import Entry, queued
+from planner.rounds.program import Cycle, assembled
+from planner.rounds.shard_major import PARAM, STATE_OUT, ShardMajor, visits
+from planner.rounds.slab import Slab, lay_out
+from planner.rounds.timeline import Deadlock, Settled, settled
+from planner.shards.costs import Links
+from planner.shards.slots import Slots
+from planner.shards.strategy import Strategy
+from plans.schema import Memory, OpName, Program
+
+_REPAIRS = 3  # times that loads made too early are put back
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """A choice laid out in a slab of at most `room` bytes, or of the least it needs."""
+
+    choice: Strategy
+    links: Links
+    room: int
+
+    @cached_property
+    def slab(self) -> Slab:
+        return lay_out(Slots(self.choice), self.links, self.room)
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """The ops in the order of their meaning."""
+        return list(Emitter(ShardMajor(self.choice), self.links).entries(visits(self.choice)))
+
+    @cached_property
+    def draft(self) -> Draft:
+        """The round by positions. Updates on the host are wanted in the order of the next forward
+        or, where gradients must make room, in that; copies out as the choice says."""
+        entries = self.entries
+        position = {item.name: at for at, item in enumerate(entries)}
+        task = self.choice.costs.task.name
+        rank = list(range(len(entries)))
+        scratch = Scratch.of(self.choice)
+        for place, k in enumerate(scratch.order):
+            rank[position[OpName(task, "s", k, "U", 0)]] = place
+        shards = range(len(self.choice.shards))
+        loads = (position.get(OpName(task, "s", k, "P", PARAM)) for k in shards)
+        norms = position.get(OpName(task, "norm", 0, "S", 0))
+        if norms is not None:
+            rank[norms] = 0  # few bytes that all updates on the host wait for
+        if self.choice.urgent:
+            for at, item in enumerate(entries):
+                if item.stream.kind == "d2h" and at != norms:
+                    rank[at] = self._again(item.name)
+        queues = queued(entries)
+        return Draft(
+            us=[item.us for item in entries],
+            streams=[item.stream for item in entries],
+            needs=dependencies(entries, {**self.slab.before, **scratch.slab.before}),
+            rank=rank,
+            movable=frozenset(at for at in loads if at is not None),
+            chains=tuple(tuple(queues[s]) for s in sorted(queues) if s.kind == "compute"),
+        )
+
+    def _again(self, name: OpName) -> int:
+        """The slot for which a copy out is needed again."""
+        k, slots = name.number, Slots(self.choice)
+        if name.item != "s":
+            return slots.backward(k)
+        if name.index == STATE_OUT:
+            return slots.backward(k) + slots.count
+        return slots.first(k) + slots.count
+
+    @cached_property
+    def best(self) -> tuple[Settled, Orders]:
+        """The shortest steady state of a few orders, and that order."""
+        first, second = dispatched(self.draft)
+        tried = [first, *([second] if second.queues != first.queues else []), in_order(self.draft)]
+        found = [item for item in map(self._settled, tried) if item]
+        best = min(found, key=_period)
+        for _ in range(_REPAIRS):
+            late = best[1].moved.intersection(best[0].cycle)
+            other = self._settled(without(self.draft, best[1], late)) if late else None
+            if other is None or _period(other) >= _period(best):
+                return best
+            best = other
+        return best
+
+    def _settled(self, orders: Orders) -> tuple[Settled, Orders] | None:
+        """None for an order that cannot repeat, taken from rounds that had not settled."""
+        try:
+            return settled(self.draft.us, orders.queues.values(), orders.needs), orders
+        except Deadlock:
+            return None
+
+    @property
+    def period_us(self) -> int:
+        return self.best[0].period_us
+
+    def blame(self) -> dict[int, int]:
+        """For every shard µs that compute waits for one of its copies or updates, or that its own
+        ops wait; for those with an op on the cycle that makes the period one more."""
+        state, orders = self.best
+        names = [item.name for item in self.entries]
+        shared = {"batch", "norm"}  # of no shard
+        found = {names[at].number: 1 for at in state.cycle if names[at].item not in shared}
+        us, starts, period = self.draft.us, state.starts, state.period_us
+        for stream, queue in orders.queues.items():
+            if stream.kind != "compute":
+                continue
+            before = starts[queue[-1]] + us[queue[-1]] - period
+            for at in queue:
+                wait, before = starts[at] - before, starts[at] + us[at]
+                if wait > 0 and orders.needs[at]:
+                    cause = max(
+                        (starts[dep] + us[dep] - back * period, dep)
+                        for dep, back in orders.needs[at]
+                    )[1]
+                    for item, k in {(n.item, n.number) for n in (names[at], names[cause])}:
+                        if item not in shared:
+                            found[k] = found.get(k, 0) + wait
+        return found
+
+    def program(self) -> Program:
+        """The timed program that trains the task this way."""
+        state, orders = self.best
+        return assembled(
+            (self.choice.costs.task.name,),
+            self.memory,
+            self.slab.buffers,
+            Cycle.dispatched(self.entries, orders, state),
+            enter=self.entering(orders.moved),
+            leave=self.leaving(),
+        )
+
+    @property
+    def memory(self) -> Memory:
+        """The bytes of the device that the round takes."""
+        return Memory(self.slab.bytes, self.choice.reserve_bytes, self.slab.live_bytes)
+
+    def entering(self, moved: Collection[int]) -> list[Entry]:
+        """Loads of what stays on the device, and for the first round of what rounds load for the
+        next one, by the ops at these positions."""
+        residency = ShardMajor(self.choice)
+        early = [residency.early(self.entries[at].name.number) for at in sorted(moved)]
+        copies = [*residency.stays("P"), *early]
+        return list(Emitter(residency, self.links.alone).copies(copies))
+
+    def leaving(self) -> list[Entry]:
+        """Copies of what stays on the device back to the host."""
+        residency = ShardMajor(self.choice)
+        return list(Emitter(residency, self.links.alone).copies(residency.stays("S")))
+
+
+def _period(found: tuple[Settled, Orders]) -> int:
+    return found[0].period_us

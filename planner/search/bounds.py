@@ -1,0 +1,166 @@
+"""Lower bounds on the steps of a task, for the named bounds on the makespan of any plan that the
+executor could run (`configuration.named_bounds`).
+
+compute        one forward and one backward of every layer, and the norms of its gradients where
+               updates wait for them, spread evenly over the devices
+link           bytes that cannot stay on a device must cross its link every round, spread evenly
+load           steps x the best period of one task alone: compute, links, host and memory at
+               once, with single layers as shards and free residency (a linear program)
+phase          steps x the best period of one task alone, of rounds that take all microbatches
+               of a shard in turn, or those of a block at the top one by one, and whose gradients,
+               where updates wait for norms, wait where they are updated: what a layer needs
+               between its update and its forward, and between forward and backward, must cross
+               the link or hold memory meanwhile (`phases`); all tasks' spread over the devices
+critical-path  steps x the compute time of the longest task, which runs one step at a time
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from planner.inputs.problem import Effort, Problem
+from planner.lp.branch_and_bound import narrowed
+from planner.lp.rows import Terms, scratch_bytes
+from planner.lp.solver import minimise, solve
+from planner.rounds.host_bytes import PLENTY
+from planner.search import pool
+from planner.shards.costs import Links, TaskCosts, castable, shape_of
+from planner.shards.cuts import cut_points, layer_graph
+from planner.shards.ties import untied
+from profiles.schema import Layer, Task
+
+_GROUPS = 12  # of the load program over phases
+
+Able = Callable[[str, int], bool]  # whether a task can be trained on the kind at this place
+
+
+@dataclass(frozen=True)
+class TaskBound:
+    """µs per step of one task alone: compute, link load, all at once, and phase by phase.
+
+    No plan beats the first three, and none of the kind described above the last.
+    """
+
+    compute_us: int
+    link_us: int
+    load_us: int
+    phase_us: int
+
+    @property
+    def period_us(self) -> int:
+        return max(self.load_us, self.phase_us)
+
+
+Bounds = Sequence[TaskBound | None]
+"""Of one task on each kind of device; None where it has no plan at all."""
+
+
+def task_bounds(
+    problem: Problem, effort: Effort, jobs: int = 1, able: Able = lambda task, kind: True
+) -> list[Bounds]:
+    """The bounds of every task on every kind of device where `able` says that it can be trained;
+    tasks of one shape are looked at once."""
+    of = []
+    for place, kind in enumerate(problem.kinds):
+        mine = {shape_of(task): task for task in kind.tasks if able(task.name, place)}
+        bound = partial(_task_bound, Links.of(kind.unshared), kind.device_bytes, problem.host_bytes)
+        found = pool.each(bound, [*mine.values()], effort, jobs)
+        by = dict(zip(mine, found, strict=True))
+        of.append([by[shape_of(t)] if able(t.name, place) else None for t in kind.tasks])
+    return list(zip(*of, strict=True))
+
+
+def _task_bound(
+    links: Links, device_bytes: int, host_bytes: int, task: Task, effort: Effort
+) -> TaskBound:
+    return task_bound(task, links, device_bytes, effort, host_bytes=host_bytes)
+
+
+def task_bound(
+    task: Task,
+    links: Links,
+    device_bytes: int,
+    effort: Effort,
+    *,
+    host_bytes: int = PLENTY,
+) -> TaskBound:
+    """Bounds on one step of one task, whether tied layers share a shard or not.
+
+    host_bytes: what the host offers.
+    """
+    task = untied(task)
+    cast = castable(task, links)  # which takes nothing from what a plan may do
+    sizes = [TaskCosts(task, cost.microbatch, cast=cast) for cost in task.batches]
+    compute = min(costs.least_us for costs in sizes)
+    link = _load_us(sizes[0], links, device_bytes, 0, effort)
+    load = _load_us(sizes[0], links, device_bytes, compute, effort)
+    phase = phase_us(sizes, links, device_bytes, effort, host_bytes=host_bytes)
+    return TaskBound(compute, link, max(compute, load), phase or 0)
+
+
+def phase_us(
+    sizes: Sequence[TaskCosts],
+    links: Links,
+    device_bytes: int,
+    effort: Effort,
+    *,
+    host_bytes: int = PLENTY,
+) -> int | None:
+    """The optimum of the load program over phases, at the best of these microbatch sizes; None
+    when no plan can have any of them."""
+    task = sizes[0].task
+    points = cut_points(layer_graph(untied(task) if sizes[0].apart else task))
+    items = tuple(pairwise(points))
+    roots = [
+        Terms(
+            costs,
+            items,
+            links.best_h2d,
+            links.best_d2h,
+            device_bytes - costs.fixed_bytes,
+            links,
+            host_bytes=scratch_bytes(costs, items, host_bytes),
+        )
+        for costs in sizes
+    ]
+    return narrowed(roots, _GROUPS, len(roots) + effort.limits.bound_divisions, effort)
+
+
+def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort: Effort) -> int:
+    """Optimum of the layer-level load program.
+
+    stay_l in [0, 1]: the part of layer l that is resident, parameters and state taking memory.
+    Of what does not stay, either the parameters or the state cross the link every round in each
+    direction, at its best rate. device_l >= stay_l: the part updated on the device, the rest on
+    the host.
+    """
+    layers = [layer for layer in costs.layers if layer.grad_bytes]
+    if not layers:
+        return 0
+    model = minimise("load")
+    stay = [model.add_variable(f"stay_{i}", 0, 1) for i in range(len(layers))]
+    period = model.add_variable("period_us", 0)
+    model += period
+    pairs = list(zip(layers, stay, strict=True))
+    if compute_us:
+        device = [model.add_variable(f"device_{i}", 0, 1) for i in range(len(layers))]
+        for here, kept in zip(device, stay, strict=True):
+            model += here >= kept
+        updates = list(zip(layers, device, strict=True))
+        model += period >= compute_us + sum(x.update_device.median_us * d for x, d in updates)
+        model += period >= sum(x.update_host.median_us * (1 - d) for x, d in updates)
+    for rate, grads in ((links.best_h2d, False), (links.best_d2h, True)):
+        crossing = [(_least_bytes(x, grads=grads) * (1e6 / rate), s) for x, s in pairs]
+        model += period >= sum(us * (1 - s) for us, s in crossing)
+    model += sum((x.param_bytes + x.state_bytes) * s for x, s in pairs) <= room
+    outcome = solve(model, seconds=max(1.0, effort.left), seed=effort.seed)
+    return math.floor(outcome.bound - 1e-3) if outcome.bound and outcome.bound > 1e-3 else 0
+
+
+def _least_bytes(layer: Layer, *, grads: bool) -> int:
+    """What a layer that does not stay moves at least: its parameters (or, outwards, gradients),
+    or its state when it is updated on a device that only keeps the parameters."""
+    moved = layer.grad_bytes if grads else layer.param_bytes
+    return min(moved, layer.state_bytes) if layer.state_bytes else moved

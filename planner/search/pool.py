@@ -1,0 +1,79 @@
+"""The same function of many values, in as many processes as asked for.
+
+Processes end with the command, however it ends: an interrupt is for the command alone, which then
+ends them, and when the command is killed they end by themselves.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import active_children, get_context, parent_process
+from typing import TypeVar
+
+from planner.inputs.problem import Effort
+from profiles.console import heard
+
+T = TypeVar("T")
+R = TypeVar("R")
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def each(
+    function: Callable[[T, Effort], R], items: Sequence[T], effort: Effort, jobs: int
+) -> list[R]:
+    """The function of every item, in order. Both and what they return must be picklable where
+    there are several jobs.
+
+    Items share the time that is left: what early ones do not use, later ones may.
+    """
+    shares = list(_shares(len(items), effort, jobs))
+    if jobs < 2 or len(items) < 2:
+        return [function(item, share) for item, share in zip(items, shares, strict=True)]
+    others = active_children()
+    with ProcessPoolExecutor(min(jobs, len(items)), get_context("spawn"), _follow) as pool:
+        try:
+            with _deaf():
+                found = [pool.submit(function, *given) for given in zip(items, shares, strict=True)]
+            return [one.result() for one in found]
+        except BaseException:
+            for process in active_children():
+                if process not in others:
+                    process.kill()
+            raise
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that begin meanwhile never hear of an interrupt; this one does afterwards."""
+    before, late = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS), list[int]()
+    try:
+        with heard(_ENDS, lambda number, _: late.append(number)):  # by way of another thread
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    for number in late:
+        signal.raise_signal(number)
+
+
+def _follow() -> None:
+    """In a process of the pool: end when the command has ended."""
+    threading.Thread(target=_outlive, daemon=True).start()
+
+
+def _outlive() -> None:
+    command = parent_process()
+    if command is not None:
+        command.join()
+        os._exit(1)
+
+
+def _shares(count: int, effort: Effort, jobs: int) -> Iterator[Effort]:
+    now, left = time.monotonic(), effort.left
+    for index in range(count):
+        rounds = -(-count // jobs)
+        yield replace(effort, deadline=now + left * (index // jobs + 1) / rounds)

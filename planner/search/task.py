@@ -1,0 +1,325 @@
+"""The best way to train one task on one device: candidates from the load program, judged by the
+simulator.
+
+A candidate is a microbatch size and cuts from a ladder; the load program picks a mode for every
+shard and where the block begins. Fewer, larger shards recompute less; smaller ones leave room to
+keep more on the device. The simulator, not a formula, says which wins.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import nsmallest
+from itertools import islice, pairwise
+
+from planner.errors import Infeasible, NoPlanFound
+from planner.inputs.limits import Limits
+from planner.inputs.problem import Effort
+from planner.lp.branch_and_bound import Solution, again, guides
+from planner.lp.rounding import rounded
+from planner.lp.rows import Terms, scratch_bytes
+from planner.rounds.host_bytes import PLENTY, fitted, least_bytes
+from planner.rounds.hydra import HydraStrategy
+from planner.rounds.round import Round
+from planner.search.local_search import improve, least_us, score
+from planner.search.short import short_device, short_host
+from planner.shards.buffers import SCALARS_BYTES
+from planner.shards.costs import Links, TaskCosts, sizes
+from planner.shards.cuts import all_cuts, cut_points, even, ladder, layer_graph
+from planner.shards.modes import Mode, Place, Update, settled
+from planner.shards.strategy import Strategy
+from planner.shards.ties import untied
+from plans.metrics import duration_us
+from plans.schema import Program
+from profiles.schema import Task
+
+_SHARDS = (4, 8, 16, 32, 64)  # that guides are solved for
+_GROUPS = 8  # of the load program
+_ITEMS = 64  # of the load program, at most
+_LESS = (2, 4)  # parts of the memory that a guide may do without
+_EACH = 2  # of them for the same sizes of shards
+_SHRINKS = 4  # times that a solution is asked for with less memory
+_STARTS = 4  # plans that are improved a little
+_BETTER = 1  # plans that are improved further
+_FINALS = 3  # plans that are looked at microbatch by microbatch
+_WORTH = 32  # parts of a round that plain training may lose to updates before others are looked at
+_NO_SCORES = [(1 << 62, 0)] * _STARTS
+_STAYS = Mode("resident", "device")
+_UPDATES: tuple[Update, ...] = ("host", "device-streamed")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to train one task: its choice, and the programs that carry it out.
+
+    programs: one for each kind of devices, None where the choice does not fit. candidates: how many
+    were simulated to find it. complete: no time limit ended the search. evaluates: where the task
+    is evaluated, the programs that do so on these kinds.
+    """
+
+    choice: Strategy | HydraStrategy
+    programs: tuple[Program | None, ...]
+    candidates: int = 1
+    complete: bool = True
+    evaluates: tuple[Program | None, ...] = ()
+
+    @property
+    def program(self) -> Program:
+        """The one for the first kind of devices that it fits."""
+        return next(program for program in self.programs if program)
+
+
+@dataclass(eq=False)
+class Search:
+    """One task, one kind of device. taken_bytes: what the device has beside `device_bytes`, for
+    budgets in messages. apart: tied layers may lie in several shards. host_bytes: what the task may
+    have on the host, with all that is kept there. cast: the host makes parameters from masters."""
+
+    task: Task
+    links: Links
+    device_bytes: int
+    taken_bytes: int = 0
+    apart: bool = False
+    host_bytes: int = PLENTY
+    cast: bool = False
+    tried: int = 0
+    plain: bool = False  # whether plain training was found to be good enough
+
+    @property
+    def offered_bytes(self) -> int:
+        """Of the device, with what others have of it."""
+        return self.device_bytes + self.taken_bytes
+
+    @cached_property
+    def points(self) -> list[int]:
+        return cut_points(layer_graph(untied(self.task) if self.apart else self.task))
+
+    @cached_property
+    def _sizes(self) -> list[TaskCosts]:
+        return sizes(self.task, apart=self.apart, cast=self.cast)
+
+    def best(self, effort: Effort) -> Candidate:
+        """The candidate with the shortest period.
+
+        Infeasible names the smallest budget that would do; NoPlanFound when time is up first.
+        """
+        if effort.left <= 0:
+            raise self._late()
+        ends = self._plain_training()
+        self.plain = bool(ends)
+        if not ends:
+            short = self._improved(self._starts(effort), _STARTS, effort)
+            ends = [*self._improved(short, _BETTER, effort), *short]
+        exact = (self._round(replace(m.choice, lumped=False)) for m in sorted(ends, key=score))
+        found = [(made.choice, made.program()) for made in islice(filter(None, exact), _FINALS)]
+        choice, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
+        return Candidate(choice, (program,), self.tried, effort.left > 0)
+
+    def _starts(self, effort: Effort) -> list[Round]:
+        """The best plan for each way to cut, of those that can be among the best."""
+        waiting: list[tuple[int, int, Round]] = []
+        ops = effort.limits.search_ops
+        for made in self._rounds(effort):
+            if effort.left <= 0 or ops <= 0:
+                break
+            self.tried += 1
+            ops -= len(made.entries)
+            waiting.append((least_us(made.choice, made.links), self.tried, made))
+        if not waiting:
+            raise self._late() if effort.left <= 0 else self._too_small()
+        starts: dict[tuple[int, tuple[int, ...]], Round] = {}
+        for least, _, made in sorted(waiting):  # what can be the shortest first
+            if least > nsmallest(_STARTS, [*map(score, starts.values()), *_NO_SCORES])[-1][0]:
+                break
+            key = made.choice.costs.microbatch, made.choice.cuts
+            starts[key] = min(starts.get(key, made), made, key=score)
+        return list(starts.values())
+
+    def _plain_training(self) -> list[Round]:
+        """Where everything fits and computes nearly all the time, nothing needs to move."""
+        if self.apart:
+            return []
+        plain = [self._whole(costs) for costs in self._sizes]
+        found = [made for made in plain if made]
+        least = min(costs.least_us for costs in self._sizes)
+        if len(found) == len(plain) and min(map(score, found))[0] - least <= least // _WORTH:
+            return found
+        return []
+
+    def _late(self) -> NoPlanFound:
+        return NoPlanFound(f"{self.task.name}: no plan within the time limit; raise --time-limit")
+
+    def _improved(self, starts: Sequence[Round], count: int, effort: Effort) -> list[Round]:
+        """The best `count` of them improved, with half of the ops that there are for it."""
+        best = sorted(starts, key=score)[:count]
+        ops = effort.limits.search_ops // 2 // count
+        return [improve(start, self.points, self._round, ops, effort) for start in best]
+
+    def _rounds(self, effort: Effort) -> Iterator[Round]:
+        roots: list[Terms] = []
+        fits = False
+        for costs in self._sizes:
+            for made in self._simple(costs, effort.limits):
+                fits = True
+                yield made
+            roots += self._roots(costs, effort.limits)
+        if not fits:  # the smallest budget that is named has to be the smallest that is planned
+            return
+        if any(terms.host_bytes is not None for terms in roots):
+            # What is best with more on the host may fit there, since its bytes change hands.
+            yield from self._guided([replace(terms, host_bytes=None) for terms in roots], effort)
+        yield from self._guided(roots, effort)
+
+    def _guided(self, roots: Sequence[Terms], effort: Effort) -> Iterator[Round]:
+        """Plans made of the load program's solutions."""
+        limits = effort.limits
+        found = guides(roots, _GROUPS, len(roots) + limits.search_divisions, _EACH, effort)
+        for number, guide in enumerate(islice(found, limits.search_guides)):
+            yield from self._realised(guide, effort)
+            # What has room for copies is a start as well, and what is good with less memory; room
+            # that is left is filled later.
+            others = [replace(guide.terms, tight=False)]
+            for part in _LESS if not number else ():
+                room = guide.terms.room_bytes - self.device_bytes // part
+                others.append(replace(guide.terms, room_bytes=room))
+            for terms in others:
+                other = again(guide, terms, _GROUPS, effort)
+                if other:
+                    yield from self._realised(other, effort)
+
+    def _simple(self, costs: TaskCosts, limits: Limits) -> Iterator[Round]:
+        """Everything streamed, and everything in one shard that stays."""
+        few = list(all_cuts(self.points)) if len(self.points) <= limits.every_cut_points else []
+        for cuts in dict.fromkeys([*ladder(costs, self.points, self._shard_us), *few]):
+            for choice in self._plain(costs, cuts):
+                made = self._round(choice)
+                if made:
+                    yield made
+        whole = self._whole(costs)
+        if whole:
+            yield whole
+
+    def _whole(self, costs: TaskCosts) -> Round | None:
+        """Plain training: one shard that stays."""
+        cuts = (0, len(costs.layers))
+        stays = settled(costs.shard(*cuts), _STAYS, Place(True, True, False))
+        return self._round(Strategy(costs, cuts, (stays,), 0, lumped=True))
+
+    def _roots(self, costs: TaskCosts, limits: Limits) -> Iterator[Terms]:
+        """The load program for a ladder of sizes of a shard; for few layers, for all shards."""
+        if len(self.points) <= limits.every_cut_points:
+            every = all_cuts(self.points)
+        else:
+            ladder = sorted({max(1.0, len(self._items) / shards) for shards in _SHARDS})
+            every = (even(costs, self._items, per_shard) for per_shard in ladder)
+        packs = self.links.d2d and any(cost.offload_bytes for cost in costs.costs)
+        for cuts in dict.fromkeys(every):
+            for offload in (False, True) if packs else (False,):
+                yield self._terms(costs, cuts, offload)
+
+    def _terms(self, costs: TaskCosts, cuts: Sequence[int], offload: bool) -> Terms:
+        items = tuple(pairwise(cuts))
+        return Terms(
+            costs,
+            items,
+            self.links.h2d_both.bytes_per_s,
+            self.links.d2h_both.bytes_per_s,
+            self.device_bytes - costs.fixed_bytes - SCALARS_BYTES,
+            self.links,
+            plan=True,
+            offload=offload,
+            tight=True,
+            host_bytes=scratch_bytes(costs, items, self.host_bytes),
+        )
+
+    def _realised(self, guide: Solution, effort: Effort) -> Iterator[Round]:
+        """Whole shards of a guide; where they take too much, the program is solved for less."""
+        for _ in range(_SHRINKS):
+            overs = []
+            for evened in (False, True):
+                choice = rounded(guide, _GROUPS, evened, effort)
+                fits = fitted(choice, self.host_bytes)
+                missing = 0 if fits else least_bytes(choice) - self.host_bytes
+                made = Round(fits or choice, self.links, self.device_bytes - choice.reserve_bytes)
+                over = made.slab.bytes + choice.reserve_bytes - self.device_bytes
+                if over <= 0 and fits:
+                    yield made
+                else:
+                    overs.append((max(0, over), missing))
+            if not overs or (guide.terms.host_bytes is None and all(m for _, m in overs)):
+                return
+            # A little more, since whole shards never fit exactly; or no more, where that is tight.
+            shrunk = (_shrunk(guide.terms, *min(overs, key=sum), part) for part in (64, 0))
+            tighter = (again(guide, terms, _GROUPS, effort) for terms in shrunk)
+            smaller = next(filter(None, tighter), None)
+            if smaller is None:
+                return
+            guide = smaller
+
+    @property
+    def _shard_us(self) -> int:
+        """About what a shard more costs for its copies and launches."""
+        return 3 * self.links.h2d.latency_us + 100
+
+    @cached_property
+    def _items(self) -> list[tuple[int, int]]:
+        """The finest pieces, neighbours taken together where there are many."""
+        pieces = list(pairwise(self.points))
+        each = -(-len(pieces) // _ITEMS)
+        return [
+            (pieces[i][0], pieces[min(i + each, len(pieces)) - 1][1])
+            for i in range(0, len(pieces), each)
+        ]
+
+    def _plain(self, costs: TaskCosts, cuts: tuple[int, ...]) -> Iterator[Strategy]:
+        """Everything streamed, boundaries kept or spilled; where the host has no room for gradients
+        updated on the device."""
+        last = len(cuts) - 2
+        for spilled in (False, True):
+            for update in _UPDATES:
+                mode = Mode(update=update, spilled=spilled)
+                modes = tuple(
+                    settled(costs.shard(a, b), mode, Place(not k, k == last, False))
+                    for k, (a, b) in enumerate(pairwise(cuts))
+                )
+                choice = Strategy(costs, cuts, modes, last, lumped=True)
+                yield choice
+                if least_bytes(choice) <= self.host_bytes:
+                    break
+
+    def _round(self, choice: Strategy) -> Round | None:
+        """The choice laid out, or None when it does not fit."""
+        room = self.device_bytes - choice.reserve_bytes
+        fits = fitted(choice, self.host_bytes) if room >= 0 else None
+        if fits is None:
+            return None
+        made = Round(fits, self.links, room)
+        return made if made.slab.bytes <= room else None
+
+    def _too_small(self) -> Infeasible:
+        """Why not even the least fits: how much more memory the host needs, if that would do; else
+        the device, with as much on the host as there is, or as that takes."""
+        plain = [
+            (choice, choice.reserve_bytes + Round(choice, self.links, 0).slab.bytes)
+            for costs in self._sizes
+            for cuts in dict.fromkeys(ladder(costs, self.points, self._shard_us))
+            for choice in self._plain(costs, cuts)
+        ]
+        needs = [(size, least_bytes(choice), choice) for choice, size in plain]
+        fit = [host for size, host, _ in needs if size <= self.device_bytes]
+        if fit:
+            return short_host(self.task, min(fit), self.host_bytes)
+        able = [need for need in needs if need[1] <= self.host_bytes] or needs
+        size, host, choice = min(able, key=lambda n: (n[0], n[2].costs.microbatch, n[1]))
+        beside = host if host > self.host_bytes else None
+        return short_device(choice, size + self.taken_bytes, self.offered_bytes, beside)
+
+
+def _shrunk(terms: Terms, over: int, missing: int, part: int) -> Terms:
+    """The terms with less memory on the device or the host, and an n-th of it less than that."""
+
+    def less(size: int, by: int) -> int:
+        return size - by - (size // part if part and by else 0)
+
+    host = None if terms.host_bytes is None else less(terms.host_bytes, missing)
+    return replace(terms, room_bytes=less(terms.room_bytes, over), host_bytes=host)

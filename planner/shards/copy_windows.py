@@ -1,0 +1,131 @@
+"""When copies can be over and when they must begin, by slot: before anything is laid out.
+
+Copies of a link queue behind each other, the outgoing ones from when they are made, the incoming
+ones so that each is there when it is needed.
+"""
+
+import heapq
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from planner.shards.costs import Links
+from planner.shards.slots import Slots
+from planner.shards.values import Into, Out, Value
+
+
+def _made(item: tuple[str, Out]) -> tuple[int, str]:
+    return item[1].made, item[0]
+
+
+def _need(item: tuple[str, Into]) -> tuple[int, str]:
+    return item[1].need, item[0]
+
+
+class Clock:
+    """When slots end, in a steady state: time is that of the compute stream, stretched where a
+    link needs longer than that for a round."""
+
+    def __init__(self, slots: Slots, links: Links, values: Sequence[Value]) -> None:
+        self.slots, self.links, self.costs = slots, links, slots.strategy.costs
+        self.leaving = dict(sorted(((v.name, v.out) for v in values if v.out), key=_made))
+        self.coming = dict(sorted(((v.name, v.into) for v in values if v.into), key=_need))
+        out = sum(links.spill_us(out.bytes) for out in self.leaving.values())
+        into = sum(into.us(links) for into in self.coming.values())
+        compute = max(1, sum(slots.us))
+        self.stretch = max(1.0, out / compute, into / compute)
+        self.ends = list(accumulate(us * self.stretch for us in slots.us))
+
+    def slot(self, us: float) -> int:
+        """The slot at a time; slots of other rounds are below 0, or from `Slots.count` on."""
+        lap, within = divmod(us, self.ends[-1])
+        return int(lap) * self.slots.count + bisect_right(self.ends, within)
+
+    def end(self, slot: int) -> float:
+        """When a slot ends."""
+        lap, within = divmod(slot, self.slots.count)
+        return lap * self.ends[-1] + self.ends[within]
+
+    def _out(self) -> Iterator[tuple[str, float, float]]:
+        """For what leaves, when its copy ends, and when the host has updated what it is for.
+
+        The link takes what was made first or, where that is wanted, what is needed again first;
+        updates follow in the same order or, where they wait for norms, in that of the next forward.
+        """
+        now = done = -math.inf
+        made = []
+        late = []
+        for lap in (-1, 0):  # what the round before left behind is still on its way
+            for name, out in self.leaving.items():
+                begin = self.end(out.made + lap * self.slots.count)
+                if out.steady:
+                    begin -= self._rest(out.made)
+                made.append((begin, lap, name, out))
+        made.sort(key=lambda item: item[:3], reverse=True)
+        waiting: list[tuple[float, str, int]] = []
+        while made or waiting:
+            if not waiting:
+                now = max(now, made[-1][0])
+            while made and made[-1][0] <= now:
+                begin, lap, name, out = made.pop()
+                first = self.end(out.again + lap * self.slots.count)
+                heapq.heappush(waiting, (first if self.slots.strategy.urgent else begin, name, lap))
+            _, name, lap = heapq.heappop(waiting)
+            out = self.leaving[name]
+            now += self.links.spill_us(out.bytes)
+            if out.update_us and self.costs.noted:
+                late.append((out.again + lap * self.slots.count, lap, name, now, out.update_us))
+                continue
+            done = max(now, done) + out.update_us if out.update_us else done
+            if not lap:
+                yield name, now, done if out.update_us else now
+        for _, lap, name, end, us in sorted(late):
+            norms = self.end(self.slots.sweeps - 1 + lap * self.slots.count)
+            norms += self.links.spill_us(self.costs.task.norm_bytes)
+            done = max(done, end, norms) + us
+            if not lap:
+                yield name, end, done
+
+    def lives(self) -> tuple[dict[str, int], dict[str, int]]:
+        """For what leaves, the slot in which its copy ends; for what comes, the one in which its
+        copy must begin for all to be there in time.
+
+        That is found backwards in time: of the copies that may end there, the one that could begin
+        last does.
+        """
+        gone, ready = dict[str, int](), dict[str, float]()
+        for name, end, update in self._out():
+            gone[name], ready[name] = self.slot(end - 1), update
+        since = dict[str, int]()
+        waiting = sorted(self._loads(ready), key=lambda load: load[:1] + load[3:])
+        heap: list[tuple[float, float, str, int]] = []
+        now = math.inf
+        while waiting or heap:
+            if not heap:
+                now = min(now, waiting[-1][0])
+            while waiting and waiting[-1][0] >= now:
+                _, begin, us, name, lap = waiting.pop()
+                heapq.heappush(heap, (-begin, us, name, lap))
+            _, us, name, lap = heapq.heappop(heap)
+            now -= us
+            if not lap:
+                since[name] = self.slot(now)
+        return gone, since
+
+    def _loads(self, ready: Mapping[str, float]) -> Iterator[tuple[float, float, float, str, int]]:
+        """For loads of two rounds when they must end, when they can begin, how long they take."""
+        for lap in (0, 1):
+            for name, into in self.coming.items():
+                end = self.end(into.need + lap * self.slots.count - 1)
+                begin = -math.inf
+                if into.after in ready:
+                    made = self.leaving[into.after].made
+                    begin = ready[into.after] + (lap - (made >= into.need)) * self.ends[-1]
+                if into.steady:
+                    end += self._rest(into.need)
+                yield end, begin, into.us(self.links), name, lap
+
+    def _rest(self, slot: int) -> float:
+        """µs that a slot spends on all microbatches but one."""
+        return self.slots.us[slot] * self.stretch * (1 - 1 / self.costs.microbatches)

@@ -1,0 +1,403 @@
+"""The one cost model: from a profile's layers to what any shard, copy and update costs.
+
+shard i..j-1      forward_us  = sum of forward medians
+                  backward_us = sum of recompute+backward medians
+with a graph      a forward that keeps or packs one takes what recomputation took:
+                  recompute+backward less backward; packing copies its bytes inside the device
+transients        forward: the largest layer peak plus the input it is given inside the shard
+                  backward: while layer l runs, what earlier layers saved, its own peak, and
+                  the gradient of its output; forward with a graph: the same
+                  backward alone, and either half when packed: the largest layer peak plus the
+                  boundary inside the shard that it was given, or whose gradient it is given
+                  update: what it takes, and one layer's state, which the first one makes anew
+                  norms of gradients: the most that any layer's take
+                  with tied weights: gradients of those until all are there
+copy of n bytes   latency + n / rate
+prefetch that     casts n bytes of parameters from masters: the longer of copy and cast, and the
+                  latency of the other
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import Infeasible
+from planner.shards.ties import Group, Part, separable
+from profiles.codec import align
+from profiles.schema import Device, Layer, LayerCost, Rate, Task
+
+Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ShardCost:
+    """Bytes and times of layers first..end-1, times per microbatch, updates per step."""
+
+    first: int
+    end: int
+    param_bytes: int
+    grad_bytes: int
+    state_bytes: int
+    in_bytes: int
+    rng_draws: int | None
+    forward_us: int
+    backward_us: int
+    graph_forward_us: int
+    graph_backward_us: int
+    update_device_us: int
+    update_host_us: int
+    norm_us: int
+    saved_bytes: int
+    offload_bytes: int | None
+    pack_us: int | None  # of a forward, beyond graph_forward_us; None: not measured
+    unpack_us: int  # of a backward, beyond graph_backward_us
+    forward_transient_bytes: int
+    backward_transient_bytes: int
+    graph_transient_bytes: int
+    update_transient_bytes: int
+    norm_transient_bytes: int
+    tie: Part = ""  # in a group of tied layers that lie in several shards
+    cast: bool = False  # the host has no parameters of it but makes them from masters
+
+    @property
+    def param_out_bytes(self) -> int:
+        """What of the parameters goes to the host after an update on the device."""
+        return 0 if self.cast else self.param_bytes
+
+    def bytes_of(self, role: str) -> int:
+        """Bytes of "param", "grad" or "state"."""
+        return {"param": self.param_bytes, "grad": self.grad_bytes, "state": self.state_bytes}[role]
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """What the host keeps of the shard between segments: roles and bytes."""
+        return {"param": 0 if self.cast else self.param_bytes, "state": self.state_bytes}
+
+    @property
+    def kept_bytes(self) -> int:
+        """The same in all, in buffers of the host store."""
+        return sum(map(align, self.kept.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Bytes of a shard's parameters and of its transients: what it needs, or what it may need."""
+
+    param_bytes: int
+    transient_bytes: int
+
+
+def _packing(cost: LayerCost) -> tuple[int, int]:
+    """What packing adds to a forward with a graph, and to the backward."""
+    if cost.pack_backward is None or cost.unpack_backward is None:
+        return 0, 0
+    both, alone = cost.recompute_backward.median_us, cost.backward.median_us
+    alone = min(alone, both)
+    unpack = max(0, cost.unpack_backward.median_us - alone)
+    return max(0, cost.pack_backward.median_us - both - unpack), unpack
+
+
+def _prefix(values: list[int]) -> Array:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(values, np.int64))])
+
+
+@dataclass(frozen=True, eq=False)
+class TaskCosts:
+    """One task at one microbatch size. apart: tied layers may lie in several shards (`ties`). cast:
+    the host has no parameters of shards all of which are trained, but makes them from masters."""
+
+    task: Task
+    microbatch: int
+    apart: bool = False
+    cast: bool = False
+
+    @property
+    def microbatches(self) -> int:
+        return self.task.batch // self.microbatch
+
+    @property
+    def noted(self) -> bool:
+        """Whether updates wait for the norms of all gradients."""
+        return self.task.norm_bytes > 0
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return self.task.layers
+
+    @cached_property
+    def costs(self) -> tuple[LayerCost, ...]:
+        """The layers' costs at this microbatch size."""
+        return tuple(
+            next(c for c in layer.costs if c.microbatch == self.microbatch)
+            for layer in self.task.layers
+        )
+
+    @cached_property
+    def least_us(self) -> int:
+        """What a step computes in any case: a backward of every layer and microbatch, norms."""
+        return self.microbatches * self.total("backward") + self.total("norm")
+
+    @cached_property
+    def batch_bytes(self) -> int:
+        return next(b.batch_bytes for b in self.task.batches if b.microbatch == self.microbatch)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What is on the device in any case: the batch, the layers' own buffers, norms; with ties
+        apart what waits of every microbatch's gradients."""
+        batches = self.microbatches * (self.batch_bytes + self.tie_bytes)
+        return batches + self.total("buffer") + align(self.task.norm_bytes)
+
+    @cached_property
+    def group(self) -> Group | None:
+        """The tied layers that are planned apart."""
+        return separable(self.task) if self.apart else None
+
+    @property
+    def tie_bytes(self) -> int:
+        """Of one microbatch's gradients of what these share."""
+        return self.group.bytes if self.group else 0
+
+    @cached_property
+    def plannable(self) -> bool:
+        """Whether every layer draws as often each time, or there is but one microbatch.
+
+        Otherwise microbatches cannot run shard-major with the random numbers of the plain loop.
+        """
+        return self.microbatches == 1 or all(cost.rng_draws is not None for cost in self.costs)
+
+    @cached_property
+    def _sums(self) -> dict[str, Array]:
+        layers, costs = self.layers, self.costs
+        columns = {
+            "param": [layer.param_bytes for layer in layers],
+            "grad": [layer.grad_bytes for layer in layers],
+            "state": [layer.state_bytes for layer in layers],
+            "update_device": [layer.update_device.median_us for layer in layers],
+            "update_host": [layer.update_host.median_us for layer in layers],
+            "norm": [layer.norm.median_us if layer.norm else 0 for layer in layers],
+            "forward": [cost.forward.median_us for cost in costs],
+            "backward": [cost.recompute_backward.median_us for cost in costs],
+            "graph_backward": [
+                min(cost.backward.median_us, cost.recompute_backward.median_us) for cost in costs
+            ],
+            "saved": [cost.saved_bytes for cost in costs],
+            "update_peak": [layer.update_peak_bytes for layer in layers],
+            "draws": [cost.rng_draws or 0 for cost in costs],
+            "offload": [cost.offload_bytes or 0 for cost in costs],
+            "pack": [_packing(cost)[0] for cost in costs],
+            "unpack": [_packing(cost)[1] for cost in costs],
+            "tied": self._tied_bytes(),
+            "buffer": [layer.buffer_bytes for layer in layers],
+        }
+        return {name: _prefix(values) for name, values in columns.items()}
+
+    def _tied_bytes(self) -> list[int]:
+        """Per owner of a tied parameter: autograd holds its users' gradients until all are there.
+
+        The sums so far of all of them, and the next one; of whole layers, since the profile does
+        not say which of their parameters are tied, but not of a group's last, which has none for
+        others. Apart, the sum so far is there for all but the last user, and the next one as well
+        where a shard has several.
+        """
+        apart = self.group.layers if self.group else ()
+        held = [0] * len(self.layers)
+        for group in (group for group in self.task.ties if group != apart):
+            sums = [self.layers[layer].grad_bytes for layer in group[:-1]]
+            for layer, size in zip(group, sums, strict=False):
+                held[layer] += size
+            held[group[0]] += max(sums)
+        for layer in apart[:-1]:
+            held[layer] += self.tie_bytes * (1 if layer == apart[0] else 2)
+        return held
+
+    @cached_property
+    def _peaks(self) -> dict[str, Array]:
+        costs, saved = self.costs, self._sums["saved"][:-1]
+        backward = np.array([c.backward_peak_bytes for c in costs], np.int64)
+        out = np.array([c.out_bytes for c in costs], np.int64)
+        forward = np.array([c.forward_peak_bytes for c in costs], np.int64)
+        given = np.array([c.in_bytes for c in costs], np.int64)
+        return {
+            "forward": forward,
+            "forward_inner": forward + given,
+            "backward": saved + backward,
+            "backward_inner": saved + backward + out,
+            "graph": backward + np.maximum(out, given),
+        }
+
+    def total(self, what: str, first: int = 0, end: int | None = None) -> int:
+        """Sum of a column over layers first..end-1."""
+        sums = self._sums[what]
+        return int(sums[len(self.layers) if end is None else end] - sums[first])
+
+    def backward_transient(self, first: int, end: int) -> int:
+        """Peak beside the slab while the shard recomputes and runs backward."""
+        peaks, base = self._peaks, int(self._sums["saved"][first])
+        last = int(peaks["backward"][end - 1])
+        inner = int(peaks["backward_inner"][first : end - 1].max(initial=0))
+        return max(last, inner) - base + self.total("tied", first, end)
+
+    def growing(self, points: Sequence[int], left: int) -> Iterator[tuple[int, Caps]]:
+        """What ever longer shards from cut point `left` on need: (right point, bytes).
+
+        Neither number falls as a shard grows.
+        """
+        param, saved, tied, last, inner = self._lists
+        first, reached, most = points[left], points[left], 0
+        for right in range(left + 1, len(points)):
+            end = points[right]
+            most = max(most, *inner[max(first, reached - 1) : end - 1], 0)
+            reached = end
+            peak = max(most, last[end - 1]) - saved[first] + tied[end] - tied[first]
+            yield right, Caps(param[end] - param[first], peak)
+
+    @cached_property
+    def _lists(self) -> tuple[list[int], ...]:
+        """Columns that the cut search reads layer by layer; lists are faster there than arrays."""
+        return (
+            self._sums["param"].tolist(),
+            self._sums["saved"].tolist(),
+            self._sums["tied"].tolist(),
+            self._peaks["backward"].tolist(),
+            self._peaks["backward_inner"].tolist(),
+        )
+
+    def forward_transient(self, first: int, end: int) -> int:
+        peaks = self._peaks
+        inner = int(peaks["forward_inner"][first + 1 : end].max(initial=0))
+        return max(int(peaks["forward"][first]), inner)
+
+    def graph_transient(self, first: int, end: int) -> int:
+        """Peak of a backward alone, or of either half of an offloading shard."""
+        return int(self._peaks["graph"][first:end].max()) + self.total("tied", first, end)
+
+    @lru_cache(maxsize=1 << 14)  # noqa: B019 (costs live as long as the process plans)
+    def shard(self, first: int, end: int) -> ShardCost:
+        """What layers first..end-1 cost as one shard."""
+        known = all(cost.rng_draws is not None for cost in self.costs[first:end])
+        packed = all(cost.offload_bytes is not None for cost in self.costs[first:end])
+        param, grad = self.total("param", first, end), self.total("grad", first, end)
+        masters = 0 < param == grad and self.total("state", first, end) >= param
+        backward = self.total("backward", first, end)
+        alone = self.total("graph_backward", first, end)
+        timed = all(cost.pack_backward is not None for cost in self.costs[first:end])
+        return ShardCost(
+            first=first,
+            end=end,
+            param_bytes=param,
+            grad_bytes=grad,
+            state_bytes=self.total("state", first, end),
+            in_bytes=self.costs[first].in_bytes if first else 0,
+            rng_draws=self.total("draws", first, end) if known else None,
+            forward_us=self.total("forward", first, end),
+            backward_us=backward,
+            graph_forward_us=backward - alone,
+            graph_backward_us=alone,
+            update_device_us=self.total("update_device", first, end),
+            update_host_us=self.total("update_host", first, end),
+            norm_us=self.total("norm", first, end),
+            saved_bytes=align(self.total("saved", first, end)),
+            offload_bytes=self.total("offload", first, end) if packed else None,
+            pack_us=self.total("pack", first, end) if timed else None,
+            unpack_us=self.total("unpack", first, end) if timed else 0,
+            forward_transient_bytes=self.forward_transient(first, end),
+            backward_transient_bytes=self.backward_transient(first, end),
+            graph_transient_bytes=self.graph_transient(first, end),
+            update_transient_bytes=max(x.state_bytes for x in self.layers[first:end])
+            + self.total("update_peak", first, end),
+            norm_transient_bytes=max(x.norm_peak_bytes for x in self.layers[first:end]),
+            tie=self.group.part(first, end) if self.group else "",
+            cast=self.cast and masters and self.task.precision == "bf16",
+        )
+
+
+def shape_of(task: Task) -> object:
+    """Equal for tasks that cost the same, whatever they are called and however long they train."""
+    bytes_ = task.tie_bytes, task.norm_bytes, task.precision
+    return task.batch, task.batches, task.ties, *bytes_, task.layers
+
+
+def castable(task: Task, links: "Links") -> bool:
+    """True if the host could make some of its parameters from masters, in a time that is known."""
+    costs = TaskCosts(task, task.batches[0].microbatch, cast=True)
+    return links.cast is not None and any(
+        costs.shard(layer, layer + 1).cast for layer in range(len(task.layers))
+    )
+
+
+def sizes(task: Task, *, apart: bool = False, cast: bool = False) -> list[TaskCosts]:
+    """Costs at every measured microbatch size that can be planned, the largest first."""
+    found = [TaskCosts(task, cost.microbatch, apart, cast) for cost in task.batches[::-1]]
+    planned = [costs for costs in found if costs.plannable]
+    if not planned:
+        raise Infeasible(
+            f"{task.name}: its layers draw a varying number of random numbers, so it needs the "
+            f"whole batch of {task.batch} as one microbatch, which was not measured"
+        )
+    return planned
+
+
+@dataclass(frozen=True)
+class Links:
+    """Rates to one device. `both` are those while the other direction is busy as well."""
+
+    h2d: Rate
+    d2h: Rate
+    h2d_both: Rate
+    d2h_both: Rate
+    d2d: Rate | None = None  # None when not measured: then nothing is offloaded
+    cast: Rate | None = None  # None when not measured: then nothing is cast
+    cast_both: Rate | None = None
+
+    @classmethod
+    def of(cls, device: Device) -> "Links":
+        kinds = {link.kind: link for link in device.links}
+        h2d, d2h = kinds["h2d"], kinds["d2h"]
+        inside = kinds["d2d"].alone if "d2d" in kinds else None
+        cast = (kinds["cast"].alone, kinds["cast"].both) if "cast" in kinds else (None, None)
+        return cls(h2d.alone, d2h.alone, h2d.both, d2h.both, inside, *cast)
+
+    @property
+    def alone(self) -> "Links":
+        """The rates while the other direction rests."""
+        return replace(self, h2d_both=self.h2d, d2h_both=self.d2h, cast_both=self.cast)
+
+    @property
+    def best_h2d(self) -> int:
+        """Bytes per second that no copy exceeds, whatever else is going on."""
+        return max(self.h2d.bytes_per_s, self.h2d_both.bytes_per_s)
+
+    @property
+    def best_d2h(self) -> int:
+        return max(self.d2h.bytes_per_s, self.d2h_both.bytes_per_s)
+
+    def prefetch_us(self, count: int) -> int:
+        """Predicted time of a host→device copy inside a round, where both directions are used."""
+        return copy_us(self.h2d_both, count)
+
+    def cast_us(self, count: int) -> int:
+        """Predicted time of a prefetch of so many bytes of parameters that the host casts."""
+        if self.cast_both is None:
+            return self.prefetch_us(count)
+        copied = self.prefetch_us(count) + self.cast_both.latency_us
+        return max(copied, copy_us(self.cast_both, count) + self.h2d_both.latency_us)
+
+    def spill_us(self, count: int) -> int:
+        """Predicted time of a device→host copy inside a round, where both directions are used."""
+        return copy_us(self.d2h_both, count)
+
+    def pack_us(self, shard: ShardCost) -> int:
+        """Predicted time of packing what a shard's graph keeps: as measured, or as long as the
+        bytes are copied inside the device."""
+        if shard.pack_us is not None or not self.d2d:
+            return shard.pack_us or 0
+        return copy_us(self.d2d, shard.offload_bytes or 0)
+
+
+def copy_us(rate: Rate, count: int) -> int:
+    """Time of a copy of `count` bytes."""
+    return rate.latency_us + -(-count * 1_000_000 // rate.bytes_per_s)

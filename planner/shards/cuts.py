@@ -1,0 +1,143 @@
+"""Shard boundaries: where a chain of layers may be cut, and its cheapest cuts.
+
+A cut into shards costs the forward of every shard but the last (whose backward computes the
+loss and recomputes nothing twice) and a fixed price per shard for its copies and launches. The
+cheapest is a shortest path over the cut points: an edge is a shard within the caps.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations, pairwise
+
+import networkx as nx
+
+from planner.shards.costs import Caps, TaskCosts
+from profiles.schema import Task
+
+_PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
+_PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
+
+
+def layer_graph(task: Task) -> nx.MultiGraph:
+    """Nodes are layer indices with their names; edges are the boundaries between them (kind
+    "boundary") and the ties from the first layer of a group to the others (kind "tie"); between
+    neighbours there may be both."""
+    graph = nx.MultiGraph(task=task.name)
+    for index, layer in enumerate(task.layers):
+        graph.add_node(index, name=layer.name)
+    graph.add_edges_from(pairwise(range(len(task.layers))), kind="boundary")
+    for owner, *users in task.ties:
+        graph.add_edges_from(((owner, user) for user in users), kind="tie")
+    return graph
+
+
+def cut_points(graph: nx.MultiGraph) -> list[int]:
+    """Where the chain may be cut, ends included: cut c separates layer c-1 from layer c.
+
+    A cut that separates tied layers would need one parameter in two shards, so a boundary may be
+    cut only when it is a bridge: no other edge joins what is below it to what is above.
+    """
+    return [0, *sorted(max(edge) for edge in nx.bridges(graph)), graph.number_of_nodes()]
+
+
+def cheapest(
+    costs: TaskCosts, points: Sequence[int], caps: Caps, shard_us: int
+) -> tuple[int, ...] | None:
+    """The cheapest cuts 0 = c0 < c1 < ... = layers, all in `points`; None when a piece between
+    two neighbouring points alone exceeds the caps.
+
+    Backwards from the end, as in any acyclic graph; a library's search would look at every shard
+    within the caps, of which there are tens of thousands. Among equal costs the cut with larger
+    shards at the end wins (it was found first).
+    """
+    end = len(points) - 1
+    forward = [costs.microbatches * costs.total("forward", 0, point) for point in points]
+    price: list[float] = [math.inf] * (end + 1)  # from a point to the end
+    ahead = [*price]  # the same, and all forwards below the point
+    following = [0] * (end + 1)
+    for left, reach in reversed(list(enumerate(_reach(costs, tuple(points), caps)))):
+        inner = ahead[left + 1 : min(reach + 1, end)]
+        least = min(inner, default=math.inf)
+        price[left] = least + shard_us - forward[left]
+        following[left] = left + 1 + inner.index(least) if inner else 0
+        if reach == end and shard_us < price[left]:
+            price[left], following[left] = shard_us, end
+        ahead[left] = price[left] + forward[left]
+    if price[0] == math.inf:
+        return None
+    cuts, at = [0], 0
+    while at < end:
+        at = following[at]
+        cuts.append(points[at])
+    return tuple(cuts)
+
+
+def _reach(costs: TaskCosts, points: tuple[int, ...], caps: Caps) -> list[int]:
+    """For every point but the last the farthest that a shard from there may end at."""
+    return [
+        left
+        + min(
+            bisect_right(params, caps.param_bytes), bisect_right(transients, caps.transient_bytes)
+        )
+        for left, (params, transients) in enumerate(_needs(costs, points))
+    ]
+
+
+@lru_cache(maxsize=16)
+def _needs(costs: TaskCosts, points: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+    """For every point but the last the bytes of ever longer shards from there on, ascending."""
+    made = []
+    for left in range(len(points) - 1):
+        caps = [needs for _, needs in costs.growing(points, left)]
+        made.append(([c.param_bytes for c in caps], [c.transient_bytes for c in caps]))
+    return made
+
+
+def even(costs: TaskCosts, items: Sequence[tuple[int, int]], per_shard: float) -> tuple[int, ...]:
+    """Cuts into shards of about `per_shard` average items each, from the top down: of parameters,
+    of activations and of time. An item that is larger than that is a shard of its own.
+    """
+    shards = [costs.shard(*item) for item in items]
+    sizes = [(s.param_bytes, s.saved_bytes, s.forward_us + s.backward_us) for s in shards]
+    limits = [per_shard * 1.1 * sum(column) / len(items) for column in zip(*sizes, strict=True)]
+    cuts: list[int] = [items[-1][1]]
+    held: tuple[int, ...] = (0, 0, 0)
+    for (_, end), size in zip(reversed(items), reversed(sizes), strict=True):
+        together = tuple(a + b for a, b in zip(held, size, strict=True))
+        if end < cuts[-1] and any(a > b for a, b in zip(together, limits, strict=True)):
+            cuts.append(end)
+            together = size
+        held = together
+    return (0, *reversed(cuts))
+
+
+def ladder(costs: TaskCosts, points: Sequence[int], shard_us: int) -> Iterator[tuple[int, ...]]:
+    """Cuts for a ladder of caps, from the whole task to its finest pieces.
+
+    It does not depend on the device, so that the smallest budget is the same from whatever budget
+    it is asked for.
+    """
+    yield tuple(points)
+    pieces = list(pairwise(points))
+    largest = max(costs.total("param", *piece) for piece in pieces)
+    heaviest = max(costs.backward_transient(*piece) for piece in pieces)
+    total = costs.total("param")
+    whole = costs.backward_transient(0, len(costs.layers))
+    for wanted in _PIECES:
+        cap = max(largest, -(-total // wanted))
+        for transient in {max(heaviest, whole // part) for part in _PARTS}:
+            found = cheapest(costs, points, Caps(cap, transient), shard_us)
+            if found:
+                yield found
+        if cap == largest:
+            break
+
+
+def all_cuts(points: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Every way to cut at some of these points."""
+    first, *inner, last = points
+    for count in range(len(inner) + 1):
+        for some in combinations(inner, count):
+            yield first, *some, last

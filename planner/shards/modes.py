@@ -1,0 +1,122 @@
+"""What a plan may do with a shard: where its parameters stay, who updates it, what happens to its
+activations, whether the boundary before it leaves the device.
+
+    parameters   resident  always on the device
+                 kept      loaded once a round, for forward and backward
+                 streamed  loaded for forward, and again for backward
+    update       host             gradient out, parameters (anew) in
+                 device           parameters and state stay
+                 device-streamed  state in, state out; parameters out unless resident
+    activations  recompute | saved (the graph stays) | offload (packed, out and in again)
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from planner.shards.costs import ShardCost
+
+Params = Literal["resident", "kept", "streamed"]
+Update = Literal["host", "device", "device-streamed"]
+Activations = Literal["recompute", "saved", "offload"]
+Held = tuple[Params, Update]
+
+HELD: tuple[Held, ...] = (
+    ("streamed", "host"),
+    ("kept", "host"),
+    ("resident", "device"),
+    ("resident", "device-streamed"),
+    ("kept", "device-streamed"),
+    ("streamed", "device-streamed"),
+)
+
+
+@dataclass(frozen=True, order=True)
+class Mode:
+    """What happens to one shard."""
+
+    params: Params = "streamed"
+    update: Update = "host"
+    activations: Activations = "recompute"
+    spilled: bool = False  # the boundary before it waits on the host for its backward
+
+    @property
+    def held(self) -> Held:
+        return self.params, self.update
+
+
+def holdings(shard: ShardCost) -> tuple[Held, ...]:
+    """The ways to hold this shard's parameters and state that differ from each other.
+
+    What shards above use as well has to be there from the first forward to the last backward.
+    """
+    ways = _ways(shard)
+    return tuple(h for h in ways if h[0] != "streamed") if shard.tie == "owner" else ways
+
+
+def _ways(shard: ShardCost) -> tuple[Held, ...]:
+    if not shard.param_bytes:
+        return (("resident", "device"),)
+    if not shard.grad_bytes:  # never updated
+        return ("streamed", "host"), ("kept", "host"), ("resident", "device")
+    if not shard.state_bytes:
+        return tuple(held for held in HELD if held != ("resident", "device-streamed"))
+    return HELD
+
+
+def forward_us(shard: ShardCost, mode: Mode) -> int:
+    """µs of one microbatch, packing left out."""
+    return shard.forward_us if mode.activations == "recompute" else shard.graph_forward_us
+
+
+def backward_us(shard: ShardCost, mode: Mode) -> int:
+    """µs of one microbatch, recomputation included where it is needed."""
+    match mode.activations:
+        case "recompute":
+            return shard.backward_us
+        case "offload":
+            return shard.graph_backward_us + shard.unpack_us
+    return shard.graph_backward_us
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a shard is: the first, the last, in a block whose microbatches go one by one."""
+
+    first: bool
+    last: bool
+    block: bool
+
+
+def possible(shard: ShardCost, mode: Mode, place: Place) -> bool:
+    """Whether the mode is one for this shard.
+
+    A graph keeps the addresses it was made with: a saved shard must hold its parameters and its
+    input from forward to backward. The last shard has no forward of its own.
+    """
+    if mode.held not in holdings(shard):
+        return False
+    if mode.spilled and (place.first or place.last or place.block):
+        return False
+    if mode.params == "streamed" and (place.last or place.block) and shard.param_bytes:
+        return False
+    if mode.activations == "saved":
+        return not place.last and not mode.spilled and mode.params != "streamed"
+    if mode.activations == "offload":
+        return not place.last and not place.block and bool(shard.offload_bytes)
+    return True
+
+
+def settled(shard: ShardCost, mode: Mode, place: Place) -> Mode:
+    """The mode, or the nearest one that is possible for this shard."""
+    allowed = holdings(shard)
+    if mode.held not in allowed:
+        stays: Held = ("resident", "device")
+        params, update = stays if mode.params == "resident" else allowed[0]
+        mode = replace(mode, params=params, update=update)
+    if mode.params == "streamed" and (place.last or place.block):
+        mode = replace(mode, params="kept")  # used all the time, so it is the same
+    if place.first or place.last or place.block or mode.activations == "saved":
+        mode = replace(mode, spilled=False)
+    if not possible(shard, mode, place):
+        mode = replace(mode, activations="recompute")
+    return mode

@@ -1,0 +1,127 @@
+"""One way to train a task on one device: the decisions, as a value."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from planner.shards.buffers import SCALARS_BYTES
+from planner.shards.costs import ShardCost, TaskCosts
+from planner.shards.modes import Mode
+
+
+@dataclass(frozen=True, eq=False)
+class Strategy:
+    """Where to cut and what to do with each shard.
+
+    block: the first of the shards at the top that take microbatch after microbatch up and down, so
+    that graphs of one are alive at a time.
+    depth: buffers through which a shard's packed microbatches leave, and come back.
+    host_bytes: room on the host for what waits there (`store`); None where everything has bytes of
+    its own.
+    urgent: copies out go in the order in which they are needed again, not in which they are made.
+    lumped: all microbatches of a shard as few ops, which have about the same times and are found
+    sooner.
+    """
+
+    costs: TaskCosts
+    cuts: tuple[int, ...]
+    modes: tuple[Mode, ...]
+    block: int
+    depth: int = 2
+    urgent: bool = False
+    lumped: bool = False
+    host_bytes: int | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal strategies of one task."""
+        how = self.block, self.depth, self.urgent
+        return self.costs.microbatch, self.cuts, self.modes, *how
+
+    @cached_property
+    def parts(self) -> int:
+        """Ops and buffers that the microbatches of a shard make.
+
+        Packed activations go through few buffers, which larger ops than half of them would hide.
+        """
+        count = self.costs.microbatches
+        if not self.lumped:
+            return count
+        if any(mode.activations == "offload" for mode in self.modes):
+            most = max(1, min(count, 2 * count // self.depth))
+            return next(n for n in range(most, 0, -1) if count % n == 0)
+        return 1
+
+    @property
+    def each(self) -> int:
+        """Microbatches in an op."""
+        return self.costs.microbatches // self.parts
+
+    @property
+    def ring(self) -> int:
+        """Buffers of a part each that packed microbatches take turns in."""
+        return min(self.parts, max(1, self.depth * self.parts // self.costs.microbatches))
+
+    @cached_property
+    def shards(self) -> tuple[ShardCost, ...]:
+        return tuple(self.costs.shard(first, end) for first, end in pairwise(self.cuts))
+
+    @cached_property
+    def owner(self) -> int | None:
+        """The shard whose tied parameters others use."""
+        return next((k for k, shard in enumerate(self.shards) if shard.tie == "owner"), None)
+
+    @cached_property
+    def top(self) -> int:
+        """The last shard that uses those."""
+        return max((k for k, shard in enumerate(self.shards) if shard.tie), default=0)
+
+    @property
+    def tie_bytes(self) -> int:
+        """Bytes of one microbatch's gradients that wait for the owner's backward."""
+        return 0 if self.owner is None else self.costs.tie_bytes
+
+    @cached_property
+    def last(self) -> int:
+        """The last shard's number."""
+        return len(self.cuts) - 2
+
+    @cached_property
+    def turn(self) -> bool:
+        """True if there is a block of several shards, and more than one microbatch."""
+        return self.block < self.last and self.costs.microbatches > 1
+
+    @property
+    def bottom(self) -> int:
+        """The first shard that does not take all microbatches in turn, up and then down."""
+        return self.block if self.turn else self.last
+
+    def in_block(self, k: int) -> bool:
+        """True if shard k takes microbatches one by one."""
+        return self.turn and k >= self.block
+
+    @cached_property
+    def reserve_bytes(self) -> int:
+        """Bytes outside the slab: the layers' own buffers, live graphs, and what any op takes.
+
+        Graphs pile up while forward goes up and go while backward comes down, so at every op those
+        of the shards below are alive.
+        """
+        live = most = 0
+        for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
+            update = shard.update_transient_bytes if mode.update != "host" else 0
+            # Updates that wait for norms find no graph alive.
+            alive = 0 if self.costs.noted else live
+            most = max(most, alive + update, live + shard.norm_transient_bytes)
+            if mode.activations == "saved":
+                graphs = (1 if self.in_block(k) else self.costs.microbatches) * shard.saved_bytes
+                # The last microbatch's forward has all others' graphs beside it.
+                forward = graphs - shard.saved_bytes + shard.backward_transient_bytes
+                most = max(most, live + forward, live + graphs + shard.graph_transient_bytes)
+                live += graphs
+            elif mode.activations == "offload":
+                most = max(most, live + shard.graph_transient_bytes)
+            else:
+                forward = shard.forward_transient_bytes if k < self.last else 0
+                most = max(most, live + forward, live + shard.backward_transient_bytes)
+        return most + self.costs.total("buffer") + SCALARS_BYTES

@@ -1,0 +1,61 @@
+"""Values on the device or the host in a round, and how they move: counted in `slots`."""
+
+from dataclasses import dataclass
+
+from planner.shards.buffers import DEVICE
+from planner.shards.costs import Links
+
+
+@dataclass(frozen=True)
+class Into:
+    """A copy of so many bytes to the device, for slot `need`, not before slot `earliest`.
+
+    after: the value that must be out before. steady: microbatch by microbatch, while the slot
+    goes on. cast: made from masters.
+    """
+
+    need: int
+    bytes: int
+    earliest: int
+    after: str = ""
+    steady: bool = False
+    cast: bool = False
+
+    def us(self, links: Links) -> int:
+        """The duration of the copy."""
+        return links.cast_us(self.bytes) if self.cast else links.prefetch_us(self.bytes)
+
+
+@dataclass(frozen=True)
+class Out:
+    """A copy of so many bytes to the host, after slot `made` or, when steady, during it.
+
+    again: the slot that they are needed for again. update_us: µs of the host's update with them.
+    """
+
+    made: int
+    again: int
+    bytes: int
+    update_us: int = 0
+    steady: bool = False
+
+
+@dataclass(frozen=True)
+class Value:
+    """Bytes that live in a space from slot `first` to slot `last`, both included.
+
+    Slots below 0 lie in the round before, from `Slots.count` on in the next one. What comes in may
+    begin to live earlier than at `first`, what goes out end later than at `last`: `lifetimes`
+    decides.
+    parts: the value is so many equal buffers, one per microbatch. bytes: of all of them, aligned.
+    space: of the device, or "host".
+    """
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+    parts: int = 1
+    into: Into | None = None
+    out: Out | None = None
+    space: str = str(DEVICE)

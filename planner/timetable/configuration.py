@@ -1,0 +1,235 @@
+"""How soon all tasks can be done by any schedule of given programs: the configuration program.
+
+    minimise T                            over x_c >= 0, the part of its task that column c trains
+    every task        sum of its parts       >=  1
+    every kind        sum of device time     <=  devices * T
+    every task        sum of its own time    <=  T - its earliest start
+
+Its optimum is the best that segments could reach if they could be cut anywhere. With one device for
+each task it is the longest task or the even share, whichever is more. The bound does not trust the
+solver: what it says a device's time and a task's time are worth is rounded to whole numbers, and no
+schedule can be shorter than all tasks cost at least at these prices.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.inputs.problem import Effort, Problem
+from planner.lp.solver import duals, minimise, solve, total
+from planner.rounds.evaluation import least_us
+from planner.search.bounds import Bounds, TaskBound
+from plans.metrics import duration_us
+from plans.schema import Bound, Program
+
+_PRICE = 10**12  # prices are whole multiples of 1 / _PRICE
+_CHOICE_SECONDS = 10.0  # for the program with one choice for each task
+_LEAST_SECONDS = 5.0  # for the program, which takes a moment, also when time is up
+
+
+@dataclass(frozen=True)
+class Column:
+    """All steps of a task by one program, on some devices of one kind.
+
+    They take `us` at best: n of the N steps, in any number of segments, at least n * us / N.
+    """
+
+    task: str
+    kind: str
+    us: int
+    devices: int = 1
+
+
+def column(program: Program, kind: str, steps: int) -> Column:
+    """The column of a program that trains one task.
+
+    Entering and leaving is spread over all steps: a schedule that runs fewer of them pays it too.
+    """
+    (task,) = program.tasks
+    least = min(duration_us(program, steps), steps * duration_us(program, 1))
+    return Column(task, kind, least, program.devices)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is asked for: the devices of every kind, and tasks' earliest starts in µs."""
+
+    devices: Mapping[str, int]
+    start_us: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a µs of a device's time is worth, by its kind, and one of a task's own time; in whole
+    multiples of an arbitrary unit."""
+
+    device: Mapping[str, int]
+    task: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """us: no schedule of the columns ends sooner. parts: of its task that each column trains, in a
+    schedule that ends about then if segments cost nothing to enter, leave and move."""
+
+    us: int
+    parts: tuple[float, ...]
+
+
+def configuration(
+    demand: Demand, columns: Sequence[Column], effort: Effort, tie_break: float = 0.0
+) -> Configuration:
+    """The proven bound and the part of every column; a bound of 0 when the solver has no answer.
+
+    tie_break: what the mean time that devices are used counts beside the end; the bound, still
+    proven, is then lower.
+    """
+    tasks = dict.fromkeys(one.task for one in columns)
+    model, runs = _program(demand, columns, tie_break, tasks)
+    if not solve(model, seconds=max(_LEAST_SECONDS, effort.left), seed=effort.seed).found:
+        return Configuration(0, (0.0,) * len(columns))
+    found = duals(model)
+    prices = Prices(
+        {kind: _whole(-found[f"device_{kind}"]) for kind in demand.devices},
+        {task: _whole(-found[f"task_{number}"]) for number, task in enumerate(tasks)},
+    )
+    return Configuration(proven_us(demand, columns, prices), tuple(run.value() for run in runs))
+
+
+def one_choice_each(
+    demand: Demand,
+    columns: Sequence[Column],
+    choices: Sequence[int],
+    effort: Effort,
+    tie_break: float,
+) -> tuple[float, ...] | None:
+    """The part of every column where each task is trained by columns of one choice only; None where
+    that is not solved in time. choices: of every column the number of its choice for its task."""
+    tasks = dict.fromkeys(one.task for one in columns)
+    model, parts = _program(demand, columns, tie_break, tasks)
+    takes: dict[str, dict[int, Any]] = {task: {} for task in tasks}
+    for one, choice, part in zip(columns, choices, parts, strict=True):
+        own = takes[one.task]
+        if choice not in own:
+            number = sum(map(len, takes.values()))
+            own[choice] = model.add_variable(f"take_{number}", 0, 1, cat="Binary")
+        model += total([(1, part), (-1, own[choice])]) <= 0
+    for own in takes.values():
+        model += total((1, take) for take in own.values()) == 1
+    seconds = min(_CHOICE_SECONDS, max(1.0, effort.left))
+    if not solve(model, seconds=seconds, seed=effort.seed, gap=1e-4).found:
+        return None
+    return tuple(part.value() for part in parts)
+
+
+def even_us(demand: Demand, columns: Sequence[Column]) -> int:
+    """A bound as if a task could train on any number of devices at the same time: all tasks shared
+    out evenly, each in any parts to the devices of any kind."""
+    same = Prices(dict.fromkeys(demand.devices, 1))
+    ends = [proven_us(demand, columns, same)]
+    if len(demand.devices) > 1:
+        model, _ = _program(demand, columns)
+        if solve(model, seconds=_LEAST_SECONDS, seed=0).found:
+            found = duals(model)
+            prices = {kind: _whole(-found[f"device_{kind}"]) for kind in demand.devices}
+            ends.append(proven_us(demand, columns, Prices(prices)))
+    return max(ends)
+
+
+def proven_us(demand: Demand, columns: Iterable[Column], prices: Prices) -> int:
+    """A bound by weak duality, true at any prices, in exact numbers: every task costs at least what
+    its cheapest column does; what is asked for so long is worth all prices together."""
+    end = sum(prices.device[kind] * count for kind, count in demand.devices.items())
+    end += sum(prices.task.values())
+    if not end:
+        return 0
+    least: dict[str, int] = {}
+    for one in columns:
+        cost = one.us * (one.devices * prices.device[one.kind] + prices.task.get(one.task, 0))
+        least[one.task] = min(cost, least.get(one.task, cost))
+    starts = sum(prices.task.get(task, 0) * us for task, us in demand.start_us.items())
+    return -(-(sum(least.values()) + starts) // end)
+
+
+def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) -> tuple[Bound, ...]:
+    """All named bounds on the makespan, in µs, from those of the tasks (`bounds`).
+
+    phased: the plan is of the kind that the phase bound is about.
+    """
+    demand = Demand({kind.name: kind.count for kind in problem.kinds})
+    # Segments of a device never overlap, so its evaluations come on top of whatever is trained.
+    more = [
+        [least_us(task, problem.done.get(task.name, 0)) for task in kind.tasks]
+        for kind in problem.kinds
+    ]
+
+    def columns(us: Callable[[TaskBound], int]) -> list[Column]:
+        """All steps and evaluations of every task on every kind of devices."""
+        return [
+            Column(task.name, kind.name, task.steps * us(one) + evaluating[number])
+            for number, (task, of) in enumerate(zip(problem.tasks, bounds, strict=True))
+            for kind, one, evaluating in zip(problem.kinds, of, more, strict=True)
+            if one
+        ]
+
+    links = [
+        Column(task.name, kind.name, task.steps * one.link_us * kind.sharers)
+        for task, of in zip(problem.tasks, bounds, strict=True)
+        for kind, one in zip(problem.kinds, of, strict=True)
+        if one
+    ]
+    compute, phase = columns(lambda b: b.compute_us), columns(lambda b: b.phase_us)
+    return (
+        Bound("compute", even_us(demand, compute)),
+        Bound("link", even_us(demand, links)),
+        Bound("load", _longest(columns(lambda b: b.load_us))),
+        *([Bound("phase", max(_longest(phase), even_us(demand, phase)))] * phased),
+        Bound("critical-path", _longest(compute)),
+    )
+
+
+def _longest(columns: Iterable[Column]) -> int:
+    """The task that takes longest, each on the kind where it takes least."""
+    least: dict[str, int] = {}
+    for one in columns:
+        least[one.task] = min(one.us, least.get(one.task, one.us))
+    return max(least.values())
+
+
+def _whole(price: float) -> int:
+    return max(0, round(price * _PRICE))
+
+
+def _program(
+    demand: Demand, columns: Sequence[Column], tie_break: float = 0.0, serial: Iterable[str] = ()
+) -> tuple[Any, list[Any]]:
+    """The program, in multiples of the longest column's time, and the part of every column.
+
+    serial: the tasks that take no more than one place at a time.
+    """
+    unit = max(one.us for one in columns) or 1
+    thrift = tie_break / max(1, sum(demand.devices.values()))
+    model = minimise("configuration")
+    end = model.add_variable("end", 0)
+    parts = [model.add_variable(f"part_{index}", 0) for index in range(len(columns))]
+    spent = [one.devices * one.us / unit for one in columns]
+    model += total(
+        [(1, end), *((thrift * us, part) for us, part in zip(spent, parts, strict=True))]
+    )
+    for kind, count in demand.devices.items():
+        used = [
+            (us, part)
+            for one, us, part in zip(columns, spent, parts, strict=True)
+            if one.kind == kind
+        ]
+        model += total([*used, (-count, end)]) <= 0, f"device_{kind}"
+    of: dict[str, list[int]] = {}
+    for index, one in enumerate(columns):
+        of.setdefault(one.task, []).append(index)
+    for own in of.values():
+        model += total((1, parts[at]) for at in own) >= 1
+    for number, task in enumerate(serial):
+        busy = [(columns[at].us / unit, parts[at]) for at in of[task]]
+        late = demand.start_us.get(task, 0) / unit
+        model += total([*busy, (-1, end)]) <= -late, f"task_{number}"
+    return model, parts

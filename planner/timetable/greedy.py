@@ -1,0 +1,114 @@
+"""Greedy timetables: from a list, to begin with; and of policies to compare with.
+
+hydra    longest remaining time first, decided again at every minibatch (of Hydra's own programs)
+lrtf     the same with Gantry's programs, decided again after every sixteenth of a task
+lpt      whole tasks, the longest first
+random   whole tasks in a seeded order
+"""
+
+import heapq
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from planner.inputs.problem import Policy
+from planner.timetable.works import Devices, Piece, Ready, Work
+
+_TURNS = 16  # of a task under lrtf
+
+
+def greedy(works: Sequence[Work], devices: Devices, policy: Policy, seed: int) -> list[Piece]:
+    """The pieces of all works as the policy takes them, in order of their start.
+
+    devices: the kind of each. ValueError for gantry, which is not greedy.
+    """
+    order = sorted(range(len(works)), key=lambda at: (-works[at].least_us, works[at].name))
+    match policy:
+        case "hydra":
+            return longest_remaining(works, devices, {work.name: 1 for work in works})
+        case "lrtf":
+            turns = {work.name: -(-work.rounds // _TURNS) for work in works}
+            return longest_remaining(works, devices, turns)
+        case "lpt":
+            return listed(works, order, devices)
+        case "random":
+            random.Random(seed).shuffle(order)
+            return listed(works, order, devices)
+    raise ValueError(f"policy {policy!r} is not greedy")
+
+
+def longest_remaining(
+    works: Sequence[Work], devices: Devices, turns: dict[str, int]
+) -> list[Piece]:
+    """Longest remaining time first (on the kind of device where it is shortest), on whichever
+    device falls free, decided again after so many rounds of a work. A work that is taken again by
+    its device goes on in the same piece."""
+    left = {work.name: work.rounds for work in works}
+    of = {work.name: work for work in works}
+    pace = {work.name: min(run.period_us for run in work.runs if run) for work in works}
+    free_at, ready_at = dict.fromkeys(range(len(devices)), 0), dict.fromkeys(left, 0)
+    pieces: list[Piece] = []
+    current: list[int | None] = [None] * len(devices)  # the piece each device is in
+    while left:
+        device = min(free_at, key=lambda d: (free_at[d], d))
+        now, kind = free_at[device], devices[device]
+        able = [name for name in left if of[name].runs[kind]]
+        if not able:
+            del free_at[device]  # what is left cannot run there
+            continue
+        idle = [name for name in able if ready_at[name] <= now]
+        if not idle:
+            free_at[device] = min(ready_at[name] for name in able)
+            current[device] = None
+            continue
+        name = max(idle, key=lambda n: (left[n] * pace[n], n))
+        rounds = min(turns[name], left[name])
+        at = current[device]
+        if at is not None and pieces[at].work == name:
+            end = now + of[name].us(kind, rounds) - of[name].us(kind, 0)
+            pieces[at] = replace(pieces[at], rounds=pieces[at].rounds + rounds, end_us=end)
+        else:
+            end = now + of[name].us(kind, rounds)
+            current[device] = len(pieces)
+            pieces.append(Piece(name, device, rounds, now, end))
+        ready_at[name] = free_at[device] = end
+        left[name] -= rounds
+        if not left[name]:
+            del left[name]
+    return pieces
+
+
+def listed(works: Sequence[Work], order: Iterable[int], devices: Devices) -> list[Piece]:
+    """Whole works: the device that falls free first takes the first in `order` that may begin and
+    would not be done sooner on another; where there is none, the first goes where it is done
+    soonest."""
+    waiting, ready = list(order), Ready(works)
+    free: dict[int, list[tuple[int, int]]] = {kind: [] for kind in devices}
+    for device, kind in enumerate(devices):
+        free[kind].append((0, device))
+    pieces = []
+    while waiting:
+        (now, _), kind = min((line[0], kind) for kind, line in free.items())
+        begin = max(now, min(ready.us(at) for at in waiting))
+        able = (at for at in waiting if ready.us(at) <= begin)
+        first = next(able)
+        here = (at for at in chain([first], able) if _soonest(works[at], begin, free)[1] == kind)
+        at = next(here, first)
+        end, on = _soonest(works[at], begin, free)
+        waiting.remove(at)
+        device = heapq.heappop(free[on])[1]
+        start = end - works[at].whole_us(on)
+        pieces.append(Piece(works[at].name, device, works[at].rounds, start, end))
+        heapq.heappush(free[on], (end, device))
+        ready.run(at, end)
+    return pieces
+
+
+def _soonest(work: Work, begin: int, free: dict[int, list[tuple[int, int]]]) -> tuple[int, int]:
+    """When the whole work is done if it does not begin before `begin`, and on which kind."""
+    return min(
+        (max(begin, line[0][0]) + run.us(work.rounds), kind)
+        for kind, line in free.items()
+        if (run := work.runs[kind])
+    )

@@ -1,0 +1,307 @@
+"""A moment of the predicted run: who trains what, and the op that runs on each stream.
+
+All from the closed form of op times, so a moment in the millionth round costs as much as one in
+the first. Rounds and steps count from 0, as in run logs; times are µs since the plan's start.
+The types below are the JSON of `show --at --json`.
+"""
+
+from dataclasses import dataclass
+from itertools import count
+
+from planner.views.focus import (
+    PhaseName,
+    active,
+    first_step,
+    known_task,
+    on_devices,
+    place,
+    program_of,
+    programs_of,
+    rank,
+)
+from planner.views.show import moved, on_disk
+from plans.metrics import Planned, plan_stream, running, upcoming
+from plans.schema import Op, Plan, parse_id
+from profiles.console import columns
+from profiles.errors import FormatError
+from profiles.units import show_clock
+
+
+@dataclass(frozen=True)
+class RunningOp:
+    """An op, in words what it does, and when it runs."""
+
+    op: str
+    what: str
+    segment: int
+    phase: PhaseName
+    round: int
+    start_us: int
+    end_us: int
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream at the moment: the op that runs, or else the next one, if there is any."""
+
+    stream: str
+    running: RunningOp | None
+    next: RunningOp | None
+
+
+@dataclass(frozen=True)
+class TaskStep:
+    """The step that the task's round trains, and how many steps the task has in all."""
+
+    task: str
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class ActiveSegment:
+    """A segment at the moment. round: the earliest that has not ended; begun_round: the latest that
+    has begun, since rounds overlap. In enter both are 0, in leave the last."""
+
+    segment: int
+    program: str
+    devices: tuple[int, ...]
+    start_us: int
+    end_us: int
+    phase: PhaseName
+    round: int
+    begun_round: int
+    rounds: int
+    tasks: tuple[TaskStep, ...]
+    streams: tuple[Stream, ...]
+
+
+@dataclass(frozen=True)
+class WaitingDevice:
+    """A device without a segment at the moment, and the segment that comes next, if any."""
+
+    device: int
+    next_segment: int | None
+
+
+@dataclass(frozen=True)
+class DiskMove:
+    """The move that the disk does, or does next."""
+
+    move: str
+    what: str
+    segment: int
+    start_us: int
+    end_us: int
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Everything about one moment; with `task` what concerns that task alone. disk: None without a
+    disk, and when it has nothing left to do."""
+
+    at_us: int
+    makespan_us: int
+    estimated: bool
+    task: str | None
+    segments: tuple[ActiveSegment, ...]
+    waiting_devices: tuple[WaitingDevice, ...]
+    disk: DiskMove | None
+
+
+def moment(plan: Plan, us: int, task: str | None = None) -> Moment:
+    """The moment `us`, on all devices or where `task` runs.
+
+    FormatError when the plan has no such task or has ended before.
+    """
+    end = plan.prediction.makespan_us
+    if not 0 <= us < end:
+        raise FormatError(
+            f"--at {show_clock(us)} is outside the predicted run, which ends at {show_clock(end)}; "
+            "give a moment before that"
+        )
+    known_task(plan, task)
+    found = tuple(_active(plan, index, us) for index in active(plan, us, task))
+    busy = {device for one in found for device in one.devices}
+    idle = [d for d in range(len(plan.devices)) if d not in busy] if task is None else []
+    waiting = tuple(WaitingDevice(d, _next_segment(plan, us, device=d)) for d in idle)
+    return Moment(us, end, plan.estimated, task, found, waiting, _disk_move(plan, us, task))
+
+
+def _disk_move(plan: Plan, us: int, task: str | None) -> DiskMove | None:
+    """The first move to end after `us`, of all tasks or of one."""
+    for move in plan.disk.moves if plan.disk else ():
+        if us < move.end_us and task in (None, parse_id(move.id).task):
+            what = moved(plan, move)
+            return DiskMove(move.id, what, move.segment, move.start_us, move.end_us)
+    return None
+
+
+def _active(plan: Plan, index: int, us: int) -> ActiveSegment:
+    segment = plan.segments[index]
+    program = program_of(plan, segment)
+    phase, number, begun = place(program, segment, us)
+    totals = {task.name: task.done + task.steps for task in plan.tasks}
+    ahead = 0 if program.evaluates else number
+    return ActiveSegment(
+        index,
+        segment.program,
+        segment.devices,
+        segment.start_us,
+        segment.end_us,
+        phase,
+        number,
+        begun,
+        segment.rounds,
+        tuple(TaskStep(t, first_step(plan, index, t) + ahead, totals[t]) for t in program.tasks),
+        _streams(plan, index, us),
+    )
+
+
+def _streams(plan: Plan, index: int, us: int) -> tuple[Stream, ...]:
+    """Every stream of the segment, in order of device; the next op may be of a later segment."""
+    segment = plan.segments[index]
+    program = program_of(plan, segment)
+    now = {one.stream: one for one in running(index, program, segment, us)}
+    ops = (*program.enter, *program.round, *program.leave)
+    names = {plan_stream(op.stream, segment.devices) for op in ops}
+    later: dict[str, Planned] = {}
+    for number, other in zip(count(index), plan.segments[index:], strict=False):
+        if names <= now.keys() | later.keys():
+            break
+        if number == index or set(other.devices) & set(segment.devices):
+            for one in upcoming(number, program_of(plan, other), other, us):
+                if one.stream in names and one.stream not in now:
+                    later[one.stream] = min(
+                        one, later.get(one.stream, one), key=lambda p: (p.start_us, p.end_us)
+                    )
+    return tuple(
+        Stream(name, _running(plan, now.get(name)), _running(plan, later.get(name)))
+        for name in sorted(names, key=rank)
+    )
+
+
+def _running(plan: Plan, one: Planned | None) -> RunningOp | None:
+    if one is None:
+        return None
+    program = program_of(plan, plan.segments[one.segment])
+    phase: PhaseName = "round"  # op ids are unique over all three phases of a program
+    if any(op.id == one.op.id for op in program.enter):
+        phase = "enter"
+    elif any(op.id == one.op.id for op in program.leave):
+        phase = "leave"
+    what = meaning(plan, one.op)
+    return RunningOp(one.op.id, what, one.segment, phase, one.round, one.start_us, one.end_us)
+
+
+def _next_segment(
+    plan: Plan, us: int, *, device: int | None = None, task: str | None = None
+) -> int | None:
+    """The next segment to begin after `us`, of those on a device, or of a task."""
+    mine = programs_of(plan, task)
+    found = [
+        (segment.start_us, index)
+        for index, segment in enumerate(plan.segments)
+        if segment.start_us > us
+        and (device is None or device in segment.devices)
+        and segment.program in mine
+    ]
+    return min(found)[1] if found else None
+
+
+_WORDS = {
+    "F": "forward of shard {0}, microbatch {1}",
+    "B": "backward of shard {0}, microbatch {1}",
+    "B recompute": "backward of shard {0}, microbatch {1}, after its forward again",
+    "B last": "forward, loss and backward of shard {0}, microbatch {1}",
+    "U compute": "update of shard {0} on the device",
+    "U host": "update of shard {0} on the host",
+    "N": "norms of the gradients of shard {0}",
+    "R": "sum of gradients of shard {0}",
+    "P": "prefetch",
+    "S": "spill",
+    "X": "send",
+    "param": "parameters of shard {0}",
+    "state": "optimizer state of shard {0}",
+    "grad": "gradients of shard {0}",
+    "x": "boundary before shard {0}, microbatch {1}",
+    "dx": "gradient of the boundary before shard {0}, microbatch {1}",
+    "saved": "activations of shard {0}, microbatch {1}",
+    "batch": "batch, microbatch {1}",
+    "norm": "norms of the gradients",
+    "enter": "loading, before its round 0",
+    "leave": "writing back, after its last round",
+}
+_ROLES = {"y": "x", "dy": "dx", "a": "saved", "s": "shard {0}"}  # of outputs, and by item
+
+
+def meaning(plan: Plan, op: Op) -> str:
+    """An op in words: `backward of shard 3, microbatch 2, after its forward again`."""
+    name = parse_id(op.id)
+    key = name.kind
+    if key == "B":
+        shards = next(task for task in plan.tasks if task.name == name.task).shards
+        key += " last" if name.number == len(shards) - 1 else ""
+        key += " recompute" if key == "B" and shards[name.number].activations == "recompute" else ""
+    elif key == "U":
+        key += " host" if op.stream.startswith("host") else " compute"
+    words = _WORDS[key]
+    if key in "PSX":  # a copy is named by the role of what it writes
+        role = next(iter(op.writes), name.item)
+        role = _ROLES.get(role, role)
+        words += " " + _WORDS.get(role, role)
+    return words.format(name.number, name.index)
+
+
+def describe(plan: Plan, at: Moment) -> str:
+    """The moment in words, for the terminal."""
+    marks = f", times {plan.emulated}" if plan.emulated else ""
+    marks += ", times estimated" if at.estimated else ""
+    head = f"at {show_clock(at.at_us)} of {show_clock(at.makespan_us)}, predicted{marks}"
+    sections = [f"{head}; rounds and steps count from 0"]
+    sections += ["\n".join(_segment_lines(one)) for one in at.segments]
+    if at.task is not None and not at.segments:
+        where = " on the disk" if on_disk(plan, at.task, at.at_us) else ""
+        index = _next_segment(plan, at.at_us, task=at.task)
+        sections.append(_waits(plan, at.task, index, where) or f"{at.task} has ended")
+    if at.waiting_devices:
+        waits = [(f"device {one.device}", one.next_segment) for one in at.waiting_devices]
+        lines = (_waits(plan, *one) or f"{one[0]}: has nothing left to do" for one in waits)
+        sections.append("\n".join(lines))
+    if move := at.disk:
+        idle = "" if move.start_us <= at.at_us else "idle until "
+        times = f"from {show_clock(move.start_us)} to {show_clock(move.end_us)}"
+        sections.append(f"disk: {idle}{move.move}: {move.what}, {times}")
+    return "\n\n".join(sections)
+
+
+def _waits(plan: Plan, who: str, index: int | None, where: str = "") -> str:
+    """`device 1 waits for segment 3: gpt-a on device 1 at 0:10:00`; empty for no segment."""
+    if index is None:
+        return ""
+    segment = plan.segments[index]
+    start = f"{on_devices(segment.devices)} at {show_clock(segment.start_us)}"
+    return f"{who} waits{where} for segment {index}: {segment.program} on {start}"
+
+
+def _segment_lines(one: ActiveSegment) -> list[str]:
+    more = f" ({one.begun_round} has begun)" if one.begun_round > one.round else ""
+    state = _WORDS.get(one.phase, f"round {one.round} of {one.rounds}{more}")
+    head = (
+        f"segment {one.segment}: {one.program} on {on_devices(one.devices)} from "
+        f"{show_clock(one.start_us)} to {show_clock(one.end_us)}: {state}"
+    )
+    steps = [f"  {task.task}: step {task.step} of {task.steps}" for task in one.tasks]
+    rows = [("stream", "runs", "what", "round", "from", "to")]
+    rows += [_row(one.segment, stream) for stream in one.streams]
+    return [head, *steps, *("  " + line for line in columns(rows))]
+
+
+def _row(index: int, stream: Stream) -> tuple[str, str, str, str, str, str]:
+    op = stream.running or stream.next
+    if op is None:
+        return stream.stream, "idle to the end", "", "", "", ""
+    name = op.op if stream.running else f"idle until {op.op}"
+    number = str(op.round) if op.phase == "round" else op.phase
+    number += f" of segment {op.segment}" if op.segment != index else ""
+    return stream.stream, name, op.what, number, show_clock(op.start_us), show_clock(op.end_us)

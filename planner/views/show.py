@@ -1,0 +1,299 @@
+"""A plan in words, for the terminal: who runs where and when, how good it is, one steady round."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from planner.views.stalls import diagnosis
+from plans.disk import kept_bytes
+from plans.metrics import union
+from plans.schema import Buffer, Device, Move, Op, Plan, Program, Shard, Task, parse_id
+from plans.segments import waits_for
+from profiles.console import columns
+from profiles.units import show_bytes, show_us
+
+_UPDATES = {
+    "host": "updated on the host",
+    "device": "updated on the device",
+    "device-streamed": "updated on the device with streamed state",
+}
+_ACTS = {"recompute": "", "saved": ", graph saved", "offload": ", activations offloaded"}
+_MOST_OPS = 8  # of a stream in the listing of a round
+_MOST_RUNS = 12  # of alike shards in the listing of a task
+_MOST_SEGMENTS = 24
+
+
+def describe(plan: Plan, *, rounds: bool = True) -> str:
+    """Devices, tasks, segments, bounds, per-device prediction; with `rounds`, a round of each
+    program."""
+    sections = (
+        [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{_marks(plan)}"],
+        ["devices", *_indented(_devices(plan)), *_host(plan), *_disk(plan)],
+        ["tasks", *(line for task in plan.tasks for line in _task(task))],
+        ["segments", *_segments(plan)],
+        ["bounds", *_indented(_bounds(plan))],
+        *(["what keeps it there", *lines] for lines in [diagnosis(plan)] if lines),
+        ["memory of a program's device", *_indented(_memory(plan))],
+        *(_round(program) for program in plan.programs if rounds),
+    )
+    return "\n\n".join("\n".join(section) for section in sections)
+
+
+def _marks(plan: Plan) -> str:
+    """The source of the plan's times, where it is not measured hardware."""
+    marks = [plan.emulated, "estimated, not measured" if plan.estimated else ""]
+    return "".join(f" ({mark})" for mark in marks if mark)
+
+
+def _result(plan: Plan) -> str:
+    p = plan.prediction
+    cut = " (search stopped by its time limit)" if plan.solver.status == "time-limit" else ""
+    mean = f", mean completion {show_us(mean_completion_us(plan))}" if len(p.tasks) > 1 else ""
+    return (
+        f"makespan {show_us(p.makespan_us)}, {p.lower_bound_name} bound "
+        f"{show_us(p.lower_bound_us)}, gap {p.gap_ppm / 1e4:.2f} %{mean}{cut}"
+    )
+
+
+def mean_completion_us(plan: Plan) -> int:
+    """The mean of the tasks' ends."""
+    ends = [task.end_us for task in plan.prediction.tasks]
+    return round(sum(ends) / len(ends))
+
+
+def _devices(plan: Plan) -> list[tuple[str, ...]]:
+    head = ("", "kind", "budget", "peak", "busy", "bubble", "exposed copies")
+    rows: list[tuple[str, ...]] = [head]
+    makespan = max(plan.prediction.makespan_us, 1)
+    for number, device in enumerate(plan.devices):
+        row = (f"{number} {device.name}", _kind(device), show_bytes(device.budget_bytes))
+        if number < len(plan.prediction.devices):
+            p = plan.prediction.devices[number]
+            busy = p.compute_us / makespan
+            times = (f"{busy:.1%}", f"{1 - busy:.1%}", show_us(p.exposed_copy_us))
+            rows.append((*row, show_bytes(p.peak_bytes), *times))
+        else:
+            rows.append((*row, "-", "-", "-", "-"))
+    host = plan.host
+    used = (show_bytes(host.budget_bytes), show_bytes(host.bytes))
+    rows.append(("host store", "", *used, "", "", ""))
+    return rows
+
+
+_HELD = {
+    "param": "parameters",
+    "state": "optimizer state",
+    "grad": "gradients",
+    "x": "boundaries",
+    "a": "activations",
+    "norm": "norms",
+}
+
+
+def host_bytes(plan: Plan) -> dict[str, int]:
+    """Bytes of the host store by kind; bytes that change hands count in each."""
+    found: dict[str, list[Buffer]] = {}
+    for buffer in plan.host.buffers:
+        _, item, *rest = buffer.name.split(".")
+        kind = rest[0] if item[0] == "s" else item.rstrip("0123456789")
+        found.setdefault(_HELD.get(kind, "other"), []).append(buffer)
+    kinds = sorted(found, key=[*_HELD.values(), "other"].index)
+    return {
+        kind: sum(
+            end - start for start, end in union((b.offset, b.offset + b.bytes) for b in found[kind])
+        )
+        for kind in kinds
+    }
+
+
+def _host(plan: Plan) -> list[str]:
+    """The host store's bytes by kind, in a line."""
+    told = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in host_bytes(plan).items())
+    return [f"  the host store holds {told}"] if told else []
+
+
+def _disk(plan: Plan) -> list[str]:
+    """The disk's traffic, if the plan has a disk."""
+    if plan.disk is None:
+        return []
+    told = traffic(plan)
+    busy = told.busy_us / max(plan.prediction.makespan_us, 1)
+    return [
+        f"  disk: {told.tasks} task(s) wait there at times in {show_bytes(plan.disk.bytes)}; "
+        f"{show_bytes(told.written_bytes)} written, {show_bytes(told.read_bytes)} read, "
+        f"{busy:.1%} busy; segments wait {show_us(told.waits_us)} for it"
+    ]
+
+
+class Traffic(NamedTuple):
+    """Tasks that are ever on the disk; bytes and µs of all moves; µs that segments wait for a
+    read when all else that they need is there."""
+
+    tasks: int
+    written_bytes: int
+    read_bytes: int
+    busy_us: int
+    waits_us: int
+
+
+def traffic(plan: Plan) -> Traffic:
+    """The disk's traffic in the whole plan; all 0 without a disk."""
+    moves = plan.disk.moves if plan.disk else ()
+    size, names = Counter[str](), set()
+    for move in moves:
+        name = parse_id(move.id)
+        names.add(name.task)
+        size[name.kind] += kept_bytes(_task_of(plan, move))
+    busy = sum(move.end_us - move.start_us for move in moves)
+    return Traffic(len(names), size["S"], size["P"], busy, _disk_waits_us(plan))
+
+
+def _disk_waits_us(plan: Plan) -> int:
+    read: dict[int, int] = {}  # segment -> end of its last read
+    for move in plan.disk.moves if plan.disk else ():
+        if parse_id(move.id).kind == "P":
+            read[move.segment] = max(read.get(move.segment, 0), move.end_us)
+    starts = {task.name: task.start_us for task in plan.tasks}
+    tasks = {program.name: program.tasks for program in plan.programs}
+    waits = 0
+    for index, before in enumerate(waits_for(plan)):
+        ready = [plan.segments[other].end_us for other in before]
+        ready += [starts[name] for name in tasks[plan.segments[index].program]]
+        waits += max(0, read.get(index, 0) - max(ready))
+    return waits
+
+
+def moved(plan: Plan, move: Move) -> str:
+    """A move in words: `reads 12.0 MiB of a for segment 3`."""
+    task = _task_of(plan, move)
+    verb, why = ("reads", "for") if parse_id(move.id).kind == "P" else ("writes", "after")
+    return f"{verb} {show_bytes(kept_bytes(task))} of {task.name} {why} segment {move.segment}"
+
+
+def _task_of(plan: Plan, move: Move) -> Task:
+    name = parse_id(move.id).task
+    return next(task for task in plan.tasks if task.name == name)
+
+
+def on_disk(plan: Plan, task: str, us: int) -> bool:
+    """True when a task is on the disk at `us`, or on its way from or to it."""
+    mine = [m for m in (plan.disk.moves if plan.disk else ()) if parse_id(m.id).task == task]
+    begun = [move for move in mine if move.start_us <= us]
+    if not begun:
+        return bool(mine) and parse_id(mine[0].id).kind == "P"
+    return parse_id(begun[-1].id).kind == "S" or us < begun[-1].end_us
+
+
+def _kind(device: Device) -> str:
+    return f"{device.kind}, {device.emulation.words}" if device.emulation else device.kind
+
+
+def _task(task: Task) -> list[str]:
+    """A task, and its shards with neighbours that differ only in their layers taken together."""
+    lines = [
+        f"  {task.name}: steps {task.steps}, batch {task.batch} = "
+        f"{task.microbatches} x {task.microbatch}, {task.workload.ref}{_numbers(task)}"
+    ]
+    runs = [list(run) for _, run in groupby(enumerate(task.shards), key=lambda s: _alike(s[1]))]
+    for run in runs[:_MOST_RUNS]:
+        (first, shard), (last, end) = run[0], run[-1]
+        names = f"s{first}" if first == last else f"s{first}-s{last}"
+        low, high = shard.first_layer, end.end_layer - 1
+        layers = f"layer {low}" if low == high else f"layers {low}-{high}"
+        place = ("resident" if shard.resident else "streamed") + ", cast from masters" * shard.cast
+        lines.append(
+            f"    {names}: {layers}, {place}, {_UPDATES[shard.update]}{_ACTS[shard.activations]}, "
+            f"parameters {show_bytes(sum(one.param_bytes for _, one in run))}"
+        )
+    if len(runs) > _MOST_RUNS:
+        left = sum(len(run) for run in runs[_MOST_RUNS:])
+        lines.append(f"    … and {left} more shards")
+    return lines
+
+
+def _numbers(task: Task) -> str:
+    """Precision, norms, earlier microbatches and start of a task, where not the default."""
+    precision = f", {task.precision}" if task.precision != "fp32" else ""
+    norms = ", updates wait for all norms" if task.norm_bytes else ""
+    if task.earlier_microbatch:
+        norms += f", microbatches of {task.earlier_microbatch} up to step {task.done}"
+    return precision + norms + (f", not before {show_us(task.start_us)}" if task.start_us else "")
+
+
+def _alike(shard: Shard) -> tuple[bool, bool, str, str, int]:
+    layers = shard.end_layer - shard.first_layer
+    return shard.resident, shard.cast, shard.update, shard.activations, layers
+
+
+def _segments(plan: Plan) -> list[str]:
+    """The first segments in order of time."""
+    tasks = {program.name: ", ".join(program.tasks) for program in plan.programs}
+    ordered = sorted(plan.segments, key=lambda s: s.start_us)
+    rows = [
+        (
+            show_us(segment.start_us),
+            show_us(segment.end_us),
+            segment.program,
+            ", ".join(map(str, segment.devices)),
+            str(segment.rounds),
+            tasks[segment.program],
+        )
+        for segment in ordered[:_MOST_SEGMENTS]
+    ]
+    lines = _indented([("from", "to", "program", "devices", "rounds", "tasks"), *rows])
+    if len(ordered) > _MOST_SEGMENTS:
+        lines.append(f"  … and {len(ordered) - _MOST_SEGMENTS} more segments")
+    return lines
+
+
+def _memory(plan: Plan) -> list[tuple[str, ...]]:
+    """Each program's slab, the most that is alive in it, and the share lost to gaps."""
+    rows: list[tuple[str, ...]] = [("program", "slab", "alive", "waste", "reserve")]
+    for program in plan.programs[:_MOST_RUNS]:
+        for memory in program.memory:
+            live = memory.slab_bytes if memory.live_bytes is None else memory.live_bytes
+            waste = 1 - live / max(1, memory.slab_bytes)
+            sizes = (show_bytes(memory.slab_bytes), show_bytes(live), f"{waste:.1%}")
+            rows.append((program.name, *sizes, show_bytes(memory.reserve_bytes)))
+    return rows
+
+
+def _bounds(plan: Plan) -> list[tuple[str, ...]]:
+    """Every bound, the best first, with the gap it would leave by itself; then that of any
+    schedule of the plan's own programs."""
+    told = plan.prediction
+    bounds = [(bound.name, bound.us) for bound in sorted(told.bounds, key=lambda b: -b.us)]
+    if told.configuration_us:
+        bounds.append(("of these programs", told.configuration_us))
+    makespan = max(told.makespan_us, 1)
+    rows = [(name, show_us(us), f"{1 - us / makespan:.2%}") for name, us in bounds]
+    return [("bound", "at least", "gap"), *rows]
+
+
+def _round(program: Program) -> list[str]:
+    """The round's ops stream by stream: name@start+duration in µs."""
+    head = (
+        f"round of {program.name}: {len(program.round)} ops, every {show_us(program.period_us)}; "
+        "op@start+duration in µs"
+    )
+    lines = [head]
+    for stream in sorted({op.stream for op in program.round}):
+        ops = [op for op in program.round if op.stream == stream]
+        lines.append(f"  {stream}: {_listing(ops, alone=len(program.tasks) == 1)}")
+    return lines
+
+
+def _listing(ops: Sequence[Op], *, alone: bool) -> str:
+    """Up to _MOST_OPS ops; the task is left out of the names where the program has but one."""
+    shown = [
+        f"{op.id.split('.', 1)[1] if alone else op.id}@{op.start_us}+{op.end_us - op.start_us}"
+        for op in ops[:_MOST_OPS]
+    ]
+    if len(ops) > _MOST_OPS:
+        shown.append(f"… and {len(ops) - _MOST_OPS} more")
+    return " ".join(shown)
+
+
+def _indented(rows: Iterable[Sequence[str]]) -> list[str]:
+    return ["  " + line for line in columns(rows)]

@@ -1,0 +1,195 @@
+"""Rule 5 of the checker: everything fits, at every instant.
+
+Buffers never move, so what fits once always fits. Graphs and transients share the reserve: those
+of a compute stream are followed op by op, other streams of the device count with their largest,
+since a device's streams run at the same time but one op each.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from plans.checker.graphs import Load, heaviest
+from plans.disk import Stays
+from plans.schema import Buffer, Host, OpName, Plan, Program, Task
+from plans.shape import View, op_name, site, stored
+from plans.ties import crossing
+from profiles.codec import ALIGNMENT
+
+Extent = tuple[int, int, str]  # first byte, end and name of a host buffer
+
+
+def value_bytes(name: OpName, role: str, task: Task) -> int:
+    """Bytes of the value that plays `role` in an op. Boundaries are those of one microbatch."""
+    shard = task.shards[name.number]
+    if role in ("y", "dy"):
+        return task.shards[name.number + 1].in_bytes
+    if role == "batch":
+        return task.batch_bytes
+    if role == "tied":
+        cross = crossing(task)
+        return task.shards[cross.owner].param_bytes if cross else 0
+    sizes = {
+        "param": shard.param_bytes,
+        "state": shard.state_bytes,
+        "grad": shard.grad_bytes,
+        "other": shard.grad_bytes,
+        "saved": shard.saved_bytes,
+        "norm": task.norm_bytes,
+        "tie": task.tie_bytes,
+    }
+    return sizes.get(role, shard.in_bytes)
+
+
+def values_fit(view: View) -> Iterator[str]:
+    """Every value fits its buffer; told once for each buffer and kind of value."""
+    told: set[tuple[str, str, int, str]] = set()
+    for op in view.ops():
+        name = op_name(op.id)
+        for role, buffer_name in (*op.reads.items(), *op.writes.items()):
+            needed = value_bytes(name, role, view.tasks[name.task])
+            buffer = view.buffers[buffer_name]
+            key = (name.task, role, name.number, buffer_name)
+            if needed > buffer.bytes and key not in told:
+                told.add(key)
+                yield (
+                    f"{op.id}: {role} has {needed} bytes but {buffer.name} of space "
+                    f"{buffer.space} has {buffer.bytes}"
+                )
+
+
+def host_fits(plan: Plan) -> Iterator[str]:
+    """The host store fits its budget, and its buffers the store."""
+    host = plan.host
+    yield from aligned(host.buffers)
+    if host.bytes > host.budget_bytes:
+        yield f"host: {host.bytes} bytes exceed the budget of {host.budget_bytes}"
+    for buffer in host.buffers:
+        end = buffer.offset + buffer.bytes
+        if end > host.bytes:
+            yield f"{buffer.name}: ends at byte {end} but the host store has {host.bytes}"
+
+
+def aligned(buffers: Iterable[Buffer]) -> Iterator[str]:
+    """Every buffer begins where tensors may: other addresses crash ops or change last bits."""
+    for buffer in buffers:
+        if buffer.offset % ALIGNMENT:
+            yield (
+                f"{buffer.name}: begins at byte {buffer.offset} of space {buffer.space}, expected "
+                f"a multiple of {ALIGNMENT}"
+            )
+
+
+def stores(plan: Plan, stays: Stays) -> Iterator[str]:
+    """Parameters and state of every task have a place of their own in the host store, shared only
+    with tasks that are never there at the same time."""
+    held = {buffer.name: buffer for buffer in plan.host.buffers}
+    for task in plan.tasks:
+        for name, (number, role) in stored(task).items():
+            shard = task.shards[number]
+            size = shard.param_bytes if role == "param" else shard.state_bytes
+            if size and name not in held:
+                yield f"{name}: the host store has no such buffer, {size} bytes are needed"
+            elif size and held[name].bytes < size:
+                yield f"{name}: has {held[name].bytes} bytes, {size} are needed"
+    active: list[Extent] = []
+    for start, end, name in kept(plan):
+        active = [extent for extent in active if extent[1] > start]
+        for _, until, other in active:
+            mine, theirs = task_of(name), task_of(other)
+            if mine == theirs or not stays.apart(mine, theirs):
+                yield (
+                    f"{name}: begins at byte {start} of the host store, inside {other}, which ends "
+                    f"at {until}; both are kept between segments"
+                )
+                break
+        active.append((start, end, name))
+
+
+def kept(plan: Plan) -> list[Extent]:
+    """All that the host store keeps between segments, in the order of its bytes."""
+    names = {name for task in plan.tasks for name in stored(task)}
+    buffers = [b for b in plan.host.buffers if b.name in names]
+    return sorted((b.offset, b.offset + b.bytes, b.name) for b in buffers)
+
+
+def task_of(name: str) -> str:
+    """The task of a buffer that is kept between segments."""
+    return name.partition(".")[0]
+
+
+def foreign_writes(view: View, extents: list[Extent], stays: Stays) -> Iterator[str]:
+    """No op writes over what the store keeps for a task that its program does not train, unless
+    that is on the disk meanwhile.
+
+    `extents` are those of `kept`.
+    """
+    own = {name for task in view.tasks.values() for name in stored(task)}
+    ends = list(accumulate((end for _, end, _ in extents), max))  # of all up to each
+    told: set[str] = set()
+    for op in view.ops():
+        for role, name in op.writes.items():
+            buffer = view.buffers[name]
+            if buffer.space != "host" or name in told:
+                continue
+            told.add(name)
+            for index in range(bisect_right(ends, buffer.offset), len(extents)):
+                start, end, other = extents[index]
+                if start >= buffer.offset + buffer.bytes:
+                    break
+                if end <= buffer.offset or other in own:
+                    continue
+                if not stays.absent(view.program.name, task_of(other)):
+                    yield (
+                        f"{op.id}: writes {role} to {name}, over {other} of a task that program "
+                        f"{view.program.name!r} does not train"
+                    )
+
+
+def devices_fit(program: Program, plan: Plan, numbers: tuple[int, ...]) -> Iterator[str]:
+    """The devices `numbers` of the plan are large enough for the program's devices 0, 1, ..."""
+    for memory, number in zip(program.memory, numbers, strict=True):
+        device, needed = plan.devices[number], memory.slab_bytes + memory.reserve_bytes
+        if needed > device.budget_bytes:
+            yield (
+                f"{program.name}: slab {memory.slab_bytes} + reserve {memory.reserve_bytes} = "
+                f"{needed} bytes exceed the budget of device {number} {device.name!r}, "
+                f"{device.budget_bytes}"
+            )
+
+
+def memory_fits(view: View, host: Host) -> Iterator[str]:
+    """Buffers lie inside the program's slabs, transients inside its reserves."""
+    program = view.program
+    yield from aligned(program.buffers)
+    for buffer in program.buffers:
+        slab, end = program.memory[int(buffer.space)].slab_bytes, buffer.offset + buffer.bytes
+        if end > slab:
+            yield (
+                f"{buffer.name}: ends at byte {end} but device {buffer.space} of program "
+                f"{program.name!r} has a slab of {slab}"
+            )
+    hungry: dict[int | None, list[Load]] = {}  # by device, None for the host
+    for stream, load in heaviest(view).items():
+        kind, local = site(stream)
+        hungry.setdefault(None if kind == "host" else local, []).append(load)
+    for local, memory in enumerate(program.memory):
+        yield from _reserve(hungry.get(local, []), local, program.name, memory.reserve_bytes)
+    needed = host.bytes + sum(load.bytes for load in hungry.get(None, []))
+    if needed > host.budget_bytes >= host.bytes:
+        yield (
+            f"{program.name}: the host store and the transients of its updates take {needed} "
+            f"bytes, the host budget is {host.budget_bytes}"
+        )
+
+
+def _reserve(loads: list[Load], local: int, program: str, reserve: int) -> Iterator[str]:
+    needed = sum(load.bytes for load in loads)
+    if needed > reserve:
+        names = " and ".join(load.op.id for load in loads if load.bytes)
+        graphs, held = sum(load.graphs for load in loads), sum(load.graph_bytes for load in loads)
+        beside = f", {held} of them for {graphs} live graph(s)," if graphs else ""
+        yield (
+            f"{names}: needs {needed} transient bytes{beside} but device {local} of program "
+            f"{program!r} reserves {reserve}"
+        )

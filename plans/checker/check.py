@@ -1,0 +1,168 @@
+"""The checker: proves that a plan can run, fits, and trains the right numbers.
+
+It trusts neither planner nor executor and knows only the format. The nine groups of rules are
+in README.md; each has its module: shape and roles, order, races, symbolic (versions), capacity,
+times, graphs, disk, and whole tasks here.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from plans.alike import likeness
+from plans.checker.alive import live_bytes
+from plans.checker.capacity import (
+    devices_fit,
+    foreign_writes,
+    host_fits,
+    kept,
+    memory_fits,
+    stores,
+    values_fit,
+)
+from plans.checker.concurrent import shared_bytes
+from plans.checker.graphs import activations, kept_graphs
+from plans.checker.order import cycles, linearise, phases
+from plans.checker.races import own_conflicts, races
+from plans.checker.symbolic import versions
+from plans.checker.times import certificate, phase_times, predictions, segment_times
+from plans.disk import Stays, move_order, move_times, moves_shape
+from plans.evaluation import evaluations
+from plans.roles import casts
+from plans.schema import Host, Plan, Task
+from plans.shape import View, known, plan_shape, program_shape, view
+from plans.ties import tie_rules
+from profiles.findings import Findings
+
+
+def violations(plan: Plan) -> list[str]:
+    """Every rule that `plan` breaks, one line each, beginning with the name of what breaks it; of
+    one kind no more than the first ones, and how many others there are.
+
+    Empty when the plan is sound. A program whose shape is broken is not looked at further: what
+    else it breaks may show only once that is repaired.
+    """
+    return findings(plan).lines()
+
+
+def findings(plan: Plan) -> Findings:
+    """Every rule that `plan` breaks."""
+    found = Findings()
+    named = not found.add("names", plan_shape(plan))
+    plan = known(plan)
+    found.add("host store", host_fits(plan))
+    # Moves that make no sense would let everything else look wrong, or right.
+    moved = not found.add("disk", moves_shape(plan))
+    stays = Stays(plan if moved else structs.replace(plan, disk=None))
+    if moved:
+        found.add("host store", stores(plan, stays))
+        found.add("disk", move_order(plan))
+        found.add("disk", move_times(plan))
+    for task in plan.tasks:
+        found.add("tasks", _whole(task))
+        found.add("tasks", tie_rules(task))
+        found.add("tasks", activations(task))
+        found.add("tasks", casts(task))
+    found.add("steps", _steps(plan))
+    found.add("evaluations", evaluations(plan))
+    sound = _programs(found, plan, stays if moved else None)
+    found.add("devices", _placed(plan, sound))
+    if moved:
+        found.add("segments", shared_bytes(plan, sound, stays))
+    found.add("times", segment_times(plan))
+    found.add("prediction", certificate(plan))
+    if named and not found.total:  # of nonsense nothing follows
+        found.add("prediction", predictions(plan))
+    return found
+
+
+def _programs(found: Findings, plan: Plan, stays: Stays | None) -> dict[str, View]:
+    """Look at every program; those of sound shape, by name. `stays`: None where moves make no
+    sense."""
+    tasks = {task.name: task for task in plan.tasks}
+    host = {buffer.name: buffer for buffer in plan.host.buffers}
+    extents = kept(plan)
+    sound: dict[str, View] = {}
+    proven: set[bytes] = set()  # likenesses of programs that break no rule
+    for program in plan.programs:
+        where = f" [program {program.name!r}]" if len(plan.programs) > 1 else ""
+        what = view(program, tasks, host)
+        if found.add("ops", program_shape(what, host), where):
+            continue
+        sound[program.name] = what
+        if stays:
+            found.add("host store", foreign_writes(what, extents, stays), where)
+        if (alike := likeness(what)) not in proven:
+            before = found.total
+            _inside(found, what, plan.host, where)
+            proven |= {alike} if found.total == before else set()
+    return sound
+
+
+def _inside(found: Findings, what: View, store: Host, where: str) -> None:
+    """What is wrong inside a program of sound shape: nothing, or something in all alike."""
+    parts = phases(what.program)
+    found.add("memory", values_fit(what), where)
+    found.add("memory", memory_fits(what, store), where)
+    found.add("graphs", kept_graphs(what), where)
+    own = (line for op in what.ops() for line in own_conflicts(op, what.buffers))
+    found.add("races", own, where)
+    rings = (line for phase in parts for line in cycles(phase))
+    if found.add("order", rings, where):
+        return
+    found.add("times", phase_times(what.program, parts), where)
+    orders = [linearise(phase) for phase in parts]
+    raced = False
+    for phase, order in zip(parts, orders, strict=True):
+        raced |= found.add("races", races(phase, order, what.buffers), where)
+    if not found.add("values", versions(what, parts, orders), where) and not raced:
+        found.add("memory", live_bytes(what, parts, orders), where)
+
+
+def _placed(plan: Plan, sound: dict[str, View]) -> Iterator[str]:
+    """The devices of every segment are large enough, told once per program and devices."""
+    for name, devices in dict.fromkeys((s.program, s.devices) for s in plan.segments):
+        if name not in sound or len(devices) != sound[name].program.devices:
+            continue
+        if max(devices) < len(plan.devices):
+            yield from devices_fit(sound[name].program, plan, devices)
+
+
+def _whole(task: Task) -> Iterator[str]:
+    """Shards cover the layers in order with boundaries between them, microbatches fill a batch."""
+    end = 0
+    for number, shard in enumerate(task.shards):
+        name = f"{task.name}.s{number}"
+        if shard.first_layer != end:
+            yield f"{name}: begins at layer {shard.first_layer}, expected {end}"
+        if shard.end_layer <= shard.first_layer:
+            yield f"{name}: has no layer: from {shard.first_layer} up to {shard.end_layer}"
+        end = shard.end_layer
+        if (shard.in_bytes > 0) != (number > 0):
+            wanted = "expected at least 1" if number else "expected 0"
+            yield f"{name}: has {shard.in_bytes} boundary bytes before it, {wanted}"
+        if shard.rng_draws is None and task.microbatches > 1:
+            yield (
+                f"{name}: rng_draws is unknown, which allows 1 microbatch, not {task.microbatches}"
+            )
+    total = task.microbatch * task.microbatches
+    if total != task.batch:
+        yield (
+            f"{task.name}: {task.microbatches} microbatches of {task.microbatch} make {total}, "
+            f"the batch is {task.batch}"
+        )
+
+
+def _steps(plan: Plan) -> Iterator[str]:
+    """The rounds of all segments of a task add up to its steps."""
+    trains = {p.name: set(p.tasks) for p in plan.programs if not p.evaluates}
+    rounds = dict.fromkeys((task.name for task in plan.tasks), 0)
+    for segment in plan.segments:
+        for name in trains.get(segment.program, set()):
+            rounds[name] += segment.rounds
+    for task in plan.tasks:
+        if rounds[task.name] != task.steps:
+            yield (
+                f"{task.name}: all segments together train {rounds[task.name]} steps, "
+                f"expected {task.steps}"
+            )

@@ -1,0 +1,159 @@
+"""Rule 7 of the checker: predicted times are possible, and the certificate follows from them."""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import structs
+
+from plans.checker.order import Phase
+from plans.metrics import phase_starts, predict_devices, predict_tasks, round_reach
+from plans.schema import Plan, Prediction, Program, Segment
+from profiles.schema import Struct
+
+PPM = 1_000_000
+_TOGETHER = 64  # rounds of a program
+
+
+def phase_times(program: Program, phases: list[Phase]) -> Iterator[str]:
+    """No op starts before its phase or before what it waits for ends; told once per op."""
+    lengths = (program.enter_us, program.round_us, program.leave_us)
+    for phase, length in zip(phases, lengths, strict=True):
+        for op, waits in zip(phase.ops, phase.waits, strict=True):
+            if op.end_us < op.start_us or op.start_us < 0:
+                yield (
+                    f"{op.id}: lasts from {op.start_us} µs to {op.end_us} µs, expected "
+                    "0 <= start <= end"
+                )
+            if op.end_us > length:
+                yield f"{op.id}: ends at {op.end_us} µs but {phase.name} lasts {length} µs"
+            for index, lag in waits:
+                before = phase.ops[index]
+                start = op.start_us + lag * phase.period_us
+                if start < before.end_us and lag < phase.rounds:
+                    yield _early(op.id, start, before.id, before.end_us, lag)
+                    break
+
+
+def _early(op: str, start: int, before: str, end: int, lag: int) -> str:
+    last = " of the round before" if lag else ""
+    return f"{op}: starts at {start} µs but waits for {before}{last}, which ends at {end} µs"
+
+
+def segment_times(plan: Plan) -> Iterator[str]:
+    """Segments last as long as their programs and never overlap on a device or a task.
+
+    Segments that name no program or too few devices must have been reported and left out.
+    """
+    programs = {program.name: program for program in plan.programs}
+    earliest = {task.name: task.start_us for task in plan.tasks}
+    busy: dict[str, tuple[int, int]] = {}  # device or task -> latest end so far, of which segment
+    for index, segment in enumerate(plan.segments):
+        program = programs.get(segment.program)
+        if program is None:
+            continue
+        end = phase_starts(program, segment, segment.rounds - 1)[2] + program.leave_us
+        if segment.end_us != end:
+            yield (
+                f"segment {index}: ends at {segment.end_us} µs, but {segment.rounds} rounds of "
+                f"{program.name!r} from {segment.start_us} µs end at {end} µs"
+            )
+        together = round_reach(program, segment.rounds)
+        if together > _TOGETHER:
+            yield (
+                f"segment {index}: {together} rounds of {program.name!r} run at the same time, "
+                f"expected at most {_TOGETHER}"
+            )
+        yield from _begun(index, segment, program, earliest)
+        clash = _clash(segment, program, busy)
+        if clash:
+            what, (until, other) = clash
+            yield (
+                f"segment {index}: starts at {segment.start_us} µs but segment {other} uses "
+                f"{what} until {until} µs"
+            )
+        for what in _claims(segment, program):
+            busy[what] = max(busy.get(what, (0, 0)), (segment.end_us, index))
+
+
+def _begun(
+    index: int, segment: Segment, program: Program, earliest: Mapping[str, int]
+) -> Iterator[str]:
+    """Tasks of the segment that may not begin so soon."""
+    for name in program.tasks:
+        if segment.start_us < earliest.get(name, 0):
+            yield (
+                f"segment {index}: starts at {segment.start_us} µs but task {name!r} may not begin "
+                f"before {earliest[name]} µs"
+            )
+
+
+def _claims(segment: Segment, program: Program) -> list[str]:
+    return [*(f"task {t!r}" for t in program.tasks), *(f"device {d}" for d in segment.devices)]
+
+
+def _clash(
+    segment: Segment, program: Program, busy: dict[str, tuple[int, int]]
+) -> tuple[str, tuple[int, int]] | None:
+    """What is in use for longest after the segment begins: a task rather than its device."""
+    claims = [(what, busy[what]) for what in _claims(segment, program) if what in busy]
+    late = [claim for claim in claims if claim[1][0] > segment.start_us]
+    return max(late, key=lambda claim: claim[1][0], default=None)
+
+
+def certificate(plan: Plan) -> Iterator[str]:
+    """Makespan, lower bound and gap say what the segments and the bounds say."""
+    told = plan.prediction
+    moves = plan.disk.moves if plan.disk else ()
+    trained = max(segment.end_us for segment in plan.segments)
+    last = max(trained, *(move.end_us for move in moves)) if moves else trained
+    if told.makespan_us != last:
+        what = "move" if last > trained else "segment"
+        yield f"prediction: makespan is {told.makespan_us} µs but the last {what} ends at {last}"
+    if len(told.devices) != len(plan.devices):
+        yield f"prediction: speaks of {len(told.devices)} devices, the plan has {len(plan.devices)}"
+    names = sorted(task.name for task in plan.tasks)
+    if sorted(task.name for task in told.tasks) != names:
+        yield f"prediction: speaks of tasks {[t.name for t in told.tasks]}, the plan has {names}"
+    yield from _bounds(told)
+
+
+def predictions(plan: Plan) -> Iterator[str]:
+    """Predictions of devices and tasks follow from the times of an otherwise sound plan."""
+    told = {task.name: task for task in plan.prediction.tasks}
+    for number, (device, due) in enumerate(
+        zip(plan.prediction.devices, predict_devices(plan), strict=True)
+    ):
+        yield from _unlike(f"device {number}", device, due)
+    for task in predict_tasks(plan):
+        yield from _unlike(f"task {task.name!r}", told[task.name], task)
+
+
+def _unlike(what: str, told: Struct, due: Struct) -> Iterator[str]:
+    for field, value in structs.asdict(told).items():
+        if value != (wanted := getattr(due, field)):
+            yield f"prediction: {field} of {what} is {value} but the plan's own times give {wanted}"
+
+
+def _bounds(told: Prediction) -> Iterator[str]:
+    largest = max((bound.us for bound in told.bounds), default=None)
+    if largest is None:
+        yield "prediction: names no lower bound, expected at least 1"
+    elif told.lower_bound_us != largest:
+        yield f"prediction: lower bound is {told.lower_bound_us} µs but the largest is {largest}"
+    elif (told.lower_bound_name, largest) not in [(b.name, b.us) for b in told.bounds]:
+        yield (
+            f"prediction: the lower bound of {largest} µs is called {told.lower_bound_name!r}, "
+            f"which is none of {[b.name for b in told.bounds]} with that value"
+        )
+    if told.makespan_us < told.configuration_us:
+        yield (
+            f"prediction: makespan {told.makespan_us} µs is below the {told.configuration_us} µs "
+            "that any schedule of these programs takes"
+        )
+    slack = told.makespan_us - told.lower_bound_us
+    if slack < 0:
+        yield (
+            f"prediction: makespan {told.makespan_us} µs is below the lower bound "
+            f"{told.lower_bound_us}"
+        )
+    elif told.gap_ppm != (gap := slack * PPM // max(told.makespan_us, 1)):
+        yield f"prediction: gap is {told.gap_ppm} ppm but makespan and lower bound give {gap}"

@@ -1,0 +1,408 @@
+"""Layers found in models as people write them: each way, bit for bit, whatever the batch size."""
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.architectures import NAMES, WIDTH, architecture, series, tokens
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from executor.cutting.chain import Chain, again, chain_of, first, name_of, run
+from executor.cutting.graph import layers as graph
+from executor.cutting.graph.segment import Line, cuts
+from executor.errors import WorkloadError
+from executor.shards.tied import ties
+from executor.workload.loss import loss_in
+from executor.workload.task import Task, build
+from profiles.schema import Cut
+
+pytestmark = pytest.mark.filterwarnings("default")  # transformers and torch.export have their own
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny models on busy cores are slower on two."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+GRAPH = ["gpt2", "t5", "resnet18", "densenet", "unet", "lstm", "mlp-frozen"]
+
+
+def inputs_of(task: Task, step: int = 0) -> Any:
+    return task.data(step)[0] if task.loss else task.data(step)
+
+
+def found(task: Task) -> tuple[nn.Module, Chain]:
+    model, _ = build(task)
+    return model, chain_of(model, inputs_of(task), task.loss is not None)
+
+
+def trained(task: Task, forward: Callable[[Any], Any], model: nn.Module) -> list[float]:
+    """The losses of an ordinary loop around `forward`, in microbatches of 1 and of all others."""
+    optimizer = task.optimizer(list(model.parameters()))
+    torch.manual_seed(3)
+    losses = []
+    for step in range(task.steps):
+        batch = task.data(step)
+        inputs, targets = batch if task.loss else (batch, None)
+        for part in (slice(0, 2), slice(2, None)):
+            output = forward(first_rows(inputs, part))
+            loss = loss_in(output) if task.loss is None else task.loss(output, targets[part])
+            (loss / 2).backward()
+            losses.append(float(loss.detach()))
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def first_rows(inputs: Any, part: slice) -> Any:
+    if isinstance(inputs, dict):
+        return {name: value[part] for name, value in inputs.items()}
+    return inputs[part]
+
+
+def same_training(task: Task, layers: list[nn.Module], model: nn.Module) -> None:
+    """Training the layers gives what training the model gives, to the last bit."""
+    plain, _ = build(task)
+    expected = trained(task, lambda x: plain(**x) if isinstance(x, dict) else plain(x), plain)
+    assert trained(task, lambda x: run(layers, x), model) == expected
+    for name, value in plain.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_architecture_is_cut_and_trains_as_whole(name: str) -> None:
+    """Its lists of modules are found, and three steps through the layers have the plain bits."""
+    task = architecture(name)
+    model, chain = found(task)
+    assert chain.how == "modules", chain.why
+    assert len(chain.layers) >= 4
+    assert chain.batch is None
+    same_training(task, chain.layers, model)
+
+
+@pytest.mark.parametrize("name", GRAPH)
+def test_the_graph_trains_as_the_model_does(name: str) -> None:
+    """Cut in its graph of operations, a model has the plain bits for every microbatch size."""
+    task = architecture(name)
+    model, _ = build(task)
+    layers, any_size = graph.cut(model, first(inputs_of(task), 2), task.loss is not None)
+    assert any_size
+    assert 4 <= len(layers) <= 64
+    same_training(task, layers, model)
+
+
+@pytest.mark.parametrize("name", ["qwen3-tied", "t5", "mlp-frozen", "unet"])
+def test_layers_hold_the_models_own_parameters(name: str) -> None:
+    """Every parameter that is used is in a layer, a tied one in each that uses it."""
+    task = architecture(name)
+    model, chain = found(task)
+    own = {id(p): path for path, p in model.named_parameters()}
+    held = {own[id(p)] for layer in chain.layers for p in layer.parameters()}
+    assert set(own.values()) - held == (
+        {"unused.weight", "unused.bias"} if name == "mlp-frozen" else set()
+    )
+    tied = {"qwen3-tied": ((0, len(chain.layers) - 1),), "t5": ((0, 3, 6),)}
+    assert ties(chain.layers) == tied.get(name, ())
+    buffers = {id(b) for b in model.buffers()}
+    assert {id(b) for layer in chain.layers for b in layer.buffers()} <= buffers
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "resnet18"])
+def test_a_layers_copy_takes_no_memory_for_what_it_does_not_own(name: str) -> None:
+    """A replica with other tensors for its own parameters gives the layer's bits."""
+    task = architecture(name)
+    _, chain = found(task)
+    twins = []
+    for layer in chain.layers:
+        memo: dict[int, Any] = {
+            id(p): nn.Parameter(torch.empty_like(p).fill_(7)) for p in layer.parameters()
+        }
+        memo |= {id(b): b.clone() for b in layer.buffers()}
+        made = set(map(id, memo.values()))
+        twin = copy.deepcopy(layer, memo)
+        assert {id(t) for t in (*twin.parameters(), *twin.buffers())} <= made
+        for mine, theirs in zip(twin.parameters(), layer.parameters(), strict=True):
+            mine.data = theirs.data
+        twins.append(twin)
+    outputs = []
+    for layers in (chain.layers, twins):
+        torch.manual_seed(0)
+        outputs.append(run(layers, inputs_of(task, 1)))
+    left, right = (loss_in(y) if task.loss is None else y for y in outputs)
+    assert torch.equal(left, right)
+
+
+def test_finding_layers_leaves_no_trace() -> None:
+    """Buffers, gradients and the random state are afterwards as before."""
+    task = architecture("resnet18")
+    model, _ = build(task)
+    before = copy.deepcopy(model.state_dict())
+    state = torch.get_rng_state()
+    chain_of(model, inputs_of(task))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(p.grad is None for p in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+class Blocks(nn.Module):
+    """A list of layers between two others; `between` says what happens in the loop."""
+
+    def __init__(self, between: Callable[["Blocks", int, Any, Tensor], Any]) -> None:
+        super().__init__()
+        self.enter = nn.Linear(WIDTH, WIDTH)
+        self.blocks = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.dropout, self.leave = nn.Dropout(0.2), nn.Linear(WIDTH, 5)
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept: Any = []
+        h = self.enter(x)
+        for number, block in enumerate(self.blocks):
+            h = self.between(self, number, kept, h)
+            h = block(h)
+        total = sum((k.sum((1, 2)) for k in kept), start=torch.zeros(()))
+        y: Tensor = self.leave(h[:, 0]) + total[..., None] if kept else self.leave(h[:, 0])
+        return y
+
+
+def drops(model: Blocks, number: int, kept: Any, h: Tensor) -> Tensor:
+    return F.dropout(h, 0.2)
+
+
+def draws(model: Blocks, number: int, kept: Any, h: Tensor) -> Tensor:
+    return h if torch.rand([]) < 2 else -h
+
+
+def adds_in_place(model: Blocks, number: int, kept: Any, h: Tensor) -> Tensor:
+    h += 1
+    return h
+
+
+def uses_a_parameter(model: Blocks, number: int, kept: Any, h: Tensor) -> Tensor:
+    return h * model.scale
+
+
+def keeps_all(model: Blocks, number: int, kept: Any, h: Tensor) -> Tensor:
+    kept.append(h)
+    return h
+
+
+def sums_up(model: Blocks, number: int, kept: Any, h: Tensor) -> Tensor:
+    kept.append(h.square())
+    return model.dropout(h)
+
+
+def drops_by_module(model: Blocks, number: int, kept: Any, h: Tensor) -> Tensor:
+    return model.dropout(h) if number % 2 else h
+
+
+def views(model: Blocks, number: int, kept: Any, h: Tensor) -> Tensor:
+    return h.flip(1)[:, :, : h.shape[2]]
+
+
+BETWEEN = [
+    drops,
+    draws,
+    adds_in_place,
+    uses_a_parameter,
+    keeps_all,
+    sums_up,
+    drops_by_module,
+    views,
+]
+
+
+def odd(model: Callable[[], nn.Module]) -> Task:
+    task = architecture("lstm")
+    return Task("odd", model, series, F.cross_entropy, task.optimizer, 2, seed=4)
+
+
+@pytest.mark.parametrize("between", BETWEEN, ids=lambda b: b.__name__)
+def test_what_happens_between_layers_is_kept(between: Any) -> None:
+    """Draws, parameters, skips and sums between the layers of a list are part of the chain."""
+    task = odd(lambda: Blocks(between))
+    model, chain = found(task)
+    assert chain.how in ("modules", "graph"), chain.why
+    assert len(chain.layers) >= 4
+    same_training(task, chain.layers, model)
+
+
+class Aside(nn.Module):
+    """Leaves something in an attribute, which the model reads at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.aside: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.aside = x.square().mean((1, 2))
+        y: Tensor = self.linear(x)
+        return y
+
+
+class Asides(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Aside() for _ in range(3))
+        self.head = nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        extra = sum(block.aside for block in self.blocks)
+        y: Tensor = self.head(x[:, 0]) + extra[:, None]
+        return y
+
+
+class Branches(nn.Module):
+    """Goes one way or another by the values of its input; leaves things in attributes too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asides = Asides()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.asides(x if x.sum() > 0 else -x)
+        return y
+
+
+def test_values_in_attributes_take_the_graph() -> None:
+    """What a layer leaves in an attribute does not go through its output; the graph has it."""
+    task = odd(Asides)
+    model, chain = found(task)
+    assert chain.how == "graph"
+    assert any(reason.startswith("modules: ") for reason in chain.why)
+    same_training(task, chain.layers, model)
+
+
+def test_a_model_that_nothing_can_cut_is_one_layer() -> None:
+    """No way found: the whole model is the layer, and it is said why."""
+    task = odd(Branches)
+    model, chain = found(task)
+    assert chain.how == "whole"
+    assert chain.layers == [model]
+    assert [reason.split(":")[0] for reason in chain.why] == ["sequential", "modules", "graph"]
+    same_training(task, chain.layers, model)
+
+
+AGAIN = {name: partial(architecture, name) for name in NAMES}
+AGAIN |= {between.__name__: partial(odd, partial(Blocks, between)) for between in BETWEEN}
+AGAIN |= {"graph": partial(odd, Asides), "whole": partial(odd, Branches)}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_a_model_is_cut_again_by_one_forward_of_few_samples(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recorded of a cut, written and read, is enough for the same layers; nothing goes
+    backward, and the model runs once at most."""
+    task = AGAIN[name]()
+    _, chain = found(task)
+    model, _ = build(task)
+    plain, rows = type(model).forward, []
+
+    @wraps(plain)
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is model:
+            rows.append(len(next(iter((*args, *kwargs.values())))))
+        return plain(self, *args, **kwargs)
+
+    cut = msgspec.json.decode(msgspec.json.encode(chain.cut), type=Cut)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model), "forward", counted)
+        for function in ("grad", "backward"):
+            patch.setattr(torch.autograd, function, None)
+        layers = again(model, inputs_of(task), cut, task.loss is not None, "fp32")
+    if chain.how != "graph":  # torch.export runs on tensors without values
+        assert rows == ([cut.samples] if chain.how == "modules" else [])
+    assert cut.samples <= 4
+    assert list(map(name_of, layers)) == list(map(name_of, chain.layers))
+    same_training(task, layers, model)
+
+
+def test_a_sequential_is_its_children_whatever_the_inputs_are_called() -> None:
+    """A dict or tuple of one input goes to the first child."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    x = torch.randn(2, 3)
+    for inputs in (x, (x,), {"input": x}):
+        chain = chain_of(model, inputs)
+        assert chain.how == "sequential"
+        assert torch.equal(run(chain.layers, inputs), model(x))
+    assert chain_of(model, x).layers == list(model)
+    with pytest.raises(WorkloadError, match="no layers"):
+        chain_of(nn.Sequential(), x)
+
+
+def test_a_structure_that_changes_is_an_error() -> None:
+    """A model that calls its layers otherwise than before is not trained wrongly."""
+
+    class Skipping(Blocks):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.enter(x)
+            for block in self.blocks if x[0, 0, 0] < 100 else self.blocks[:2]:
+                h = block(torch.tanh(h))
+            y: Tensor = self.leave(h[:, 0])
+            return y
+
+    model = Skipping(drops).train()
+    x = torch.zeros(4, 8, WIDTH)
+    chain = chain_of(model, x)
+    assert chain.how == "modules"
+    with pytest.raises(WorkloadError, match="goes by a value that is False and was True"):
+        run(chain.layers, torch.full_like(x, 200.0))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16-autocast", "fp16-autocast"])
+@pytest.mark.parametrize("name", ["t5", "llama"])
+def test_low_precision_models_are_cut(name: str, precision: Any) -> None:
+    """They are taken apart as they will compute, and are afterwards as they were."""
+    task = architecture(name)
+    model, _ = build(task)
+    before = copy.deepcopy(model.state_dict())
+    chain = chain_of(model, inputs_of(task), False, precision)
+    assert chain.how == "modules", chain.why
+    for key, value in model.state_dict().items():
+        assert value.dtype == before[key].dtype
+        assert torch.equal(value, before[key])
+
+
+def test_names_say_where_a_layer_is() -> None:
+    """Layers of a list are called by their path and class."""
+    _, chain = found(architecture("gpt2"))
+    names = [name_of(layer) for layer in chain.layers]
+    assert names[1] == "transformer.h.0 (GPT2Block)"
+    assert names[0] == "before transformer.h.0"
+    assert names[-1] == "after transformer.h.2"
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2), st.integers(0, 9)), min_size=1))
+def test_cuts_leave_parameters_on_both_sides(rows: list[tuple[int, int, int]]) -> None:
+    """Cuts ascend, lie where they may, and every piece is the first to use some parameter."""
+    weights, parameters, widths = zip(*rows, strict=True)
+    live = [None, *(w or None for w in widths[1:]), None]
+    places = cuts(Line(weights, parameters, live), 8)
+    assert places == sorted(set(places))
+    assert all(live[place] is not None for place in places)
+    edges = [0, *places, len(rows)]
+    assert len(edges) <= 9
+    if places:
+        assert all(sum(parameters[a:b]) for a, b in pairwise(edges))
+
+
+def test_tokens_are_the_same_for_the_same_step() -> None:
+    """The zoo's data is a function of the step."""
+    assert torch.equal(tokens(1)["input_ids"], tokens(1)["input_ids"])

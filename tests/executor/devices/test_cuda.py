@@ -1,0 +1,307 @@
+"""CUDA devices, on a runtime of threads: launches run ahead, and nothing is read too early."""
+
+import copy
+import re
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec import structs
+from support import fake_cuda, handmade, noted
+from support.casting import CASTING
+from support.chains import tasks_for
+from support.fit import fit
+from support.same import assert_same
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import AdamW
+
+import plans
+from executor import run
+from executor.devices import casting, cuda, gpu, pinned
+from executor.devices.device import aligned
+from executor.errors import RunError, UsageError
+from executor.profiling import contention, profiler
+from executor.replay.driver import Options
+from executor.shards import host_room
+from executor.workload.batches import ROOM, Batches, staging_bytes
+from executor.workload.task import Task
+from planner import Infeasible, Problem, build
+from plans.schema import Plan
+from profiles import Profile, violations
+from profiles.schema import Numerics
+
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
+PLANS = handmade.PLANS | noted.NOTED
+ONE_DEVICE = [name for name, make in PLANS.items() if len(make().devices) == 1]
+
+
+def on_cuda(made: Plan) -> Plan:
+    """The same plan for CUDA devices."""
+    devices = tuple(structs.replace(d, kind="cuda", emulation=None) for d in made.devices)
+    moved = structs.replace(made, devices=devices)
+    plans.prove(moved)
+    return moved
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", ONE_DEVICE)
+def test_bits_of_the_plain_loop(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies that happen later than they are launched change nothing."""
+    made = PLANS[name]()
+    fake_cuda.install(monkeypatch, seed)
+    clip = 0.05 if name in noted.NOTED else None
+    tasks = [replace(task, clip=clip) for task in tasks_for(made)]
+    plan = on_cuda(fit(made, tasks))
+    assert_same(plan, tasks, run(plan, tasks, Options(jitter=(seed, 300))))
+
+
+CASTS = [
+    f"cast-{name}" for name in ("streamed", "relay", "packed", "norms-host", "some", "swapped")
+]
+
+
+def bf16_tasks(made: Plan, clip: float | None = None) -> list[Task]:
+    """The plan's tasks with fp32 masters."""
+    fused = partial(AdamW, lr=1e-2, fused=True)
+    own = {"precision": "bf16", "optimizer": fused, "clip": clip}
+    return [replace(task, **own) for task in tasks_for(made)]
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_bits_of_the_plain_loop_without_parameters_on_the_host(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masters that come to the host later than they were sent, and a ring of few small slots."""
+    made = CASTING[name]()
+    fake_cuda.install(monkeypatch, pause_us=3000)
+    monkeypatch.setattr(casting, "PIECE", 128)
+    monkeypatch.setattr(casting, "RING_BYTES", 3 * 128)
+    tasks = bf16_tasks(made, 0.05 if "norms" in name else None)
+    plan = on_cuda(fit(made, tasks))
+    assert_same(plan, tasks, run(plan, tasks))
+
+
+@pytest.mark.parametrize("name", ["resident", "relay"])
+def test_a_segment_ends_when_its_last_copy_is_done(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a segment leaves is in the host store before anybody reads it there."""
+    fake_cuda.install(monkeypatch, pause_us=20_000)
+    tasks = tasks_for(handmade.PLANS[name]())
+    plan = on_cuda(fit(handmade.PLANS[name](), tasks))
+    result = run(plan, tasks)
+    models = {t.name: copy.deepcopy(result.model(t.name).state_dict()) for t in tasks}
+    assert_same(plan, tasks, result)
+    for task in tasks:
+        for key, value in result.model(task.name).state_dict().items():
+            assert torch.equal(value, models[task.name][key])
+
+
+def test_serial_copies_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any overlap the numbers are the same."""
+    fake_cuda.install(monkeypatch)
+    tasks = tasks_for(handmade.streamed())
+    plan = on_cuda(fit(handmade.streamed(), tasks))
+    assert_same(plan, tasks, run(plan, tasks, Options(serial_copies=True)))
+
+
+def test_host_memory_is_locked_at_its_exact_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store and batches are page-locked before the first step, and given back after the last."""
+    seen = fake_cuda.install(monkeypatch)
+    tasks = tasks_for(handmade.streamed())
+    plan = on_cuda(fit(handmade.streamed(), tasks))
+    most: list[int] = []
+    first = tasks[0].data
+
+    def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        most.append(sum(seen.locked.values()))
+        assert all(address % pinned.PAGE == 0 for address in seen.locked)
+        return first(step)
+
+    run(plan, [replace(tasks[0], data=data), *tasks[1:]])
+    sizes = [plan.host.bytes, 8 * cuda._SCALARS, *map(staging_bytes, plan.tasks)]
+    assert set(most) == {sum(map(pinned.pages, sizes))}
+    assert seen.locked == {}
+
+
+def test_the_ring_of_casts_is_host_memory_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is locked like all other, and counts in what the machine must have free."""
+    seen = fake_cuda.install(monkeypatch)
+    made = CASTING["cast-streamed"]()
+    tasks = bf16_tasks(made)
+    plan = on_cuda(fit(made, tasks))
+    most: list[int] = []
+    first = tasks[0].data
+
+    def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        most.append(sum(seen.locked.values()))
+        return first(step)
+
+    run(plan, [replace(tasks[0], data=data)])
+    sizes = [plan.host.bytes, 8 * cuda._SCALARS, *map(staging_bytes, plan.tasks)]
+    assert set(most) == {sum(map(pinned.pages, [*sizes, casting.RING_BYTES]))}
+    needed = plan.host.bytes + sum(map(staging_bytes, plan.tasks)) + casting.RING_BYTES
+    needed += 3 * sum(shard.param_bytes for shard in plan.tasks[0].shards)  # fp32, and bf16 to cut
+    monkeypatch.setattr(host_room, "free_host_bytes", lambda: needed - 1)
+    with pytest.raises(RunError, match=f"need {needed} bytes, the machine has {needed - 1} free"):
+        run(plan, tasks)
+
+
+def test_memory_that_cannot_be_locked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the bytes and the remedy."""
+    fake_cuda.install(monkeypatch)
+    monkeypatch.setattr(pinned, "_runtime", lambda: Refusing())
+    with pytest.raises(RunError, match=r"4096 bytes of host memory .* \(CUDA error 2\); raise"):
+        pinned.PageLocked().take(4096)
+
+
+class Pending:
+    """A mark that is reached when the test says so."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+
+    def ready(self) -> bool:
+        return self.reached.is_set()
+
+    def seconds(self) -> float:
+        return 0.0
+
+
+def test_batches_wait_for_the_copies_of_those_before() -> None:
+    """The memory of a microbatch is not written again before its copy to the device is done."""
+    (task,) = tasks_for(handmade.resident())
+    plan = structs.replace(fit(handmade.resident(), [task]).tasks[0], steps=20)
+    staging = aligned(staging_bytes(plan))
+    batches = Batches(plan, task, 1, staging, lambda step: None)
+    batches.start()
+    marks, taken = [], []
+    for step in range(ROOM):
+        for m in range(plan.microbatches):
+            flat, mark = batches.take(step, m), Pending()
+            taken.append((flat, flat.clone()))
+            batches.sent(flat, mark)
+            marks.append(mark)
+    time.sleep(0.2)
+    assert all(torch.equal(flat, before) for flat, before in taken)
+    marks[0].reached.set()
+    deadline = time.monotonic() + 5
+    while torch.equal(*taken[0]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not torch.equal(*taken[0])
+    batches.stop()
+
+
+class Refusing:
+    def cudaHostRegister(self, address: int, count: int, flags: int) -> int:
+        return 2
+
+
+def test_a_machine_without_cuda_is_a_usage_error() -> None:
+    """A plan for CUDA says so where there is none."""
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    tasks = tasks_for(handmade.streamed())
+    with pytest.raises(UsageError, match="is CUDA device 0, but this machine shows 0"):
+        run(on_cuda(fit(handmade.streamed(), tasks)), tasks)
+
+
+def test_the_process_is_capped_at_budget_and_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card of 1 TiB is used like one of the plan's size."""
+    seen = fake_cuda.install(monkeypatch)
+    tasks = tasks_for(handmade.streamed())
+    plan = on_cuda(fit(handmade.streamed(), tasks))
+    run(plan, tasks)
+    budget = plan.devices[0].budget_bytes
+    assert seen.fraction == (budget + gpu.margin(budget)) / (1 << 40)
+
+
+def test_states_of_a_cuda_generator_can_be_counted() -> None:
+    """The offset moves on with the draws, the seed stays."""
+    source = cuda.CudaSource(0)
+    state = torch.tensor([42, 8], dtype=torch.int64).view(torch.uint8)
+    later = source.advanced(state, 12)
+    assert later.view(torch.int64).tolist() == [42, 20]
+    assert state.view(torch.int64).tolist() == [42, 8]
+    assert source.count(state, later) == 12
+    assert source.count(later, state) is None
+    assert source.count(state, torch.tensor([1, 20]).view(torch.uint8)) is None
+
+
+def test_updates_keep_away_from_the_launching_cores() -> None:
+    """Sixteen cores leave twelve for updates; few cores are not parted."""
+    assert gpu.update_threads(16, 1) == 12
+    assert gpu.update_threads(16, 2) == 6
+    assert gpu.update_threads(4, 1) == 4
+
+
+def test_the_runtime_that_is_called_exists() -> None:
+    """Every function of torch.cuda that the code names is one that torch has."""
+    source = "".join(Path(module.__file__).read_text() for module in (cuda, gpu, pinned))
+    names = set(re.findall(r"torch\.cuda\.(\w+)", source))
+    assert names >= {"Event", "Stream", "set_stream", "memory_allocated"}
+    assert [name for name in names if not hasattr(torch.cuda, name)] == []
+
+
+def rows(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(4, 32, generator=generator), torch.randn(4, 32, generator=generator)
+
+
+def workload() -> list[Task]:
+    """Tasks of every precision, by the name of this file."""
+
+    def model() -> nn.Module:
+        layers = (nn.Sequential(nn.Linear(32, 32), nn.Dropout(0.1), nn.GELU()) for _ in range(4))
+        return nn.Sequential(*layers)
+
+    fused = partial(AdamW, lr=1e-2, fused=True)
+    return [
+        Task(f"toy-{precision}", model, rows, F.mse_loss, fused, 12, 3, precision, clip)
+        for precision, clip in (("fp32", None), ("bf16", 0.1), ("fp16-autocast", None))
+    ]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Profile:
+    """The workload, profiled on the runtime of threads."""
+    fake_cuda.install(monkeypatch)
+    monkeypatch.setattr(contention, "_SIDE", 64)
+    monkeypatch.setattr(contention, "_WARM_S", 0.01)
+    asked = profiler.Options(1 << 30, None, devices=1, samples=2, numerics=Numerics(tf32=True))
+    return profiler.profile(f"{__file__}:workload", asked)
+
+
+def test_a_profile_says_what_it_was_measured_on(measured: Profile) -> None:
+    """Links, memory without what the libraries keep, switches, and updates on the host apart."""
+    assert violations(measured) == []
+    (device,) = measured.machine.devices
+    assert (device.kind, device.emulation) == ("cuda", None)
+    assert device.usable_bytes == (1 << 30) - gpu.margin(1 << 30)
+    links = {link.kind: link for link in device.links}
+    assert links.keys() == {"h2d", "d2h", "d2d", "cast"}  # one of the tasks is bf16
+    cast = links["cast"].alone  # of which the first piece is over before any copy
+    assert cast.latency_us >= casting.PIECE * 10**6 // cast.bytes_per_s
+    assert measured.machine.numerics == Numerics(tf32=True)
+    assert [task.precision for task in measured.tasks] == ["fp32", "bf16", "fp16-autocast"]
+    assert measured.provenance["compute beside copies"].endswith("times as long")
+    assert torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.parametrize("share", [1, 2])
+def test_profile_build_run_on_one_device(share: int, measured: Profile) -> None:
+    """In the smallest budget and in twice as much, every precision trains the plain loop's bits."""
+    asked = Problem.of(measured, devices=1, device_bytes=1, host_bytes=1 << 30)
+    with pytest.raises(Infeasible) as refused:
+        build(asked, profile_sha256="0" * 64)
+    budget = share * refused.value.smallest
+    asked = Problem.of(measured, devices=1, device_bytes=budget, host_bytes=1 << 30)
+    plan = build(asked, profile_sha256="0" * 64)
+    tasks = [task for task in workload() if task.name in {t.name for t in plan.tasks}]
+    assert_same(plan, tasks, run(plan, tasks))

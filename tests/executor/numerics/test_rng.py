@@ -1,0 +1,194 @@
+"""Random numbers: counted, found in advance, and drawn from each task's own stream."""
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from executor.numerics.rng import (
+    DrawError,
+    Guard,
+    LentGenerator,
+    OwnRandomness,
+    RandomMode,
+    TaskRng,
+    advance,
+    count_draws,
+    no_draws,
+)
+
+
+def seeded(seed: int = 0) -> Tensor:
+    return Generator().manual_seed(seed).get_state()
+
+
+def after(state: Tensor, draws: int) -> Tensor:
+    generator = Generator()
+    generator.set_state(state)
+    advance(generator, draws)
+    return generator.get_state()
+
+
+@pytest.mark.parametrize("start", [0, 1, 623, 624, 1000])
+@pytest.mark.parametrize("draws", [0, 1, 623, 624, 625, 5000])
+def test_draws_are_counted(start: int, draws: int) -> None:
+    """Within a block of the generator, at its edges and over several of them."""
+    before = after(seeded(), start)
+    assert count_draws(before, after(before, draws)) == draws
+
+
+def test_a_dropout_is_plain_draws() -> None:
+    """Advancing by the number counted leads to the very state that a dropout leaves."""
+    torch.manual_seed(5)
+    before = torch.default_generator.get_state()
+    F.dropout(torch.ones(1001), 0.3)
+    left = torch.default_generator.get_state()
+    draws = count_draws(before, left)
+    assert draws
+    assert torch.equal(after(before, draws), left)
+
+
+def test_half_a_pair_is_not_counted() -> None:
+    """A small randn keeps a number for later; the state is no longer plain draws away."""
+    before = torch.manual_seed(5).get_state()
+    torch.randn(3)
+    assert count_draws(before, torch.default_generator.get_state()) is None
+
+
+def test_too_many_or_backwards_is_not_counted() -> None:
+    """Counting gives up at a limit, and never goes backwards."""
+    state = seeded()
+    assert count_draws(state, after(state, 100_000), limit=50_000) is None
+    assert count_draws(after(state, 10), after(state, 5)) is None
+    assert count_draws(seeded(1), seeded(2), limit=10_000) is None
+
+
+def test_states_are_those_of_the_plain_loop() -> None:
+    """Microbatch by microbatch, shard by shard, step by step, from whichever one asks for."""
+    rng = TaskRng(seeded(), [3, 0, 700], 2)
+    for step in range(2):
+        for microbatch in (1, 0):
+            for shard, skipped in enumerate([0, 3, 3]):
+                drawn = (2 * step + microbatch) * 703 + skipped
+                found = rng.state(step, microbatch, shard)
+                assert torch.equal(found, after(seeded(), drawn))
+
+
+def test_a_wrong_end_is_an_error() -> None:
+    """A forward must end where the next one begins."""
+    rng = TaskRng(seeded(), [3, 4], 2)
+    rng.finish(0, 0, 0, after(rng.state(0, 0, 0), 3))
+    with pytest.raises(DrawError, match="varying number"):
+        rng.finish(0, 0, 1, after(rng.state(0, 0, 1), 5))
+
+
+def test_one_microbatch_chains() -> None:
+    """With one microbatch each shard begins where the one before it ended, whatever it drew."""
+    rng = TaskRng(seeded(), [None, None], 1)
+    for drawn in (5, 9):
+        rng.finish(0, 0, 0, after(rng.state(0, 0, 0), 5))
+        assert torch.equal(rng.state(0, 0, 1), after(seeded(), 5))
+        if drawn == 9:
+            rng.finish(0, 0, 1, after(seeded(), drawn))
+    assert torch.equal(rng.state(1, 0, 0), after(seeded(), 9))
+
+
+def test_unknown_draws_need_one_microbatch() -> None:
+    """States of a second microbatch cannot be found without a number of draws."""
+    with pytest.raises(ValueError, match="one microbatch only"):
+        TaskRng(seeded(), [None], 2)
+
+
+def test_old_steps_are_forgotten() -> None:
+    """Memory does not grow with the number of steps."""
+    rng = TaskRng(seeded(), [3], 2)
+    for step in range(50):
+        for microbatch in range(2):
+            state = rng.state(step, microbatch, 0)
+            rng.finish(step, microbatch, 0, after(state, 3))
+    assert len(rng._states) <= 5
+
+
+def test_threads_draw_their_own_numbers() -> None:
+    """Two threads under modes draw what each would draw alone; the default stays untouched."""
+    guard = Guard()
+    expected = {}
+    for seed in range(2):
+        generator = Generator().manual_seed(seed)
+        expected[seed] = [torch.rand(500, generator=generator) for _ in range(20)]
+    drawn: dict[int, list[Tensor]] = {}
+
+    def draw(seed: int) -> None:
+        with RandomMode(seeded(seed)):
+            drawn[seed] = [torch.rand(500) for _ in range(20)]
+
+    threads = [threading.Thread(target=draw, args=(seed,)) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed in range(2):
+        assert all(map(torch.equal, drawn[seed], expected[seed]))
+    guard.check()
+
+
+def test_a_closed_mode_refuses() -> None:
+    """A backward that draws cannot be repeated and is an error."""
+    with RandomMode(seeded()) as mode:
+        torch.rand(1)
+        mode.close()
+        with pytest.raises(DrawError, match="in its backward"):
+            torch.rand(1)
+
+
+def test_the_guard_notices_a_draw() -> None:
+    """Somebody drew from the default generator outside of every mode."""
+    guard = Guard()
+    torch.rand(1)
+    with pytest.raises(DrawError, match="drew random numbers or set a seed"):
+        guard.check()
+
+
+def test_data_has_its_own_randomness() -> None:
+    """Data may draw from generators of its own, not from the default one."""
+    with OwnRandomness():
+        torch.rand(3, generator=Generator().manual_seed(1))
+        with pytest.raises(DrawError, match="belongs to the model"):
+            torch.rand(3)
+
+
+def test_a_lent_generator_draws_what_a_mode_draws() -> None:
+    """Same numbers, same state afterwards, and the default generator as it was, errors or not."""
+    parked = torch.default_generator.get_state()
+    with RandomMode(seeded()) as mode:
+        wanted = F.dropout(torch.ones(100), 0.5), torch.rand(3)
+    with LentGenerator(seeded()) as lent:
+        found = F.dropout(torch.ones(100), 0.5), torch.rand(3)
+    assert all(map(torch.equal, wanted, found))
+    assert torch.equal(lent.state, mode.state)
+    with pytest.raises(KeyError), LentGenerator(seeded()):
+        raise KeyError(torch.rand(1))
+    assert torch.equal(torch.default_generator.get_state(), parked)
+    Guard().check()  # would wait for ever if the generator were still lent
+
+
+def test_no_draws_at_all() -> None:
+    """From its beginning on, any random op is an error; others are not."""
+    with no_draws():
+        torch.ones(3).add_(1)
+        with pytest.raises(DrawError, match="draws random numbers in its backward"):
+            torch.rand(3)
+
+
+@pytest.mark.parametrize(
+    ("planned", "drawn", "microbatches"), [(7, 5, 2), (0, 5, 2), (7, 0, 2), (0, 5, 1)]
+)
+def test_a_plan_that_says_another_number_is_told_both(
+    planned: int, drawn: int, microbatches: int
+) -> None:
+    """In the first forward, and with the remedy; with one microbatch only none are needed."""
+    rng = TaskRng(seeded(), [planned, 3], microbatches)
+    with pytest.raises(DrawError, match=f"{drawn} now and {planned} in the plan.*profile and"):
+        rng.finish(0, 0, 0, after(rng.state(0, 0, 0), drawn))

@@ -1,0 +1,353 @@
+"""The one-pass host optimizer: torch's bits, or torch itself."""
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim.lr_scheduler import StepLR
+
+from executor.numerics.flat import Spec, flat_bytes, views
+from executor.optim import kernels as onepass_kernels
+from executor.optim import onepass
+
+SIZES = [1, 7, 33, 1000, 100_003]
+Make = Callable[..., Optimizer]
+KINDS: dict[str, Make] = {
+    "adamw": functools.partial(AdamW, lr=1e-2, weight_decay=0.1),
+    "adamw-heavy": functools.partial(AdamW, lr=0.7, betas=(0.3, 0.6), weight_decay=0.9),
+    "adamw-tensor-lr": functools.partial(AdamW, lr=torch.tensor(1e-3), weight_decay=0.0),
+    "adam": functools.partial(Adam, lr=1e-3),
+    "adam-l2": functools.partial(Adam, lr=1e-3, betas=(0.45, 0.95), eps=1e-6, weight_decay=0.3),
+}
+
+
+@pytest.fixture
+def kernels() -> None:
+    """Skip where there is no compiler, or another torch rounds in another way."""
+    if not onepass.available():
+        pytest.skip(onepass.why_not())
+
+
+@pytest.fixture
+def nothing_compiled() -> Iterator[None]:
+    """As if no kernel had been asked for yet, during the test and after it."""
+    onepass_kernels._found.cache_clear()
+    yield
+    onepass_kernels._found.cache_clear()
+
+
+class Side:
+    """One optimizer with its masters, parameters and gradients, in flats as the executor has them.
+
+    Two sides of one seed are equal.
+    """
+
+    def __init__(self, make: Make, sizes: list[int], seed: int = 0, groups: bool = False) -> None:
+        self.random = torch.Generator().manual_seed(seed)
+        self.sizes = sizes
+        self.masters = [nn.Parameter(torch.randn(n, generator=self.random)) for n in sizes]
+        specs = [Spec(torch.bfloat16, (n,), (1,)) for n in sizes]
+        flats = [torch.zeros(flat_bytes(specs), dtype=torch.uint8) for _ in range(2)]
+        self.params, self.grads = (views(flat, specs) for flat in flats)
+        parameters: list[Any] = list(self.masters)
+        if groups:
+            parameters = [
+                {"params": self.masters[::2]},
+                {"params": self.masters[1::2], "lr": 0.03, "weight_decay": 0.2},
+            ]
+        self.optimizer = make(parameters, fused=True)
+
+    def new_grads(self) -> None:
+        """The next step's gradients, of many magnitudes."""
+        for grad, n in zip(self.grads, self.sizes, strict=True):
+            exponents = torch.randint(-30, 3, (n,), generator=self.random)
+            grad.copy_(torch.randn(n, generator=self.random) * 2.0**exponents)
+
+    def tensors(self) -> list[Tensor]:
+        """All there is, as integers, since a NaN has bits too."""
+        state = [
+            value for master in self.masters for value in self.optimizer.state[master].values()
+        ]
+        every = [*self.masters, *state, *self.params]
+        return [t.detach().view({2: torch.int16, 4: torch.int32}[t.itemsize]) for t in every]
+
+    def one_pass(self, scale: float) -> bool:
+        return onepass.step(self.optimizer, self.masters, self.params, self.grads, scale)
+
+    def plain(self, scale: float) -> None:
+        onepass.plain_step(self.optimizer, self.masters, self.params, self.grads, scale)
+
+
+def assert_same(one: Side, other: Side) -> None:
+    mine, theirs = one.tensors(), other.tensors()
+    assert len(mine) == len(theirs)
+    for a, b in zip(mine, theirs, strict=True):
+        assert a.shape == b.shape
+        assert torch.equal(a, b)
+    for a, b in zip(one.masters, other.masters, strict=True):
+        assert list(one.optimizer.state[a]) == list(other.optimizer.state[b])
+
+
+def train_both(one: Side, other: Side, scales: list[float]) -> None:
+    for scale in scales:
+        one.new_grads()
+        other.new_grads()
+        assert one.one_pass(scale)
+        other.plain(scale)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("groups", [False, True], ids=["one-group", "two-groups"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_pass_gives_the_bits_of_torch(kind: str, groups: bool) -> None:
+    """Masters, state and parameters are equal after several steps, clipped and not."""
+    one, other = (Side(KINDS[kind], SIZES, groups=groups) for _ in range(2))
+    train_both(one, other, [1.0, 0.37, 1.0, 1e-3])
+    assert_same(one, other)
+
+
+@pytest.mark.usefixtures("kernels")
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(KINDS)),
+    sizes=st.lists(st.integers(0, 70), min_size=1, max_size=4),
+    scales=st.lists(st.sampled_from([1.0, 0.37, 3.0]), min_size=1, max_size=3),
+    seed=st.integers(0, 2**31),
+)
+def test_any_sizes_and_values_give_the_bits_of_torch(
+    kind: str, sizes: list[int], scales: list[float], seed: int
+) -> None:
+    """Whatever is left over of a vector is stepped as torch steps it."""
+    one, other = (Side(KINDS[kind], sizes, seed) for _ in range(2))
+    train_both(one, other, scales)
+    assert_same(one, other)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_decay_is_rounded_as_torch_rounds_it() -> None:
+    """1 - lr * decay lies so near the middle of two floats that a rounding more would show."""
+    near_one_percent = (round(0.01 * 2**30) + 0.5) / 2**30  # between two floats
+    for lr in (0.99, 0.981, 0.9811):
+        middle = (1.0 - near_one_percent) / lr
+        for decay in (middle * (1 + k * 2.0**-52) for k in range(-3, 4)):
+            make = functools.partial(AdamW, lr=lr, weight_decay=decay)
+            one, other = (Side(make, [16]) for _ in range(2))
+            assert one.one_pass(1.0)  # no gradient: decay is all there is
+            other.plain(1.0)
+            assert_same(one, other)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("kind", ["adamw", "adam-l2"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38, 1e-40])
+def test_extreme_gradients_give_the_bits_of_torch(kind: str, value: float) -> None:
+    """NaNs, infinities, overflow and subnormal numbers."""
+    one, other = (Side(KINDS[kind], [5, 40, 40_001]) for _ in range(2))
+    for _ in range(3):
+        for side in (one, other):
+            side.new_grads()
+            for grad in side.grads:
+                grad[::3] = value
+        assert one.one_pass(1.0)
+        other.plain(1.0)
+        assert_same(one, other)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("kind", ["adamw", "adam-l2"])
+def test_several_threads_equal_one(kind: str) -> None:
+    """The chunks of threads leave no trace."""
+    threads = torch.get_num_threads()
+    sides = []
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            side = Side(KINDS[kind], [100_003, 40_000])
+            for _ in range(2):
+                side.new_grads()
+                assert side.one_pass(0.5)
+            sides.append(side)
+    finally:
+        torch.set_num_threads(threads)
+    assert_same(sides[0], sides[1])
+    assert_same(sides[0], sides[2])
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("kind", ["adamw", "adam-l2"])
+def test_one_pass_and_torch_may_take_turns(kind: str) -> None:
+    """Each carries on the state that the other has made, and a state dict of either."""
+    one, other = (Side(KINDS[kind], [33, 1000]) for _ in range(2))
+    for turn in range(4):
+        one.new_grads()
+        other.new_grads()
+        if turn % 2:
+            assert one.one_pass(1.0)
+        else:
+            one.plain(1.0)
+        other.plain(1.0)
+        one.optimizer.load_state_dict(one.optimizer.state_dict())
+    assert_same(one, other)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_autograd_notices_that_parameters_were_written() -> None:
+    """A graph that was made before the step may not be used after it."""
+    side = Side(KINDS["adamw"], [8])
+    side.new_grads()
+    (param,) = side.params
+    x = torch.ones(8, dtype=torch.bfloat16, requires_grad=True)
+    product = (x * param).sum()
+    assert side.one_pass(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.backward(product)
+
+
+def amsgrad(side: Side) -> None:
+    side.optimizer.param_groups[0]["amsgrad"] = True
+
+
+def maximize(side: Side) -> None:
+    side.optimizer.param_groups[0]["maximize"] = True
+
+
+def not_fused(side: Side) -> None:
+    side.optimizer.param_groups[0]["fused"] = None
+
+
+def another_kind(side: Side) -> None:
+    side.optimizer = SGD(side.masters, lr=0.1, fused=True)
+
+
+def subclass(side: Side) -> None:
+    side.optimizer = type("Mine", (AdamW,), {})(side.masters, fused=True)
+
+
+def float_params(side: Side) -> None:
+    side.params = [param.float() for param in side.params]
+
+
+def half_grads(side: Side) -> None:
+    side.grads = [grad.half() for grad in side.grads]
+
+
+def strided_grads(side: Side) -> None:
+    side.grads[0] = torch.zeros(66, dtype=torch.bfloat16)[::2]
+
+
+def double_masters(side: Side) -> None:
+    side.masters[0].data = side.masters[0].data.double()
+
+
+def odd_state(side: Side) -> None:
+    side.optimizer.state[side.masters[1]] = {"step": torch.zeros(())}
+
+
+def test_a_scheduler_may_watch(kernels: None) -> None:
+    """The step that a scheduler puts in place of the optimizer's only notes that it was called."""
+    side, other = Side(KINDS["adamw"], [33, 7]), Side(KINDS["adamw"], [33, 7])
+    rates = [StepLR(one.optimizer, 1, gamma=0.5) for one in (side, other)]
+    for _ in range(3):
+        side.new_grads()
+        other.new_grads()
+        assert side.one_pass(1.0)
+        other.plain(1.0)
+        for rate in rates:
+            rate.step()
+        assert all(map(torch.equal, side.tensors(), other.tensors()))
+
+
+def hooked(side: Side) -> None:
+    side.optimizer.register_step_post_hook(lambda *_: None)
+
+
+def stepped_otherwise(side: Side) -> None:
+    side.optimizer.step = lambda closure=None: None  # type: ignore[assignment, method-assign]
+
+
+def another_gradient(side: Side) -> None:
+    side.masters[0].grad = torch.ones(33)
+    for values in (side.masters, side.params, side.grads):
+        del values[0]
+
+
+def a_stranger(side: Side) -> None:
+    side.masters[0] = nn.Parameter(side.masters[0].detach().clone())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        amsgrad, maximize, not_fused, another_kind, subclass, float_params, half_grads,
+        strided_grads, double_masters, odd_state, hooked, stepped_otherwise, another_gradient,
+        a_stranger,
+    ],
+)  # fmt: skip
+def test_what_is_not_supported_is_refused_and_untouched(change: Callable[[Side], None]) -> None:
+    """False, and neither values nor state are other than before."""
+    side = Side(KINDS["adamw"], [33, 7])
+    side.new_grads()
+    change(side)
+    values = [*side.masters, *side.params, *side.grads]
+    before = [value.detach().clone() for value in values]
+    known = {id(key): list(state) for key, state in side.optimizer.state.items()}
+    assert not side.one_pass(1.0)
+    assert all(torch.equal(a, b) for a, b in zip(values, before, strict=True))
+    assert {id(key): list(state) for key, state in side.optimizer.state.items()} == known
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+@pytest.mark.parametrize(
+    ("setting", "value", "why"),
+    [("PATH", "", "no C compiler"), ("CC", "false", "false"), ("CC", "/no/such/cc", "/no/such/cc")],
+)
+def test_without_a_compiler_torch_does_it_and_the_reason_is_known(
+    setting: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`step` declines, `plain_step` does the work, `why_not` says why in one line."""
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv(setting, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert not onepass.available()
+    assert why in onepass.why_not()
+    assert "\n" not in onepass.why_not()
+    side = Side(KINDS["adamw"], [33])
+    side.new_grads()
+    assert not side.one_pass(1.0)
+    side.plain(1.0)
+    assert torch.equal(side.params[0], side.masters[0].detach().bfloat16())
+
+
+@pytest.mark.usefixtures("kernels", "nothing_compiled")
+def test_a_compiled_library_is_kept_and_found_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One file, without leftovers, that is not made a second time."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert onepass.available()
+    (made,) = (tmp_path / "gantry").iterdir()
+    when = made.stat().st_mtime_ns
+    onepass_kernels._found.cache_clear()
+    assert onepass.available()
+    assert [path.stat().st_mtime_ns for path in (tmp_path / "gantry").iterdir()] == [when]
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+def test_a_source_that_does_not_compile_is_a_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The compiler's own words are in it."""
+    source = tmp_path / "broken.c"
+    source.write_text("int gantry_adam(\n")
+    monkeypatch.setattr(onepass_kernels, "SOURCE", source)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert not onepass.available()
+    assert onepass.why_not()
+    assert not list(tmp_path.rglob("*.so"))

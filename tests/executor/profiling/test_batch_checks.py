@@ -1,0 +1,275 @@
+"""What would differ from batch to batch in a run is told when a task is profiled."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support.cli import executor_cli, planner_cli, profile, refused, succeeded
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.optim import SGD
+
+from executor.errors import WorkloadError
+from executor.profiling.batch_checks import batches_of, check_evaluation, steps_tried
+from executor.profiling.layer_checks import batch
+from executor.workload.task import Evaluation, Task
+from plans import runlog
+from profiles import load
+
+pytestmark = pytest.mark.usefixtures("warm")
+
+WIDTH, LONG = 8, 5
+MACHINE = ("--device-memory", "1MiB", "--devices", 1, "--samples", 1)
+
+
+def linear() -> nn.Linear:
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def random(step: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(step))
+
+
+def rows(step: int) -> tuple[Tensor, Tensor]:
+    return random(step, 4, WIDTH), random(step + 1, 4, WIDTH)
+
+
+def task(
+    model: Callable[[], nn.Module], data: Callable[[int], Any] = rows, steps: int = 40
+) -> Task:
+    return Task("a", model, data, F.mse_loss, lambda ps: SGD(ps, lr=0.1), steps)
+
+
+class Masked(nn.Module):
+    """Makes a mask only where there is something to hide, as Hugging Face models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(linear() for _ in range(3))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        whole = bool(mask.all())
+        for block in self.blocks:
+            x = block(x if whole else x * mask[:, None])
+        return x
+
+
+def masks(full: Callable[[int, int], bool]) -> Callable[[int], Any]:
+    """Batches of four samples; `full` by step and sample: nothing is hidden of it."""
+
+    def data(step: int) -> Any:
+        mask = torch.tensor([full(step, sample) for sample in range(4)])
+        return (random(step, 4, WIDTH), mask), random(step + 1, 4, WIDTH)
+
+    return data
+
+
+class Packed(nn.Module):
+    """Draws as often as there are steps in all sequences together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.GRU(WIDTH, WIDTH, 2, dropout=0.5, batch_first=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        y: Tensor = pad_packed_sequence(self.cells(packed)[0], True, total_length=LONG)[0]
+        return y
+
+
+def sequences(step: int) -> Any:
+    lengths = torch.randint(1, LONG + 1, (4,), generator=torch.Generator().manual_seed(step))
+    return (random(step, 4, LONG, WIDTH), lengths), random(step, 4, LONG, WIDTH)
+
+
+def shuffled(step: int) -> Any:
+    """As many steps in each batch, and not in each sample."""
+    order = torch.randperm(4, generator=torch.Generator().manual_seed(step))
+    inputs, targets = sequences(step)
+    return (inputs[0], 1 + order), targets
+
+
+def always(step: int, sample: int) -> bool:
+    return step != 2
+
+
+def some() -> list[Task]:
+    one = task(Masked, masks(always))
+    return [one]
+
+
+def single() -> list[Task]:
+    return [task(Masked, masks(lambda step, sample: sample == 3))]
+
+
+def alone() -> list[Task]:
+    def data(step: int) -> Any:
+        (x, mask), y = masks(lambda step, sample: True)(step)
+        return (x[:1], mask[:1]), y[:1]
+
+    return [task(Masked, data)]
+
+
+def packed() -> list[Task]:
+    return [task(Packed, sequences)]
+
+
+def packed_shuffled() -> list[Task]:
+    return [task(Packed, shuffled)]
+
+
+def dropped() -> list[Task]:
+    def model() -> nn.Module:
+        return nn.Sequential(linear(), *(Skipping() for _ in range(4)))
+
+    return [task(model)]
+
+
+class Skipping(nn.Module):
+    """A layer with layerdrop: what it draws depends on what it has drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = linear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x)
+        return F.dropout(y) if torch.rand(()) < 0.5 else y
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 10, 100, 10**6])
+def test_first_and_last_steps_are_tried_and_some_between(steps: int) -> None:
+    """Each time the same, and none that is not."""
+    tried = steps_tried(steps)
+    assert tried == steps_tried(steps) == sorted(set(tried))
+    assert {0, min(2, steps - 1), steps - 1} <= set(tried) <= set(range(steps))
+    assert len(tried) == min(steps, 6) or steps < 6
+
+
+def late(change: Callable[[Tensor], Any]) -> Callable[[int], Any]:
+    """Good batches but for the last of 40."""
+    return lambda step: change(rows(step)[0]) if step == 39 else rows(step)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda x: (x[:3], x[:3]), r"data\(39\): shapes \[3, 8\], \[3, 8\] differ"),
+        (lambda x: (x[:, :4], x), r"data\(39\): shapes \[4, 4\], \[4, 8\] differ"),
+        (lambda x: (x.double(), x), r"data\(39\): inputs was Spec"),
+        (lambda x: None, r"data\(39\): returned None: there is no batch of step 39"),
+        (lambda x: 1 // 0, r"data\(39\): ZeroDivisionError"),
+    ],
+)
+def test_a_batch_of_another_form_is_told_with_its_step(change: Any, text: str) -> None:
+    """And what to do about shapes, and which steps were looked at."""
+    made = task(linear, late(change))
+    with pytest.raises(WorkloadError, match=text) as caught:
+        batches_of(made, batch(made))
+    if "Spec" in text or "shapes" in text:
+        assert 'padding="max_length"' in str(caught.value)
+        assert "tried: data(0), data(1), data(2), " in str(caught.value)
+
+
+def test_data_that_takes_long_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What may have to go through all before it is not waited for."""
+    monkeypatch.setattr("executor.profiling.batch_checks._PATIENCE_S", 0.0)
+    made = task(linear, late(lambda x: None))
+    assert list(batches_of(made, batch(made))) == [0]
+
+
+def test_a_mask_that_is_all_ones_in_some_batches_is_refused() -> None:
+    """In the profile, with the step and what a Hugging Face user can do."""
+    answer = executor_cli("profile", f"{__file__}:some", *MACHINE, "-o", "never.json")
+    text = "data(2): before blocks.0: the model's own code goes by a value that is False and was"
+    refused(answer, 2, text)
+    assert "attention_mask" in answer.err
+    assert "tried: data(0), data(1), data(2)" in answer.err
+
+
+def test_microbatches_that_go_another_way_are_left_out(tmp_path: Any) -> None:
+    """A sample that fills its row is alone only in microbatches of one."""
+    target = tmp_path / "profile.json"
+    made = ("profile", f"{__file__}:single", *MACHINE, "-o", target)
+    answer = succeeded(executor_cli(*made))
+    assert "note: task a: microbatches of 1 are left out; samples 3 to 3: " in answer.err
+    costs = load(target).tasks[0].layers[0].costs
+    assert [cost.microbatch for cost in costs] == [2, 4]
+
+
+def test_a_batch_of_one_sample_has_no_smaller_ones(tmp_path: Any) -> None:
+    """There is nothing to leave out."""
+    answer = executor_cli("profile", f"{__file__}:alone", *MACHINE, "-o", tmp_path / "p.json")
+    assert "note:" not in succeeded(answer).err
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (
+            lambda n: tuple(x[: 4 - n] for x in rows(n)),
+            r"data\(1\): returned 3 samples, and training",
+        ),
+        (
+            lambda n: tuple(x.repeat(1, 1 + 8 * n) for x in rows(n)),
+            r"data\(1\): returned 2560 bytes",
+        ),
+        ([rows(0)].__getitem__, r"data\(1\): IndexError: .* an evaluation has 2"),
+    ],
+)
+def test_an_evaluation_of_another_size_is_refused(data: Any, text: str) -> None:
+    """Its last batch is looked at as well as its first."""
+    made = replace(task(linear), evaluate=Evaluation(10, data, 2))
+    with pytest.raises(WorkloadError, match=f"task a: evaluation {text}"):
+        check_evaluation(made, batch(made))
+
+
+@pytest.mark.parametrize("name", ["packed", "packed_shuffled", "dropped"])
+def test_draws_that_vary_are_told_and_allow_one_microbatch(name: str, tmp_path: Any) -> None:
+    """Whether from batch to batch, from sample to sample or by chance."""
+    target = tmp_path / "profile.json"
+    answer = succeeded(executor_cli("profile", f"{__file__}:{name}", *MACHINE, "-o", target))
+    assert "random numbers, so its batches run in one microbatch only" in answer.err
+    assert "padded input instead of a packed sequence" in answer.err
+    draws = {c.rng_draws for layer in load(target).tasks[0].layers for c in layer.costs}
+    assert None in draws
+
+
+def test_what_draws_a_varying_number_of_times_trains_in_one_microbatch(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the losses of a plain loop."""
+    monkeypatch.chdir(tmp_path)
+    profile(f"{__file__}:packed", "profile.json")
+    succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
+    succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl"))
+    (made,) = packed()
+    torch.manual_seed(made.seed)
+    model = made.model()  # type: ignore[operator]
+    optimizer, losses = made.optimizer(list(model.parameters())), []
+    for step in range(made.steps):
+        inputs, targets = made.data(step)
+        loss = F.mse_loss(model(*inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert [row.loss for row in runlog.load("run.jsonl").steps] == losses
+
+
+def test_draws_that_do_not_vary_stay_known(tmp_path: Any) -> None:
+    """Nothing is said of ordinary dropout."""
+    target = tmp_path / "profile.json"
+    answer = succeeded(executor_cli("profile", f"{__file__}:plain", *MACHINE, "-o", target))
+    assert "note:" not in answer.err
+    assert all(c.rng_draws is not None for x in load(target).tasks[0].layers for c in x.costs)
+
+
+def plain() -> list[Task]:
+    def model() -> nn.Module:
+        return nn.Sequential(linear(), nn.Dropout(0.3), linear())
+
+    return [replace(task(model), steps=5)]

@@ -1,0 +1,81 @@
+"""`profile --explain`: how layers were found and what is in them, without measuring."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.architectures import architecture
+from support.cli import executor_cli, nothing_written, refused, succeeded
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from executor.workload.task import Task
+
+pytestmark = pytest.mark.filterwarnings("default")  # those of torch.export and transformers
+
+
+def some() -> list[Task]:
+    return [architecture("mlp-frozen"), architecture("qwen3-tied"), architecture("resnet18")]
+
+
+def test_explaining_tells_layers_ties_frozen_and_unused_parameters_and_buffers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs neither a device nor an output, and writes nothing."""
+    monkeypatch.chdir(tmp_path)
+    with nothing_written():
+        told = succeeded(executor_cli("profile", f"{__file__}:some", "--explain")).out
+    frozen, tied, changing = told.split("\n\n")
+    assert frozen.startswith("mlp-frozen: 6 layers; the model's lists of modules")
+    assert "sequential: the model is a Frozen, not an nn.Sequential" in frozen
+    assert "float32[2, 32]" in frozen
+    assert "frozen: first.weight, first.bias, blocks.1.0.weight, blocks.1.0.bias" in frozen
+    assert "in no layer, never learn: unused.weight, unused.bias" in frozen
+    assert "layers 0, 4 share parameters" in tied
+    assert "model.layers.1 (Qwen3DecoderLayer)" in tied
+    assert "buffers that a forward changes: bn1.running_mean, bn1.running_var" in changing
+
+
+def data(step: int) -> tuple[Tensor, Tensor]:
+    return torch.ones(2, 4), torch.ones(2, 4)
+
+
+def alike() -> list[Task]:
+    def make() -> nn.Module:
+        return nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))
+
+    return [Task("a", make, data, nn.functional.mse_loss, SGD, 1)]
+
+
+def test_how_many_kinds_of_layers_there_are_is_told() -> None:
+    """The first and the last one are by themselves."""
+    told = succeeded(executor_cli("profile", f"{__file__}:alike", "--explain")).out
+    assert "of 3 kinds; a profile measures one of each and checks two, if alike" in told
+
+
+class Frozen(nn.Sequential):
+    """Its statistics stay as they are."""
+
+    def train(self, mode: bool = True) -> "Frozen":
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+def statistics() -> list[Task]:
+    def make() -> nn.Module:
+        return Frozen(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4))
+
+    return [Task("a", make, data, nn.functional.mse_loss, SGD, 1)]
+
+
+def test_statistics_in_eval_mode_are_no_buffers_that_change() -> None:
+    """A forward leaves those of a frozen BatchNorm alone."""
+    told = succeeded(executor_cli("profile", f"{__file__}:statistics", "--explain")).out
+    assert "changes: 2.running_mean" in told
+    assert "1.running_mean" not in told
+
+
+def test_profiling_still_needs_an_output(tmp_path: Path) -> None:
+    """Without --explain the missing option is named."""
+    refused(executor_cli("profile", f"{__file__}:some", "--device-memory", "1MiB"), 2, "add -o")

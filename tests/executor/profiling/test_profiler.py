@@ -1,0 +1,330 @@
+"""The profiler: sound records, exact bytes, one sentence for what cannot be cut."""
+
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.lab import DEVICE, LAB
+from support.toys import BATCH, WIDTH, batches
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from executor.cli import main
+from executor.cutting.chain import split
+from executor.errors import WorkloadError
+from executor.numerics.rng import DrawError
+from executor.profiling.bench import Case
+from executor.profiling.layer import layer_cost, timed, update_costs
+from executor.profiling.layer_checks import batch, check_chain
+from executor.profiling.links import busy, fit
+from executor.profiling.profiler import Options, _lab, profile
+from executor.profiling.task import microbatch_sizes
+from executor.workload.loss import Batch
+from executor.workload.task import Task, build
+from profiles import Profile, load, loads, violations
+from profiles.codec import align, pretty
+from profiles.schema import Emulation, Rate
+
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
+TOYS = str(Path(__file__).parents[2] / "support" / "toys.py")
+OPTIONS = Options(
+    device_bytes=1 << 20,
+    emulation=Emulation(10**9, 10**9, 20),
+    devices=2,
+    samples=2,
+    host_bytes=1 << 30,
+)
+
+
+@pytest.fixture(scope="module")
+def mlp() -> Profile:
+    return profile(f"{TOYS}:mlp", OPTIONS)
+
+
+def _task(*layers: nn.Module) -> Task:
+    return Task(
+        name="toy",
+        model=nn.Sequential(*layers),
+        data=batches,
+        loss=F.mse_loss,
+        optimizer=partial(AdamW, lr=1e-2, fused=True),
+        steps=1,
+    )
+
+
+def test_profile_is_sound(mlp: Profile) -> None:
+    """A profile breaks no rule of the format, and comes back from its file the same."""
+    assert violations(mlp) == []
+    assert loads(pretty(mlp)) == mlp
+
+
+def test_machine_is_what_was_asked_for(mlp: Profile) -> None:
+    """Devices, their memory, their pacing and the load are those of the options."""
+    assert [device.usable_bytes for device in mlp.machine.devices] == [1 << 20, 1 << 20]
+    assert {device.emulation for device in mlp.machine.devices} == {OPTIONS.emulation}
+    assert [link.kind for link in mlp.machine.devices[0].links] == ["h2d", "d2h", "d2d"]
+    assert mlp.machine.load == 2
+    assert mlp.machine.host.usable_bytes == 1 << 30
+
+
+def test_linear_bytes_are_those_computed_by_hand(mlp: Profile) -> None:
+    """A Linear(32, 32) under AdamW: padded parameters, as much gradient, twice as much state."""
+    linear = mlp.tasks[0].layers[1]
+    params = align(32 * 32 * 4) + align(32 * 4)
+    assert (linear.param_bytes, linear.grad_bytes) == (params, params)
+    assert linear.state_bytes == 2 * params
+    for cost in linear.costs:
+        boundary = cost.microbatch * 32 * 4
+        assert (cost.in_bytes, cost.out_bytes) == (align(boundary), align(boundary))
+        assert cost.forward_peak_bytes == boundary
+        assert cost.saved_bytes == boundary  # its input lies in the slab
+        assert cost.offload_bytes == align(boundary)  # the next layer's input
+
+
+def test_a_backward_that_draws_is_refused() -> None:
+    """Random numbers in a backward could not be those of the plain loop."""
+
+    class Draws(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Tensor:
+            return grads[0] * torch.rand(1)
+
+    class Layer(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = Draws.apply(x)  # type: ignore[no-untyped-call]
+            return y
+
+    case = Case(_task(Layer()), Layer(), torch.rand(4, 4, requires_grad=True), None, False, 4)
+    with pytest.raises(DrawError, match="draws random numbers in its backward"):
+        layer_cost(case, LAB)
+
+
+def test_batches_hold_inputs_and_targets(mlp: Profile) -> None:
+    """Every microbatch size is there with the padded bytes of its inputs and targets."""
+    task = mlp.tasks[0]
+    assert task.batch == BATCH
+    assert [(b.microbatch, b.batch_bytes) for b in task.batches] == [
+        (n, align(n * WIDTH * 4) + align(n * 4 * 4)) for n in (1, 2, 4, 8)
+    ]
+
+
+def test_backward_peak_covers_what_was_saved(mlp: Profile) -> None:
+    """No layer needs less at the height of its backward than its forward left behind."""
+    for layer in mlp.tasks[0].layers:
+        for cost in layer.costs:
+            assert cost.backward_peak_bytes >= cost.saved_bytes > 0
+
+
+def test_only_the_dropout_layer_draws(mlp: Profile) -> None:
+    """Draws grow with the microbatch in the layer with dropout and are 0 elsewhere."""
+    first, *others = mlp.tasks[0].layers
+    draws = [cost.rng_draws for cost in first.costs]
+    assert all(draws)
+    assert {cost.rng_draws for layer in others for cost in layer.costs} == {0}
+
+
+@pytest.mark.parametrize(("fused", "least", "most"), [(True, 0, 255), (False, 4096, 3 * 4096)])
+def test_update_peak_is_what_a_step_takes_beside_its_state(
+    fused: bool, least: int, most: int
+) -> None:
+    """Fused AdamW needs next to nothing, the plain one temporaries of a parameter's size."""
+    optimizer = partial(AdamW, fused=fused, foreach=False)
+    task = Task("toy", nn.Linear(32, 32, bias=False), batches, F.mse_loss, optimizer, steps=1)
+    layer, x = split(build(task)[0])[0], torch.randn(2, 32)
+    case = Case(task, layer, x, Batch(x, torch.randn(2, 32)), True, 2)
+    cost, _, _ = update_costs(case, list(layer.parameters()), LAB)
+    assert cost.state_bytes == 2 * 32 * 32 * 4
+    assert least <= cost.peak_bytes <= most
+
+
+def test_tied_weight_counts_once() -> None:
+    """A shared weight belongs to the first layer; a layer without parameters has no update."""
+    task = profile(f"{TOYS}:tied", OPTIONS).tasks[0]
+    assert task.ties == ((0, 2),)
+    assert [layer.param_bytes for layer in task.layers[:3]] == [WIDTH * WIDTH * 4, 0, 0]
+    assert [layer.state_bytes for layer in task.layers[:3]] == [2 * WIDTH * WIDTH * 4, 0, 0]
+    assert task.layers[2].update_host.median_us == 0
+
+
+def test_profiling_restores_the_number_of_threads(mlp: Profile) -> None:
+    """One thread per emulated device holds for the profile only."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    profile(f"{TOYS}:tied", OPTIONS)
+    found = torch.get_num_threads()
+    torch.set_num_threads(before)
+    assert found == 2
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        ("raising", "task raising: layer 1 (Raising): RuntimeError: no room for 8 features"),
+        ("two_outputs", "task tuple: layer 2 (Linear): TypeError: linear(): argument 'input'"),
+        ("vector_loss", "task vector: loss: must return a scalar tensor"),
+        ("counting_loss", "task count: loss: has no gradient"),
+    ],
+)
+def test_unfit_workload_is_refused_in_one_sentence(function: str, sentence: str) -> None:
+    """The message begins with task and layer and says in one line what is wrong."""
+    with pytest.raises(WorkloadError) as caught:
+        profile(f"{TOYS}:{function}", OPTIONS)
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
+class Noise(nn.Module):
+    """Adds random numbers of a generator that is not torch's default one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand(x.shape, generator=self.generator)
+
+
+@pytest.mark.parametrize(
+    ("layer", "sentence"),
+    [
+        (Noise(), "layer 1 (Noise): gives another output when it is recomputed"),
+        (nn.ReLU(inplace=True), "layer 1 (ReLU): layer ReLU changes its input in place"),
+    ],
+)
+def test_layer_that_cannot_be_recomputed_is_refused(layer: nn.Module, sentence: str) -> None:
+    """Private random numbers and in-place inputs would train other numbers without notice."""
+    task = _task(nn.Linear(WIDTH, 8), layer, nn.Linear(8, 4))
+    model, _ = build(task)
+    with pytest.raises(WorkloadError) as caught:
+        check_chain(task, split(model), batch(task), DEVICE)
+    assert sentence in str(caught.value)
+
+
+def test_data_must_not_draw_from_the_default_generator() -> None:
+    """Batches are made ahead of time, so their random numbers must not be the model's."""
+    task = Task("toy", nn.Linear(2, 2), lambda _: (torch.rand(2, 2),) * 2, F.mse_loss, AdamW, 1)
+    with pytest.raises(WorkloadError, match="draws from torch's default generator"):
+        batch(task)
+
+
+def test_varying_draws_are_unknown() -> None:
+    """A layer that draws now more, now less gets None and not the number of one occasion."""
+
+    class Moody(nn.Module):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return x * torch.rand(4 * self.calls).mean()
+
+    task = _task(Moody())
+    case = Case(task, Moody(), torch.randn(8, 4), None, False, 8)
+    assert layer_cost(case, LAB)[0].rng_draws is None
+
+
+def test_update_leaves_the_parameters_alone() -> None:
+    """Timing an optimizer step does not train the layer that is measured next."""
+    task = _task(nn.Linear(WIDTH, 4))
+    layer = split(build(task)[0])[0]
+    before = [p.detach().clone() for p in layer.parameters()]
+    found = batch(task)
+    case = Case(task, layer, found.inputs, found, True, BATCH)
+    cost, _, _ = update_costs(case, list(layer.parameters()), replace(LAB, samples=2))
+    assert cost.time.samples == 2
+    assert all(map(torch.equal, before, layer.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("size", "sizes"), [(8, [1, 2, 4, 8]), (12, [1, 2, 4, 12]), (7, [1, 7]), (1, [1])]
+)
+def test_microbatch_sizes_divide_the_batch(size: int, sizes: list[int]) -> None:
+    """Powers of two that divide the batch, and the batch itself."""
+    assert microbatch_sizes(size) == sizes
+
+
+def test_long_samples_are_fewer() -> None:
+    """All samples are taken when they are short, three when each takes a second."""
+    assert [t.samples for t in timed(lambda: (10_000, 5_000), replace(LAB, samples=7))] == [7, 7]
+    assert [t.samples for t in timed(lambda: (10**9, 5_000), replace(LAB, samples=7))] == [3, 3]
+
+
+def test_time_is_the_spread_of_the_samples_after_the_first() -> None:
+    """The warm-up counts nothing; the median and the 10th and 90th percentile are in µs."""
+    values = iter([10**9, *(1000 * k for k in range(11))])
+    (found,) = timed(lambda: (next(values),), replace(LAB, samples=11))
+    assert (found.p10_us, found.median_us, found.p90_us) == (1, 5, 9)
+
+
+def test_backward_is_a_part_of_recomputation_and_backward(mlp: Profile) -> None:
+    """Both come from the same runs, so the half never lasts longer than the whole."""
+    costs = [cost for layer in mlp.tasks[0].layers for cost in layer.costs]
+    assert all(0 < c.backward.median_us <= c.recompute_backward.median_us for c in costs)
+
+
+def test_packing_is_timed_where_there_is_any(mlp: Profile) -> None:
+    """For every layer but the last, whose graph is never packed."""
+    *inner, last = [layer.costs for layer in mlp.tasks[0].layers]
+    for cost in (cost for costs in inner for cost in costs):
+        assert cost.pack_backward
+        assert cost.unpack_backward
+        assert 0 < cost.unpack_backward.median_us <= cost.pack_backward.median_us
+    assert all(cost.pack_backward is None is cost.unpack_backward for cost in last)
+
+
+def test_slow_devices_draw_beside_each_other() -> None:
+    """Two of them share the generator in a run, even if one at a time computes while measured."""
+    slow = Emulation(10**9, 10**9, 5, 3)
+    labs = [_lab(LAB.device, replace(OPTIONS, emulation=slow, devices=n)) for n in (1, 2)]
+    assert [lab.load for lab in labs] == [1, 1]
+    assert [lab.alone for lab in labs] == [True, False]
+
+
+def test_rate_is_the_line_through_two_points() -> None:
+    """20 µs and 100 MB/s are found from two copies; noise never gives a negative latency."""
+    assert fit((1000, 30.0), (10_000, 120.0)) == Rate(bytes_per_s=100_000_000, latency_us=20)
+    assert fit((1000, 5.0), (10_000, 100.0)).latency_us == 0
+    assert fit((1000, 200.0), (10_000, 100.0)) == Rate(bytes_per_s=100_000_000, latency_us=190)
+
+
+def test_busy_works_until_its_context_ends() -> None:
+    """The work goes on in another thread, and no longer than the context."""
+    calls: list[int] = []
+    with busy(lambda: calls.append(1)):
+        while not calls:
+            time.sleep(0.001)
+    seen = len(calls)
+    time.sleep(0.02)
+    assert len(calls) == seen
+
+
+def test_command_writes_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`profile` ends with 0, leaves a sound file and prints a line per task."""
+    target = tmp_path / "new" / "pair.json"
+    sizes = ["--device-memory", "1MiB", "--samples", "1", "--devices", "1"]
+    assert main(["profile", f"{TOYS}:pair", *sizes, "-o", str(target)]) == 0
+    assert [task.name for task in load(target).tasks] == ["one", "two"]
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows] == ["task", "one", "two", "times", "profile:"]
+
+
+@pytest.mark.parametrize("extra", [["--devices", "0"], ["--samples", "0"], ["--latency-us", "-1"]])
+def test_impossible_machine_is_a_usage_error(
+    extra: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, one line with the flag and its value, and no file."""
+    target = tmp_path / "x.json"
+    call = ["profile", f"{TOYS}:mlp", "--device-memory", "1MiB", "-o", str(target), *extra]
+    assert main(call) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {extra[0]} is {extra[1]}")
+    assert not target.exists()

@@ -1,0 +1,303 @@
+"""What a checkpoint holds is what was written, or nothing is trained with it."""
+
+import pickle
+import resource
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import handmade
+from support.chains import WIDTH, tasks_for
+from support.fit import fit, later
+from torch import nn
+from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import ConstantLR, LinearLR
+
+from executor import run
+from executor.errors import MismatchError, RunError, UsageError
+from executor.records import checkpoint
+from executor.replay.driver import Options
+from executor.workload.task import Task
+from plans.schema import Plan
+
+Content = dict[str, Any]
+
+
+def begun(folder: Path, **changes: Any) -> tuple[Plan, list[Task]]:
+    """A plan of two tasks, with checkpoints of their first step in the folder."""
+    tasks = [replace(task, **changes) for task in tasks_for(handmade.relay())]
+    plan = handmade.relay()
+    plan = fit(plan, tasks)
+    run(later(plan, 0, 1), tasks, Options(checkpoints=folder))
+    return plan, tasks
+
+
+def edit(path: Path, change: Callable[[Content], object]) -> None:
+    content = torch.load(path)
+    change(content)
+    torch.save(content, path)
+
+
+def refused(plan: Plan, tasks: list[Task], folder: Path) -> list[str]:
+    """What a run that goes on from there is refused for, line by line."""
+    with pytest.raises(MismatchError) as caught:
+        run(later(plan, 1, 1), tasks, Options(resume=folder))
+    head, *lines = str(caught.value).splitlines()
+    if not lines:
+        return [head]
+    assert head == f"{len(lines)} things do not fit, so nothing was trained:"
+    assert all(line.startswith("  ") for line in lines)
+    return [line.strip() for line in lines]
+
+
+def test_no_flipped_bit_is_trained_with(tmp_path: Path) -> None:
+    """Wherever in the file it is, it is refused or changes nothing of what is loaded."""
+    plan, _ = begun(tmp_path)
+    planned = later(plan, 1, 1).tasks[:1]
+    path = tmp_path / "a-1.pt"
+    data, whole = path.read_bytes(), checkpoint.load(tmp_path, planned)["a"]
+    found = 0
+    for number in range(0, 8 * len(data), 8 * len(data) // 150):
+        odd = bytearray(data)
+        odd[number // 8] ^= 1 << number % 8
+        path.write_bytes(odd)
+        try:
+            kept = checkpoint.load(tmp_path, planned)["a"]
+        except UsageError:
+            found += 1
+        else:
+            assert all(torch.equal(kept.model[n], v) for n, v in whole.model.items())
+            assert pickle.dumps(kept.settings) == pickle.dumps(whole.settings)
+            assert torch.equal(kept.rng, whole.rng)
+            for name, state in whole.optimizer.items():
+                assert all(torch.equal(kept.optimizer[name][k], v) for k, v in state.items())
+    assert found > 75
+
+
+def _fewer_rows(content: Content) -> None:
+    content["optimizer"]["0.0.weight"]["exp_avg"] = torch.zeros(4, 16)
+
+
+EDITS: dict[str, tuple[Callable[[Content], object], list[str]]] = {
+    "cleared": (
+        lambda c: c["optimizer"]["0.0.weight"].clear(),
+        [f"optimizer 0.0.weight {key}: is missing" for key in ("step", "exp_avg", "exp_avg_sq")],
+    ),
+    "gone": (
+        lambda c: c["model"].pop("0.0.bias"),
+        ["model 0.0.bias: is missing"],
+    ),
+    "unknown": (
+        lambda c: c["optimizer"]["0.0.weight"].update(extra=torch.zeros(2)),
+        ["optimizer 0.0.weight extra: is not in its manifest"],
+    ),
+    "dtype": (
+        lambda c: c["model"].update({"0.0.bias": c["model"]["0.0.bias"].double()}),
+        ["model 0.0.bias: is float64 [16], and was written as float32 [16]"],
+    ),
+    "rows": (
+        _fewer_rows,
+        ["optimizer 0.0.weight exp_avg: is float32 [4, 16], and was written as float32 [16, 16]"],
+    ),
+    "values": (
+        lambda c: c["model"]["0.0.bias"].add_(1e-6),
+        ["model 0.0.bias: its sha256 is "],
+    ),
+    "numbers": (
+        lambda c: c["settings"][0]["options"][0].update(lr=1.0),
+        ["its names, numbers or settings are not those that were written"],
+    ),
+    "step": (
+        lambda c: c.update(step=2),
+        ["its names, numbers or settings are not", "is of step 2, the plan goes on after 1"],
+    ),
+    "manifest": (lambda c: c.update(manifest=3), ["its manifest is damaged"]),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_what_was_changed_is_named(name: str, tmp_path: Path) -> None:
+    """A line for each tensor that is not as it was written, of all tasks at once."""
+    plan, tasks = begun(tmp_path)
+    change, told = EDITS[name]
+    for task in "ab":
+        edit(tmp_path / f"{task}-1.pt", change)
+    lines = refused(plan, tasks, tmp_path)
+    expected = [f"{tmp_path / f'{task}-1.pt'}: {line}" for task in "ab" for line in told]
+    assert len(lines) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True))
+
+
+SGD_MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
+
+
+def test_another_optimizers_state_is_refused(tmp_path: Path) -> None:
+    """By the classes that trained and that would train, of every task."""
+    plan, tasks = begun(tmp_path, optimizer=SGD_MOMENTUM)
+    others = [replace(task, optimizer=partial(AdamW, lr=0.1)) for task in tasks]
+    assert refused(fit(plan, others), others, tmp_path) == [
+        f"task {task}: the checkpoint is of torch.optim.SGD, the task trains with "
+        "torch.optim.AdamW; go on with what the task began with"
+        for task in "ab"
+    ]
+
+
+def test_another_schedulers_state_is_refused(tmp_path: Path) -> None:
+    plan, tasks = begun(tmp_path, scheduler=LinearLR)
+    others = [replace(task, scheduler=ConstantLR) for task in tasks]
+    lines = refused(plan, others, tmp_path)
+    assert "the checkpoint is of torch.optim.lr_scheduler.LinearLR" in lines[0]
+
+
+def _without_manifest(content: Content, changed: Content) -> None:
+    del content["manifest"]
+    content["model"].update(changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"0.0.bias": torch.zeros(16).double()}, "0.0.bias is torch.float64 in the checkpoint"),
+        ({"0.0.bias": torch.zeros(4)}, "0.0.bias is [4] in the checkpoint, [16] in the model"),
+        ({"odd": torch.zeros(4)}, "the model has no odd"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_without_a_manifest(
+    changed: Content, told: str, tmp_path: Path
+) -> None:
+    """By dtype, shape and name of every tensor."""
+    plan, tasks = begun(tmp_path)
+    edit(tmp_path / "b-1.pt", partial(_without_manifest, changed=changed))
+    (line,) = refused(plan, tasks, tmp_path)
+    assert line.startswith(f"task b: {told}")
+
+
+def test_a_file_without_a_manifest_is_taken_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Older ones have none."""
+    plan, tasks = begun(tmp_path)
+    edit(tmp_path / "a-1.pt", partial(_without_manifest, changed={}))
+    result = run(later(plan, 1, 1), tasks, Options(resume=tmp_path))
+    assert len(result.losses["a"]) == 1
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith(f"warning: {tmp_path / 'a-1.pt'}: has no manifest")
+
+
+class Opens:
+    """Would run code when it is loaded."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open, ("never", "w")
+
+
+def test_a_file_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
+    """The refusal names the code, and nobody is told to load it all the same."""
+    plan, tasks = begun(tmp_path)
+    edit(tmp_path / "a-1.pt", lambda content: content.update(more=Opens()))
+    (line,) = refused(plan, tasks, tmp_path)
+    assert "is not loaded: loading it would run code from it (" in line
+    assert "io.open)" in line
+    assert "weights_only" not in line
+    assert "allowlist" not in line
+
+
+class Noting(SGD):
+    """Keeps what cannot be loaded without running code."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["odd"] = Path()
+
+
+def test_what_could_not_be_loaded_is_not_kept(tmp_path: Path) -> None:
+    """It is said when the first checkpoint is written, not when it is needed."""
+    said = r"a-1\.pt: no run could go on from it: the task's state holds pathlib"
+    with pytest.raises(RunError, match=said):
+        begun(tmp_path, optimizer=partial(Noting, lr=0.1))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_the_beginning_of_a_file_is_no_checkpoint(size: int, tmp_path: Path) -> None:
+    plan, tasks = begun(tmp_path)
+    path = tmp_path / "a-1.pt"
+    path.write_bytes(path.read_bytes()[:size])
+    assert refused(plan, tasks, tmp_path) == [
+        f"{path}: is no checkpoint, or only the beginning of one"
+    ]
+
+
+@pytest.fixture
+def _small_files() -> Iterator[None]:
+    """No file of this process may be larger than some bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("_small_files")
+def test_a_file_that_grows_too_large_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With both numbers, and nothing of it is left."""
+    monkeypatch.setattr("executor.outputs.try_folder", lambda folder, sizes: None)
+    said = r"a-1\.pt: cannot be written: File too large; it takes .* \(\d+ bytes\), and no file may"
+    with pytest.raises(RunError, match=said):
+        begun(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a checkpoint is written in a run; nothing of it is left, and the log has it too."""
+    real = checkpoint._Sink.write
+    monkeypatch.setattr("executor.records.checkpoint.free_bytes", lambda folder: 5000)
+
+    def full(self: checkpoint._Sink, data: Any) -> int:
+        if self.tell() > 20_000:
+            self.error = OSError(28, "No space left on device")
+            raise self.error
+        return real(self, data)
+
+    monkeypatch.setattr(checkpoint._Sink, "write", full)
+    with pytest.raises(RunError, match=r"a-1\.pt: cannot be written: No space .* 4\.9 KiB \(5000"):
+        begun(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Strided(nn.Linear):
+    """Has a buffer that lies transposed in memory, and one that shows another's bits."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+        values = torch.arange(24.0)
+        self.register_buffer("odd", values.reshape(4, 6).t())
+        self.register_buffer("values", values)
+        self.register_buffer("bits", values.view(torch.int32))
+
+
+def test_a_checkpoint_is_an_ordinary_file(tmp_path: Path) -> None:
+    """Loaded without Gantry, no larger than what it holds, tensors of any strides as they were."""
+    tasks = tasks_for(handmade.relay(), make=Strided)
+    plan = later(fit(handmade.relay(), tasks), 0, 1)
+    result = run(plan, tasks, Options(checkpoints=tmp_path))
+    content = torch.load(tmp_path / "a-1.pt", weights_only=True)
+    assert_equal(content["model"], result.model("a").state_dict())
+    assert content["model"]["0.odd"].stride() == (1, 6)
+    for name, state in result.optimizer_state("a").items():
+        assert_equal(content["optimizer"][name], state)
+    tensors = [*content["model"].values()]
+    tensors += [v for state in content["optimizer"].values() for v in state.values()]
+    held = sum(tensor.nbytes for tensor in tensors)
+    assert (tmp_path / "a-1.pt").stat().st_size < held + 1000 * len(tensors)
+
+
+def assert_equal(mine: Content, theirs: Content) -> None:
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], value) for name, value in theirs.items())

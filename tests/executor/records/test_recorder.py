@@ -1,0 +1,129 @@
+"""What a run records: every op once, losses, real overlap, and copies as slow as the link."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from support import handmade
+from support.chains import WIDTH, chain, tasks_for
+from support.fit import fit
+from torch import Tensor, nn
+
+from executor import run
+from executor.replay.driver import Options
+from plans import metrics, runlog
+from plans.schema import Plan
+from profiles.schema import Emulation
+
+SLOW_LINK = Emulation(h2d_bytes_per_s=1_000_000, d2h_bytes_per_s=2_000_000, latency_us=1000)
+
+
+def logged(plan: Plan, folder: Path, **options: bool) -> runlog.RunLog:
+    """The log of a run of `plan` with ordinary layers."""
+    tasks = tasks_for(plan)
+    path = folder / "deep" / "x.jsonl"
+    run(plan, tasks, Options(log=path, **options))  # type: ignore[arg-type]
+    return runlog.load(path)
+
+
+def test_every_op_of_every_round_once(tmp_path: Path) -> None:
+    """The log joins to the plan's timeline without rest, and every step has its loss."""
+    plan = fit(handmade.fleet(), tasks_for(handmade.fleet()))
+    log = logged(plan, tmp_path)
+    planned = Counter((p.segment, p.op.id, p.round) for p in metrics.timeline(plan))
+    assert Counter((r.segment, r.op, r.round) for r in log.ops) == planned
+    steps = {(task.name, step) for task in plan.tasks for step in range(task.steps)}
+    assert {(record.task, record.step) for record in log.steps} == steps
+    assert log.end is not None
+    assert log.end.status == "ok"
+    assert not list(tmp_path.glob("**/*.part"))
+
+
+def test_only_first_rounds_are_metered(tmp_path: Path) -> None:
+    """Compute ops of the first round of each program are marked, and no other ones."""
+    plan = fit(handmade.moved(), tasks_for(handmade.moved()))
+    metered = {(r.segment, r.round, r.op) for r in logged(plan, tmp_path).ops if r.metered}
+    assert metered == {(0, 0, "a.s0.B0"), (0, 0, "a.s0.B1"), (0, 0, "a.s0.U0")}
+
+
+def test_copies_are_paced(tmp_path: Path) -> None:
+    """A copy lasts latency + bytes / rate of its direction, or a little more."""
+    plan = fit(handmade.streamed(), tasks_for(handmade.streamed()), emulation=SLOW_LINK)
+    spans: dict[str, list[int]] = {}
+    for record in logged(plan, tmp_path).ops:
+        spans.setdefault(record.op, []).append(record.end_us - record.start_us)
+    shard = plan.tasks[0].shards[0]
+    expected = {
+        "a.s0.P0": 1000 + shard.param_bytes,
+        "a.s0.S0": 1000 + shard.grad_bytes // 2,
+        "a.batch.P0": 1000 + plan.tasks[0].batch_bytes,
+    }
+    for op, least in expected.items():
+        assert least <= min(spans[op]) < least + 500, op
+
+
+class Heavy(nn.Linear):
+    """Computes for some milliseconds."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = torch.ones(300, 300)
+        for _ in range(4):
+            noise = noise @ noise
+        return super().forward(x) + 0 * torch.nan_to_num(noise, posinf=0.0).sum()
+
+
+def overlap_us(log: runlog.RunLog) -> int:
+    """How long some copy ran while some op computed."""
+    copies = [(r.start_us, r.end_us) for r in log.ops if r.op.split(".")[2][0] in "PS"]
+    compute = [(r.start_us, r.end_us) for r in log.ops if r.op.split(".")[2][0] in "FB"]
+    busy = sum(end - start for start, end in metrics.union(copies))
+    return busy - metrics.uncovered(copies, compute)
+
+
+def test_copies_overlap_with_compute(tmp_path: Path) -> None:
+    """Copies run beside compute ops, and with serial copies they do not."""
+    plan = handmade.streamed()
+    tasks = tasks_for(plan, make=Heavy)
+    plan = fit(plan, tasks, emulation=SLOW_LINK)
+    beside, alone = tmp_path / "beside", tmp_path / "alone"
+    run(plan, tasks, Options(log=beside))
+    run(plan, tasks, Options(log=alone, serial_copies=True))
+    assert overlap_us(runlog.load(beside)) > 10_000
+    assert overlap_us(runlog.load(alone)) == 0
+
+
+def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
+    """A loss of nan is None in the log and nan in the result; the run goes on."""
+    plan = handmade.resident()
+    (planned,) = plan.tasks
+    task = chain("a", 2, planned.batch, planned.steps)
+    plan = fit(plan, [task])
+    task = replace(task, loss=lambda y, _: y.mean() * math.nan)
+    path = tmp_path / "x.jsonl"
+    result = run(plan, [task], Options(log=path))
+    assert all(math.isnan(loss) for loss in result.losses["a"])
+    assert [record.loss for record in runlog.load(path).steps] == [None] * planned.steps
+
+
+def test_a_later_segment_waits(tmp_path: Path) -> None:
+    """Segments that share a task run one after the other, whatever their devices."""
+    plan = fit(handmade.moved(), tasks_for(handmade.moved()))
+    ops = logged(plan, tmp_path).ops
+    ends = max(record.end_us for record in ops if record.segment == 0)
+    assert ends <= min(record.start_us for record in ops if record.segment == 1)
+
+
+def test_two_devices_at_once(tmp_path: Path) -> None:
+    """Segments that share nothing run at the same time."""
+    plan = fit(handmade.fleet(), tasks_for(handmade.fleet()), emulation=SLOW_LINK)
+    first, second = (
+        [(r.start_us, r.end_us) for r in logged(plan, tmp_path / str(i)).ops if r.segment == i]
+        for i in range(2)
+    )
+    assert min(first)[0] < max(end for _, end in second)
+    assert min(second)[0] < max(end for _, end in first)

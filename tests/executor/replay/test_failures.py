@@ -1,0 +1,268 @@
+"""A run that cannot go on ends soon, and says in one line which op it was and why."""
+
+import _thread
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec import structs
+from support import handmade
+from support.chains import WIDTH, Irregular, tasks_for
+from support.fit import fit
+from torch import Tensor, nn
+
+from executor import run
+from executor.errors import MismatchError, RunError
+from executor.replay.driver import Options
+from executor.workload.task import Task
+from plans import runlog
+from plans.schema import Plan
+
+
+def setup(
+    make: Callable[[], nn.Module] | None = None, name: str = "streamed"
+) -> tuple[Plan, list[Task]]:
+    """A plan fitted to ordinary layers, and tasks whose layers are `make()` ones."""
+    plan = handmade.PLANS[name]()
+    ordinary = tasks_for(plan, make=lambda: nn.Linear(WIDTH, WIDTH))
+    return fit(plan, ordinary), tasks_for(plan, make=make) if make else ordinary
+
+
+@pytest.fixture(autouse=True)
+def _soon() -> Iterator[None]:
+    """No failure takes longer than a few seconds to be told."""
+    begun = time.perf_counter()
+    yield
+    assert time.perf_counter() - begun < 5
+
+
+class Broken(nn.Linear):
+    """Fails in its `after`-th forward, a number shared by all layers."""
+
+    calls = 0
+    after = 30
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        Broken.calls += 1
+        if Broken.calls > Broken.after:
+            raise RuntimeError("the coffee\nis cold")
+        return super().forward(x)
+
+
+def test_an_exception_names_the_op(tmp_path: Path) -> None:
+    """A layer that raises ends the run with op, stream, round and its text on one line."""
+    Broken.calls = 0
+    plan, tasks = setup(Broken)
+    log = tmp_path / "x.jsonl"
+    with pytest.raises(RunError, match=r"^a\.s\d\.[FB]\d on 0\.compute in round 1: ") as caught:
+        run(plan, tasks, Options(log=log))
+    assert str(caught.value).endswith("RuntimeError: the coffee is cold")
+    end = runlog.load(log).end
+    assert end is not None
+    assert (end.status, end.error) == ("failed", str(caught.value))
+
+
+class Night:
+    """One test's events: a layer has fallen asleep, layers may wake up."""
+
+    def __init__(self) -> None:
+        self.asleep = threading.Event()
+        self.awake = threading.Event()
+
+    def __deepcopy__(self, memo: object) -> "Night":
+        return self
+
+
+class Asleep(nn.Linear):
+    """Sleeps in its forward until its night is over."""
+
+    night = Night()
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.mine = Asleep.night
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mine.asleep.set()
+        self.mine.awake.wait(20)
+        return super().forward(x)
+
+
+@pytest.fixture
+def night() -> Iterator[Night]:
+    Asleep.night = Night()
+    yield Asleep.night
+    Asleep.night.awake.set()
+
+
+@pytest.mark.usefixtures("night")
+def test_a_stall_is_found() -> None:
+    """When no op ends for too long the run fails, naming who runs and who waits for whom."""
+    plan, tasks = setup(Asleep)
+    with pytest.raises(RunError, match=r"no op ended for .*: a\.s0\.F0 runs on 0\.compute") as e:
+        run(plan, tasks, Options(stall_seconds=0.5))
+    assert "a.s2.S0 waits for a.s2.B1 on 0.d2h in round 0" in str(e.value)
+
+
+def test_an_interrupt_names_the_op(night: Night) -> None:
+    """Ctrl-C ends the run with what was running, although that does not return."""
+    plan, tasks = setup(Asleep)
+
+    def press() -> None:
+        if night.asleep.wait(4):
+            _thread.interrupt_main()
+
+    threading.Thread(target=press, daemon=True).start()
+    with pytest.raises(RunError, match=r"^interrupted in a\.s0\.F0 runs on 0\.compute"):
+        run(plan, tasks)
+
+
+def with_memory(plan: Plan, **sizes: int) -> Plan:
+    """The plan with other sizes of its first program's first device."""
+    program = plan.programs[0]
+    memory = (structs.replace(program.memory[0], **sizes), *program.memory[1:])
+    made = structs.replace(program, memory=memory)
+    return structs.replace(plan, programs=(made, *plan.programs[1:]))
+
+
+def test_transients_over_the_reserve() -> None:
+    """An op that takes more than its device reserves is told with both numbers."""
+    plan, tasks = setup()
+    plan = with_memory(plan, reserve_bytes=100)
+    with pytest.raises(RunError, match=r"a\.s0\.F0 .* took \d+ bytes .* reserves 100 on device 0"):
+        run(plan, tasks)
+
+
+def test_transients_within_the_reserve_are_the_peak() -> None:
+    """The peak is the slab in use and the transients measured, no more than the budget."""
+    plan, tasks = setup()
+    (peak,) = run(plan, tasks).peak_bytes
+    assert plan.programs[0].memory[0].slab_bytes < peak < plan.devices[0].budget_bytes
+
+
+def test_a_varying_number_of_draws() -> None:
+    """With several microbatches a forward must draw as often as the plan says."""
+    plan, tasks = setup(Irregular)
+    with pytest.raises(RunError, match=r"a\.s\d\.[FB]\d .*varying number of random numbers"):
+        run(plan, tasks)
+
+
+class Late(nn.Linear):
+    """Draws nothing in the first `quiet` forwards, and then from the default generator."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        Late.calls += 1
+        return super().forward(x) + (torch.rand(1) if Late.calls > 50 else 0)
+
+
+def test_draws_that_begin_later() -> None:
+    """A shard planned without draws is watched in every round, not only in the first."""
+    Late.calls = 0
+    plan, tasks = setup(Late)
+    with pytest.raises(RunError, match=r"in round [1-9]: .*although the plan knows of none"):
+        run(plan, tasks)
+
+
+class Own(nn.Linear):
+    """Draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.generator = torch.Generator()
+
+    def __deepcopy__(self, memo: object) -> "Own":
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + torch.rand(1, generator=self.generator)
+
+
+class InPlace(nn.Linear):
+    """Changes its input."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mul_(2))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (Own, "a.s0.F0 .*draws from a generator of its own"),
+        (InPlace, "a.s0.F0 .*changes its input in place"),
+    ],
+)
+def test_layers_that_cannot_be_replayed(make: Callable[[], nn.Module], text: str) -> None:
+    """What would silently give other numbers than the plain loop is an error."""
+    plan, tasks = setup(make)
+    with pytest.raises(RunError, match=text):
+        run(plan, tasks)
+
+
+def _until(step: int) -> Callable[[int], tuple[Tensor, Tensor]]:
+    def data(number: int) -> tuple[Tensor, Tensor]:
+        if number == step:
+            raise StopIteration("no more")
+        return torch.ones(4, WIDTH), torch.ones(4, WIDTH)
+
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (_until(2), r"a\.batch\.P0 .*in round 2: task a: data\(2\): StopIteration: no more"),
+        (lambda _: torch.ones(4, WIDTH), r"data\(0\): returned something else than two tensors"),
+        (
+            lambda _: (torch.ones(3, WIDTH), torch.ones(4, WIDTH)),
+            "returned 3 inputs, the plan has a batch of 4",
+        ),
+        (
+            lambda _: (torch.ones(4, 99), torch.ones(4, WIDTH)),
+            "a microbatch has 1280 bytes, the plan 512",
+        ),
+        (
+            lambda n: (torch.ones(4, WIDTH), torch.ones(4, *([2, 8] if n else [WIDTH]))),
+            r"data\(1\): shapes \[2, 16\], \[2, 2, 8\] differ from those before",
+        ),
+        (lambda _: (torch.rand(4, WIDTH), torch.ones(4, WIDTH)), "use a torch.Generator"),
+    ],
+)
+def test_bad_data(data: Callable[[int], tuple[Tensor, Tensor]], text: str) -> None:
+    """Data that raises, ends or has another shape is named with task and step."""
+    plan, tasks = setup()
+    with pytest.raises(RunError, match=text):
+        run(plan, [replace(task, data=data) for task in tasks])
+
+
+def test_another_model_than_planned() -> None:
+    """A model of other sizes or lengths is refused before anything runs."""
+    plan, tasks = setup(lambda: nn.Linear(WIDTH, WIDTH, bias=False))
+    with pytest.raises(MismatchError, match=r"a\.s0: the model has 2048 parameter bytes, .* 2560"):
+        run(plan, tasks)
+    with pytest.raises(MismatchError, match="the plan has 6 layers, the model 1"):
+        run(plan, [replace(tasks[0], model=lambda: nn.Linear(1, 1))])
+    with pytest.raises(MismatchError, match="the plan trains task a, the workload has b"):
+        run(plan, [replace(tasks[0], name="b")])
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """A log that cannot be written ends the run with one line."""
+    plan, tasks = setup()
+    (tmp_path / "x.jsonl.part").symlink_to("/dev/full")
+    with pytest.raises(RunError, match=r"x\.jsonl: cannot be written: No space left"):
+        run(plan, tasks, Options(log=tmp_path / "x.jsonl"))

@@ -1,0 +1,490 @@
+"""A run of many tasks goes on without the one that fails, and the others get their bits."""
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec import structs
+from support import fake_cuda, handmade
+from support.chains import WIDTH, chain, tasks_for
+from support.fit import fit
+from support.keeping import saved_part
+from support.parts import Part, resident_part
+from support.same import assert_same
+from support.streaming import streamed_part
+from torch import Tensor, nn
+
+import plans
+from executor import report, run
+from executor.cli import main
+from executor.errors import RunError
+from executor.records.failures import Losses
+from executor.records.progress import Progress, line
+from executor.replay.driver import Options, Result
+from executor.replay.segment import SegmentRun
+from executor.replay.turns import Turns
+from executor.workload.task import Task, load
+from planner.views.compare import compare, table
+from plans import runlog
+from plans.schema import Plan
+from plans.schema import Task as PlanTask
+from profiles.schema import Workload
+
+KEEP = Options(keep_going=True)
+
+
+@pytest.fixture(autouse=True)
+def _soon() -> Iterator[None]:
+    """No failure holds the others up."""
+    begun = time.perf_counter()
+    yield
+    assert time.perf_counter() - begun < 10
+
+
+def solos(parts: Sequence[Part], runs: Sequence[tuple[str, int, int]]) -> Plan:
+    """A program per part; `runs` are the segments as (task, device, rounds)."""
+    programs = [handmade.program(part.task.name, 1, [part]) for part in parts]
+    return handmade.assemble(parts, programs, [(name, (at,), n) for name, at, n in runs])
+
+
+def four() -> Plan:
+    """Tasks a and then b on one device, c and then d on another."""
+    parts = [streamed_part("a"), resident_part("b"), saved_part("c"), streamed_part("d", shards=2)]
+    return solos(parts, [("a", 0, 4), ("c", 1, 4), ("b", 0, 4), ("d", 1, 4)])
+
+
+class Counted(nn.Linear):
+    """Does something odd from its `after`-th forward on, a number shared by all layers."""
+
+    calls = count()
+    after = 40
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return self.odd(y) if next(Counted.calls) > Counted.after else y
+
+    def odd(self, y: Tensor) -> Tensor:
+        raise RuntimeError("the coffee\nis cold")
+
+
+class Drawing(Counted):
+    """Begins to draw random numbers that nobody planned."""
+
+    def odd(self, y: Tensor) -> Tensor:
+        return y + torch.rand(1)
+
+
+class Seeding(Counted):
+    """Begins to seed the default generator."""
+
+    def odd(self, y: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        return y
+
+
+class Infinite(Counted):
+    """Begins to give what is no number."""
+
+    def odd(self, y: Tensor) -> Tensor:
+        return y * math.nan
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> None:
+    Counted.calls = count()
+
+
+LINEAR = partial(nn.Linear, WIDTH, WIDTH)
+
+
+def linear(of: PlanTask, make: Callable[[], nn.Module] = LINEAR) -> Task:
+    """A chain for the planned task, of linear layers or some of their size."""
+    return chain(of.name, of.shards[-1].end_layer, of.batch, of.steps, make=make)
+
+
+def ready(plan: Plan, **layers: Callable[[], nn.Module]) -> tuple[Plan, list[Task]]:
+    """The plan fitted to ordinary layers, those of some tasks linear ones; and the tasks, of which
+    these have such layers instead."""
+    ordinary = [
+        chain(
+            t.name, t.shards[-1].end_layer, t.batch, t.steps, make=partial(nn.Linear, WIDTH, WIDTH)
+        )
+        if t.name in layers
+        else task
+        for t, task in zip(plan.tasks, tasks_for(plan), strict=True)
+    ]
+    fitted = fit(plan, ordinary)
+    plans.prove(fitted)
+    made = [
+        replace(t, model=linear(p, layers[t.name]).model) if t.name in layers else t
+        for p, t in zip(plan.tasks, ordinary, strict=True)
+    ]
+    return fitted, made
+
+
+def others_same(plan: Plan, tasks: Sequence[Task], result: Result, *dropped: str) -> None:
+    """Exactly these tasks were dropped, and all others have the bits of the plain loop."""
+    assert set(result.dropped) == set(dropped)
+    left = tuple(task for task in plan.tasks if task.name not in dropped)
+    own = [task for task in tasks if task.name not in dropped]
+    assert_same(structs.replace(plan, tasks=left), own, result)
+
+
+def _ends(step: int) -> tuple[Tensor, Tensor]:
+    if step == 2:
+        raise StopIteration("no more")
+    return torch.ones(4, WIDTH), torch.ones(4, WIDTH)
+
+
+def _shrinks(step: int) -> tuple[Tensor, Tensor]:
+    return torch.ones(4 - step // 2, WIDTH), torch.ones(4, WIDTH)
+
+
+@pytest.mark.parametrize("victim", ["a", "c"])
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (Counted, "RuntimeError: the coffee is cold"),
+        (Drawing, "draws random numbers although the plan knows of none"),
+        (Infinite, "the loss of step 2 is nan"),
+    ],
+)
+def test_a_layer_that_goes_wrong(
+    make: Callable[[], nn.Module], text: str, victim: str, tmp_path: Path
+) -> None:
+    """The others train to their end, those that follow on its device too; the log says what was."""
+    Counted.after = 40 if victim == "a" else 17
+    plan, tasks = ready(four(), **{victim: make})
+    log = tmp_path / "x.jsonl"
+    result = run(plan, tasks, Options(keep_going=True, log=log))
+    others_same(plan, tasks, result, victim)
+    drop = result.dropped[victim]
+    assert text in drop.reason
+    assert drop.op.startswith(f"{victim}.s")
+    assert 1 <= drop.step <= 2
+    told = runlog.load(log)
+    assert told.drops == (drop,)
+    assert told.end is not None
+    assert told.end.status == "partial"
+    assert text in told.end.error
+    known = {(p.segment, p.op.id, p.round) for p in plans.metrics.timeline(plan)}
+    assert known > {(record.segment, record.op, record.round) for record in told.ops}
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [(_ends, "data(2): StopIteration: no more"), (_shrinks, "data(2): returned 3 inputs")],
+)
+def test_data_that_ends(data: Callable[[int], tuple[Tensor, Tensor]], text: str) -> None:
+    """A task without data is dropped at the step that it has none for."""
+    plan, tasks = ready(four())
+    tasks = [replace(task, data=data) if task.name == "b" else task for task in tasks]
+    result = run(plan, tasks, KEEP)
+    others_same(plan, tasks, result, "b")
+    drop = result.dropped["b"]
+    assert (drop.step, drop.op) == (2, "b.batch.P0")
+    assert text in drop.reason
+
+
+def test_without_it_the_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    """A failure ends the run, and a loss that is no number does not: that is said once, at once
+    and in the report."""
+    plan, tasks = ready(four(), a=Counted)
+    with pytest.raises(RunError, match=r"^a\.s\d\.[FB]\d on 0\.compute in round \d: Runtime"):
+        run(plan, tasks)
+    Counted.calls = count()
+    plan, tasks = ready(four(), a=Infinite)
+    result = run(plan, tasks)
+    assert math.isnan(result.losses["a"][-1])
+    assert len(result.losses["a"]) == 4
+    first = next(step for step, loss in enumerate(result.losses["a"]) if math.isnan(loss))
+    text = f"the loss of step {first} is nan; --keep-going drops such tasks"
+    assert first < 3
+    assert result.warnings == {"a": text}
+    assert capsys.readouterr().err == f"warning: task a: {text}\n"
+    assert f"\nwarning: task a: {text}" in report.table(plan, result, Path("x.jsonl"), [])
+    told = json.loads(report.to_json(plan, result, Path("x.jsonl"), []))["tasks"]
+    assert [task["warning"] for task in told] == [text, None, None, None]
+
+
+def test_nothing_is_dropped_when_nothing_fails() -> None:
+    """All tasks have their bits, whatever watches over them."""
+    plan, tasks = ready(four())
+    others_same(plan, tasks, run(plan, tasks, KEEP))
+
+
+def test_two_tasks_fail() -> None:
+    """Each is dropped for its own reason."""
+    Counted.after = 60
+    plan, tasks = ready(four(), a=Counted, c=Counted)
+    result = run(plan, tasks, KEEP)
+    others_same(plan, tasks, result, "a", "c")
+    assert all("coffee" in drop.reason for drop in result.dropped.values())
+
+
+def test_all_tasks_fail(tmp_path: Path) -> None:
+    """There is still a result, and a log."""
+    Counted.after = 0
+    plan, tasks = ready(four(), a=Counted, b=Counted, c=Counted, d=Counted)
+    result = run(plan, tasks, Options(keep_going=True, log=tmp_path / "x.jsonl"))
+    assert set(result.dropped) == set("abcd")
+    assert {drop.task for drop in runlog.load(tmp_path / "x.jsonl").drops} == set("abcd")
+
+
+@pytest.mark.parametrize("make", [Counted, Drawing, Infinite])
+def test_one_device(make: Callable[[], nn.Module]) -> None:
+    """The next task on the only device finds the generator and the memory as it expects them."""
+    Counted.after = 20
+    plan, tasks = ready(handmade.relay(), a=make)
+    others_same(plan, tasks, run(plan, tasks, KEEP), "a")
+
+
+def test_a_seed_is_everybodys_trouble() -> None:
+    """A generator that all devices share and that somebody sets leaves no bits to trust."""
+    plan, tasks = ready(four(), a=Seeding)
+    with pytest.raises(RunError, match="all devices draw from one generator, so no task can go on"):
+        run(plan, tasks, KEEP)
+
+
+def test_a_seed_on_one_device_is_the_tasks_own_trouble() -> None:
+    """Where nobody else draws at the same time, it is known who it was."""
+    Counted.after = 20
+    plan, tasks = ready(handmade.relay(), a=Seeding)
+    others_same(plan, tasks, run(plan, tasks, KEEP), "a")
+
+
+def shared() -> Plan:
+    """Tasks a and b in one program on a device, c beside them, d after them."""
+    parts = [streamed_part("a", shards=2), resident_part("b")]
+    more = [resident_part("c"), streamed_part("d", shards=2)]
+    programs = [
+        handmade.program("both", 1, parts),
+        *(handmade.program(part.task.name, 1, [part]) for part in more),
+    ]
+    runs = [("both", (0,), 4), ("c", (1,), 4), ("d", (0,), 4)]
+    return handmade.assemble([*parts, *more], programs, runs)
+
+
+def test_a_task_that_shares_its_program() -> None:
+    """Two tasks in one segment end together, the second for the first's sake."""
+    Counted.after = 20
+    plan, tasks = ready(shared(), a=Counted)
+    result = run(plan, tasks, KEEP)
+    others_same(plan, tasks, result, "a", "b")
+    assert result.dropped["b"].reason == (
+        "segment 0 trains it in one program with task a, which was dropped: "
+        "RuntimeError: the coffee is cold"
+    )
+    assert result.dropped["b"].op == ""
+
+
+def test_a_later_segment_with_the_failed_task() -> None:
+    """Whoever would share a program with it later cannot end, and does not go on."""
+    parts = [resident_part("a"), resident_part("b"), resident_part("c")]
+    programs = [
+        handmade.program("both", 1, parts[:2]),
+        *(handmade.program(part.task.name, 1, [part]) for part in parts),
+    ]
+    runs = [("a", (0,), 2), ("b", (1,), 2), ("both", (0,), 2), ("c", (1,), 4)]
+    Counted.after = 4
+    plan, tasks = ready(handmade.assemble(parts, programs, runs), a=Counted)
+    result = run(plan, tasks, KEEP)
+    others_same(plan, tasks, result, "a", "b")
+    assert result.dropped["b"].reason.startswith("segment 2 trains it in one program with task a")
+
+
+class Asleep(nn.Linear):
+    """Sleeps in its forward until its test is over."""
+
+    over = threading.Event()
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        Asleep.over.wait(20)
+        return super().forward(x)
+
+
+@pytest.fixture
+def _night() -> Iterator[None]:
+    Asleep.over.clear()
+    yield
+    Asleep.over.set()
+
+
+@pytest.mark.usefixtures("_night")
+def test_an_op_that_never_returns() -> None:
+    """It is dropped, and who needs its device; the other device goes on."""
+    plan, tasks = ready(four(), a=Asleep)
+    result = run(plan, tasks, Options(keep_going=True, stall_seconds=0.6))
+    others_same(plan, tasks, result, "a", "b")
+    assert result.dropped["a"].op == "a.s0.F0"
+    assert "no op ended for" in result.dropped["a"].reason
+    waiting = "waits for ops of a dropped task that do not return: a.s0.F0 runs on 0.compute"
+    assert waiting in result.dropped["b"].reason
+
+
+@pytest.mark.usefixtures("_night")
+def test_what_never_returns_holds_nobody_up_elsewhere() -> None:
+    """A segment after a skipped one waits for what it shares a device with, and no more."""
+    parts = [resident_part("a"), resident_part("b")]
+    plan, tasks = ready(solos(parts, [("a", 0, 2), ("a", 1, 2), ("b", 1, 4)]), a=Asleep)
+    others_same(plan, tasks, run(plan, tasks, Options(keep_going=True, stall_seconds=0.6)), "a")
+
+
+def test_host_bytes_in_common_are_waited_for() -> None:
+    """After a skipped segment, one with the same scratch bytes waits for who still uses them."""
+    parts = [streamed_part(name, shards=2) for name in "abc"]
+    plan = solos(parts, [("a", 0, 2), ("a", 1, 2), ("b", 1, 4), ("c", 0, 4)])
+    offset = {buffer.name: buffer.offset for buffer in plan.host.buffers}["a.s0.grad"]
+    buffers = [
+        structs.replace(b, offset=offset) if b.name == "b.s0.grad" else b for b in plan.host.buffers
+    ]
+    apart, together = (
+        Turns(plan),
+        Turns(structs.replace(plan, host=structs.replace(plan.host, buffers=tuple(buffers)))),
+    )
+    for turns in (apart, together):
+        turns.begin(0)
+        turns.skip("a")
+    assert apart.ready() == [2]
+    assert together.ready() == []
+    assert together.blocked([0]) == [2, 3]
+    together.end(0)
+    assert together.ready() == [2, 3]
+
+
+def test_copies_under_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CUDA devices the next segment begins when what was launched before is done."""
+    fake_cuda.install(monkeypatch, pause_us=20_000)
+    Counted.after = 20
+    begun: list[SegmentRun] = []
+    start = SegmentRun.start
+
+    def watched(self: SegmentRun) -> None:
+        streams = [stream for segment in begun for stream in segment._streams.values()]
+        marks = [mark for stream in streams for mark in stream._marks if mark is not None]
+        assert all(mark.ready() for mark in marks)
+        begun.append(self)
+        start(self)
+
+    monkeypatch.setattr(SegmentRun, "start", watched)
+    monkeypatch.setattr(
+        "executor.shards.place.gc.collect", lambda: None
+    )  # which takes as long as a copy
+    plan, tasks = ready(handmade.relay(), a=Counted)
+    devices = tuple(structs.replace(d, kind="cuda", emulation=None) for d in plan.devices)
+    plan = structs.replace(plan, devices=devices)
+    others_same(plan, tasks, run(plan, tasks, KEEP), "a")
+
+
+def test_a_loss_scale_is_found_in_peace() -> None:
+    """A task in fp16 is dropped after ten steps in a row without a loss, any other after one."""
+    plan = handmade.fleet()
+    half = structs.replace(plan.tasks[0], precision="fp16-autocast")
+    losses = Losses(structs.replace(plan, tasks=(half, plan.tasks[1])))
+    assert [losses.trouble("a", step, math.inf) for step in range(9)] == [""] * 9
+    assert losses.trouble("a", 9, 1.0) == ""
+    assert [losses.trouble("a", 10 + step, math.nan) for step in range(9)] == [""] * 9
+    last = losses.trouble("a", 19, math.inf)
+    assert last == "the loss of step 19 is inf and was no number in the 9 steps before"
+    assert losses.trouble("b", 0, math.nan) == "the loss of step 0 is nan"
+
+
+def test_progress_follows_the_plan() -> None:
+    """A task that runs at half the planned speed ends twice as late, and so does who waits."""
+    plan, _ = ready(four())
+    progress = Progress(plan)
+    planned = {task.name: progress.planned_us(task.name, task.steps) for task in plan.tasks}
+    now = 2 * progress.planned_us("a", 2)
+    losses = {"a": {0: 1.5, 1: 1.25}, "b": {}, "c": {}, "d": {}}
+    a, b, c = progress.states(losses, {"a": now}, ["d"])
+    assert (a.done, a.steps, a.loss, a.end_us) == (2, 4, 1.25, 2 * planned["a"])
+    assert (b.done, b.loss, b.end_us, c.name) == (0, None, 2 * planned["b"], "c")
+    assert line([a, b, c], now).startswith("2/12 steps, ")
+    assert "; a 2/4 loss 1.25 done at " in line([a, b, c], now)
+
+
+WORK = """
+import torch
+from functools import partial
+from support.chains import WIDTH, chain
+from torch import nn
+
+class Broken(nn.Linear):
+    calls = 0
+
+    def __init__(self):
+        super().__init__(WIDTH, WIDTH)
+
+    def forward(self, x):
+        Broken.calls += BROKEN
+        if Broken.calls > 20:
+            raise RuntimeError("cold")
+        return super().forward(x)
+
+def tasks():
+    linear = partial(nn.Linear, WIDTH, WIDTH)
+    return [chain("a", 4, 4, 4, make=Broken), chain("b", 4, 4, 4, make=linear, seed=2)]
+"""
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """A plan in plan.json whose first task fails in its second step."""
+    monkeypatch.chdir(tmp_path)
+    made = handmade.relay()
+    linear = [
+        chain(
+            t.name, t.shards[-1].end_layer, t.batch, t.steps, make=partial(nn.Linear, WIDTH, WIDTH)
+        )
+        for t in made.tasks
+    ]
+    made = fit(made, linear)
+    Path("work.py").write_text(WORK.replace("BROKEN", "1"))
+    _, digest = load("work.py:tasks")
+    work = Workload("work.py:tasks", digest)
+    made = structs.replace(made, tasks=tuple(structs.replace(t, workload=work) for t in made.tasks))
+    plans.save("plan.json", made)
+    return made
+
+
+def test_the_command(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, a report of what was dropped and where, and the others saved."""
+    assert main(["run", "plan.json", "--keep-going", "--save", "saved"]) == 1
+    captured = capsys.readouterr()
+    said = "dropped: a in step 1, a.s0.B0: RuntimeError: cold"
+    row = next(row.split() for row in captured.out.splitlines() if row.startswith("a "))
+    assert row[:4] == ["a", "1", "of", "4"]
+    assert row[-1] == "dropped"
+    assert captured.out.splitlines()[-1] == said
+    assert captured.err.splitlines() == [said]
+    assert [path.name for path in Path("saved").iterdir()] == ["b.pt"]
+    log = runlog.load("runs/plan.jsonl")
+    found = compare(planned, log, log.header.plan_sha256)
+    assert found.status == "partial"
+    assert found.missing.count == 0
+    assert "dropped: a in step 1, a.s0.B0: RuntimeError: cold" in table(found)
+
+
+@pytest.mark.usefixtures("planned")
+def test_the_commands_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every task says how far it came, and why not further."""
+    assert main(["run", "plan.json", "--keep-going", "--json"]) == 1
+    a, b = json.loads(capsys.readouterr().out)["tasks"]
+    assert (a["steps"], a["steps_done"], b["steps_done"]) == (4, 1, 4)
+    assert a["dropped"] == {"step": 1, "op": "a.s0.B0", "reason": "RuntimeError: cold"}
+    assert b["dropped"] is None
+    assert "planned_end_us" in b

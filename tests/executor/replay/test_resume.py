@@ -1,0 +1,119 @@
+"""What was trained in two runs is what one run trains."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from support import handmade, noted
+from support.chains import tasks_for
+from support.fit import fit, later
+from support.plain import train
+from torch import Tensor
+from torch.nn import functional as F
+from torch.optim import SGD, AdamW
+
+import plans
+from executor import run
+from executor.errors import MismatchError, UsageError
+from executor.replay.driver import Options
+from executor.workload.task import Task
+from plans import runlog
+from plans.schema import Plan
+
+PLANS = handmade.PLANS | noted.NOTED
+ONE_SEGMENT = [name for name, make in PLANS.items() if len(make().segments) == 1]
+
+
+def assert_goes_on(plan: Plan, tasks: list[Task], folder: Path) -> None:
+    """One step, a checkpoint, and the other steps from there: losses, parameters and state."""
+    first = run(later(plan, 0, 1), tasks, Options(checkpoints=folder))
+    rest = run(later(plan, 1, tasks[0].steps - 1), tasks, Options(resume=folder))
+    for planned, task in zip(plan.tasks, tasks, strict=True):
+        plain = train(task, planned.microbatches)
+        assert first.losses[task.name] + rest.losses[task.name] == plain.losses
+        for name, parameter in rest.model(task.name).named_parameters():
+            assert torch.equal(parameter, plain.params[name]), name
+        state = rest.optimizer_state(task.name)
+        for name, values in plain.state.items():
+            assert values.keys() == state.get(name, {}).keys()
+            for key, value in values.items():
+                assert value is None or torch.equal(state[name][key], value), (name, key)
+
+
+@pytest.mark.parametrize("name", ONE_SEGMENT)
+def test_a_run_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
+    """With dropout and AdamW, every kind of plan."""
+    clip = 0.05 if name in noted.NOTED else None
+    tasks = [replace(task, clip=clip) for task in tasks_for(PLANS[name]())]
+    assert_goes_on(fit(PLANS[name](), tasks), tasks, tmp_path)
+
+
+def loud(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 30 * F.mse_loss(outputs, targets)
+
+
+OPTIMIZERS = {
+    "fused": partial(AdamW, lr=1e-2, fused=True),
+    "momentum": partial(SGD, lr=0.1, momentum=0.9),
+    "sgd": partial(SGD, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("precision", ["fp16-autocast", "bf16", "bf16-autocast"])
+def test_every_precision_goes_on(precision: str, optimizer: str, tmp_path: Path) -> None:
+    """Masters and a loss scale that has moved are part of the state."""
+    made = noted.NOTED["norms-host"]()
+    tasks = [
+        replace(t, precision=precision, clip=0.1, loss=loud, optimizer=OPTIMIZERS[optimizer])
+        for t in tasks_for(made)
+    ]
+    assert_goes_on(fit(made, tasks), tasks, tmp_path)
+
+
+def test_a_run_writes_where_it_can_go_on(tmp_path: Path) -> None:
+    """The log names each checkpoint with its step, and nothing half written is left."""
+    tasks = tasks_for(handmade.relay())
+    plan = fit(handmade.relay(), tasks)
+    plans.prove(plan)
+    log, kept = tmp_path / "run.jsonl", tmp_path / "kept"
+    kept.mkdir()
+    run(plan, tasks, Options(log=log, checkpoints=kept))
+    assert {path.name for path in kept.iterdir()} == {f"{t.name}-{t.steps}.pt" for t in tasks}
+    noted_steps = [(line.task, line.step) for line in runlog.load(log).checkpoints]
+    assert sorted(noted_steps)[-1] == (tasks[-1].name, tasks[-1].steps)
+
+
+def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
+    """So is one of another step, and what is no checkpoint."""
+    tasks = tasks_for(handmade.resident())
+    plan = later(fit(handmade.resident(), tasks), 1, 3)
+    with pytest.raises(UsageError, match=r"goes on after step 1; say where .* --resume DIR"):
+        run(plan, tasks)
+    with pytest.raises(UsageError, match="there is no such checkpoint"):
+        run(plan, tasks, Options(resume=tmp_path))
+    (tmp_path / "a-1.pt").write_bytes(b"nonsense")
+    with pytest.raises(UsageError, match="is no checkpoint"):
+        run(plan, tasks, Options(resume=tmp_path))
+    (tmp_path / "a-1.pt").unlink()
+    run(later(plan, 0, 2), tasks, Options(checkpoints=tmp_path))
+    (tmp_path / "a-2.pt").rename(tmp_path / "a-1.pt")
+    with pytest.raises(MismatchError, match="is of step 2, the plan goes on after 1"):
+        run(plan, tasks, Options(resume=tmp_path))
+
+
+def test_another_kind_of_device_or_precision_is_refused(tmp_path: Path) -> None:
+    """A checkpoint's random numbers and loss scale belong to the kind that made them."""
+    tasks = tasks_for(handmade.resident())
+    plan = fit(handmade.resident(), tasks)
+    run(later(plan, 0, 1), tasks, Options(checkpoints=tmp_path))
+    whole = torch.load(tmp_path / "a-1.pt")
+    del whole["manifest"]  # which would tell that it was changed
+    torch.save(whole | {"rng": whole["rng"][:16].clone()}, tmp_path / "a-1.pt")
+    with pytest.raises(MismatchError, match="has 16 bytes of random state, a device"):
+        run(later(plan, 1, 3), tasks, Options(resume=tmp_path))
+    torch.save(whole | {"loss_scale": {"scale": torch.ones(1)}}, tmp_path / "a-1.pt")
+    with pytest.raises(MismatchError, match="is fp32 in the plan, and the checkpoint has a loss"):
+        run(later(plan, 1, 3), tasks, Options(resume=tmp_path))

@@ -1,0 +1,105 @@
+"""Earliest starts: a run keeps them, without hurry, and without taking the wait for a stall."""
+
+import time
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from support import handmade
+from support.chains import failing_soon, tasks_for
+from support.fit import fit
+from support.retime import foretold
+from support.same import assert_same
+
+import plans
+from executor import run
+from executor.errors import RunError
+from executor.records.options import Limits
+from executor.replay.driver import Options
+from executor.replay.tickets import Halt
+from executor.replay.turns import Turns
+from executor.workload.task import Task
+from plans import runlog
+from plans.checker.check import violations
+from plans.schema import Plan
+
+
+def waiting(start_us: int, name: str = "fleet") -> tuple[Plan, list[Task]]:
+    """A sound plan whose second task begins so late, and its tasks."""
+    tasks = tasks_for(handmade.PLANS[name]())
+    plan = fit(handmade.PLANS[name](), tasks)
+    first, last = plan.segments
+    begin = max(start_us, last.start_us)
+    late = structs.replace(last, start_us=begin, end_us=begin + last.end_us - last.start_us)
+    owners = [structs.replace(t, start_us=start_us if t.name == "b" else 0) for t in plan.tasks]
+    plan = foretold(structs.replace(plan, tasks=tuple(owners), segments=(first, late)))
+    plans.prove(plan)
+    return plan, tasks
+
+
+@pytest.mark.parametrize("name", ["fleet", "relay"])
+def test_no_segment_begins_before_its_task_may(name: str, tmp_path: Path) -> None:
+    """The other task begins at once; with one device or with two, the bits are the same."""
+    plan, tasks = waiting(600_000, name)
+    result = run(plan, tasks, Options(log=tmp_path / "x.jsonl"))
+    assert_same(plan, tasks, result)
+    ops = runlog.load(tmp_path / "x.jsonl").ops
+    begins = [min(op.start_us for op in ops if op.segment == index) for index in (0, 1)]
+    assert begins[0] < 500_000
+    assert 600_000 <= begins[1] < 5_000_000
+
+
+def test_waiting_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main thread sleeps between its ticks, and wakes when the time has come."""
+    plan, tasks = waiting(1_000_000)
+    pauses: list[float] = []
+    wait = Halt.wait_for_news
+
+    def noted(self: Halt, seconds: float) -> None:
+        pauses.append(seconds)
+        wait(self, seconds)
+
+    monkeypatch.setattr(Halt, "wait_for_news", noted)
+    run(plan, tasks, Options(limits=Limits(tick_s=0.2)))
+    assert all(0 < pause <= 0.2 for pause in pauses)
+    assert len(pauses) < 100
+
+
+def test_waiting_is_no_stall() -> None:
+    """A start far beyond the patience of the watch."""
+    plan, tasks = waiting(1_500_000)
+    assert run(plan, tasks, Options(stall_seconds=0.5)).actual_us >= 1_500_000
+    kept = run(plan, tasks, Options(stall_seconds=0.5, keep_going=True))
+    assert not kept.dropped
+
+
+def test_waiting_can_be_ended() -> None:
+    """Long before the task may begin."""
+    plan, tasks = waiting(600_000_000)
+    begun = time.monotonic()
+    with pytest.raises(RunError, match="enough"):
+        run(plan, [failing_soon(tasks[0]), *tasks[1:]])
+    assert time.monotonic() - begun < 20
+
+
+def test_turns_know_who_waits_for_time_only() -> None:
+    """Who waits for another segment too is not due when its time has come."""
+    apart, _ = waiting(5000)
+    turns = Turns(apart)
+    assert (turns.ready(0), turns.next_us(0)) == ([0], 5000)
+    assert (turns.ready(5000), turns.next_us(5000)) == ([0, 1], None)
+    after, _ = waiting(5000, "relay")
+    turns = Turns(after)
+    assert (turns.ready(6000), turns.next_us(0)) == ([0], None)
+    turns.begin(0)
+    turns.end(0)
+    assert (turns.ready(0), turns.next_us(0), turns.ready(6000)) == ([], 5000, [1])
+
+
+def test_a_plan_that_begins_a_task_too_soon_is_refused() -> None:
+    """With the task, and both times."""
+    plan, _ = waiting(700_000)
+    owners = tuple(structs.replace(t, start_us=t.start_us and 700_001) for t in plan.tasks)
+    assert violations(structs.replace(plan, tasks=owners)) == [
+        "segment 1: starts at 700000 µs but task 'b' may not begin before 700001 µs"
+    ]

@@ -1,0 +1,196 @@
+"""Shards that keep or pack their graphs train the same bits, and take no more than planned."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from msgspec import structs
+from support import handmade
+from support.chains import WIDTH, block, tasks_for
+from support.fit import fit
+from support.measured import measured
+from support.same import assert_same
+from support.zoo import MODELS, every
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+import plans
+from executor import run
+from executor.devices.device import aligned
+from executor.errors import RunError, WorkloadError
+from executor.numerics.values import hold
+from executor.shards.shard import Shard
+from executor.workload.task import Task
+from plans.schema import Plan
+
+KEEPING = ["mixed", "packed", "parked", "returned", "saved", "state"]
+
+
+def setup(name: str, model: Callable[[int], nn.Sequential]) -> tuple[Plan, list[Task]]:
+    """A handmade plan fitted to tasks with this model of so many layers."""
+    plan = handmade.PLANS[name]()
+    tasks = [
+        replace(task, model=partial(model, planned.shards[-1].end_layer))
+        for task, planned in zip(tasks_for(plan), plan.tasks, strict=True)
+    ]
+    return fit(plan, tasks), tasks
+
+
+@pytest.mark.parametrize("name", sorted(handmade.PLANS))
+def test_memory_to_the_byte(name: str) -> None:
+    """Slab and reserve, live graphs included, are used up to the last byte that the plan has."""
+    made = handmade.PLANS[name]()
+    tasks = tasks_for(made)
+    plan = measured(fit(made, tasks), tasks)
+    plans.prove(plan)
+    result = run(plan, tasks)
+    expected = [0] * len(plan.devices)
+    slabs = [0] * len(plan.devices)
+    programs = {program.name: program for program in plan.programs}
+    for segment in plan.segments:
+        for number, memory in zip(segment.devices, programs[segment.program].memory, strict=True):
+            slabs[number] = max(slabs[number], memory.slab_bytes)
+            if segment.rounds and segment == first_of(plan, segment.program):
+                peak = memory.slab_bytes + memory.reserve_bytes
+                expected[number] = max(expected[number], peak)
+    assert result.slab_bytes == tuple(slabs)
+    assert result.peak_bytes == tuple(map(max, expected, slabs))
+
+
+def first_of(plan: Plan, program: str) -> object:
+    """The segment in which the program is metered."""
+    return next(segment for segment in plan.segments if segment.program == program)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # of a first layer, in both
+@pytest.mark.parametrize("name", ["saved", "returned", "packed"])
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_any_model(model: str, name: str) -> None:
+    """What layers do inside themselves changes no bit, whether their graphs stay or are packed."""
+    plan, tasks = setup(name, MODELS[model])
+    plans.prove(plan)
+    assert_same(plan, tasks, run(plan, tasks))
+
+
+class Sparse(nn.Module):
+    """Keeps a sparse matrix for its backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x)
+        return torch.sparse.mm(torch.eye(len(x)).to_sparse(), y)
+
+
+def _only(layers: int, index: int, layer: Callable[[], nn.Module]) -> nn.Sequential:
+    return nn.Sequential(*(layer() if k == index else block() for k in range(layers)))
+
+
+def test_what_cannot_be_packed_is_named() -> None:
+    """A sparse tensor is refused with its layer where it would be packed, and kept elsewhere."""
+    plan, tasks = setup("saved", partial(_only, index=1, layer=Sparse))
+    assert_same(plan, tasks, run(plan, tasks))
+    shard = Shard([block(), Sparse()], tasks[0].optimizer)
+    out, room = aligned(1 << 12), aligned(1 << 16)
+    shard.write_params(aligned(shard.param_bytes))
+    with pytest.raises(WorkloadError, match=r"^layer Sparse keeps a tensor .* not plain strided"):
+        shard.forward_graph(hold(torch.rand(2, WIDTH)), out, saved=room)
+
+
+def with_saved(plan: Plan, shard: int, saved: int) -> Plan:
+    """The plan with other saved bytes of one shard."""
+    (task,) = plan.tasks
+    shards = list(task.shards)
+    shards[shard] = structs.replace(shards[shard], saved_bytes=saved)
+    return structs.replace(plan, tasks=(structs.replace(task, shards=tuple(shards)),))
+
+
+def test_more_to_pack_than_planned() -> None:
+    """A graph that does not fit its buffer ends the run with both numbers."""
+    plan, tasks = setup("packed", every(block))
+    packed = plan.tasks[0].shards[1].saved_bytes
+    text = rf"a\.s1\.F0 on .*: packs \d+ bytes or more .*, the plan has {packed - 256}"
+    with pytest.raises(RunError, match=text):
+        run(with_saved(plan, 1, packed - 256), tasks)
+
+
+def test_live_graphs_count_against_the_reserve() -> None:
+    """An op whose graphs, kept from earlier ops, exceed the reserve is told with all numbers."""
+    plan, tasks = setup("saved", every(block))
+    tight = measured(plan, tasks)
+    (memory,) = tight.programs[0].memory
+    small = structs.replace(memory, reserve_bytes=memory.reserve_bytes - 1)
+    program = structs.replace(tight.programs[0], memory=(small,))
+    assert any("live graph(s)" in line for line in plans.violations(_one(tight, program)))
+    text = rf"took {memory.reserve_bytes} bytes beside its buffers, \d+ of them in live "
+    with pytest.raises(RunError, match=text):
+        run(_one(tight, program), tasks)
+
+
+def _one(plan: Plan, program: object) -> Plan:
+    return structs.replace(plan, programs=(program,))
+
+
+class DrawsBackward(torch.autograd.Function):
+    """Draws a random number in its backward, `quiet` times not."""
+
+    quiet = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        DrawsBackward.quiet -= 1
+        return grads[0] * 2 + (torch.rand(1) * 0 if DrawsBackward.quiet < 0 else 0)
+
+
+class Drawing(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = DrawsBackward.apply(super().forward(x))  # type: ignore[no-untyped-call]
+        return y
+
+
+@pytest.mark.parametrize("name", ["saved", "packed"])
+@pytest.mark.parametrize(
+    ("quiet", "text"),
+    [
+        (0, r"a\.s0\.B0 on .* in round 0: draws random numbers in its backward"),
+        (4, r"a\.s0\.B0 on .* in round [1-9]: it, or something beside it, drew"),
+    ],
+)
+def test_a_backward_must_not_draw(name: str, quiet: int, text: str) -> None:
+    """The first shard's backward is caught in the round in which it first draws."""
+    DrawsBackward.quiet = 10**9
+    plan, tasks = setup(name, partial(_only, index=0, layer=Drawing))
+    DrawsBackward.quiet = quiet
+    with pytest.raises(RunError, match=text):
+        run(plan, tasks)
+
+
+class Offers(nn.Module):
+    """A user's own hooks around what it keeps: values halved there and doubled back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with saved_tensors_hooks(lambda t: t / 2, lambda t: t * 2):
+            y: Tensor = self.linear(x).exp().clamp(max=3)
+        return y
+
+
+def test_hooks_of_ones_own() -> None:
+    """Layers that pack what they keep themselves train the same where their graphs are kept."""
+    plan, tasks = setup("saved", every(Offers))
+    assert_same(plan, tasks, run(plan, tasks))

@@ -1,0 +1,127 @@
+"""Workloads by the name of a model: from a local folder with a config, without any network."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.cli import executor_cli, planner_cli, refused, succeeded
+
+import plans
+from executor.errors import WorkloadError
+from executor.workload import huggingface
+from executor.workload.task import build, load
+
+transformers = pytest.importorskip("transformers")
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("quick", "warm")]
+
+GPT2 = {"vocab_size": 64, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 32}
+T5 = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+VIT = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 16,
+    "patch_size": 4,
+}
+BERT = {k: v for k, v in VIT.items() if "size" in k and k[0] in "hi" and k != "image_size"} | {
+    "vocab_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+}
+
+
+def folder(path: Path, kind: str, settings: dict[str, Any]) -> str:
+    ends = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0}
+    getattr(transformers, kind)(**settings | ends).save_pretrained(path / "tiny")
+    return f"hf:{path / 'tiny'}"
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "settings"),
+    [
+        ("causal-lm", "GPT2Config", GPT2),
+        ("masked-lm", "BertConfig", BERT),
+        ("seq2seq-lm", "T5Config", T5),
+        ("sequence-classification", "GPT2Config", GPT2),
+        ("image-classification", "ViTConfig", VIT),
+    ],
+)
+def test_every_task_has_batches_that_its_model_takes(
+    task: str, kind: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """The model computes its own loss; a step's batch is always the same, another step's is not."""
+    (made,), _ = load(f"{folder(tmp_path, kind, settings)}?task={task}&batch=3&seq=8&steps=2")
+    model, _ = build(made)
+    batch = made.data(0)
+    assert all(len(value) == 3 for value in batch.values())
+    assert torch.isfinite(model(**batch).loss)
+    assert all(torch.equal(value, made.data(0)[key]) for key, value in batch.items())
+    assert any(not torch.equal(value, made.data(1)[key]) for key, value in batch.items())
+    assert (made.name, made.steps, made.loss) == ("tiny", 2, None)
+
+
+def test_a_reference_carries_everything(tmp_path: Path) -> None:
+    """Options survive the way into a plan and back; other ones have another hash."""
+    name = folder(tmp_path, "GPT2Config", GPT2)
+    options = huggingface.Options(batch=2, seq=4, steps=5, lr=0.5, seed=3, precision="bf16")
+    ref = huggingface.ref(name.removeprefix("hf:"), options)
+    assert huggingface.parse(ref) == (name.removeprefix("hf:"), options)
+    (task,), digest = load(ref)
+    assert (task.steps, task.seed, task.precision) == (5, 3, "bf16")
+    assert load(ref)[1] == digest != load(f"{name}?batch=3&seq=4")[1]
+
+
+def test_weights_in_the_folder_are_used(tmp_path: Path) -> None:
+    """A folder with weights gives the model that was saved."""
+    saved = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2))
+    saved.save_pretrained(tmp_path / "tiny")
+    (task,), _ = load(f"hf:{tmp_path / 'tiny'}?seq=8")
+    model, _ = build(task)
+    assert torch.equal(model.transformer.wte.weight, saved.transformer.wte.weight)  # type: ignore[union-attr,operator]
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("?task=poetry", "not one of causal-lm, masked-lm"),
+        ("?batch=0", "batch is 0; 1 is the least"),
+        ("?batch=many", "batch is 'many', no int"),
+        ("?color=red", "there is no option 'color'"),
+        ("?seq=64", "seq is 64, the model takes 32 at most"),
+        ("?precision=int8", "precision is 'int8', not one of"),
+    ],
+)
+def test_a_bad_reference_is_refused(query: str, text: str, tmp_path: Path) -> None:
+    """One line says which option it is and what it may be."""
+    with pytest.raises(WorkloadError, match=text):
+        load(folder(tmp_path, "GPT2Config", GPT2) + query)
+
+
+def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
+    """The error names what was asked for."""
+    with pytest.raises(WorkloadError, match="no config of"):
+        load(f"hf:{tmp_path}")
+
+
+def test_a_config_is_profiled_planned_and_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan alone says what `run` needs to build the model again."""
+    monkeypatch.chdir(tmp_path)
+    name = folder(tmp_path, "GPT2Config", GPT2)
+    shape = ("--batch", 2, "--seq", 8, "--steps", 2, "--task", "causal-lm")
+    machine = ("--device-memory", "8MiB", "--devices", 1, "--samples", 1)
+    succeeded(executor_cli("profile", name, *shape, *machine, "-o", "profile.json"))
+    succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
+    assert plans.load("plan.json").tasks[0].workload.ref.startswith(f"{name}?task=causal-lm&")
+    succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl", "--save", "saved"))
+    assert "transformer.wte.weight" in torch.load("saved/tiny.pt")["model"]
+
+
+def test_options_of_hugging_face_are_for_its_workloads_only() -> None:
+    """A workload of one's own says its batch itself."""
+    answer = executor_cli("profile", "my.py:tasks", "--batch", 2, "-o", "x.json")
+    refused(answer, 2, "--batch is for hf: workloads")

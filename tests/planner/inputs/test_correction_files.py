@@ -1,0 +1,157 @@
+"""Corrections as files: written by compare, read by build, and refused where they do not belong."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.cli import nothing_written, planner_cli, refused, succeeded
+from support.truth import as_run, log_of, truth, wronged
+
+import plans
+import profiles
+from planner.inputs import corrections
+from plans.runlog import encode
+from profiles.schema import Profile
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+QUICK = ("--policy", "hydra")  # where any plan will do
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """profile.json, its plan.json, run.jsonl in which all took three times as long, and c.json."""
+    monkeypatch.chdir(tmp_path)
+    profiles.save("profile.json", truth())
+    succeeded(planner_cli("build", "profile.json", "-o", "plan.json", *QUICK))
+    taught("plan.json", truth(), 3, "c.json")
+    return tmp_path
+
+
+def taught(plan: str, believed: Profile, factor: float, output: str) -> None:
+    """Corrections from a run in which everything took `factor` times what the profile says."""
+    true = wronged(truth(), compute=lambda layer: factor, link=1 / factor, update=factor)
+    digest = plans.sha256(Path(plan).read_bytes())
+    log = log_of(as_run(plans.load(plan), believed, true), digest)
+    ending = [log.end] if log.end else []
+    Path("run.jsonl").write_bytes(encode([log.header, *log.ops, *ending]))
+    command = ("compare", plan, "run.jsonl", "--write-corrections", output)
+    answer = succeeded(planner_cli(*command))
+    assert f"wrote {output}" in answer.err
+
+
+def corrected_by(*files: str) -> Profile:
+    digest = plans.sha256(Path("profile.json").read_bytes())
+    return corrections.chain(profiles.load("profile.json"), digest, files)[0]
+
+
+def test_plan_built_with_corrections_names_them_and_is_sound(folder: Path) -> None:
+    """The plan's inputs hold the file's hash, the checker accepts it, and it predicts the run."""
+    flags = ("--corrections", "c.json")
+    succeeded(planner_cli("build", "profile.json", "-o", "second.json", *flags, *QUICK))
+    succeeded(planner_cli("check", "second.json"))
+    first, second = plans.load("plan.json"), plans.load("second.json")
+    digest = plans.sha256(Path("c.json").read_bytes())
+    assert second.inputs == {**first.inputs, "corrections": digest}
+    # all but latencies took three times as long
+    ratio = second.prediction.makespan_us / first.prediction.makespan_us
+    assert 2.8 < ratio < 3.1
+
+
+def test_second_corrections_go_on_top_of_the_first(folder: Path) -> None:
+    """A run of the corrected plan, where all took twice as long as the first run, adds to it."""
+    once = ("--corrections", "c.json")
+    succeeded(planner_cli("build", "profile.json", "-o", "second.json", *once, *QUICK))
+    taught("second.json", corrected_by("c.json"), 6, "d.json")
+    twice = (*once, "--corrections", "d.json")
+    succeeded(planner_cli("build", "profile.json", "-o", "third.json", *twice, *QUICK))
+    digests = [plans.sha256(Path(name).read_bytes()) for name in ("c.json", "d.json")]
+    third = plans.load("third.json")
+    assert [third.inputs[r] for r in ("corrections", "corrections-2")] == digests
+    forward = [
+        profile.tasks[0].layers[0].costs[0].forward.median_us
+        for profile in (truth(), corrected_by("c.json"), corrected_by("c.json", "d.json"))
+    ]
+    assert forward == pytest.approx([forward[0], 3 * forward[0], 6 * forward[0]], rel=0.01)
+    both = corrected_by("c.json", "d.json").provenance["corrected"]
+    assert both.startswith(corrected_by("c.json").provenance["corrected"] + ", log ")
+
+
+@pytest.mark.parametrize("files", [["d.json"], ["d.json", "c.json"], ["c.json", "c.json"]])
+def test_corrections_out_of_turn_are_refused(folder: Path, files: list[str]) -> None:
+    """Without the first file, in the wrong order or twice: the ratios would be of nothing."""
+    once = ("--corrections", "c.json")
+    succeeded(planner_cli("build", "profile.json", "-o", "second.json", *once, *QUICK))
+    taught("second.json", corrected_by("c.json"), 6, "d.json")
+    flags = [flag for name in files for flag in ("--corrections", name)]
+    with nothing_written():
+        answer = planner_cli("build", "profile.json", "-o", "x.json", *flags, *QUICK)
+    refused(answer, 2, "its plan was built from")
+
+
+def test_corrections_of_another_plan_are_refused(folder: Path) -> None:
+    """A profile measured again is not the one whose plan was run."""
+    profiles.save("other.json", truth(seed=1))
+    with nothing_written():
+        answer = planner_cli("build", "other.json", "-o", "x.json", "--corrections", "c.json")
+    refused(answer, 2, "c.json: its plan was built from profile ")
+
+
+BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "truncated": (lambda data: data[: len(data) // 2], "Input data was truncated"),
+    "empty": (lambda data: b"", "Input data was truncated"),
+    "no JSON": (lambda data: b"corrections", "malformed"),
+    "other format": (
+        lambda data: data.replace(b'"corrections"', b'"plan"', 1),
+        "this is not a corrections file (format is 'plan')",
+    ),
+    "later version": (
+        lambda data: data.replace(b'"version":1', b'"version":2', 1),
+        "corrections version 2 is not supported",
+    ),
+    "unknown field": (
+        lambda data: data.replace(b'"version":1', b'"version":1,"x":1', 1),
+        "unknown field `x`",
+    ),
+    "wrong type": (lambda data: data.replace(b'"samples":', b'"samples":-'), "Expected `int` >= 1"),
+    "layer too many": (
+        lambda data: data.replace(b'"layer":11,', b'"layer":12,'),
+        "are not ascending within 0..11",
+    ),
+    "layers out of order": (
+        lambda data: data.replace(b'"layer":1,', b'"layer":0,'),
+        "are not ascending within 0..11",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_corrections_are_refused_in_one_line(folder: Path, case: str) -> None:
+    """Exit code 2, the file and what is wrong with it, and no plan."""
+    damage, text = BROKEN[case]
+    whole = Path("c.json").read_bytes()
+    assert damage(whole) != whole
+    Path("broken.json").write_bytes(damage(whole))
+    with nothing_written():
+        answer = planner_cli(
+            "build", "profile.json", "-o", "x.json", "--corrections", "broken.json"
+        )
+    refused(answer, 2, text)
+    assert "broken.json" in answer.err
+
+
+def test_no_corrections_file_and_no_place_for_one(folder: Path) -> None:
+    """A file that is not there, and a target that is the log that is being read."""
+    with nothing_written():
+        missing = planner_cli("build", "profile.json", "-o", "x.json", "--corrections", "no.json")
+        clash = planner_cli("compare", "plan.json", "run.jsonl", "--write-corrections", "run.jsonl")
+    refused(missing, 2, "no.json: cannot be read")
+    refused(clash, 2, "run.jsonl: cannot be written: this command reads it")
+
+
+def test_written_corrections_are_read_as_they_were(folder: Path) -> None:
+    """Reading and writing again gives the same bytes, and there is no float in them."""
+    data = Path("c.json").read_bytes()
+    corrections.save("again.json", corrections.load("c.json"))
+    assert Path("again.json").read_bytes() == data
+    assert b"." not in data.replace(b"synthetic", b"")

@@ -1,0 +1,358 @@
+"""A wrong profile, corrected by what a run showed, predicts the next run."""
+
+import random
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+from support import timetables
+from support.truth import as_run, log_of, truth, wronged
+
+import profiles
+from planner import Problem, build
+from planner.inputs import corrections
+from planner.inputs.corrections import Corrections, apply
+from planner.inputs.problem import Policy
+from planner.inputs.residuals import residuals
+from planner.shards.costs import copy_us
+from plans import runlog
+from plans.runlog import RunLog
+from plans.schema import Plan, parse_id
+from profiles import synthetic
+from profiles.errors import FormatError
+from profiles.schema import Emulation, Profile, Rate
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+HASH = "0" * 64
+PPM = 1_000_000
+
+
+def planned(profile: Profile, policy: Policy = "hydra") -> Plan:
+    """A plan; of the policy that plans at once, where any plan will do."""
+    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
+    return build(asked, profile_sha256=HASH, policy=policy, seconds=10)
+
+
+def learned(plan: Plan, log: RunLog) -> Corrections:
+    return residuals(plan, log, plan_sha256=HASH, log_sha256=HASH)
+
+
+def error(plan: Plan, believed: Profile, true: Profile) -> float:
+    """How far the predicted makespan is from that of a run where `true` is right."""
+    actual = as_run(plan, believed, true).prediction.makespan_us
+    return abs(plan.prediction.makespan_us - actual) / actual
+
+
+def errors(
+    wrong: Profile, true: Profile, noise: float, policy: Policy = "hydra"
+) -> tuple[float, float]:
+    """The error of a plan of the wrong profile, and of one of the corrected profile."""
+    first = planned(wrong, policy)
+    log = log_of(as_run(first, wrong, true), HASH, noise=noise)
+    corrected = apply(wrong, learned(first, log))
+    return error(first, wrong, true), error(planned(corrected, policy), corrected, true)
+
+
+def test_second_prediction_of_a_badly_wrong_profile_is_close() -> None:
+    """Every third layer three times too slow, links half as fast, updates half as long."""
+    true = truth()
+    wrong = wronged(true, compute=lambda layer: 1.0 if layer % 3 else 3.0, link=0.5, update=0.5)
+    before, after = errors(wrong, true, noise=0.1, policy="gantry")
+    print(f"error of the makespan: {before:.1%} before, {after:.1%} after")
+    assert before > 0.3
+    assert after < 0.05
+
+
+@settings(max_examples=12)
+@given(
+    st.integers(0, 10**6),
+    st.floats(0.25, 4).filter(lambda factor: not 0.7 < factor < 1.4),
+    st.floats(0.25, 4),
+    st.floats(0.25, 4),
+)
+def test_whatever_was_wrong_the_second_prediction_is_closer(
+    seed: int, compute: float, link: float, update: float
+) -> None:
+    """Random factors on every layer, link and update: what is left of the error is small."""
+    rng = random.Random(seed)
+    factors = [compute * rng.uniform(0.7, 1.4) for _ in range(12)]
+    true = truth(seed)
+    wrong = wronged(true, compute=lambda layer: factors[layer], link=link, update=update)
+    before, after = errors(wrong, true, noise=0.05)
+    assert after < max(0.06, before / 4)
+
+
+def test_right_profile_stays_as_it_is() -> None:
+    """A run that went as predicted teaches that nothing is to be corrected."""
+    true = truth()
+    plan = planned(true)
+    found = learned(plan, log_of(plan, HASH))
+    assert {one.ratio_ppm for t in found.tasks for ones in t.times.values() for one in ones} == {
+        PPM
+    }
+    assert [(link.ratio_ppm, link.offset_us) for link in found.links] == [(PPM, 0)] * 2
+    assert structs.replace(apply(true, found), provenance={}) == true
+
+
+def test_every_layer_gets_its_shards_ratio_and_a_wrong_shard_changes_no_other() -> None:
+    """F's of shard 1 twice as long: layer 1's forward doubles, all else stays."""
+    plan = timetables.plan(rounds=3, shards=3, microbatches=2)
+    log = timetables.log(plan, percent=100)
+    slow = tuple(
+        structs.replace(op, end_us=2 * op.end_us - op.start_us)
+        if op.op.startswith("a.s1.F")
+        else op
+        for op in log.ops
+    )
+    found = learned(plan, structs.replace(log, ops=slow)).tasks[0].times
+    assert [(r.layer, r.ratio_ppm, r.samples) for r in found["forward"]] == [
+        (0, PPM, 6),
+        (1, 2 * PPM, 6),
+    ]
+    assert [r.ratio_ppm for r in found["recompute_backward"]] == [PPM] * 3
+
+
+def test_ops_under_the_memory_meter_teach_nothing() -> None:
+    """A metered first round twice as slow leaves ratios of 1, of the other rounds' samples."""
+    plan = timetables.plan(rounds=4, microbatches=2)
+    found = learned(plan, log_of(plan, HASH)).tasks[0].times["forward"]
+    assert {(one.ratio_ppm, one.samples) for one in found} == {(PPM, 6)}
+
+
+def test_run_of_metered_ops_alone_is_refused() -> None:
+    """One step, all under the meter: nothing can be learned, and the remedy is named."""
+    plan = timetables.tiny()
+    log = timetables.log(plan)
+    metered = tuple(structs.replace(op, metered=True) for op in log.ops)
+    with pytest.raises(FormatError, match="run at least 2 steps"):
+        learned(plan, structs.replace(log, ops=metered))
+
+
+def test_time_without_samples_is_not_corrected() -> None:
+    """The last shard has no F, and a log without updates corrects none."""
+    plan = timetables.plan(rounds=2, shards=3)
+    log = timetables.log(plan)
+    ops = tuple(op for op in log.ops if ".U" not in op.op)
+    found = learned(plan, structs.replace(log, ops=ops)).tasks[0].times
+    assert set(found) == {"forward", "recompute_backward"}
+    assert [one.layer for one in found["forward"]] == [0, 1]
+
+
+def test_batches_are_not_copies_to_learn_from() -> None:
+    """The copy of a batch waits for the user's data: a slow loader is not a slow link."""
+    plan = planned(truth())
+    log = log_of(plan, HASH)
+    ops = tuple(
+        structs.replace(op, end_us=op.end_us + 100) if ".batch." in op.op else op for op in log.ops
+    )
+    assert any(".batch." in op.op for op in log.ops)
+    assert learned(plan, structs.replace(log, ops=ops)).links == learned(plan, log).links
+
+
+def with_graph(plan: Plan) -> Plan:
+    """Task a keeps or packs the graph of all shards but its last."""
+    a, *others = plan.tasks
+    *body, last = a.shards
+    kept = [
+        structs.replace(shard, activations="offload" if i else "saved")
+        for i, shard in enumerate(body)
+    ]
+    return structs.replace(plan, tasks=(structs.replace(a, shards=(*kept, last)), *others))
+
+
+def test_kept_graphs_correct_recomputation_by_forward_and_backward_by_itself() -> None:
+    """F twice and B three times as long where graphs are kept: recompute + backward is 2r + 3b.
+
+    Updates on the host, four times as long, say nothing of those on a device."""
+    plan = with_graph(timetables.plan(rounds=2, shards=3, microbatches=2))
+    log = timetables.log(plan, percent=100)
+    ops = tuple(
+        structs.replace(op, end_us=op.start_us + (op.end_us - op.start_us) * by)
+        for op in log.ops
+        for by in [{"F": 2, "B": 3, "U": 4}.get(parse_id(op.op).kind, 1)]
+    )
+    found = learned(plan, structs.replace(log, ops=ops))
+    assert {what: [one.layer for one in ones] for what, ones in found.tasks[0].times.items()} == {
+        "recompute": [0, 1],
+        "backward": [0, 1],
+        "recompute_backward": [2],
+        "update_host": [0, 1, 2],
+    }
+    chain = synthetic.task("a", layers=3, batch=8, heterogeneous=False)
+    work = structs.replace(chain, workload=plan.tasks[0].workload)
+    profile = synthetic.profile(work, usable_bytes=1 << 20)
+    alone = structs.replace(found, tasks=found.tasks[:1], machine=machine(profile))
+    before, after = profile.tasks[0].layers, apply(profile, alone).tasks[0].layers
+    old, new, last = before[0].costs[0], after[0].costs[0], after[2].costs[0]
+    assert new.forward.median_us == 2 * old.forward.median_us
+    assert new.backward.median_us == 3 * old.backward.median_us
+    recompute = old.recompute_backward.median_us - old.backward.median_us
+    whole = new.recompute_backward.median_us
+    assert whole == pytest.approx(2 * recompute + 3 * old.backward.median_us, abs=1)
+    assert last.recompute_backward.median_us == 3 * old.recompute_backward.median_us
+    assert last.backward.median_us == 3 * old.backward.median_us
+    assert last.forward == old.forward
+    assert after[0].update_host.median_us == 4 * before[0].update_host.median_us
+    assert after[0].update_device == before[0].update_device
+
+
+def machine(profile: Profile) -> corrections.Machine:
+    device = profile.machine.devices[0]
+    return corrections.Machine(device.kind, device.threads, device.emulation)
+
+
+def copies(*pairs: tuple[int, int], **fields: object) -> corrections.LinkRatio:
+    """What prefetches of (predicted, actual) µs, with these `fields`, teach about a link."""
+    plan = timetables.tiny()
+    first = structs.replace(plan.programs[0].round[0], **fields)
+    ops = tuple(
+        structs.replace(first, id=f"a.s0.P{i}", start_us=0, end_us=predicted)
+        for i, (predicted, _) in enumerate(pairs)
+    )
+    program = structs.replace(plan.programs[0], round=ops)
+    plan = structs.replace(plan, programs=(program,))
+    log = timetables.log(plan)
+    records = tuple(
+        structs.replace(record, start_us=0, end_us=actual)
+        for record, (_, actual) in zip(log.ops, pairs, strict=True)
+    )
+    (link,) = learned(plan, structs.replace(log, ops=records)).links
+    return link
+
+
+def test_casts_teach_nothing_about_the_link() -> None:
+    """A prefetch that makes parameters from masters counts for casts, not for copies."""
+    roles = {"reads": {"state": "a.s0.state"}, "writes": {"param": "0/s0.param"}}
+    assert copies((100, 300), **roles).direction == "cast"
+    assert copies((100, 300)).direction == "h2d"
+
+
+def test_latency_and_rate_of_a_link_are_told_apart() -> None:
+    """Copies of many sizes, half the rate and 30 µs more: a line, not a mean ratio."""
+    found = copies(*((us, 2 * us + 30) for us in (100, 200, 500, 1000)))
+    assert (found.ratio_ppm, found.offset_us, found.samples) == (2 * PPM, 30, 4)
+
+
+def test_copies_of_one_size_give_a_ratio_alone() -> None:
+    """Nothing tells latency and rate apart: the line goes through zero."""
+    found = copies((100, 150), (110, 165), (105, 1_000))
+    assert (found.ratio_ppm, found.offset_us) == (1_500_000, 0)
+
+
+def test_copy_that_was_held_up_moves_no_line() -> None:
+    """One of three copies of each size a hundred times too long: the others are believed."""
+    found = copies(*((us, us * by) for us in (100, 1_000) for by in (2, 2, 200)))
+    assert (found.ratio_ppm, found.offset_us) == (2 * PPM, 0)
+
+
+def test_sizes_that_are_copied_often_weigh_more() -> None:
+    """Of three sizes that no line meets, the one with most copies is met best."""
+    found = copies((100, 300), *[(300, 600)] * 100, (1_000, 3_000))
+    assert found.ratio_ppm / PPM * 300 + found.offset_us == pytest.approx(600, rel=0.02)
+
+
+def test_ops_predicted_to_take_no_time_teach_nothing() -> None:
+    """Nothing is divided by zero."""
+    assert copies((0, 50), (100, 200)).samples == 1
+
+
+def test_corrected_links_predict_copies_of_other_sizes() -> None:
+    """A line from copies of two sizes gives rate and latency that hold for all, alone or not."""
+    true = synthetic.machine(usable_bytes=1, bytes_per_s=3 * 10**8, latency_us=90).devices[0]
+    rates = (Rate(10**9, 20), true.links[0].both)
+    sizes = (10**5, 10**6)
+    found = copies(*((copy_us(rates[0], n), copy_us(rates[1], n)) for n in sizes))
+    profile = truth()
+    plan = planned(profile)
+    of = structs.replace(learned(plan, log_of(plan, HASH)), links=(found,))
+    link = apply(profile, of).machine.devices[0].links[0]
+    for corrected in (link.alone, link.both):
+        assert corrected.bytes_per_s == pytest.approx(3 * 10**8, rel=0.01)
+        assert corrected.latency_us == pytest.approx(90, abs=2)
+
+
+@pytest.mark.parametrize("estimated", [False, True])
+def test_corrected_profile_is_sound_says_so_and_stays_estimated(estimated: bool) -> None:
+    """Bytes and soundness are untouched, and provenance names the log."""
+    profile = structs.replace(truth(), estimated=estimated)
+    plan = planned(profile)
+    log = log_of(plan, HASH, noise=0.9)
+    corrected = apply(profile, learned(plan, log))
+    assert corrected.estimated is estimated
+    assert profiles.check.violations(corrected) == []
+    assert HASH[:12] in corrected.provenance["corrected"]
+
+
+@pytest.mark.slow
+def test_real_run_corrects_a_wrong_profile() -> None:
+    """On an emulated device: times three times too long and links half as fast are found out."""
+    pytest.importorskip("torch")
+    import executor
+    from executor.profiling import profiler
+    from executor.replay import driver
+    from executor.workload import task
+
+    ref = "support.demo_short:long"
+    link = Emulation(h2d_bytes_per_s=10**8, d2h_bytes_per_s=10**8, latency_us=20)
+    options = profiler.Options(device_bytes=12 << 20, emulation=link, devices=1, samples=3)
+    wrong = wronged(profiler.profile(ref, options), compute=lambda layer: 3.0, link=0.5, update=0.5)
+    tasks, _ = task.load(ref)
+
+    def ran(plan: Plan) -> RunLog:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "run.jsonl"
+            executor.run(plan, tasks, driver.Options(log=path, plan_sha256=HASH))
+            return runlog.load(path)
+
+    def off(plan: Plan, log: RunLog) -> float:
+        actual = log.end.actual_us if log.end else 0
+        return abs(plan.prediction.makespan_us - actual) / actual
+
+    first = planned(wrong, "gantry")
+    log = ran(first)
+    second = planned(apply(wrong, learned(first, log)), "gantry")
+    before, after = off(first, log), off(second, ran(second))
+    print(f"error of the makespan: {before:.1%} before, {after:.1%} after")
+    assert any(not shard.resident for shard in second.tasks[0].shards), "it must spill"
+    assert after < before
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda c: {"machine": structs.replace(c.machine, kind="cuda")}, "device was cuda with"),
+        (lambda c: {"machine": structs.replace(c.machine, emulation=None)}, "emulated"),
+        (lambda c: {"tasks": ()}, "task t was not in it, in the profile it is 12 layers"),
+        (
+            lambda c: {"tasks": (structs.replace(c.tasks[0], layers=99),)},
+            "task t was 99 layers .* it is 12 layers",
+        ),
+        (
+            lambda c: {
+                "tasks": (
+                    structs.replace(
+                        c.tasks[0],
+                        workload=structs.replace(c.tasks[0].workload, sha256="f" * 64),
+                    ),
+                )
+            },
+            "workload with sha256 ffffffffffff…",
+        ),
+    ],
+    ids=["device", "pace", "tasks", "layers", "workload"],
+)
+def test_corrections_of_another_machine_or_workload_are_refused(
+    change: Callable[[Corrections], dict[str, object]], text: str
+) -> None:
+    """Each difference is named, with the remedy."""
+    profile = truth()
+    plan = planned(profile)
+    good = learned(plan, log_of(plan, HASH))
+    with pytest.raises(FormatError, match=text) as caught:
+        apply(profile, structs.replace(good, **change(good)))
+    assert "--write-corrections" in str(caught.value)

@@ -1,0 +1,351 @@
+"""Devices of several kinds: profiles that must agree, placement against every timetable, bounds."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from support.cli import planner_cli, refused, succeeded
+from support.unrelated import scaled, shortest, tiny
+
+import plans
+import profiles
+from planner import Infeasible, build
+from planner.inputs.kinds import across, one_generator
+from planner.inputs.limits import Limits
+from planner.inputs.link_groups import shared
+from planner.inputs.problem import Effort, Objective, Policy, Problem
+from planner.search.bounds import TaskBound
+from planner.timetable.configuration import Column, Demand, configuration, named_bounds
+from planner.timetable.greedy import greedy, listed
+from planner.timetable.placement import place
+from planner.timetable.works import Piece, Run, Work, makespan
+from profiles import Profile, synthetic
+from profiles.errors import FormatError
+from profiles.schema import Disk, Rate, Task
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def effort() -> Effort:
+    return Effort(time.monotonic() + 60, 0)
+
+
+def least_us(works: Sequence[Work], devices: Sequence[int]) -> int:
+    """What no timetable of these works is shorter than."""
+    columns = [
+        Column(work.name, str(kind), run.us(work.rounds))
+        for work in works
+        for kind, run in enumerate(work.runs)
+        if run
+    ]
+    counts = {str(kind): list(devices).count(kind) for kind in set(devices)}
+    return configuration(Demand(counts), columns, effort()).us
+
+
+runs = st.builds(Run, st.integers(0, 20), st.integers(1, 50))
+cases = st.lists(
+    st.tuples(st.integers(1, 30), runs, st.none() | runs, st.integers(0, 300), st.booleans()),
+    min_size=1,
+    max_size=6,
+).map(
+    lambda found: [
+        Work(f"t{i}", (f"t{i}",), rounds, (one, other) if first else (other, one), start)
+        for i, (rounds, one, other, start, first) in enumerate(found)
+    ]
+)
+
+
+def sound(works: Sequence[Work], devices: Sequence[int], pieces: Sequence[Piece]) -> None:
+    """All rounds run, each piece as long as it must on a device that can run it, nothing before
+    its start, devices and tasks one piece at a time."""
+    of = {work.name: work for work in works}
+    for name, work in of.items():
+        mine = [piece for piece in pieces if piece.work == name]
+        assert sum(piece.rounds for piece in mine) == work.rounds
+        for piece in mine:
+            us = work.us(devices[piece.device], piece.rounds)
+            assert (piece.end_us, piece.start_us >= work.start_us) == (piece.start_us + us, True)
+    for left, right in ((a, b) for a in pieces for b in pieces if a is not b):
+        if set(of[left.work].tasks) & set(of[right.work].tasks) or left.device == right.device:
+            assert left.end_us <= right.start_us or right.end_us <= left.start_us
+
+
+@given(cases, st.sampled_from([(0, 1), (0, 1, 1), (0, 0, 1, 1)]), st.booleans())
+def test_works_run_where_they_can(works: list[Work], devices: tuple[int, ...], mean: bool) -> None:
+    """For either objective, with and without starts."""
+    objective: Objective = "completion" if mean else "makespan"
+    brief = replace(effort(), limits=Limits(timetable_parts=1_000))
+    sound(works, devices, place(works, devices, 0, brief, objective))
+    early = [replace(work, start_us=0) for work in works]
+    sound(early, devices, place(early, devices, 0, brief, objective))
+
+
+@given(cases)
+def test_greedy_orders_run_works_where_they_can(works: list[Work]) -> None:
+    """All rounds, none on a device of a kind that cannot run them."""
+    devices, early = (0, 1, 1), [replace(work, start_us=0) for work in works]
+    for policy in ("hydra", "lrtf", "lpt", "random"):
+        sound(early, devices, greedy(early, devices, policy, 0))
+
+
+@pytest.mark.parametrize("devices", [(0, 1), (0, 0, 1), (0, 1, 1), (0, 0, 1, 1)])
+def test_tiny_cases_are_as_short_as_any_timetable(devices: tuple[int, ...]) -> None:
+    """Against an integer program over every instant: at most one unit in all of them longer."""
+    lost = 0
+    for seed in range(8):
+        works = tiny(2 + len(devices), seed=seed)
+        floor = least_us(works, devices)
+        found = place(works, devices, floor, effort())
+        sound(works, devices, found)
+        lost += makespan(found) - shortest(works, devices, floor)
+    assert 0 <= lost <= 1
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (2, 2), (20, 20), (4, 4, 4)])
+def test_placement_comes_near_the_bound(counts: tuple[int, ...]) -> None:
+    """Five tasks for two devices, kinds up to three times as slow: within 3 % of the bound."""
+    devices = tuple(kind for kind, count in enumerate(counts) for _ in range(count))
+    works = scaled(5 * len(devices) // 2 + 1, len(counts), seed=1)
+    floor = least_us(works, devices)
+    assert makespan(place(works, devices, floor, effort())) <= floor * 1.03
+
+
+def test_works_that_share_a_task_take_turns() -> None:
+    """A pair and the rest of one of its tasks, beside another task, on devices of both kinds."""
+    works = [
+        Work("a+b", ("a", "b"), 10, (Run(0, 10), Run(0, 12))),
+        Work("a", ("a",), 5, (Run(0, 6), Run(0, 7))),
+        Work("c", ("c",), 20, (Run(0, 5), Run(0, 5))),
+    ]
+    for devices in ((0, 0), (0, 1), (0, 0, 0)):
+        pieces = place(works, devices, 0, effort())
+        sound(works, devices, pieces)
+        assert makespan(pieces) == 130
+
+
+def test_a_list_waits_for_the_device_that_is_done_sooner() -> None:
+    """A device that is free but four times as slow is left to what comes later."""
+    works = [Work(name, (name,), 10, (Run(0, 10), Run(0, 40))) for name in "abc"]
+    pieces = listed(works, range(3), (0, 1))
+    assert [(p.work, p.device, p.end_us) for p in pieces] == [
+        ("a", 0, 100),
+        ("b", 0, 200),
+        ("c", 0, 300),
+    ]
+
+
+def tasks(slow: int = 1, layers: int = 2) -> list[Task]:
+    """Two tasks as a device measures them that computes so many times slower."""
+    return [
+        synthetic.task(name, layers=layers, seed=seed, batch=2, steps=30, forward_us=1000 * slow)
+        for seed, name in enumerate("ab")
+    ]
+
+
+def profiled(slow: int = 1, mib: int = 64, rate: int = 10**9) -> Profile:
+    return synthetic.profile(*tasks(slow), usable_bytes=mib << 20, bytes_per_s=rate)
+
+
+def both(one: Profile, other: Profile, *devices: int) -> Problem:
+    counts = devices or (1, 1)
+    return across(
+        [one, other],
+        ["p.json", "q.json"],
+        devices=counts,
+        device_bytes=(None,) * 2,
+        host_bytes=None,
+    )
+
+
+def test_one_profile_is_one_kind() -> None:
+    """The same problem as without kinds."""
+    made = across([profiled()], ["p"], devices=(2,), device_bytes=(None,), host_bytes=None)
+    assert made == Problem.of(profiled(), devices=2, device_bytes=None, host_bytes=None)
+
+
+def test_each_kind_has_its_own_times_and_memory() -> None:
+    """Devices are numbered kind by kind."""
+    made = both(profiled(), profiled(slow=3, mib=32), 2, 1)
+    assert [kind.device_bytes >> 20 for kind in made.kinds] == [64, 32]
+    assert (made.devices, made.kind_of) == (3, (0, 0, 1))
+    quick, slow = (kind.tasks[0].layers[0].costs[0].forward.median_us for kind in made.kinds)
+    assert slow > 2 * quick
+
+
+def with_task(of: Profile, **changes: object) -> Profile:
+    first, *others = of.tasks
+    return structs.replace(of, tasks=(structs.replace(first, **changes), *others))
+
+
+def with_layer(of: Profile, **changes: object) -> Profile:
+    first, *others = of.tasks[0].layers
+    return with_task(of, layers=(structs.replace(first, **changes), *others))
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (with_task(profiled(), steps=31), "a.steps is 31, in p.json it is 30"),
+        (with_task(profiled(), name="c"), "the list of tasks is b, c, in p.json it is a, b"),
+        (with_task(profiled(), optimizer="sgd"), "a.optimizer is sgd"),
+        (with_task(profiled(), precision="bf16"), "a.precision is bf16"),
+        (with_layer(profiled(), state_bytes=64), "a.layers[0].state_bytes is 64"),
+        (
+            with_task(profiled(), layers=profiled().tasks[0].layers[:1]),
+            "a: the number of layers is 1, in p.json it is 2",
+        ),
+    ],
+)
+def test_what_differs_between_profiles_is_named(other: Profile, text: str) -> None:
+    """With both values and where they are."""
+    with pytest.raises(FormatError) as caught:
+        both(profiled(), other)
+    assert text in str(caught.value)
+
+
+def test_what_a_plan_says_once_holds_on_every_kind() -> None:
+    """The larger live graph; what cannot be done on one kind is done on none."""
+    cost = profiled().tasks[0].layers[0].costs[0]
+    costs = profiled().tasks[0].layers[0].costs[1:]
+    more = structs.replace(cost, saved_bytes=cost.saved_bytes + 64, rng_draws=None)
+    made = both(profiled(), with_layer(profiled(), costs=(more, *costs)))
+    for kind in made.kinds:
+        found = kind.tasks[0].layers[0].costs[0]
+        assert (found.saved_bytes, found.rng_draws) == (cost.saved_bytes + 64, None)
+
+
+def test_devices_with_other_random_numbers_are_refused() -> None:
+    """CPU and CUDA in one plan."""
+    device = structs.replace(profiled().machine.devices[0], kind="cuda", emulation=None)
+    machine = structs.replace(profiled().machine, devices=(device,))
+    mixed = both(profiled(), structs.replace(profiled(), machine=machine))
+    with pytest.raises(FormatError, match="different random numbers"):
+        one_generator(mixed)
+    with pytest.raises(FormatError, match="both cpu and cuda devices"):
+        build(mixed, profile_sha256="0" * 64)
+
+
+def test_a_plan_of_two_kinds_is_proven_and_above_its_bounds() -> None:
+    """Both kinds work, each with programs of its own; the bounds are below the makespan, and not
+    above those of as many devices of the faster kind."""
+    quick, slow = profiled(mib=8), profiled(slow=2, mib=6, rate=2 * 10**9)
+    plan = build(both(quick, slow), profile_sha256="0" * 64)
+    assert [device.name for device in plan.devices] == ["k0.cpu0", "k1.cpu1"]
+    assert [device.budget_bytes >> 20 for device in plan.devices] == [8, 6]
+    assert {segment.devices for segment in plan.segments} == {(0,), (1,)}
+    for segment in plan.segments:
+        assert segment.program.endswith("@k1") <= (segment.devices == (1,))
+    told = plan.prediction
+    assert max(told.lower_bound_us, told.configuration_us) <= told.makespan_us
+    alone = Problem.of(quick, devices=2, device_bytes=None, host_bytes=None)
+    faster = {b.name: b.us for b in build(alone, profile_sha256="0" * 64).prediction.bounds}
+    bounds = {b.name: b.us for b in told.bounds}
+    assert bounds["compute"] >= faster["compute"]
+    assert bounds["critical-path"] >= faster["critical-path"]
+
+
+def test_a_kind_that_is_too_small_is_left_alone() -> None:
+    """Everything runs on the other; when both are too small the build says so."""
+    plan = build(both(profiled(), profiled(mib=1)), profile_sha256="0" * 64)
+    assert {segment.devices for segment in plan.segments} == {(0,)}
+    with pytest.raises(Infeasible, match="smallest --device-memory"):
+        build(both(profiled(mib=1), profiled(mib=1)), profile_sha256="0" * 64)
+
+
+def with_disk(of: Profile, disk: Disk | None) -> Profile:
+    host = structs.replace(of.machine.host, disk=disk)
+    return structs.replace(of, machine=structs.replace(of.machine, host=host))
+
+
+def test_the_disk_is_as_every_profile_knows_it() -> None:
+    """Whichever of them was measured with one."""
+    slow, small = Disk(100, Rate(7, 9), Rate(5, 3)), Disk(90, Rate(8, 1), Rate(4, 4))
+    for first, second, least in (
+        (None, None, None),
+        (None, small, small),
+        (slow, None, slow),
+        (slow, small, Disk(90, Rate(7, 9), Rate(4, 4))),
+    ):
+        assert both(with_disk(profiled(), first), with_disk(profiled(), second)).disk == least
+
+
+def test_links_are_shared_within_a_kind() -> None:
+    """Groups of one size in each kind; a group with devices of two kinds is refused."""
+    asked = both(profiled(), profiled(slow=2), 2, 3)
+    made = shared(asked, ((0, 1), (2,), (3,), (4,)))
+    assert [kind.sharers for kind in made.kinds] == [2, 1]
+    rates = [kind.device.links[0].alone.bytes_per_s for kind in made.kinds]
+    assert rates == [10**9 // 2, 10**9]
+    with pytest.raises(FormatError, match=r"a group of devices 1 \(k0\), 2 \(k1\)"):
+        shared(asked, ((0,), (1, 2), (3, 4)))
+    with pytest.raises(FormatError, match=r"groups of \[1, 2\] devices"):
+        shared(asked, ((0, 1), (2,), (3, 4)))
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """p.json and q.json: the same tasks on a quick device and on a slow one."""
+    monkeypatch.chdir(tmp_path)
+    profiles.save("p.json", profiled())
+    profiles.save("q.json", profiled(slow=2))
+
+
+@pytest.mark.usefixtures("files")
+def test_build_takes_a_profile_of_each_kind() -> None:
+    """The plan remembers every profile, and show names devices by their kind."""
+    call = ("build", "p.json", "q.json", "--devices", "1,2", "--device-memory", "64MiB,32MiB")
+    succeeded(planner_cli(*call, "-o", "plan.json"))
+    plan = plans.load("plan.json")
+    assert sorted(plan.inputs) == ["profile", "profile-1"]
+    for role, name in (("profile", "p.json"), ("profile-1", "q.json")):
+        assert plan.inputs[role] == profiles.sha256(Path(name).read_bytes())
+    assert [device.budget_bytes >> 20 for device in plan.devices] == [64, 32, 32]
+    assert "2 k1.cpu2" in succeeded(planner_cli("show", "plan.json", "--gantt", "x.png")).out
+
+
+@pytest.mark.parametrize("policy", ["hydra", "lrtf"])
+def test_other_policies_know_kinds(policy: Policy) -> None:
+    """To compare with: of programs of its own, and of Gantry's."""
+    plan = build(both(profiled(), profiled(slow=2)), profile_sha256="0" * 64, policy=policy)
+    assert plan.prediction.configuration_us <= plan.prediction.makespan_us
+    assert {segment.devices for segment in plan.segments} == {(0,), (1,)}
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=2, max_size=2))
+def test_bounds_share_tasks_out_to_all_kinds(times: list[tuple[int, int]]) -> None:
+    """Against every way to share the steps of two tasks out in hundredths: a bound on compute is
+    below all of them, and as near as the grid is fine."""
+    of = [tuple(TaskBound(us, us, us, us) for us in each) for each in times]
+    asked = both(profiled(), profiled())
+    found = {bound.name: bound.us for bound in named_bounds(asked, of, phased=True)}
+    (a, b), (c, d) = ((30 * one, 30 * other) for one, other in times)
+    grid = [n / 100 for n in range(101)]
+    best = min(max(x * a + y * c, (1 - x) * b + (1 - y) * d) for x in grid for y in grid)
+    assert best - 60 <= found["compute"] <= best + 1
+    assert found["critical-path"] == max(min(a, b), min(c, d)) == found["load"]
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["p.json", "q.json"], "--devices says 1 number but there are 2 profiles"),
+        (["p.json", "--devices", "1,2"], "--devices says 2 numbers but there is 1 profile"),
+        (
+            ["p.json", "q.json", "--devices", "1,1", "--device-memory", "1GiB,1GiB,1GiB"],
+            "--device-memory lists 3 sizes for 2 profiles",
+        ),
+        (
+            ["p.json", "q.json", "--devices", "1,1", "--corrections", "c.json"],
+            "--corrections are of one kind of devices",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_the_profiles_are_refused(options: list[str], text: str) -> None:
+    """With exit code 2 and both numbers."""
+    refused(planner_cli("build", *options, "-o", "plan.json"), 2, text)

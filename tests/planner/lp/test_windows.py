@@ -1,0 +1,65 @@
+"""The load program: made once and solved for many parts of the plans."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from support.choices import small
+
+from planner.lp.rows import Part, Terms
+from planner.lp.windows import Optimum, Phases
+from planner.rounds.round import Round
+from planner.search.local_search import least_us
+from planner.search.task import Search
+from planner.shards.cuts import cut_points, layer_graph
+from planner.shards.modes import Mode
+
+
+def terms(seed: int, *, plan: bool) -> Terms:
+    case = small(seed, 5)
+    search = Search(case.task, case.links, case.device_bytes)
+    items = tuple(pairwise(cut_points(layer_graph(case.task))))
+    return replace(
+        search._terms(search._sizes[0], [0, *(end for _, end in items)], False), plan=plan
+    )
+
+
+def parts(asked: Terms) -> list[Part]:
+    last, most = len(asked.items) - 1, asked.costs.backward_transient(0, len(asked.costs.layers))
+    known = (*(Mode() for _ in range(last)), None)
+    return [
+        Part(0, last, 0, most),
+        Part(last, last, 0, most, known),
+        Part(0, last // 2, most // 2, most),
+        Part(last, last, 0, most // 2),
+        Part(0, last, 0, most),
+    ]
+
+
+def solved(program: Phases, asked: Terms, part: Part) -> Optimum | None:
+    return program.solve(part, asked, 60.0, 0)
+
+
+@pytest.mark.parametrize("plan", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_one_program_says_of_every_part_what_a_new_one_says(seed: int, plan: bool) -> None:
+    """Nothing is left of the parts and of the memory that it was solved for before."""
+    asked = terms(seed, plan=plan)
+    kept = Phases(asked, 4)
+    found = [solved(kept, asked, part) for part in parts(asked)]
+    assert any(found)
+    assert found == [solved(Phases(asked, 4), asked, part) for part in parts(asked)]
+    less = replace(asked, room_bytes=asked.room_bytes // 2, tight=False, host_bytes=1 << 16)
+    (first, *_) = parts(asked)
+    assert solved(kept, less, first) == solved(Phases(less, 4), less, first)
+    assert solved(kept, asked, first) == found[0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_round_is_shorter_than_its_streams_have_work(seed: int) -> None:
+    """What keeps the search from simulating a choice is true of those that it simulates."""
+    case = small(seed, 3)
+    search = Search(case.task, case.links, 1 << 40)
+    for costs in search._sizes:
+        for choice in search._plain(costs, tuple(search.points)):
+            assert least_us(choice, case.links) <= Round(choice, case.links, 1 << 40).period_us

@@ -1,0 +1,155 @@
+"""The slab against looking at every step: who is where, and whose bytes are taken over."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.rounds.slab import Slab, bytes_alive, lay_out
+from planner.shards.costs import Links
+from planner.shards.values import Into, Out, Value
+from plans.schema import Buffer
+from profiles.schema import Rate
+
+
+@dataclass(frozen=True)
+class Costs:
+    """As many microbatches."""
+
+    microbatches: int
+    noted: bool = False
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """As urgent, and as many microbatches."""
+
+    costs: Costs
+    urgent: bool
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Stands in for slots: any values, in a round of so many slots of 1 ms each."""
+
+    count: int
+    lives: tuple[Value, ...]
+    strategy: Strategy
+
+    def values(self) -> Iterator[Value]:
+        return iter(self.lives)
+
+    @property
+    def us(self) -> tuple[int, ...]:
+        return (1000,) * self.count
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> Lives:
+    """Values that wrap around the end of the round, in parts, all the time, moved or not."""
+    steps = draw(st.integers(1, 7))
+    lives: list[Value] = []
+    for number in range(draw(st.integers(0, 7))):
+        first = draw(st.integers(0, steps - 1))
+        last = first + draw(st.integers(0, steps - 1))
+        parts, moved = draw(st.integers(1, 3)), draw(st.integers(0, 4096))
+        size = parts * 256 * draw(st.integers(0, 4))
+        steady, after = draw(st.booleans()), draw(st.sampled_from([v.name for v in lives] or [""]))
+        into = Into(first, moved, last + 1 - steps, after, steady) if draw(st.booleans()) else None
+        out = Out(last % steps, last + steps, moved, draw(st.integers(0, 2000)), steady)
+        leaves = out if draw(st.booleans()) else None
+        lives.append(Value(f"v{number}", size, first, last, parts, into, leaves))
+    strategy = Strategy(Costs(draw(st.integers(1, 4))), draw(st.booleans()))
+    return Lives(steps, tuple(lives), strategy)
+
+
+def links() -> Links:
+    """A byte takes a µs."""
+    rate = Rate(1_000_000, 0)
+    return Links(rate, rate, rate, rate)
+
+
+def laid_out(of: Lives, room: int) -> Slab:
+    return lay_out(of, links(), room)  # type: ignore[arg-type]
+
+
+def spans(slab: Slab) -> dict[str, tuple[int, int]]:
+    """The bytes of every buffer."""
+    return {b.name: (b.offset, b.offset + b.bytes) for b in slab.buffers}
+
+
+def buffers_of(value: Value, slab: Slab) -> list[Buffer]:
+    return [b for b in slab.buffers if b.name.split(".")[0] == f"0/{value.name}"]
+
+
+def alive(value: Value, step: int, steps: int) -> bool:
+    return any((at - step) % steps == 0 for at in range(value.first, value.last + 1))
+
+
+def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+@given(choices(), st.integers(0, 8000))
+def test_values_alive_at_one_step_share_no_byte(of: Lives, room: int) -> None:
+    """Also when loads begin earlier than they must, and what leaves stays longer."""
+    slab = laid_out(of, room)
+    where = spans(slab)
+    for step in range(of.count):
+        there = [v for v in of.lives if v.bytes and alive(v, step, of.count)]
+        names = [b.name for v in there for b in buffers_of(v, slab)]
+        for one, other in combinations(names, 2):
+            assert not overlap(where[one], where[other]), (step, one, other)
+
+
+@given(choices())
+def test_every_value_has_its_bytes_and_the_slab_ends_with_the_last(of: Lives) -> None:
+    """Parts are equal buffers; the most bytes alive at once are those of the fullest step."""
+    slab = laid_out(of, 0)
+    for value in of.lives:
+        assert sum(b.bytes for b in buffers_of(value, slab)) == value.bytes
+        assert len({b.bytes for b in buffers_of(value, slab)}) <= 1
+        assert len(buffers_of(value, slab)) == (value.parts if value.bytes else 0)
+    assert slab.bytes == max((end for _, end in spans(slab).values()), default=0)
+    live = [sum(v.bytes for v in of.lives if alive(v, s, of.count)) for s in range(of.count)]
+    lives = ((value.bytes, value.first, value.last) for value in of.lives)
+    assert slab.live_bytes == max(live) == max(bytes_alive(lives, of.count)) <= slab.bytes
+
+
+@given(choices(), st.integers(0, 8000))
+def test_longer_lives_take_only_room_that_is_there(of: Lives, room: int) -> None:
+    """The slab is within the room, or the least that does without."""
+    least = laid_out(of, 0).bytes
+    assert laid_out(of, room).bytes <= max(least, room)
+
+
+@settings(max_examples=150)
+@given(choices())
+def test_who_had_the_bytes_last_is_known(of: Lives) -> None:
+    """Going back step by step from where a value begins, the first one met in each of its bytes."""
+    slab = laid_out(of, 0)
+    where = spans(slab)
+    for value in of.lives:
+        for mine in buffers_of(value, slab):
+            for at in range(mine.offset, mine.offset + mine.bytes, 256):
+                last = _owner_before(of, slab, value, (at, at + 256))
+                if last:
+                    assert last in slab.before.get(mine.name, []), (mine.name, at)
+    assert all(
+        overlap(where[mine], where[theirs])
+        for mine, others in slab.before.items()
+        for theirs in others
+    )
+
+
+def _owner_before(of: Lives, slab: Slab, value: Value, piece: tuple[int, int]) -> str | None:
+    """The buffer that had these bytes when `value`, which has them next, was not yet alive."""
+    for back in range(1, of.count):
+        for other in of.lives:
+            if alive(other, value.first - back, of.count):
+                for theirs in buffers_of(other, slab):
+                    if overlap(spans(slab)[theirs.name], piece):
+                        return None if other is value else theirs.name
+    return None

@@ -1,0 +1,141 @@
+"""Lower bounds against brute force: every way to train small tasks; and how bounds follow from
+what there is."""
+
+import time
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+from support.choices import PLAIN, WHOLE, Palette, Small, faster, shortest, small
+
+from planner.errors import Infeasible
+from planner.inputs.problem import Effort
+from planner.rounds import hydra
+from planner.search.bounds import phase_us, task_bound, task_bounds
+from planner.shards.costs import TaskCosts, sizes
+from planner.timetable.configuration import named_bounds
+from profiles.schema import Link, Rate
+
+EFFORT_SECONDS = 30.0
+
+
+def effort() -> Effort:
+    return Effort(time.monotonic() + EFFORT_SECONDS, 0)
+
+
+@settings(max_examples=80)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([("h2d", 30), ("d2h", 10)]))
+def test_no_choice_beats_a_bound(seed: int, layers: int, slow: tuple[str, int]) -> None:
+    """Of all choices that fit, repeated, none takes less than any bound says, where either
+    direction of the link may be the one that is short."""
+    case = small(seed, layers)
+    links = [link if link.kind != slow[0] else slower(link, slow[1]) for link in case.device.links]
+    device = structs.replace(case.device, links=tuple(links))
+    _none_below(replace(case, device=device), WHOLE if layers <= 2 else PLAIN)
+
+
+def slower(link: Link, percent: int) -> Link:
+    def less(rate: Rate) -> Rate:
+        return Rate(max(1, rate.bytes_per_s * percent // 100), rate.latency_us)
+
+    return structs.replace(link, alone=less(link.alone), both=less(link.both))
+
+
+@settings(max_examples=8)
+@given(st.integers(0, 10**6))
+def test_no_choice_of_three_layers_beats_a_bound(seed: int) -> None:
+    """With every mode, where a shard may have a neighbour on both sides."""
+    _none_below(small(seed, 3), WHOLE)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_no_choice_that_waits_for_norms_beats_a_bound(seed: int, layers: int) -> None:
+    """Where all updates come after the last backward."""
+    _none_below(small(seed, layers, norms=True), WHOLE if layers <= 2 else PLAIN)
+
+
+def _none_below(case: Small, palette: Palette) -> None:
+    each = task_bounds(case.problem, effort())
+    bounds = named_bounds(case.problem, each, phased=True)
+    best = max(bounds, key=lambda bound: bound.us)
+    below = -(-best.us // case.task.steps)
+    beaten = shortest(case.task, case.links, case.device_bytes, palette, below)
+    assert beaten is None, (best, beaten.period_us, beaten.choice.modes)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 6))
+def test_the_baseline_beats_no_bound(seed: int, layers: int) -> None:
+    """The bound over phases holds for it where it sweeps but once."""
+    case = small(seed, layers)
+    try:
+        choice = hydra.choose(case.task, case.device_bytes)
+    except Infeasible:
+        return
+    period = hydra.program(choice, case.links).period_us
+    bound = task_bound(case.task, case.links, case.device_bytes, effort())
+    assert max(bound.compute_us, bound.link_us, bound.load_us) <= period
+    if choice.costs.microbatches == 1:
+        assert bound.phase_us <= period
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(100, 300))
+def test_more_memory_or_a_faster_link_lowers_the_bound(
+    seed: int, layers: int, percent: int
+) -> None:
+    """More of either, in percent of what there was, never raises the optimum of the load program
+    over phases, by more than the solver's tolerance."""
+    case = small(seed, layers)
+    costs = TaskCosts(case.task, 1)
+    before = phase_us([costs], case.links, case.device_bytes, effort())
+    assert before is not None
+    for links, room in (
+        (case.links, case.device_bytes * percent // 100),
+        (faster(case.links, "h2d", percent), case.device_bytes),
+        (faster(case.links, "d2h", percent), case.device_bytes),
+    ):
+        after = phase_us([costs], links, room, effort())
+        assert after is not None
+        assert after <= before + 2 + before // 100_000
+
+
+def test_with_room_for_all_the_bound_is_reached() -> None:
+    """Where everything stays on the device, the bound leaves next to nothing to gain."""
+    case = small(0, 3)
+    room = 100 * case.device_bytes
+    best = shortest(case.task, case.links, room, PLAIN)
+    assert best
+    bound = task_bound(case.task, case.links, room, effort()).period_us
+    assert 0.95 * best.period_us < bound <= best.period_us
+
+
+def test_a_microbatch_that_does_not_fit_does_not_lower_the_bound() -> None:
+    """The bound over phases is the least of the sizes that a plan may have."""
+    case = small(2, 3)
+    each = [
+        phase_us([costs], case.links, case.device_bytes, effort()) for costs in sizes(case.task)
+    ]
+    assert None in each  # the whole batch at once takes too much
+    bound = task_bound(case.task, case.links, case.device_bytes, effort())
+    assert bound.phase_us == min(us for us in each if us) > 0
+
+
+def test_layers_without_transients_have_a_bound() -> None:
+    """There is then no largest shard by which to divide the plans."""
+    case = small(0, 3)
+    layers = tuple(
+        structs.replace(
+            layer,
+            costs=tuple(
+                structs.replace(
+                    cost, forward_peak_bytes=0, backward_peak_bytes=0, saved_bytes=0, out_bytes=0
+                )
+                for cost in layer.costs
+            ),
+        )
+        for layer in case.task.layers
+    )
+    task = structs.replace(case.task, layers=layers)
+    assert task_bound(task, case.links, case.device_bytes, effort()).phase_us > 0

@@ -1,0 +1,67 @@
+"""One search for all tasks of a shape."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from planner.builder import build
+from planner.errors import Infeasible
+from planner.inputs.problem import Effort, Problem
+from planner.rounds.round import Round
+from planner.search.rename import renamed
+from planner.search.shapes import baselines, searched
+from planner.shards.costs import Links, TaskCosts
+from profiles import synthetic
+from profiles.codec import pretty
+
+
+def asked(*names: str, budget: int = 6 << 20) -> Problem:
+    """Tasks of one shape, by other names and of other lengths."""
+    task = synthetic.task("t", layers=5, seed=1, batch=2, param_bytes=1 << 20)
+    tasks = [structs.replace(task, name=n, steps=50 + i) for i, n in enumerate(names)]
+    profile = synthetic.profile(*tasks, usable_bytes=budget)
+    return Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
+
+
+@pytest.mark.parametrize("name", ["other", "0", "t-1"])
+def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
+    """Also where the task is called like a buffer."""
+    problem = asked("t", name)
+    (first,), (second,) = searched(problem, Effort(time.monotonic() + 60, 0), 1)
+    choice = replace(first.choice, costs=TaskCosts(problem.tasks[1], first.choice.costs.microbatch))
+    made = Round(choice, Links.of(problem.device), problem.device_bytes - choice.reserve_bytes)
+    assert second.program == made.program()
+    assert renamed(second.program, {name: "t"}) == first.program
+
+
+def test_the_baseline_is_renamed_as_well() -> None:
+    """Its programs are made once for each shape."""
+    (first,), (second,) = baselines(asked("t", "u", budget=24 << 20))
+    assert second.program == renamed(first.program, {"t": "u"})
+    assert [answer.choice.costs.task.name for answer in (first, second)] == ["t", "u"]
+
+
+def test_two_processes_find_the_same_plan() -> None:
+    """Of two shapes, one in each."""
+    tasks = [synthetic.task(f"t{i}", layers=3 + i, seed=i) for i in range(2)]
+    profile = synthetic.profile(*tasks, usable_bytes=10 << 20)
+    problem = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
+    one, two = (build(problem, profile_sha256="0" * 64, jobs=jobs) for jobs in (1, 2))
+    assert pretty(structs.replace(one, provenance={})) == pretty(
+        structs.replace(two, provenance={})
+    )
+
+
+def test_infeasible_is_told_from_another_process() -> None:
+    """With its message and the smallest budget, once."""
+    tasks = [synthetic.task(f"t{i}", layers=3 + i, seed=i) for i in range(2)]
+    profile = synthetic.profile(*tasks, usable_bytes=10 << 20)
+    problem = Problem.of(profile, devices=1, device_bytes=1, host_bytes=None)
+    told = []
+    for jobs in (1, 2):
+        with pytest.raises(Infeasible) as caught:
+            build(problem, profile_sha256="0" * 64, jobs=jobs)
+        told.append((str(caught.value), caught.value.smallest))
+    assert told[0] == told[1]

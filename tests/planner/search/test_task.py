@@ -1,0 +1,130 @@
+"""The search: more of anything is never worse, the same is the same, and only what is known."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+from support.choices import Small, faster, fitted, small
+
+from planner import Infeasible, build
+from planner.inputs.problem import Effort
+from planner.search.task import Candidate, Search
+from planner.shards.costs import Links
+from profiles.codec import pretty
+from profiles.schema import LayerCost, Time
+
+PLENTY_S = 60.0
+
+
+def found(
+    case: Small, links: Links, device_bytes: int, seconds: float = PLENTY_S
+) -> Candidate | None:
+    """What the search finds in time, if there is anything."""
+    try:
+        return Search(case.task, links, device_bytes).best(Effort(time.monotonic() + seconds, 0))
+    except Infeasible:
+        return None
+
+
+def period_us(case: Small, links: Links, device_bytes: int) -> float:
+    best = found(case, links, device_bytes)
+    return best.program.period_us if best else float("inf")
+
+
+@settings(max_examples=6)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.sampled_from([105, 150, 300]))
+def test_more_memory_or_a_faster_link_is_never_slower(seed: int, layers: int, percent: int) -> None:
+    """More of either, in percent of what there was, and the period is no longer."""
+    case = small(seed, layers)
+    before = period_us(case, case.links, case.device_bytes)
+    assert period_us(case, case.links, case.device_bytes * percent // 100) <= before
+    for way in ("h2d", "d2h"):
+        assert period_us(case, faster(case.links, way, percent), case.device_bytes) <= before
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_more_time_is_never_slower(seed: int) -> None:
+    """A search that a limit ends has the best of what it has seen, which a longer one sees too."""
+    case = small(seed, 4)
+    short = found(case, case.links, case.device_bytes, seconds=0.3)
+    long = found(case, case.links, case.device_bytes)
+    assert short
+    assert long
+    assert long.program.period_us <= short.program.period_us
+
+
+@settings(max_examples=4)
+@given(st.integers(0, 10**6), st.integers(1, 3))
+def test_the_same_problem_has_the_same_plan(seed: int, layers: int) -> None:
+    """Byte for byte."""
+    case = small(seed, layers)
+    plans = [build(case.problem, profile_sha256="0" * 64, seed=seed) for _ in range(2)]
+    assert pretty(plans[0]) == pretty(plans[1])
+
+
+@settings(max_examples=8)
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_what_is_found_fits(seed: int, layers: int) -> None:
+    """The choice laid out again is within the device's memory and has the program's period."""
+    case = small(seed, layers)
+    best = found(case, case.links, case.device_bytes)
+    if best:
+        made = fitted(best.choice, case.links, case.device_bytes)
+        assert made
+        assert made.period_us == best.program.period_us
+
+
+def packed(case: Small, pack_us: int, unpack_us: int) -> Small:
+    """The case with measured packing: so much longer is every layer's forward, and backward."""
+
+    def timed(cost: LayerCost) -> LayerCost:
+        both, alone = cost.recompute_backward.median_us, cost.backward.median_us
+        longer = both + pack_us + unpack_us, alone + unpack_us
+        return structs.replace(
+            cost,
+            pack_backward=Time(longer[0], longer[0], longer[0], 1),
+            unpack_backward=Time(longer[1], longer[1], longer[1], 1),
+        )
+
+    layers = (
+        structs.replace(layer, costs=tuple(map(timed, layer.costs))) for layer in case.task.layers
+    )
+    return replace(case, task=structs.replace(case.task, layers=tuple(layers)))
+
+
+@pytest.mark.parametrize("seed", [5, 33, 43])
+def test_measured_packing_is_what_ops_last(seed: int) -> None:
+    """F and B of a shard that packs take as much longer as was measured, not what bytes say."""
+    case = packed(small(seed, 3), 7, 5)
+    best = found(case, case.links, case.device_bytes)
+    assert best
+    lasts = {op.id: op.end_us - op.start_us for op in best.program.round}
+    choice, packing = best.choice, 0
+    for k, (shard, mode) in enumerate(zip(choice.shards, choice.modes, strict=True)):
+        if mode.activations == "offload":
+            count, packing = shard.end - shard.first, packing + 1
+            name = f"{case.task.name}.s{k}."
+            assert lasts[name + "F0"] == shard.graph_forward_us + 7 * count
+            assert lasts[name + "B0"] == shard.graph_backward_us + 5 * count
+    assert packing
+
+
+def test_packing_that_lasts_long_is_left_out() -> None:
+    """A plan packs nothing where recomputing is shorter by what was measured."""
+    case = packed(small(5, 3), 10**6, 10**6)
+    best = found(case, case.links, case.device_bytes)
+    assert best
+    assert all(mode.activations != "offload" for mode in best.choice.modes)
+
+
+@pytest.mark.parametrize("seed", [5, 33, 43])  # with a rate, packing is what they do
+def test_nothing_is_packed_at_an_unknown_rate(seed: int) -> None:
+    """Where copies inside the device were not measured, no activations are offloaded."""
+    case = small(seed, 3)
+    links = replace(case.links, d2d=None)
+    best = found(case, links, case.device_bytes)
+    assert best
+    assert all(mode.activations != "offload" for mode in best.choice.modes)

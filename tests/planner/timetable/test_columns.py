@@ -1,0 +1,113 @@
+"""The strategy that a task is given where several kinds of devices have one each."""
+
+import time
+from collections.abc import Sequence
+from functools import cache
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from planner import Problem
+from planner.inputs.problem import Effort, Kind
+from planner.search.shapes import searched, shapes_of
+from planner.search.task import Candidate
+from planner.shards.costs import TaskCosts
+from planner.shards.modes import Mode
+from planner.shards.strategy import Strategy
+from planner.timetable.columns import demand_of, settled
+from planner.timetable.configuration import column, configuration
+from plans.schema import Memory, Op, Program
+from profiles import synthetic
+from profiles.schema import Task
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def effort() -> Effort:
+    return Effort(time.monotonic() + 60, 0)
+
+
+def problem(slow: int, *counts: int) -> Problem:
+    """Four tasks of one shape on kinds of devices of which the second computes so much slower and
+    has half of the memory."""
+    kinds = []
+    for number, (factor, mib) in enumerate([(1, 24), (slow, 12)]):
+        task = synthetic.task(
+            "t", layers=4, steps=10, forward_us=1_000 * factor, param_bytes=1 << 20
+        )
+        tasks = [structs.replace(task, name=f"t{at}") for at in range(4)]
+        made = synthetic.profile(*tasks, usable_bytes=mib << 20)
+        kinds.append(Kind.of(f"k{number}", made, counts[number], None))
+    return Problem(tuple(kinds), 1 << 40)
+
+
+def end_us(asked: Problem, chosen: Sequence[Candidate]) -> int:
+    """How soon these strategies could be done, if every task could be parted at will."""
+    columns = [
+        column(program, kind.name, task.steps)
+        for task, one in zip(asked.tasks, chosen, strict=True)
+        for kind, program in zip(asked.kinds, one.programs, strict=True)
+        if program
+    ]
+    return configuration(demand_of(asked), columns, effort()).us
+
+
+def way(task: Task, choice: Strategy, *times: int | None) -> Candidate:
+    """A strategy by which a step of the task takes so long on each kind, None where it cannot."""
+    op = Op(f"{task.name}.s0.B0", "0.compute", 0, 1)
+    programs = (
+        us and Program(task.name, (Memory(1, 1),), (task.name,), 0, us, us, 0, (), (), (op,), ())
+        for us in times
+    )
+    return Candidate(choice, tuple(one or None for one in programs))
+
+
+some_us = st.none() | st.integers(1_000, 50_000)
+
+
+@settings(max_examples=15)
+@given(
+    st.lists(
+        st.tuples(st.integers(1_000, 50_000), some_us, some_us, st.integers(1_000, 50_000)),
+        min_size=4,
+        max_size=4,
+    ),
+    st.sampled_from([(1, 1), (1, 3), (2, 1)]),
+)
+def test_tasks_are_given_the_strategies_that_end_soonest(
+    times: list[tuple[int, int | None, int | None, int]], counts: tuple[int, int]
+) -> None:
+    """Against all ways to choose, one found on each kind for four tasks: within a thousandth."""
+    asked, choice = problem(2, *counts), some_choice()
+    ways = [
+        [way(task, choice, *each[:2]), way(task, choice, *each[2:])]
+        for task, each in zip(asked.tasks, times, strict=True)
+    ]
+    best = min(end_us(asked, chosen) for chosen in product(*ways))
+    found = min(end_us(asked, chosen) for chosen in settled(asked, ways, effort()))
+    assert found <= best * 1.001
+
+
+@cache
+def some_choice() -> Strategy:
+    """One that nothing looks at."""
+    task = synthetic.task("t", layers=1)
+    return Strategy(TaskCosts(task, task.batch), (0, 1), (Mode(),), 0)
+
+
+def test_tasks_of_one_shape_are_searched_once() -> None:
+    """They have the same choice by other names; candidates are counted for the first."""
+    asked = problem(2, 1, 1)
+    (shape,) = shapes_of(asked)
+    assert [task.name for task, _ in shape.tasks] == ["t0", "t1", "t2", "t3"]
+    ways = searched(asked, effort(), 1)
+    for name, own in zip("0123", ways, strict=True):
+        for at, one in enumerate(own):
+            assert one.choice.costs.task is asked.kinds[at].tasks[int(name)]
+            assert one.choice.cuts == ways[0][at].choice.cuts
+            assert (one.candidates > 0) == (name == "0")
+            names = [p.name for p in one.programs if p]
+            assert names == [f"t{name}", f"t{name}@k1"][: len(names)]

@@ -1,0 +1,153 @@
+"""The configuration program against what is known and against timetables."""
+
+import time
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.time_indexed import CASES, ours, shortest, tiny
+
+from planner.inputs.problem import Effort
+from planner.timetable.configuration import Column, Demand, column, configuration
+from planner.timetable.greedy import greedy
+from planner.timetable.placement import place
+from planner.timetable.works import Work, makespan
+from plans.metrics import duration_us
+from plans.schema import Memory, Op, Program
+
+
+def effort() -> Effort:
+    return Effort(time.monotonic() + 10, 0)
+
+
+works = st.lists(
+    st.builds(
+        lambda rounds, fixed, period: Work.of("", rounds, fixed, period),
+        st.integers(1, 30),
+        st.integers(0, 20),
+        st.integers(1, 10**6),
+    ),
+    min_size=1,
+    max_size=6,
+).map(lambda ws: [replace(w, name=f"t{i}", tasks=(f"t{i}",)) for i, w in enumerate(ws)])
+
+
+def alone(work: Work, devices: int = 1) -> Column:
+    """All steps of a task on this many devices."""
+    return Column(work.name, "cpu", work.whole_us(0), devices)
+
+
+def least_us(asked: list[Work], devices: int, *columns: Column) -> int:
+    """The bound for these works, each alone, and these columns besides."""
+    return configuration(Demand({"cpu": devices}), [*map(alone, asked), *columns], effort()).us
+
+
+@given(works, st.integers(1, 8))
+def test_single_devices_end_with_the_longest_task_or_the_even_share(
+    asked: list[Work], devices: int
+) -> None:
+    """With gangs of one device the optimum is known, and the bound is exact."""
+    whole = [work.whole_us(0) for work in asked]
+    assert least_us(asked, devices) == max(*whole, -(-sum(whole) // devices))
+
+
+@given(works, st.integers(1, 3))
+def test_no_timetable_is_below_the_bound(asked: list[Work], devices: int) -> None:
+    """Neither the planner's nor a greedy one, whatever it costs to enter and leave."""
+    bound = least_us(asked, devices)
+    assert makespan(place(asked, (0,) * devices, bound, effort())) >= bound
+    for policy in ("lrtf", "lpt", "random"):
+        assert makespan(greedy(asked, (0,) * devices, policy, 0)) >= bound
+
+
+@given(works, st.integers(1, 5))
+def test_one_more_device_never_raises_the_bound(asked: list[Work], devices: int) -> None:
+    """What fits some devices fits more."""
+    assert least_us(asked, devices + 1) <= least_us(asked, devices)
+
+
+def test_several_devices_train_a_task_while_it_pays() -> None:
+    """On two devices a task takes 600 µs instead of 1,000. On two devices two such tasks do best
+    alone, on three each runs wide for five eighths of its steps."""
+    asked = [Work.of(name, 10, 0, 100) for name in "ab"]
+    wide = [Column(name, "cpu", 600, 2) for name in "ab"]
+    assert least_us(asked[:1], 2, wide[0]) == 600
+    assert least_us(asked, 2, *wide) == 1000
+    assert least_us(asked, 3, *wide) == 750
+
+
+def shortest_mix(tasks: int, devices: int, units: dict[tuple[int, int], int]) -> float:
+    """The least end of a fluid schedule in which each task runs wide for so many tenths of its
+    steps, by trying all."""
+    best = float("inf")
+    for tenths in product(range(11), repeat=tasks):
+        spent, longest = 0.0, 0.0
+        for task, part in enumerate(tenths):
+            narrow, wide = units[task, 1] * (10 - part) / 10, units[task, 2] * part / 10
+            spent += narrow + 2 * wide
+            longest = max(longest, narrow + wide)
+        best = min(best, max(longest, spent / devices))
+    return best
+
+
+@given(
+    st.lists(st.tuples(st.integers(50, 100), st.integers(30, 100)), min_size=1, max_size=3),
+    st.integers(2, 4),
+)
+def test_tasks_on_several_devices_end_as_soon_as_any_mix(
+    times: list[tuple[int, int]], devices: int
+) -> None:
+    """Against all mixes in tenths: never later, and sooner by what tenths are too coarse for."""
+    units = {(t, k + 1): us * 1_000 for t, own in enumerate(times) for k, us in enumerate(own)}
+    columns = [Column(str(t), "cpu", us, k) for (t, k), us in units.items()]
+    best = shortest_mix(len(times), devices, units)
+    least = configuration(Demand({"cpu": devices}), columns, effort()).us
+    assert 0.85 * best <= least <= best + 1
+
+
+def test_two_kinds_of_devices_share_the_work() -> None:
+    """A task that takes twice as long on the other kind: a third of its steps go there."""
+    quick = [Column(task, "cuda", 600) for task in "tu"]
+    slow = [Column(task, "cpu", 1200) for task in "tu"]
+    made = configuration(Demand({"cuda": 1, "cpu": 1}), [*quick, *slow], effort())
+    assert made.us == 800
+    assert sum(made.parts[2:]) == pytest.approx(2 / 3)
+
+
+def test_a_task_that_begins_late_ends_late() -> None:
+    """Its earliest start and its own time."""
+    asked = [Work.of("a", 10, 0, 10), Work.of("b", 10, 0, 1)]
+    demand = Demand({"cpu": 2}, {"b": 500})
+    assert configuration(demand, list(map(alone, asked)), effort()).us == 510
+
+
+@given(st.lists(st.integers(0, 50), min_size=4, max_size=4), st.integers(1, 40))
+def test_a_column_is_never_longer_than_segments_of_its_program(
+    times: list[int], steps: int
+) -> None:
+    """Any number of segments of so many rounds takes its part of the column or longer."""
+    enter, period, span, leave = times
+    op = Op("a.s0.B0", "0.compute", 0, 1)
+    program = Program("a", (Memory(1, 1),), ("a",), enter, period, span, leave, (), (), (op,), ())
+    made = column(program, "cpu", steps)
+    for rounds, segments in product(range(1, steps + 1), (1, 2, 3)):
+        if rounds < segments:
+            continue
+        parts = [rounds // segments + (n < rounds % segments) for n in range(segments)]
+        us = sum(duration_us(program, part) for part in parts)
+        assert us * steps >= rounds * made.us
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("fixed", [0, 1])
+def test_tiny_timetables_are_as_short_as_any(case: tuple[int, int, int], fixed: int) -> None:
+    """Against an integer program over every instant. Where entering costs a unit, one case in ten
+    may be a unit longer."""
+    longer = 0
+    for seed in range(10):
+        asked = tiny(*case, fixed=fixed, seed=seed)
+        found = ours(asked, case[1])
+        longer += found - shortest(asked, case[1], found)
+    assert longer <= fixed

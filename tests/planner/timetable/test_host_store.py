@@ -1,0 +1,369 @@
+"""Tasks that wait on the disk: what the checker says, times against an independent simulation,
+moves against brute force, messages with both numbers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+from support import handmade
+from support.cli import planner_cli, refused, succeeded
+from support.disk_oracle import disk_harm
+from support.keeping import packed_part
+from support.parts import Part, resident_part
+from support.retime import foretold
+from support.streaming import streamed_part
+
+import profiles
+from planner import Infeasible, Problem, build
+from planner.shards.buffers import extent, pack
+from planner.timetable import host_store
+from planner.timetable.scratch import stores_of
+from planner.timetable.swaps import Tenant, Timed, Turn, swaps, together, ways
+from planner.views import gantt, moments
+from planner.views.show import describe, traffic
+from plans import Plan
+from plans.checker.check import violations
+from plans.schema import Host, parse_id
+from profiles import synthetic
+from profiles.schema import Disk, Rate
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+HASH = "0" * 64
+PROFILE = synthetic.profile(synthetic.task("any", layers=1), usable_bytes=1 << 20)
+MB = 10**6
+
+
+def problem(host_bytes: int, rate: int = MB, disk_bytes: int = 1 << 40) -> Problem:
+    """A host of so many bytes with a disk of so many bytes per second."""
+    found = Problem.of(PROFILE, devices=1, device_bytes=None, host_bytes=host_bytes)
+    return replace(found, disk=Disk(disk_bytes, Rate(rate, 3), Rate(rate, 5)))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Up to four handmade tasks, one to three segments each, on one or two devices."""
+    make = st.sampled_from([streamed_part, resident_part, packed_part])
+    parts: list[Part] = [draw(make)(name) for name in "abcd"[: draw(st.integers(2, 4))]]
+    rounds: list[tuple[str, int]] = []
+    for part in parts:
+        left = part.task.steps
+        while left:
+            count = draw(st.integers(1, left))
+            rounds.append((part.task.name, count))
+            left -= count
+    order = draw(st.permutations(rounds))
+    devices = st.integers(0, draw(st.integers(0, 1)))
+    runs = [(name, (draw(devices),), count) for name, count in order]
+    assume(len(runs) < 9)
+    return made(parts, runs)
+
+
+def needed(plan: Plan, asked: Problem) -> int:
+    """Bytes of host memory that would do: for the largest task, or for all without a disk."""
+    with pytest.raises(Infeasible) as caught:
+        host_store.fits(asked, stores_of(plan))
+    return caught.value.smallest
+
+
+def made(parts: Sequence[Part], runs: Sequence[tuple[str, tuple[int, ...], int]]) -> Plan:
+    """A program for each part, in a host store as the planner packs it."""
+    programs = [handmade.program(part.task.name, 1, [part]) for part in parts]
+    plan = handmade.assemble(parts, programs, runs)
+    buffers = pack(((b.name, b.bytes) for b in plan.host.buffers), "host")
+    return structs.replace(plan, host=Host(extent(buffers), extent(buffers), buffers))
+
+
+def squeezed(plan: Plan, share: float, rate: int = MB, *, gather: bool = False) -> Plan:
+    """The plan on a host between what the largest task needs and what all do."""
+    low, high = (needed(plan, one) for one in (problem(1), replace(problem(1), disk=None)))
+    room = problem(low + int(share * (high - low)), rate)
+    plan = structs.replace(plan, host=structs.replace(plan.host, budget_bytes=room.host_bytes))
+    found = host_store.housed(room, plan, gather=gather)
+    return foretold(found)
+
+
+@settings(max_examples=25)
+@given(plans(), st.floats(0, 1), st.sampled_from([MB, 10 * MB, 1000 * MB]), st.booleans())
+def test_what_is_planned_is_proven(plan: Plan, share: float, rate: int, gather: bool) -> None:
+    """The checker finds nothing, bytes do as they should in any order that the plan leaves open,
+    and no task runs sooner than with a larger host."""
+    assert not violations(plan)
+    found = squeezed(plan, share, rate, gather=gather)
+    assert not violations(found)
+    assert disk_harm(found) is None
+    assert found.host.bytes <= found.host.budget_bytes
+    if not gather:
+        assert found.prediction.makespan_us >= plan.prediction.makespan_us
+
+
+@settings(max_examples=25)
+@given(plans(), st.floats(0, 1))
+def test_everything_is_as_early_as_the_orders_allow(plan: Plan, share: float) -> None:
+    """Times worked out again, from the orders alone."""
+    found = squeezed(plan, share)
+    moves = found.disk.moves if found.disk else ()
+    segments = found.segments
+    starts, ends = [0] * len(segments), [0] * len(moves)
+    for _ in range(len(segments) + len(moves) + 1):
+        for index, segment in enumerate(segments):
+            before = [
+                starts[n] + one.end_us - one.start_us
+                for n, one in enumerate(segments[:index])
+                if one.devices == segment.devices or one.program == segment.program
+            ]
+            before += [
+                end
+                for end, m in zip(ends, moves, strict=True)
+                if m.segment == index and parse_id(m.id).kind == "P"
+            ]
+            starts[index] = max(before, default=0)
+        for place, move in enumerate(moves):
+            begin = ends[place - 1] if place else 0
+            if parse_id(move.id).kind == "S":
+                one = segments[move.segment]
+                begin = max(begin, starts[move.segment] + one.end_us - one.start_us)
+            ends[place] = begin + move.end_us - move.start_us
+    assert starts == [segment.start_us for segment in segments]
+    assert ends == [move.end_us for move in moves]
+
+
+def test_a_store_for_everything_changes_nothing() -> None:
+    """No disk, the same segments."""
+    plan = handmade.fleet()
+    assert host_store.housed(problem(1 << 20), plan) == plan
+
+
+def unit(name: str, us: int) -> Tenant:
+    return Tenant(name, 1, 1, us, us)
+
+
+def lodged(turns: Sequence[Turn], tenants: Sequence[Tenant], room: int) -> Timed:
+    """The soonest done of what the planner tries, for turns in this order."""
+    found = ways(turns, tenants, together(turns, len(tenants)), room)
+    return min((way.timed for way in found), key=lambda timed: end(turns, timed))
+
+
+def every(turns: Sequence[Turn], tenants: Sequence[Tenant], room: int) -> Iterator[Timed]:
+    """What follows from every way to put tasks of one byte into so many."""
+    for places in product(range(room), repeat=len(tenants)):
+        yield swaps(turns, tenants, places)
+
+
+def end(turns: Sequence[Turn], timed: Timed) -> int:
+    return max(start + turn.us for turn, start in zip(turns, timed.starts, strict=True))
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> tuple[list[Tenant], list[int]]:
+    """Up to four tasks, and in which order they take up to seven turns."""
+    drawn = draw(st.lists(st.integers(0, 3), min_size=2, max_size=7))
+    names = sorted(set(drawn))
+    us = draw(st.sampled_from([5, 1000]))
+    return [unit(f"t{name}", us) for name in names], [names.index(name) for name in drawn]
+
+
+@settings(max_examples=60)
+@given(lines(), st.lists(st.integers(1, 30), min_size=7, max_size=7), st.integers(1, 3))
+def test_no_other_places_are_sooner_done(
+    of: tuple[list[Tenant], list[int]], us: list[int], room: int
+) -> None:
+    """All ways to share a few bytes tried one by one, on one device."""
+    tenants, line = of
+    turns = [Turn(n, (task,), (0,), us[n]) for n, task in enumerate(line)]
+    best = min(end(turns, timed) for timed in every(turns, tenants, room))
+    assert end(turns, lodged(turns, tenants, room)) <= best
+
+
+@settings(max_examples=60)
+@given(lines(), st.integers(1, 3))
+def test_a_busy_disk_moves_no_more_than_it_must(
+    of: tuple[list[Tenant], list[int]], room: int
+) -> None:
+    """Where nothing but the disk takes time, about as few moves are made as any places allow."""
+    tenants, line = of
+    turns = [Turn(n, (task,), (0,), 1) for n, task in enumerate(line)]
+    fewest = min(len(timed.moves) for timed in every(turns, tenants, room))
+    assert len(lodged(turns, tenants, room).moves) <= 2 * fewest
+
+
+def test_a_disk_that_is_fast_enough_is_hidden() -> None:
+    """Eight tasks take turns in three places: while one runs, its predecessor goes and its
+    successor comes."""
+    tenants = [unit(f"t{n}", 50) for n in range(8)]
+    turns = [Turn(n, (n,), (0,), 100) for n in range(8)]
+    found = lodged(turns, tenants, 3)
+    assert end(turns, found) == 800
+    kinds = [move.kind for move in found.moves]
+    assert (kinds.count("S"), kinds.count("P")) == (5, 5)
+
+
+def test_a_slow_disk_is_waited_for() -> None:
+    """In two places: from the third task on, each begins when one has gone and it has come."""
+    tenants = [unit(f"t{n}", 100) for n in range(4)]
+    turns = [Turn(n, (n,), (0,), 100) for n in range(4)]
+    assert lodged(turns, tenants, 2).starts == (0, 100, 300, 500)
+
+
+def test_devices_that_cannot_all_work_take_turns() -> None:
+    """Two tasks on two devices, a store for one: one after the other."""
+    tenants = [unit("a", 10), unit("b", 10)]
+    turns = [Turn(0, (0,), (0,), 100), Turn(1, (1,), (1,), 100)]
+    timed = swaps(turns, tenants, (0, 0))
+    assert timed.starts == (0, 120)
+    assert [(move.kind, move.start_us) for move in timed.moves] == [("S", 100), ("P", 110)]
+
+
+def test_a_split_task_is_gathered_where_the_disk_is_slow() -> None:
+    """Three tasks wrapped around two devices: whole tasks need fewer moves."""
+    parts = [resident_part(name, steps=6) for name in "abc"]
+    plan = made(parts, [("b", (0,), 1), ("c", (1,), 6), ("a", (0,), 6), ("b", (1,), 5)])
+    kept = squeezed(plan, 0, rate=MB // 10)
+    gathered = squeezed(plan, 0, rate=MB // 10, gather=True)
+    assert len(gathered.segments) == 3
+    assert gathered.prediction.makespan_us < kept.prediction.makespan_us
+    assert not violations(gathered)
+
+
+def small(tasks: int, host_bytes: int, **changes: object) -> Problem:
+    """Tasks of 12 MiB each (parameters and state), on two devices."""
+    made = [synthetic.task(f"t{n}", layers=4, steps=20, heterogeneous=False) for n in range(tasks)]
+    found = Problem.of(
+        synthetic.profile(*made, usable_bytes=64 << 20),
+        devices=2,
+        device_bytes=None,
+        host_bytes=host_bytes,
+    )
+    rates = Rate(10**9, 100), Rate(10**9, 100)
+    return replace(found, **{"disk": Disk(1 << 40, *rates), **changes})
+
+
+def test_a_plan_with_a_disk_is_certified() -> None:
+    """Built and proven; the disk's bound is among the bounds, the makespan that of the segments."""
+    plan = build(small(6, 20 << 20), profile_sha256=HASH)
+    assert plan.disk
+    assert plan.disk.moves
+    assert plan.host.bytes <= 20 << 20
+    bounds = {bound.name: bound.us for bound in plan.prediction.bounds}
+    moved = sum(move.end_us - move.start_us for move in plan.disk.moves)
+    assert 0 < bounds["disk"] <= min(moved, plan.prediction.makespan_us)
+    assert plan.prediction.makespan_us == max(segment.end_us for segment in plan.segments)
+
+
+def test_without_a_disk_the_error_says_what_one_would_do() -> None:
+    """Both smallest host memories are named."""
+    with pytest.raises(Infeasible, match=r"would do: (\d+), or (\d+) with a disk.*--disk DIR"):
+        build(small(6, 20 << 20, disk=None), profile_sha256=HASH)
+
+
+def test_the_smallest_host_with_a_disk_is_the_smallest() -> None:
+    """With it there is a plan, with a byte less there is none."""
+    with pytest.raises(Infeasible, match="idle tasks can wait on the disk") as caught:
+        build(small(3, 1000), profile_sha256=HASH)
+    smallest = caught.value.smallest
+    assert build(small(3, smallest), profile_sha256=HASH).host.bytes == smallest
+    with pytest.raises(Infeasible):
+        build(small(3, smallest - 1), profile_sha256=HASH)
+
+
+def test_a_full_disk_is_named_with_both_numbers() -> None:
+    """The bytes that it would need are enough."""
+    narrow = Disk(1 << 20, Rate(10**9, 100), Rate(10**9, 100))
+    with pytest.raises(Infeasible, match=r"1048576 bytes\); --disk-space that would do") as caught:
+        build(small(6, 20 << 20, disk=narrow), profile_sha256=HASH)
+    enough = structs.replace(narrow, usable_bytes=caught.value.smallest)
+    plan = build(small(6, 20 << 20, disk=enough), profile_sha256=HASH)
+    assert plan.disk
+    assert plan.disk.bytes <= plan.disk.budget_bytes == caught.value.smallest
+
+
+def test_gathered_segments_train_all_rounds_no_longer_than_asked() -> None:
+    """A task's rounds stay its rounds, in segments of at most --segment-steps."""
+    parts = [resident_part(name, steps=7) for name in "ab"]
+    plan = made(parts, [("a", (0,), 4), ("b", (1,), 7), ("a", (1,), 3)])
+    found = host_store._gathered(replace(problem(1), segment_steps=3), plan)
+    assert [(s.program, s.devices, s.rounds) for s in found] == [
+        ("a", (0,), 3),
+        ("a", (0,), 3),
+        ("a", (0,), 1),
+        ("b", (1,), 3),
+        ("b", (1,), 3),
+        ("b", (1,), 1),
+    ]
+
+
+def shown() -> Plan:
+    """Three tasks in a store for two, one after the other on one device."""
+    parts = [resident_part(name, steps=6) for name in "abc"]
+    return squeezed(made(parts, [(name, (0,), 6) for name in "abc"]), 0.5, rate=MB // 10)
+
+
+def test_the_disk_has_a_line_of_its_own() -> None:
+    """Tasks, bytes, how busy it is, and what segments wait for it."""
+    plan = shown()
+    line = next(line for line in describe(plan).splitlines() if line.startswith("  disk: "))
+    assert "2 task(s) wait there at times in 2.5 KiB; 1.2 KiB written, 1.2 KiB read" in line
+
+
+def test_a_wait_for_the_disk_is_counted_once() -> None:
+    """c waits for a to go and for itself to come, as long as b does not run."""
+    plan = shown()
+    moves, segments = plan.disk.moves if plan.disk else (), plan.segments
+    assert [move.id for move in moves] == ["a.disk.S0", "c.disk.P0"]
+    assert traffic(plan).waits_us == segments[2].start_us - segments[1].end_us > 0
+
+
+def test_a_moment_names_the_move_that_runs() -> None:
+    """While it runs, while it is still to come, and not when all is done."""
+    plan = shown()
+    moves = plan.disk.moves if plan.disk else ()
+    writing, reading = moves
+    words = moments.describe(plan, moments.moment(plan, writing.start_us))
+    assert "disk: a.disk.S0: writes 1.2 KiB of a after segment 0" in words
+    words = moments.describe(plan, moments.moment(plan, 0, "c"))
+    assert "c waits on the disk for segment 2" in words
+    assert "disk: idle until c.disk.P0: reads 1.2 KiB of c for segment 2" in words
+    last = moments.moment(plan, plan.prediction.makespan_us - 1)
+    assert last.disk is None
+    now = moments.moment(plan, reading.start_us).disk
+    assert now
+    assert (now.move, now.segment) == ("c.disk.P0", 2)
+
+
+def test_the_picture_has_a_row_for_the_disk() -> None:
+    """Below the devices, with a bar for each move."""
+    plan = shown()
+    ax = gantt.figure(plan).axes[0]
+    assert [label.get_text() for label in ax.get_yticklabels()][-1] == "disk"
+
+
+def test_disk_space_is_a_size_or_nothing(tmp_path: Path) -> None:
+    """More than profiled, none at all, and none where the profile knows of no disk."""
+    tasks = [synthetic.task(f"t{n}", layers=1, heterogeneous=False) for n in range(3)]
+    bare = synthetic.profile(*tasks, usable_bytes=64 << 20)
+    host = structs.replace(bare.machine.host, disk=Disk(1, Rate(10**9, 100), Rate(10**9, 100)))
+    disked = structs.replace(bare, machine=structs.replace(bare.machine, host=host))
+    for name, profile in (("bare", bare), ("disked", disked)):
+        profiles.save(tmp_path / name, profile)
+    ask = ("-o", tmp_path / "plan.json", "--host-memory", "8MiB")
+    found = planner_cli("build", tmp_path / "disked", *ask)
+    refused(found, 3, "--disk-space that would do")
+    refused(planner_cli("build", tmp_path / "disked", *ask, "--disk-space", 0), 3, "with a disk")
+    refused(planner_cli("build", tmp_path / "bare", *ask, "--disk-space", "1GiB"), 2, "--disk DIR")
+    succeeded(planner_cli("build", tmp_path / "disked", *ask, "--disk-space", "1GiB"))
+    succeeded(planner_cli("check", tmp_path / "plan.json"))
+    assert "disk: " in succeeded(planner_cli("show", tmp_path / "plan.json")).out
+
+
+def test_tasks_that_share_a_place_do_not_take_turns_in_it_step_by_step() -> None:
+    """Two tasks of five segments each on two devices, a store for one: one after the other."""
+    tenants = [unit("a", 10), unit("b", 10)]
+    turns = [Turn(n, (n % 2,), (n % 2,), 100) for n in range(10)]
+    found = host_store.in_rows(turns)
+    assert len(lodged(found, tenants, 1).moves) == 2
+    assert end(found, lodged(found, tenants, 1)) == 1020

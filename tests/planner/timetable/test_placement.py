@@ -1,0 +1,174 @@
+"""Placement against brute force, and wrap-around against its own rules; starts, deadlines, and the
+mean completion."""
+
+import time
+from dataclasses import replace
+from itertools import permutations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.time_indexed import CASES, ours, shortest, tiny
+
+from planner.inputs.limits import Limits
+from planner.inputs.problem import Effort
+from planner.timetable.greedy import listed
+from planner.timetable.placement import place
+from planner.timetable.works import Piece, Run, Work, makespan, queued, score, timed
+
+works = st.lists(
+    st.builds(
+        lambda rounds, fixed, period: Work.of("", rounds, fixed, period),
+        st.integers(1, 30),
+        st.integers(0, 20),
+        st.integers(1, 50),
+    ),
+    min_size=1,
+    max_size=5,
+).map(lambda ws: [replace(w, name=f"t{i}", tasks=(f"t{i}",)) for i, w in enumerate(ws)])
+
+
+BRIEF = Limits(timetable_parts=2_000)
+"""For tests that look at many timetables, each of which no search has to come close to a bound."""
+
+
+def effort() -> Effort:
+    return Effort(time.monotonic() + 10, 0, BRIEF)
+
+
+def placed(asked: list[Work], devices: int) -> list[Piece]:
+    floor = max(work.us(0, work.rounds) - work.us(0, 0) for work in asked)
+    return place(asked, (0,) * devices, floor, effort())
+
+
+@given(works, st.integers(1, 3))
+def test_pieces_are_whole_and_never_in_two_places(asked: list[Work], devices: int) -> None:
+    """All rounds run, each piece as long as it must, devices and tasks one piece at a time."""
+    pieces = placed(asked, devices)
+    for work in asked:
+        mine = [p for p in pieces if p.work == work.name]
+        assert sum(p.rounds for p in mine) == work.rounds
+        assert all(p.end_us - p.start_us == work.us(0, p.rounds) for p in mine)
+    for left, right in ((a, b) for a in pieces for b in pieces if a is not b):
+        if left.work == right.work or left.device == right.device:
+            assert left.end_us <= right.start_us or right.end_us <= left.start_us
+    assert [p.start_us for p in pieces] == sorted(p.start_us for p in pieces)
+
+
+@given(works, st.integers(1, 3))
+def test_no_assignment_of_whole_tasks_is_shorter(asked: list[Work], devices: int) -> None:
+    """All ways to put whole tasks on devices, tried one by one."""
+    best = min(
+        max(
+            sum(w.whole_us(0) for w, d in zip(asked, where, strict=True) if d == device)
+            for device in range(devices)
+        )
+        for where in product(range(devices), repeat=len(asked))
+    )
+    assert makespan(placed(asked, devices)) <= best
+
+
+def test_three_equal_tasks_on_two_devices_are_wrapped() -> None:
+    """One task changes devices in the middle, and no device idles."""
+    pieces = placed([Work.of(f"t{i}", 100, 0, 10) for i in range(3)], 2)
+    assert makespan(pieces) == 1500
+    assert len(pieces) == 4
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(0, 2), st.integers(1, 3))
+def test_unit_tasks_are_as_short_as_any_timetable(
+    rounds: list[int], fixed: int, devices: int
+) -> None:
+    """Against the integer program over every instant."""
+    asked = [Work.of(f"t{i}", n, fixed, 1) for i, n in enumerate(rounds)]
+    found = ours(asked, devices)
+    assert found == shortest(asked, devices, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_tiny_cases_are_as_short_as_any(case: tuple[int, int, int]) -> None:
+    """20 seeds each, whether entering costs a unit or nothing: one in all may be a unit longer."""
+    longer = 0
+    for fixed in (0, 1):
+        for seed in range(20):
+            asked = tiny(*case, fixed=fixed, seed=seed)
+            found = ours(asked, case[1])
+            longer += found - shortest(asked, case[1], found)
+    assert longer <= (case == CASES[-1])
+
+
+def test_long_tasks_do_not_hold_up_the_solver() -> None:
+    """Hours in µs are coefficients on which HiGHS would not return; they are scaled."""
+    hours = [9346653556, 3787324501, 9164305467, 10076150518, 14943924136]
+    asked = [Work.of(f"t{i}", 1, us - 1, 1) for i, us in enumerate(hours)]
+    pieces = place(asked, (0,) * 3, 0, Effort(time.monotonic() + 2, 0))
+    assert makespan(pieces) <= 18_510_959_023  # longest first reaches this
+
+
+@given(works, st.integers(1, 4))
+def test_without_costs_to_enter_no_device_idles(asked: list[Work], devices: int) -> None:
+    """Tasks of 1 µs rounds that cost nothing to enter are done at the even share, or when the
+    longest task is."""
+    free = [replace(work, runs=(Run(0, 1),)) for work in asked]
+    rounds = [work.rounds for work in free]
+    assert makespan(placed(free, devices)) == max(*rounds, -(-sum(rounds) // devices))
+
+
+@given(works, st.integers(1, 3))
+def test_one_more_device_is_never_slower(asked: list[Work], devices: int) -> None:
+    """Whatever tasks cost to enter."""
+    assert makespan(placed(asked, devices + 1)) <= makespan(placed(asked, devices))
+
+
+def completed(asked: list[Work], pieces: list[Piece]) -> int:
+    return score(asked, pieces, "completion").value
+
+
+@given(works, st.integers(1, 3), st.integers(0, 1000))
+def test_no_list_of_whole_tasks_completes_sooner_on_average(
+    asked: list[Work], devices: int, seed: int
+) -> None:
+    """All orders tried one by one: the shortest first is best."""
+    tasks = asked[:4]
+    found = place(tasks, (0,) * devices, 0, effort(), "completion")
+    best = min(
+        completed(tasks, listed(tasks, o, (0,) * devices)) for o in permutations(range(len(tasks)))
+    )
+    assert completed(tasks, found) == best
+
+
+def test_what_weighs_more_comes_first() -> None:
+    """On one device, by length over weight."""
+    asked = [Work.of("a", 10, 0, 1), replace(Work.of("b", 20, 0, 1), weight=4)]
+    pieces = place(asked, (0,), 0, effort(), "completion")
+    assert [piece.work for piece in pieces] == ["b", "a"]
+
+
+@given(works, st.integers(1, 3), st.lists(st.integers(0, 500), min_size=5, max_size=5))
+def test_no_task_begins_before_its_start(
+    asked: list[Work], devices: int, starts: list[int]
+) -> None:
+    """For either objective."""
+    late = [replace(w, start_us=us) for w, us in zip(asked, starts, strict=False)]
+    for objective in ("makespan", "completion"):
+        for piece in place(late, (0,) * devices, 0, effort(), objective):
+            assert piece.start_us >= next(w.start_us for w in late if w.name == piece.work)
+
+
+@given(works, st.integers(1, 3))
+def test_deadlines_that_a_list_can_keep_are_kept(asked: list[Work], devices: int) -> None:
+    """Due are all tasks when they end if they are taken in the order of their names."""
+    ends = {p.work: p.end_us for p in listed(asked, range(len(asked)), (0,) * devices)}
+    due = [replace(work, deadline_us=ends[work.name]) for work in asked]
+    pieces = place(due, (0,) * devices, 0, effort())
+    assert score(due, pieces, "makespan").late_us == 0 or devices > 1
+
+
+@given(works, st.integers(1, 3))
+def test_queues_give_the_pieces_they_were_made_of(asked: list[Work], devices: int) -> None:
+    """A timetable of whole tasks, taken apart and put together again."""
+    pieces = listed(asked, range(len(asked)), (0,) * devices)
+    again = timed(asked, queued(asked, pieces, devices), (0,) * devices)
+    assert sorted(again, key=lambda p: p.work) == sorted(pieces, key=lambda p: p.work)

@@ -1,0 +1,157 @@
+"""When tasks run, as `build` and its options have it."""
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from support.cli import planner_cli, refused, succeeded
+
+import plans
+import profiles
+from planner.timetable.greedy import greedy
+from planner.timetable.works import Work, makespan
+from profiles import synthetic
+from profiles.units import show_clock
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.fixture(autouse=True)
+def three_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """p.json: three tasks of one shape that fit, of 100, 200 and 300 steps."""
+    monkeypatch.chdir(tmp_path)
+    task = synthetic.task("t", layers=2, seed=1, batch=2)
+    tasks = [structs.replace(task, name=n, steps=100 * k) for k, n in enumerate("abc", 1)]
+    profiles.save("p.json", synthetic.profile(*tasks, usable_bytes=64 << 20))
+
+
+def built(*options: object) -> plans.Plan:
+    """The plan that such a build writes, which must be sound."""
+    succeeded(planner_cli("build", "p.json", "-o", "plan.json", *options))
+    plan = plans.load("plan.json")
+    plans.prove(plan)
+    return plan
+
+
+def ends(plan: plans.Plan) -> dict[str, int]:
+    return {task.name: task.end_us for task in plan.prediction.tasks}
+
+
+@pytest.mark.parametrize("policy", ["gantry", "hydra", "lrtf", "lpt", "random"])
+def test_every_policy_makes_a_sound_plan(policy: str) -> None:
+    """Whose makespan is not below the bound on schedules of its programs."""
+    plan = built("--devices", 2, "--policy", policy)
+    assert plan.solver.policy == policy
+    assert 0 < plan.prediction.configuration_us <= plan.prediction.makespan_us
+
+
+def test_no_greedy_order_is_shorter() -> None:
+    """Of the same programs."""
+    makespans = {
+        policy: built("--devices", 2, "--policy", policy).prediction.makespan_us
+        for policy in ("gantry", "lrtf", "lpt", "random")
+    }
+    assert makespans["gantry"] == min(makespans.values())
+
+
+def test_a_random_order_is_that_of_its_seed() -> None:
+    """The same seed, the same order; of several seeds not all the same."""
+    works = [Work.of(f"t{i}", 10 + i, 1, 10) for i in range(6)]
+    orders = [[p.work for p in greedy(works, (0, 0), "random", seed)] for seed in (0, 0, 1, 2, 3)]
+    assert orders[0] == orders[1]
+    assert len(set(map(tuple, orders))) > 1
+
+
+def test_the_longest_whole_task_comes_first() -> None:
+    """Under lpt, on whichever device falls free."""
+    works = [Work.of(f"t{n}", n, 0, 10) for n in (3, 1, 2)]
+    pieces = greedy(works, (0, 0), "lpt", 0)
+    assert [(p.work, p.device) for p in pieces] == [("t3", 0), ("t2", 1), ("t1", 1)]
+
+
+def test_the_longest_remaining_task_is_taken_again_and_again() -> None:
+    """Three equal tasks on two devices take turns, and end at the even share but for a turn."""
+    works = [Work.of(f"t{n}", 160, 0, 10) for n in range(3)]
+    pieces = greedy(works, (0, 0), "lrtf", 0)
+    assert len(pieces) > 3
+    assert makespan(pieces) <= 2400 + 100
+
+
+def test_gantry_is_not_greedy() -> None:
+    """Asked for its order there is none."""
+    with pytest.raises(ValueError, match="not greedy"):
+        greedy([Work.of("t", 1, 0, 1)], (0,), "gantry", 0)
+
+
+def test_the_mean_completion_puts_short_tasks_first() -> None:
+    """On one device in the order of their lengths, and the plan's provenance says why."""
+    plan = built("--objective", "completion")
+    assert [segment.program for segment in plan.segments] == ["a", "b", "c"]
+    assert plan.provenance["objective"] == "completion"
+
+
+def test_a_priority_puts_a_long_task_first() -> None:
+    """What weighs ten times as much and takes three times as long."""
+    plan = built("--objective", "completion", "--priority", "c=10")
+    assert plan.segments[0].program == "c"
+
+
+def test_a_deadline_is_kept() -> None:
+    """The longest task is due first, to the µs."""
+    last = ends(built("--objective", "completion"))
+    us = last["c"] - last["b"]
+    plan = built("--deadline", f"c={show_clock(us)}", "--objective", "completion")
+    assert ends(plan)["c"] <= us
+    assert plan.provenance["deadline c"] == f"{us} us"
+
+
+def test_a_deadline_that_is_missed_is_told_with_both_numbers() -> None:
+    """When the task ends, when it is due, and what would help; exit code 3."""
+    answer = planner_cli("build", "p.json", "-o", "late.json", "--deadline", "c=1ms")
+    refused(answer, 3, "is due at 1.0 ms (1000 µs); give it --deadline c=")
+    assert not Path("late.json").exists()
+
+
+def test_the_deadline_named_would_do() -> None:
+    """Asked for it, the build ends in a plan."""
+    answer = planner_cli("build", "p.json", "-o", "late.json", "--deadline", "c=1ms")
+    named = answer.err.split("give it --deadline ")[1].split(",")[0]
+    built("--deadline", named)
+
+
+def test_a_task_begins_no_sooner_than_asked() -> None:
+    """The device waits for it if there is nothing else to do."""
+    plan = built("--devices", 3, "--start", "a=1h")
+    (segment,) = [s for s in plan.segments if s.program == "a"]
+    assert segment.start_us == 3_600_000_000
+    assert plan.prediction.configuration_us == plan.prediction.makespan_us
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--deadline", "x=1h"], "--deadline: there is no task 'x', only a, b, c"),
+        (["--start", "a"], "'a' is not like TASK=DURATION"),
+        (["--start", "a=soon"], "'soon' is not a time"),
+        (["--priority", "a=0"], "'0' is not a whole number from 1"),
+        (["--priority", "a=2"], "add --objective completion"),
+        (["--start", "a=1s", "--start", "a=2s"], "task 'a' has more than one"),
+        (["--policy", "lpt", "--start", "a=1s"], "--policy lpt knows neither"),
+        (["--objective", "fame"], "invalid choice: 'fame'"),
+        (["--policy", "best"], "invalid choice: 'best'"),
+        (["--jobs", "0"], "'0' is not a whole number from 1"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: list[str], text: str) -> None:
+    """With exit code 2 and a line that says what is wrong."""
+    answer = planner_cli("build", "p.json", "-o", "plan.json", *options)
+    assert answer.code == 2
+    assert text in answer.err
+
+
+def test_show_tells_the_bound_of_these_programs() -> None:
+    """With its gap, beside the bounds of any plan."""
+    built("--devices", 2)
+    shown = succeeded(planner_cli("show", "plan.json")).out
+    assert "of these programs" in shown
+    assert "mean completion" in shown

@@ -1,0 +1,119 @@
+"""A plan in words."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from support import timetables
+from support.cli import planner_cli, refused, succeeded
+
+from planner.views.show import describe
+
+
+def test_summary_names_makespan_bound_and_gap() -> None:
+    """The first line is the result."""
+    first = describe(timetables.tiny()).splitlines()[0]
+    assert first.endswith("makespan 200 µs, link bound 180 µs, gap 10.00 %")
+
+
+def test_devices_have_their_memory_and_their_busy_share() -> None:
+    """Compute of 100 in 200 µs is half busy, and copies of 70 µs beside no compute are exposed."""
+    row = next(line for line in describe(timetables.tiny()).splitlines() if line[2:7] == "0 box")
+    expected = "0 box cpu 8.0 MiB 5.0 MiB 50.0% 50.0% 70 µs"
+    assert row.split() == expected.split()
+
+
+def test_alike_neighbour_shards_share_a_line() -> None:
+    """One resident and two streamed shards are two lines, with layer ranges and bytes."""
+    lines = describe(timetables.plan(shards=3)).splitlines()
+    place = lines.index("  a: steps 4, batch 8 = 2 x 4, work.py:tasks")
+    assert lines[place + 1 : place + 3] == [
+        "    s0: layer 0, resident, updated on the host, parameters 1.0 MiB",
+        "    s1-s2: layers 1-2, streamed, updated on the host, parameters 2.0 MiB",
+    ]
+
+
+def test_segments_come_in_order_of_time() -> None:
+    """The table of segments ascends by start."""
+    text = describe(timetables.plan())
+    block = next(part for part in text.split("\n\n") if part.startswith("segments"))
+    assert [line.split()[4] for line in block.splitlines()[2:]] == ["ab", "d", "c"]
+
+
+def test_many_segments_are_cut_with_a_count() -> None:
+    """A plan of a hundred turns lists the first and says how many are left."""
+    plan = timetables.plan()
+    many = msgspec.structs.replace(plan, segments=plan.segments[:1] * 100)
+    block = next(part for part in describe(many).split("\n\n") if part.startswith("segments"))
+    assert block.splitlines()[-1] == "  … and 76 more segments"
+
+
+def test_bounds_come_best_first_with_their_gaps() -> None:
+    """The bound that the plan is certified by is the first."""
+    text = describe(timetables.tiny())
+    block = next(part for part in text.split("\n\n") if part.startswith("bounds"))
+    rows = [line.split() for line in block.splitlines()[2:]]
+    assert rows == [["link", "180", "µs", "10.00%"], ["compute", "100", "µs", "50.00%"]]
+
+
+def test_round_lists_ops_with_times() -> None:
+    """Each stream of the tiny round has its one op."""
+    lines = describe(timetables.tiny()).splitlines()
+    assert "  0.compute: s0.B0@40+100" in lines
+    assert "  host.0: s0.U0@170+30" in lines
+
+
+def test_long_rounds_are_cut_with_a_count() -> None:
+    """A stream of 34 ops is listed to its eighth, and says that 26 are left."""
+    lines = describe(timetables.plan(shards=7, microbatches=2)).splitlines()
+    head = next(place for place, line in enumerate(lines) if line.startswith("round of d"))
+    assert lines[head + 1].count("@") == 8
+    assert lines[head + 1].endswith("… and 26 more")
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+def test_emulated_times_are_called_so(emulated: bool) -> None:
+    """The word stands beside the makespan when and only when devices are paced."""
+    first = describe(timetables.plan(emulated=emulated)).splitlines()[0]
+    assert first.endswith("(emulated)") is emulated
+
+
+SAMPLE = Path(__file__).parents[3] / "plans" / "sample.json"
+
+
+def test_a_moment_is_shown_in_words_and_as_json() -> None:
+    """The same op, round and step, whichever way."""
+    ask = ("show", SAMPLE, "--task", "gpt-1e-4", "--at", "0:10")
+    words = succeeded(planner_cli(*ask)).out
+    (segment,) = json.loads(succeeded(planner_cli(*ask, "--json")).out)["segments"]
+    running = segment["streams"][0]["running"]
+    assert running["start_us"] <= 10_000_000 < running["end_us"]
+    row = next(line for line in words.splitlines() if line.startswith("  1.compute"))
+    assert row.split()[1] == running["op"]
+    assert f"gpt-1e-4: step {segment['tasks'][0]['step']} of 50" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("--at 58s", "--at 0:00:58.000000 is outside the predicted run, which ends at 0:00:"),
+        ("--at 5s --task nobody", "the plan has no task 'nobody'; it has gpt-1e-4, "),
+        ("--task gpt-1e-4", "give --at too"),
+        ("--round gpt-1e-4", "give --gantt too"),
+        ("--gantt new.png --round gpt-1e-4:50", "gpt-1e-4 has the rounds 0 to 49"),
+    ],
+)
+def test_questions_without_an_answer_are_usage_errors(
+    options: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, exit code 2, and no picture."""
+    monkeypatch.chdir(tmp_path)
+    refused(planner_cli("show", SAMPLE, *options.split()), 2, text)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_of_a_plan_is_what_build_prints() -> None:
+    """Makespan, bound and gap for scripts."""
+    found = json.loads(succeeded(planner_cli("show", SAMPLE, "--json")).out)
+    assert found["makespan_us"] >= found["lower_bound_us"] > 0

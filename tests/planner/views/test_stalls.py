@@ -1,0 +1,55 @@
+"""Why compute waits."""
+
+import pytest
+
+from planner import Infeasible, Problem, build
+from planner.views.stalls import LARGE_GAP_PPM, diagnosis, stalls
+from plans.schema import Plan
+from profiles import synthetic
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def built(seed: int, mib: int, rate: int, slowness: int) -> Plan | None:
+    task = synthetic.task("a", layers=4, seed=seed, batch=2, host_slowness=slowness)
+    made = synthetic.profile(task, usable_bytes=mib << 20, bytes_per_s=rate)
+    asked = Problem.of(made, devices=1, device_bytes=None, host_bytes=None)
+    try:
+        return build(asked, profile_sha256="0" * 64)
+    except Infeasible:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("seed", "mib", "rate", "slowness"),
+    [(0, 5, 10**8, 1), (0, 12, 10**9, 20), (2, 8, 10**8, 20), (5, 12, 10**8, 1)],
+)
+def test_every_wait_is_blamed_once(seed: int, mib: int, rate: int, slowness: int) -> None:
+    """What compute waits for adds up to the time that it is idle."""
+    plan = built(seed, mib, rate, slowness)
+    if plan is None:
+        return
+    (program,) = plan.programs
+    ops = [op for op in program.round if op.stream == "0.compute"]
+    idle = program.period_us - sum(op.end_us - op.start_us for op in ops)
+    found = stalls(program)
+    assert sum(stall.us for stall in found) == idle
+    assert {stall.resource for stall in found} <= {"h2d", "d2h", "host", "memory"}
+
+
+def test_a_slow_link_is_named() -> None:
+    """Where copies take far longer than compute, the plan says so, and how to look for better."""
+    plan = built(0, 6, 10**8, 1)
+    assert plan
+    assert plan.prediction.gap_ppm >= LARGE_GAP_PPM
+    *_, last = lines = diagnosis(plan)
+    assert any("for copies to the" in line for line in lines)
+    assert last.startswith("  python -m planner sweep")
+
+
+def test_a_plan_near_its_bound_needs_no_excuse() -> None:
+    """With room for everything there is nothing to say."""
+    plan = built(0, 64, 10**10, 1)
+    assert plan
+    if plan.prediction.gap_ppm < LARGE_GAP_PPM:
+        assert diagnosis(plan) == []

@@ -1,0 +1,83 @@
+"""The checker on plans of at most 1 MB that are meant to hurt: it answers shortly, and soon.
+
+`tests/benchmarks/hostile_files.py` says what each takes.
+"""
+
+import resource
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from support.edits import with_task
+from support.handmade import PLANS
+from support.hostile import HOSTILE, MOST_BYTES
+
+import plans
+from plans.checker.check import findings, violations
+from profiles.errors import FormatError
+from profiles.findings import MOST, Findings
+from profiles.schema import Evaluation
+
+SLOW = {"missing_ops"}  # some seconds
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if name not in SLOW])
+def test_a_hostile_plan_is_refused_in_few_lines(name: str) -> None:
+    """At most 100 of a kind are listed; neither the answer nor the work grows beyond bounds."""
+    data = msgspec.json.encode(HOSTILE[name]())
+    assert len(data) <= MOST_BYTES
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used) + 60, hard))
+    try:
+        found = findings(plans.loads(data))
+    except FormatError:
+        return
+    finally:
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+    lines = found.lines()
+    assert found.total > 0
+    assert len(lines) < 13 * (MOST + 1)
+    assert all(len(line) < 3000 for line in lines)
+
+
+def test_violations_of_a_kind_are_listed_up_to_100() -> None:
+    """The others are counted, each line is told once, and a kind does not hide another."""
+    found = Findings()
+    assert found.add("ops", (f"line {n}" for n in range(250)))
+    assert not found.add("times", iter(()))
+    assert found.add("times", ["late", "late"], " [program 'p']")
+    assert found.total == 251
+    assert found.lines() == [
+        *(f"line {n}" for n in range(100)),
+        "late [program 'p']",
+        "ops: 150 more like these",
+    ]
+
+
+def test_an_invalid_plan_tells_how_much_is_wrong() -> None:
+    """The message names the first violations and counts all, listed or not."""
+    plan = PLANS["resident"]()
+    strange = tuple(f"t{n}" for n in range(500))
+    program = replace(plan.programs[0], tasks=(*plan.programs[0].tasks, *strange))
+    with pytest.raises(plans.InvalidPlan) as caught:
+        plans.prove(replace(plan, programs=(program,)))
+    assert str(caught.value).startswith("the plan breaks 500 rule(s):\n")
+    assert str(caught.value).endswith("… and 480 more")
+    assert len(caught.value.violations) == MOST + 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (4, "a: is never evaluated after step 4"),
+        (10**7, "a: is never evaluated after step 2, 4, ... 10000000 (5000000 of them)"),
+        (1 << 50, "a: is never evaluated after step 2, 4, ... 1125899906842624 (562949953421312 "),
+    ],
+)
+def test_missing_evaluations_are_counted_not_listed(steps: int, said: str) -> None:
+    """However many there are, a task has one line for those behind its last segment."""
+    plan = with_task(PLANS["resident"](), steps=steps, evaluation=Evaluation(2, 1))
+    if steps > 4:  # the segment trains 4
+        plan = replace(plan, segments=(replace(plan.segments[0], rounds=1),))
+    assert any(line.startswith(said) for line in violations(plan)), violations(plan)

@@ -1,0 +1,653 @@
+"""What a user can get wrong ends in one clear line and the documented exit code.
+
+Nothing is written then, and what was there before is still there. Every test works in a folder
+that holds a workload, its profile, its plan and the log of a run.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli import (
+    Answer,
+    executor_cli,
+    nothing_written,
+    planner_cli,
+    profile,
+    refused,
+    smallest_budget,
+    succeeded,
+)
+
+import plans
+from plans import runlog
+
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
+ROOT = Path(__file__).parents[2]
+
+WORK = """
+import sys
+from functools import partial
+import torch
+from executor.workload import Task
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.optim import AdamW
+
+def model():
+    return nn.Sequential(*(nn.Linear(32, 32) for _ in range(5)))
+
+def data(step):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(2, 4, 32, generator=generator).unbind()
+
+def task(**changed):
+    given = dict(name="a", model=model, data=data, loss=mse_loss, steps=4)
+    return [Task(**given | dict(optimizer=partial(AdamW, fused=True)) | changed)]
+
+tasks = task
+one, number = partial(task), 3
+def raises(): raise ValueError("first line\\nsecond line")
+def leaves(): sys.exit(0)
+def nothing(): return []
+def none(): return None
+def strangers(): return [1, 2]
+def no_steps(): return task(steps=0)
+def fewer_steps(): return task(steps=-3)
+def half_steps(): return task(steps=1.5)
+def endless(): return task(steps=10**30)
+def long(): return task(steps=200_000)
+def seedless(): return task(seed="x")
+def far_seed(): return task(seed=10**30)
+def negative_batch(): return task(data=lambda step: torch.zeros(2, -4, 32).unbind())
+def empty_batch(): return task(data=lambda step: torch.zeros(2, 0, 32).unbind())
+def uneven_batch(): return task(data=lambda step: (torch.zeros(4, 32), torch.zeros(3, 32)))
+def other_width(): return task(data=lambda step: torch.zeros(2, 4, 31).unbind())
+def leaving_data(): return task(data=lambda step: sys.exit(0))
+def no_data(): return task(data=None)
+def no_model(): return task(model=lambda: None)
+def no_layers(): return task(model=nn.Sequential)
+def lazy(): return task(model=lambda: nn.Sequential(nn.LazyLinear(32)))
+def no_optimizer(): return task(optimizer=None)
+def bad_rate(): return task(optimizer=partial(AdamW, lr=-1))
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with work.py, profile.json, plan.json and run.jsonl, made once."""
+    folder = tmp_path_factory.mktemp("made")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        Path("work.py").write_text(WORK)
+        profile("work.py:tasks", "profile.json")
+        succeeded(planner_cli("build", "profile.json", "-o", "plan.json", *LITTLE))
+        succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl"))
+    finally:
+        os.chdir(before)
+    return folder
+
+
+LITTLE = ("--device-memory", "40KiB")
+
+
+@pytest.fixture(autouse=True)
+def project(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A copy of that folder is the current directory; no command takes longer than seconds."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    begun = time.monotonic()
+    yield
+    assert time.monotonic() - begun < 20
+
+
+def edited(path: str, *keys: str | int, value: object) -> bytes:
+    """The JSON file with one value replaced, or added."""
+    document = json.loads(Path(path).read_text())
+    inner = document
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    return json.dumps(document).encode()
+
+
+Broken = Callable[[str], bytes]
+
+# What can be wrong with a profile or a plan alike, as a function of the good file's path.
+ANY_FILE: dict[str, tuple[Broken, str]] = {
+    "empty": (lambda _: b"", "truncated"),
+    "cut": (lambda good: Path(good).read_bytes()[:500], "truncated"),
+    "binary": (lambda _: bytes(range(256)), "malformed"),
+    "latin-1": (lambda _: '{"format": "é"}'.encode("latin-1"), "utf-8"),
+    "utf-16": (lambda good: Path(good).read_text().encode("utf-16"), "malformed"),
+    "a list": (lambda _: b"[]", "Expected `object`, got `array`"),
+    "null": (lambda _: b"null", "Expected `object`, got `null`"),
+    "two documents": (lambda good: Path(good).read_bytes() * 2, "trailing characters"),
+    "deep": (lambda _: b'{"a":' * 100_000, "nested too deeply"),
+    "log": (lambda _: Path("run.jsonl").read_bytes(), "trailing characters"),
+    "unknown field": (lambda good: edited(good, "x", value=1), "unknown field `x`"),
+    "no format": (lambda good: edited(good, "format", value=None), "format is None"),
+    "new version": (lambda good: edited(good, "version", value=2), "version 2 is not supported"),
+    "wrong type": (lambda good: edited(good, "tasks", value={}), "at `$.tasks`"),
+    "no tasks": (lambda good: edited(good, "tasks", value=[]), "at `$.tasks`"),
+    "no steps": (lambda good: edited(good, "tasks", 0, "steps", value=0), "$.tasks[0].steps"),
+}
+
+LAYER = ("tasks", 0, "layers", 0)
+LINK = ("machine", "devices", 0, "links", 0, "both")
+
+
+def _time(us: int) -> dict[str, int]:
+    return {"median_us": us, "p10_us": us, "p90_us": us, "samples": 1}
+
+
+PROFILES: dict[str, tuple[Broken, str]] = {
+    "negative bytes": (lambda good: edited(good, *LAYER, "param_bytes", value=-1), "param_bytes"),
+    "half a byte": (lambda good: edited(good, *LAYER, "param_bytes", value=0.5), "param_bytes"),
+    "text": (lambda good: edited(good, *LAYER, "param_bytes", value="1"), "param_bytes"),
+    "huge bytes": (
+        lambda good: edited(good, *LAYER, "param_bytes", value=1 << 63),
+        "at `$.tasks[0].layers[0].param_bytes`",
+    ),
+    "very huge bytes": (
+        lambda good: edited(good, *LAYER, "param_bytes", value=10**100),
+        "at `$.tasks[0].layers[0].param_bytes`",
+    ),
+    "huge time": (
+        lambda good: edited(good, *LAYER, "update_host", value=_time(1 << 62)),
+        "at `$.tasks[0].layers[0].update_host.median_us`",
+    ),
+    "huge latency": (
+        lambda good: edited(good, *LINK, value={"bytes_per_s": 1, "latency_us": 1 << 62}),
+        "latency_us",
+    ),
+    "not a number": (
+        lambda good: Path(good).read_bytes().replace(b'"median_us":', b'"median_us":NaN,"x":', 1),
+        "malformed",
+    ),
+    "two of a name": (
+        lambda good: edited(good, "tasks", value=json.loads(Path(good).read_text())["tasks"] * 2),
+        "name 'a' is used twice",
+    ),
+    "name of two lines": (lambda good: edited(good, "tasks", 0, "name", value="a\n"), "'a\\n'"),
+    "wrong batch": (lambda good: edited(good, "tasks", 0, "batch", value=7), "does not divide"),
+    "wrong boundary": (
+        lambda good: edited(good, *LAYER, "costs", 0, "out_bytes", value=1),
+        "gives 1 bytes at microbatch 1 but layer 1 takes",
+    ),
+    "tie to nowhere": (lambda good: edited(good, "tasks", 0, "ties", value=[[0, 99]]), "tie"),
+    "plan": (lambda _: Path("plan.json").read_bytes(), "not a profile file (format is 'plan')"),
+}
+
+
+@pytest.mark.parametrize("case", [*ANY_FILE, *PROFILES])
+def test_a_bad_profile(case: str) -> None:
+    """A profile that is none, or breaks its rules, is refused with its name and the place."""
+    make, text = (ANY_FILE | PROFILES)[case]
+    Path("bad.json").write_bytes(make("profile.json"))
+    with nothing_written():
+        answer = planner_cli("build", "bad.json", "-o", "plan.json")
+    refused(answer, 2, text)
+    assert "bad.json" in answer.err
+
+
+PLANS: dict[str, tuple[Broken, str]] = {
+    "negative bytes": (lambda good: edited(good, "host", "bytes", value=-1), "$.host.bytes"),
+    "a role": (
+        lambda good: edited(good, "programs", 0, "round", 0, "reads", value={"who": "a"}),
+        "'who'",
+    ),
+    "an op name": (
+        lambda good: edited(good, "programs", 0, "round", 0, "id", value="a"),
+        "programs[0].round[0].id",
+    ),
+    "digits": (
+        lambda good: edited(good, "programs", 0, "round", 0, "id", value=f"a.s{'9' * 5000}.F0"),
+        "length <= 512 - at `$.programs[0].round[0].id`",
+    ),
+    "profile": (lambda _: Path("profile.json").read_bytes(), "not a plan file"),
+    "a log": (lambda _: Path("run.jsonl").read_bytes(), "not a plan file"),
+}
+
+
+def readers(plan: str) -> list[Answer]:
+    """The answers of every command that reads a plan."""
+    return [
+        planner_cli("check", plan),
+        planner_cli("show", plan, "--gantt", "new.png"),
+        planner_cli("show", plan, "--trace", "new.json"),
+        planner_cli("compare", plan, "run.jsonl", "--trace", "new.json"),
+        executor_cli("run", plan, "-o", "new.jsonl"),
+    ]
+
+
+@pytest.mark.parametrize("case", [*ANY_FILE, *PLANS])
+def test_a_file_that_is_no_plan(case: str) -> None:
+    """Every command that reads a plan refuses one that is none, or breaks its schema."""
+    make, text = (ANY_FILE | PLANS)[case]
+    Path("bad.json").write_bytes(make("plan.json"))
+    with nothing_written():
+        answers = readers("bad.json")
+    for answer in answers:
+        refused(answer, 2, text)
+
+
+ROUND = ("programs", 0, "round", 0)
+UNSOUND: dict[str, Broken] = {
+    "no such device": lambda good: edited(good, "segments", 0, "devices", value=[7]),
+    "no such program": lambda good: edited(good, "segments", 0, "program", value="x"),
+    "rounds": lambda good: edited(good, "segments", 0, "rounds", value=10**9),
+    "makespan": lambda good: edited(good, "prediction", "makespan_us", value=10**15),
+    "budget": lambda good: edited(good, "devices", 0, "budget_bytes", value=1),
+    "huge buffer": lambda good: edited(good, "programs", 0, "buffers", 0, "bytes", value=10**15),
+    "before the start": lambda good: edited(good, *ROUND, "start_us", value=-(10**30)),
+    "op of two lines": lambda good: edited(good, *ROUND, "id", value="a.s0.F0\n"),
+    "far stream": lambda good: edited(good, *ROUND, "stream", value=f"{'9' * 5000}.h2d"),
+    "circle": lambda good: edited(good, *ROUND, "after", value=["a.s0.U0"]),
+    "microbatches": lambda good: edited(good, "tasks", 0, "microbatches", value=10**9),
+}
+
+
+@pytest.mark.parametrize("case", UNSOUND)
+def test_an_unsound_plan(case: str) -> None:
+    """A plan that breaks the checker's rules is neither run nor drawn nor compared."""
+    Path("bad.json").write_bytes(UNSOUND[case]("plan.json"))
+    with nothing_written():
+        answers = readers("bad.json")
+    for answer in answers:
+        refused(answer, 1, "the plan breaks")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"", "line 2: "),
+        (b'{"type":"op"', "line 2: "),
+        (b"[]", "line 2: "),
+        (b'{"type":"strange"}', "line 2: Invalid value 'strange'"),
+        (b'{"type":"step","task":"a","step":0,"loss":NaN,"at_us":0}', "line 2: "),
+        (b'{"type":"op","segment":0,"op":"a.s0.F0","round":0,"start_us":-1,"end_us":1}', "line 2"),
+        (b'{"type":"op","segment":9,"op":"a.s0.F0","round":0,"start_us":0,"end_us":1}', "segment"),
+        (b'{"type":"op","segment":0,"op":"b.s0.F0","round":0,"start_us":0,"end_us":1}', "b.s0.F0"),
+        (b'{"type":"op","segment":0,"op":"a.s0.F0","round":99,"start_us":0,"end_us":1}', "99"),
+    ],
+)
+def test_a_log_with_a_bad_line(line: bytes, text: str) -> None:
+    """A line that is no record, or of an op that the plan does not have, is named."""
+    header, *rest = Path("run.jsonl").read_bytes().splitlines()
+    Path("bad.jsonl").write_bytes(b"\n".join([header, line, *rest]))
+    with nothing_written():
+        answer = planner_cli("compare", "plan.json", "bad.jsonl", "--trace", "new.json")
+    refused(answer, 2, text)
+
+
+@pytest.mark.parametrize("file", ["plan.json", "profile.json", "work.py", "missing.jsonl", "."])
+def test_a_log_that_is_none(file: str) -> None:
+    """Another file, a missing one or a folder in place of a log is refused by its name."""
+    with nothing_written():
+        answer = planner_cli("compare", "plan.json", file, "--gantt", "new.png")
+    refused(answer, 2, f"{file}: ")
+    assert ("this is not a run log" in answer.err) == Path(file).is_file()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "size", "text"),
+    [
+        ("in_bytes", 256, 4, "512 bytes, the plan says 256; profile and build again"),
+        ("rng_draws", 7, 2, "0 now and 7 in the plan, so its microbatches cannot be reproduced; "),
+    ],
+)
+def test_a_wrong_fact_of_the_model(field: str, value: int, size: int, text: str) -> None:
+    """What the plan quotes of the model ends the first op that knows better, by the op's name."""
+    few = ("--microbatch", str(size))
+    succeeded(planner_cli("build", "profile.json", "-o", "plan.json", *LITTLE, *few))
+    plan = json.loads(Path("plan.json").read_text())
+    for shard in plan["tasks"][0]["shards"]:
+        if shard[field] or field == "rng_draws":
+            shard[field] = value
+    Path("wrong.json").write_text(json.dumps(plan))
+    answer = executor_cli("run", "wrong.json", "-o", "new.jsonl")
+    refused(answer, 1, text)
+    assert "a.s0." in answer.err
+    assert "in round 0" in answer.err
+
+
+def test_a_log_of_another_plan() -> None:
+    """A plan built anew from a new profile is not compared with a run of the old one."""
+    profile("work.py:tasks", "profile.json")
+    succeeded(planner_cli("build", "profile.json", "-o", "plan.json", *LITTLE))
+    answer = planner_cli("compare", "plan.json", "run.jsonl")
+    refused(answer, 2, "give the plan that was run")
+
+
+def test_a_plan_without_its_profile() -> None:
+    """A plan holds all that a run needs: its profile may be gone."""
+    Path("profile.json").unlink()
+    succeeded(executor_cli("run", "plan.json", "-o", "new.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("raises", "raises() raised ValueError: first line second line"),
+        ("leaves", "sys.exit(0)"),
+        ("missing", "has no function 'missing'"),
+        ("number", "has no function 'number'"),
+        ("nothing", "nothing to train"),
+        ("none", "returned NoneType"),
+        ("strangers", "returned list, not a list of executor.workload.task.Task"),
+        ("no_steps", "task a has 0 steps"),
+        ("fewer_steps", "task a has -3 steps"),
+        ("half_steps", "task a has 1.5 steps"),
+        ("endless", "steps; it must be a whole number from 1 to "),
+        ("seedless", "task a has seed 'x'"),
+        ("far_seed", "it must be a whole number of at most 64 bits"),
+        ("negative_batch", "task a: data(0): RuntimeError"),
+        ("empty_batch", "batch first and not empty"),
+        ("uneven_batch", "returned 4 inputs but 3 targets"),
+        ("other_width", "task a: layer 0 (Linear): "),
+        ("leaving_data", "sys.exit(0)"),
+        ("no_data", "task a: data(0): TypeError"),
+        ("no_model", "model() returned NoneType"),
+        ("no_layers", "has no layers"),
+        ("lazy", "parameter 0.weight has no shape"),
+        ("no_optimizer", "task a: optimizer: TypeError"),
+        ("bad_rate", "Invalid learning rate"),
+    ],
+)
+def test_a_bad_workload(name: str, text: str) -> None:
+    """Whatever a workload does wrong is told in one line when it is profiled."""
+    arguments = ("--device-memory", "1MiB", "--devices", 1, "--samples", 1)
+    with nothing_written():
+        answer = executor_cli("profile", f"work.py:{name}", *arguments, "-o", "profile.json")
+    refused(answer, 2, text)
+
+
+@pytest.mark.parametrize("ref", ["none.py:tasks", "no.module:tasks", "work.py", ":x", "work.py:"])
+def test_a_workload_that_is_not_there(ref: str) -> None:
+    """A file, module or form of reference that does not exist is refused by its name."""
+    with nothing_written():
+        answer = executor_cli("profile", ref, "--device-memory", "1MiB", "-o", "profile.json")
+    refused(answer, 2, f"{ref}: ")
+
+
+def test_a_workload_that_changed() -> None:
+    """A plan runs only with the very source that was profiled."""
+    Path("work.py").write_text(WORK + "\n# a change\n")
+    with nothing_written():
+        answer = executor_cli("run", "plan.json", "-o", "run.jsonl")
+    refused(answer, 2, "profile and build again")
+
+
+@pytest.mark.parametrize("policy", ["gantry", "hydra"])
+def test_the_smallest_budget(policy: str) -> None:
+    """Too little device memory is infeasible; the budget that is named does, one byte less not."""
+    options = ("-o", "new.json", "--policy", policy)
+    need = smallest_budget("profile.json", "--policy", policy)
+    with nothing_written():
+        answer = planner_cli("build", "profile.json", *options, "--device-memory", need - 1)
+    refused(answer, 3, f"smallest --device-memory that would do: {need}")
+    succeeded(planner_cli("build", "profile.json", *options, "--device-memory", need))
+    succeeded(executor_cli("run", "new.json", "-o", "new.jsonl"))
+
+
+def test_the_smallest_host() -> None:
+    """Too little host memory is infeasible; what is named does, one byte less does not."""
+    build = ("build", "profile.json", "-o", "new.json", "--host-memory")
+    with nothing_written():
+        answer = planner_cli(*build, 1)
+    refused(answer, 3, "smallest --host-memory that would do: ")
+    need = int(answer.err.rsplit(maxsplit=1)[1])
+    refused(planner_cli(*build, need - 1), 3, f"would do: {need}")
+    succeeded(planner_cli(*build, need))
+
+
+def test_too_little_time() -> None:
+    """No plan within the time limit is an answer of its own."""
+    with nothing_written():
+        answer = planner_cli("build", "profile.json", "-o", "new.json", "--time-limit", "1e-9")
+    refused(answer, 4, "raise --time-limit")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(("--devices", value) for value in ("0", "-1", "x", "²", "9" * 5000, "1000000000")),
+        *(("--device-memory", value) for value in ("0", "-1", "1e3", "nan", "9" * 400, "2000TiB")),
+        *(("--time-limit", value) for value in ("0", "-1", "nan", "inf", "soon")),
+        *(("--seed", value) for value in ("-1", "1.5", "2147483648")),
+        ("--policy", "luck"),
+    ],
+    ids=lambda option: f"{option[0]} {option[1][:12]}",
+)
+def test_a_bad_option_of_build(option: tuple[str, str]) -> None:
+    """An impossible value is refused with the option's name, before anything is done."""
+    with nothing_written():
+        answer = planner_cli("build", "profile.json", "-o", "new.json", *option)
+    assert answer.code == 2
+    assert f"error: argument {option[0]}: " in answer.err.splitlines()[-1]
+    assert "_" not in answer.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(("--devices", value) for value in ("0", "-1", "x", "1000000")),
+        *(("--samples", value) for value in ("0", "x", "1000000")),
+        *(("--latency-us", value) for value in ("-1", "1.5", "100000000")),
+        *(("--h2d", value) for value in ("1B/s", "0GB/s", "5", "fast")),
+        ("--d2h", "1KB/s"),
+        ("--host-memory", "0"),
+        ("--device", "tpu"),
+    ],
+    ids=" ".join,
+)
+def test_a_bad_option_of_profile(option: tuple[str, str]) -> None:
+    """A machine that cannot be, or that would be measured for hours, is refused at once."""
+    arguments = ("--device-memory", "1MiB", "-o", "profile.json", *option)
+    with nothing_written():
+        answer = executor_cli("profile", "work.py:tasks", *arguments)
+    assert answer.code == 2
+    last = answer.err.splitlines()[-1]
+    assert "error: " in last
+    assert option[0] in last
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "x"])
+def test_a_bad_patience(value: str) -> None:
+    """--stall-seconds is a positive number."""
+    with nothing_written():
+        answer = executor_cli("run", "plan.json", "-o", "new.jsonl", "--stall-seconds", value)
+    assert answer.code == 2
+    assert f"--stall-seconds: {value!r} is not a positive" in answer.err
+
+
+def writers(output: str) -> list[Answer]:
+    """The answers of every command that writes a file, told to write `output`."""
+    arguments = ("--device-memory", "1MiB", "--devices", 1, "--samples", 1)
+    return [
+        executor_cli("profile", "work.py:tasks", *arguments, "-o", output),
+        planner_cli("build", "profile.json", "-o", output),
+        executor_cli("run", "plan.json", "-o", output),
+        planner_cli("show", "plan.json", "--trace", output),
+        planner_cli("compare", "plan.json", "run.jsonl", "--trace", output),
+        planner_cli("show", "plan.json", "--gantt", output),
+    ]
+
+
+@pytest.mark.parametrize("output", ["work.py/x.png", "work.py/x/y.png", "f.png", ".", "x" * 300])
+def test_an_output_that_cannot_be(output: str) -> None:
+    """A file as folder, a folder as file and too long a name are refused before any work."""
+    Path("f.png").mkdir()
+    with nothing_written():
+        answers = writers(output)
+    for answer in answers:
+        refused(answer, 2, "cannot be written: ")
+        assert answer.err.count("\n") == 1
+
+
+def test_a_read_only_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An output in a folder that nothing may be written to is refused before any work."""
+    Path("locked").mkdir(mode=0o500)
+    if os.geteuid() == 0:  # who may write everywhere
+        monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "locked")
+    with nothing_written():
+        answers = writers("locked/x.png")
+    for answer in answers:
+        refused(answer, 2, "no permission to write in ")
+
+
+def test_a_pipe_is_no_output() -> None:
+    """A pipe or device is not replaced by a file."""
+    os.mkfifo("pipe.png")
+    for answer in writers("pipe.png"):
+        refused(answer, 2, "it is a device or pipe")
+    assert Path("pipe.png").is_fifo()
+
+
+def test_an_output_that_is_an_input() -> None:
+    """No command overwrites what it reads."""
+    commands: list[tuple[Callable[..., Answer], str]] = [
+        (planner_cli, "build profile.json -o profile.json"),
+        (planner_cli, "build profile.json --from run.jsonl -o run.jsonl"),
+        (planner_cli, "show plan.json --trace ./plan.json"),
+        (planner_cli, "compare plan.json run.jsonl --trace run.jsonl"),
+        (executor_cli, "run plan.json -o plan.json"),
+        (executor_cli, "run plan.json -o work.py"),
+        (executor_cli, "profile work.py:tasks --device-memory 1MiB -o work.py"),
+    ]
+    with nothing_written():
+        answers = [command(*words.split()) for command, words in commands]
+    for answer in answers:
+        refused(answer, 2, "this command reads it")
+
+
+def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be completed leaves the old one, and no part of the new one."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with nothing_written():
+        refused(planner_cli("build", "profile.json", "-o", "plan.json"), 2, "No space left")
+        refused(planner_cli("show", "plan.json", "--trace", "new.json"), 2, "No space left")
+
+
+@pytest.mark.parametrize("name", ["x.gif", "x", ".png", "x.png.part"])
+def test_a_picture_of_an_unknown_kind(name: str) -> None:
+    """The name of a picture says its kind, one of three."""
+    with nothing_written():
+        shown = planner_cli("show", "plan.json", "--gantt", name)
+        compared = planner_cli("compare", "plan.json", "run.jsonl", "--gantt", name)
+    for answer in (shown, compared):
+        refused(answer, 2, "the name of a picture ends in .png, .svg, .pdf")
+
+
+def test_a_bad_folder_to_save_in() -> None:
+    """A folder that cannot be made is refused before the run."""
+    with nothing_written():
+        answer = executor_cli("run", "plan.json", "-o", "run.jsonl", "--save", "work.py/x")
+    refused(answer, 2, "cannot be made")
+
+
+def shell(command: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """A bash command line in which $planner, $executor and $plans are commands."""
+    programs = {name: f"{sys.executable} -m {name}" for name in ("planner", "executor", "plans")}
+    environment = os.environ | programs | {"PYTHONPATH": str(ROOT)}
+    whole = f"set -o pipefail; {command}"
+    return subprocess.run(
+        ["bash", "-c", whole], env=environment, capture_output=True, text=True, timeout=60, **more
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "$planner show plan.json --trace new.json | true",
+        "$planner build profile.json -o new.json --json | true",
+        "$executor run plan.json -o new.jsonl | true",
+    ],
+)
+def test_a_reader_that_went_away(command: str) -> None:
+    """A broken pipe, as behind `| head`, is no failure: the work is done all the same."""
+    done = shell(command)
+    assert done.returncode == 0
+    assert "rror" not in done.stderr
+    assert list(Path().glob("new.json*"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a device that is full")
+@pytest.mark.parametrize(
+    "command", ["$planner show plan.json", "$executor run plan.json -o new.jsonl"]
+)
+def test_an_output_that_takes_nothing(command: str) -> None:
+    """Results that nobody can receive are an error of one line."""
+    done = shell(f"{command} > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "error: output: cannot be written: No space left on device\n"
+
+
+def test_a_usage_error_from_the_shell() -> None:
+    """Exit code and message arrive the same way from a process of its own."""
+    done = shell("$executor run missing.json")
+    assert done.returncode == 2
+    assert done.stderr == "error: missing.json: cannot be read: No such file or directory\n"
+    assert not done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("planner",), "the following arguments are required: COMMAND; see python -m planner"),
+        (("planner", "build", "x.json"), "-o/--output; see python -m planner build --help"),
+        (("planner", "show", "x.json", "--all"), "unrecognized arguments: --all; see"),
+        (("plans",), "required: format; see python -m plans --help"),
+        (("plans", "profile"), "argument format: invalid choice: 'profile'"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line(arguments: tuple[str, ...], text: str) -> None:
+    """What is wrong, and where the usage is told."""
+    done = shell(f"${' '.join(arguments)}")
+    refused(Answer(done.returncode, done.stdout, done.stderr), 2, text)
+
+
+def test_a_killed_run() -> None:
+    """A killed run leaves a part of a log that can be read, no log, and nothing in the way."""
+    profile("work.py:long", "long.json")
+    succeeded(planner_cli("build", "long.json", "-o", "plan.json", *LITTLE))
+    part = Path("new.jsonl.part")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "executor", "run", "plan.json", "-o", "new.jsonl"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while process.poll() is None and (not part.exists() or part.stat().st_size < 50_000):
+        time.sleep(0.01)
+    process.kill()
+    _, err = process.communicate(timeout=10)
+    assert (process.returncode, err) == (-signal.SIGKILL, "")
+    assert not Path("new.jsonl").exists()
+    whole, _, _ = part.read_bytes().rpartition(b"\n")  # the last line may be cut
+    Path("killed.jsonl").write_bytes(whole)
+    log = runlog.load("killed.jsonl")
+    assert log.header.plan_sha256 == plans.sha256(Path("plan.json").read_bytes())
+    assert log.ops
+    assert log.end is None
+    assert "run killed" in succeeded(planner_cli("compare", "plan.json", "killed.jsonl")).out
+    succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
+    succeeded(executor_cli("run", "plan.json", "-o", "new.jsonl"))
+    assert runlog.load("new.jsonl").end is not None
+    assert not part.exists()

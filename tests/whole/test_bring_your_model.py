@@ -1,0 +1,88 @@
+"""What the README says of one's own model, and of a Hugging Face config: as typed, to the end."""
+
+import re
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from support.cli import executor_cli, planner_cli, smallest_budget, succeeded
+from support.plain import train
+from support.quick import quickly
+from transformers import GPT2Config
+
+import plans
+from executor.workload import task as workload
+from plans import runlog
+
+pytestmark = pytest.mark.filterwarnings("default")  # transformers has its own
+
+README = Path(plans.__file__).parents[1] / "README.md"
+
+
+def snippet() -> str:
+    """The code of the README's section, with a hundredth of the steps."""
+    section = README.read_text().split("## Bring your model", 1)[1].split("\n## ", 1)[0]
+    lines = re.findall(r"^(?: {4}.*)?$", section, re.MULTILINE)
+    code = dedent("\n".join(lines)).strip()
+    assert len([line for line in code.splitlines() if line]) <= 25
+    shorter = (
+        code.replace("1000", "4").replace("every=100", "every=2").replace("batches=8", "batches=2")
+    )
+    compile(shorter, "README.md", "exec")
+    return shorter
+
+
+def trained(ref: str, *options: object) -> plans.Plan:
+    """Profile, build, check and run on the smallest device, and compare with a plain loop."""
+    machine = ("--device-memory", "64MiB", "--devices", 1, "--samples", 1, *options)
+    with quickly():
+        succeeded(executor_cli("profile", ref, *machine, "-o", "profile.json"))
+        room = ("--device-memory", smallest_budget("profile.json"))
+        succeeded(planner_cli("build", "profile.json", "-o", "plan.json", *room))
+        succeeded(planner_cli("check", "plan.json"))
+        succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl", "--save", "models"))
+    plan = plans.load("plan.json")
+    ((task,), _), (planned,) = workload.load(plan.tasks[0].workload.ref), plan.tasks
+    plain, log = train(task, planned.microbatches), runlog.load("run.jsonl")
+    assert [s.loss for s in sorted(log.steps, key=lambda s: s.step)] == plain.losses
+    saved = torch.load(f"models/{task.name}.pt")["model"]
+    for name, value in plain.params.items():
+        assert torch.equal(saved[name], value), name
+    return plan
+
+
+def test_the_model_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file, as it stands there but for the number of steps, trains what a plain loop does."""
+    monkeypatch.chdir(tmp_path)
+    Path("my.py").write_text(snippet())
+    plan = trained("my.py:tasks")
+    assert len(plan.tasks[0].shards) > 1
+    evaluations = runlog.load("run.jsonl").evaluations
+    assert sorted(found.step for found in evaluations) == [2, 4]
+    explained = succeeded(executor_cli("profile", "my.py:tasks", "--explain"))
+    assert "GPT2Block" in explained.out
+
+
+def test_a_hugging_face_config_goes_the_same_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a local folder with a config to a trained model, through the same commands."""
+    monkeypatch.chdir(tmp_path)
+    GPT2Config(
+        vocab_size=64,
+        n_embd=16,
+        n_layer=3,
+        n_head=2,
+        n_positions=32,
+        bos_token_id=1,
+        eos_token_id=2,
+    ).save_pretrained("tiny")
+    shape = ("--task", "causal-lm", "--batch", 4, "--seq", 8, "--steps", 3)
+    plan = trained("hf:tiny", *shape)
+    assert plan.tasks[0].steps == 3
+    assert len(plan.tasks[0].shards) > 1

@@ -1,0 +1,88 @@
+"""More tasks than the host memory holds: profiled, planned and run with a disk, bit for bit."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from support.cli import executor_cli, planner_cli, profile, refused, succeeded
+from support.plain import train
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, AdamW
+
+import plans
+from executor.workload.task import Task
+
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
+WIDTH = 32
+
+
+def rows(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    inputs = torch.randn(4, WIDTH, generator=generator)
+    return inputs, torch.randn(4, WIDTH, generator=generator)
+
+
+def model(layers: int) -> nn.Module:
+    made = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2)) for _ in range(layers))
+    return nn.Sequential(*made)
+
+
+def many() -> list[Task]:
+    """Five tasks of different sizes, lengths and optimizers."""
+    adam = partial(AdamW, lr=1e-2, fused=True)
+    momentum = partial(SGD, lr=1e-2, momentum=0.9)
+    plain = [
+        Task(f"t{n}", partial(model, 1 + n % 2), rows, F.mse_loss, opt, steps, seed=n)
+        for n, (opt, steps) in enumerate([(adam, 5), (momentum, 4), (adam, 3), (adam, 4)])
+    ]
+    clipped = Task("clipped", partial(model, 2), rows, F.mse_loss, adam, 4, seed=9, clip=0.1)
+    return [*plain, clipped]
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tier")
+    path = folder / "many.json"
+    profile(f"{__file__}:many", str(path), "--disk", folder / "away")
+    return path
+
+
+def needed(source: Path) -> tuple[int, int]:
+    """Bytes of host memory without and with a disk, as `build` says them."""
+    ask = ("build", source, "-o", "none.json", "--host-memory", 1)
+    told = planner_cli(*ask, "--disk-space", 0).err.split("smallest --host-memory", 1)[1]
+    bare = int(told.split("would do: ", 1)[1].split(",")[0])
+    return bare, int(planner_cli(*ask).err.rsplit(maxsplit=1)[1])
+
+
+@pytest.mark.parametrize("options", [("--devices", 2), ("--segment-steps", 1, "--devices", 2)])
+def test_tasks_that_wait_on_the_disk_train_like_alone(
+    options: tuple[object, ...], profiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In half of the host memory that they want more than the largest one, or in just its own."""
+    monkeypatch.chdir(tmp_path)
+    bare, least = needed(profiled)
+    assert least < bare
+    size = least if "--segment-steps" in options else (bare + least) // 2
+    ask = ("build", profiled, "-o", "plan.json", "--host-memory", size, *options)
+    succeeded(planner_cli(*ask))
+    succeeded(planner_cli("check", "plan.json"))
+    plan = plans.load("plan.json")
+    assert plan.disk
+    assert plan.host.bytes <= size < bare
+    run = ("run", "plan.json", "-o", "run.jsonl", "--save", "saved")
+    refused(executor_cli(*run), 2, "--disk DIR")
+    succeeded(executor_cli(*run, "--disk", "away"))
+    ask = ("compare", "plan.json", "run.jsonl", "--json", "--gantt", "run.png")
+    compared = json.loads(succeeded(planner_cli(*ask)).out)
+    assert compared["missing"] == 0
+    sizes = {task.name: task.microbatches for task in plan.tasks}
+    for task in many():
+        kept = torch.load(f"saved/{task.name}.pt")
+        expected = train(task, sizes[task.name])
+        for name, values in expected.params.items():
+            assert torch.equal(kept["model"][name], values), (task.name, name)

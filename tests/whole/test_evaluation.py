@@ -1,0 +1,292 @@
+"""Evaluations are in the plan, give the bits of a plain loop, and leave training alone.
+
+`tasks` and its like are workloads of their own.
+"""
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from support.cli import executor_cli, planner_cli, profile, refused, smallest_budget, succeeded
+from support.plain import train
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import AdamW
+
+import plans
+from executor import run
+from executor.errors import MismatchError
+from executor.workload.task import Evaluation, Task
+from plans import runlog
+from profiles.schema import Precision
+
+WIDTH = 24
+EVERY = 2
+BATCHES = 3
+
+
+def rows(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    inputs = torch.randn(4, WIDTH, generator=generator)
+    return inputs, torch.randn(4, WIDTH, generator=generator)
+
+
+def held_out(number: int) -> tuple[Tensor, Tensor]:
+    assert 0 <= number < BATCHES
+    return rows(1000 + number)
+
+
+def model() -> nn.Module:
+    layers = (
+        nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.3))
+        for _ in range(3)
+    )
+    return nn.Sequential(*layers)
+
+
+def tasks(steps: int = 5) -> list[Task]:
+    fused = partial(AdamW, lr=1e-2, fused=True)
+    judged = Evaluation(EVERY, held_out, BATCHES)
+    return [
+        Task("judged", model, rows, F.mse_loss, fused, steps, seed=1, evaluate=judged),
+        Task("plain", model, rows, F.mse_loss, fused, steps, seed=2),
+    ]
+
+
+def long() -> list[Task]:
+    return tasks(9)
+
+
+class Noisy(nn.Module):
+    """Draws in whatever mode it is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand_like(x)
+
+
+class Counting(nn.Module):
+    """Counts its calls in whatever mode it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x
+
+
+class Looped(nn.Module):
+    """Does something else in eval mode behind its list of modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2)) for _ in range(3))
+        self.blocks = nn.ModuleList(blocks)
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return x if self.training else x * 2
+
+
+class Unlisted(nn.Module):
+    """Only the graph of its operations in training says what its layers are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.two(F.dropout(self.one(x), 0.5, self.training))
+        return y
+
+
+def with_layer(layer: nn.Module) -> list[Task]:
+    own = nn.Sequential(nn.Linear(WIDTH, WIDTH), layer)
+    return [replace(tasks()[0], model=lambda: own)]
+
+
+def noisy() -> list[Task]:
+    return with_layer(Noisy())
+
+
+def counting() -> list[Task]:
+    return with_layer(Counting())
+
+
+def looped() -> list[Task]:
+    return [replace(tasks()[0], model=Looped)]
+
+
+def unlisted() -> list[Task]:
+    return [replace(tasks()[0], model=Unlisted)]
+
+
+def never() -> list[Task]:
+    return [replace(task, evaluate=Evaluation(6, held_out, 1)) for task in tasks()]
+
+
+def precise() -> list[Task]:
+    """With updates that wait for norms."""
+    ways: tuple[Precision, ...] = ("fp32", "bf16-autocast", "fp16-autocast", "bf16")
+    (task, _) = tasks()
+    return [replace(task, name=way, precision=way, clip=0.5) for way in ways]
+
+
+def too_few() -> list[Task]:
+    return [replace(tasks()[0], evaluate=Evaluation(1, lambda n: [rows(0)][n], 2))]
+
+
+def one_missing() -> list[Task]:
+    """A profile looks at the first and the last one."""
+
+    def data(number: int) -> tuple[Tensor, Tensor]:
+        if number == 1:
+            raise IndexError(number)
+        return rows(number)
+
+    return [replace(tasks()[0], evaluate=Evaluation(1, data, 3))]
+
+
+def vals(log: str, task: str = "judged") -> dict[int, float | None]:
+    return {r.step: r.loss for r in runlog.load(log).evaluations if r.task == task}
+
+
+def built(workload: str, *options: str) -> plans.Plan:
+    """A plan in `plan.json` on the smallest device that will do."""
+    profile(f"{__file__}:{workload}", "profile.json")
+    budget = ("--device-memory", smallest_budget("profile.json"))
+    succeeded(planner_cli("build", "profile.json", "-o", "plan.json", *budget, *options))
+    succeeded(planner_cli("check", "plan.json"))
+    return plans.load("plan.json")
+
+
+def test_evaluations_have_the_bits_of_a_plain_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With dropout and BatchNorm; training ends with the bits of a loop that never evaluates."""
+    monkeypatch.chdir(tmp_path)
+    plan = built("tasks")
+    succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl", "--save", "."))
+    for task, planned in zip(tasks(), plan.tasks, strict=True):
+        never = train(replace(task, evaluate=None), planned.microbatches)
+        saved = torch.load(f"{task.name}.pt")["model"]
+        for name, value in {**never.params, **never.buffers}.items():
+            assert torch.equal(saved[name], value), name
+        if task.evaluate:
+            assert vals("run.jsonl") == train(task, planned.microbatches).val_losses
+            assert sorted(vals("run.jsonl")) == [2, 4]
+        else:
+            assert vals("run.jsonl", task.name) == {}
+
+
+def test_evaluation_in_every_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two devices, on which tasks are in turn."""
+    monkeypatch.chdir(tmp_path)
+    plan = built("precise", "--devices", "2", "--segment-steps", "2", "--device-memory", "64KiB")
+    succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl"))
+    for task, planned in zip(precise(), plan.tasks, strict=True):
+        known = train(task, planned.microbatches).val_losses
+        assert vals("run.jsonl", task.name) == known, task.name
+
+
+def test_going_on_neither_repeats_nor_loses_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not the log of the run that ended has the one that was due where it did."""
+    monkeypatch.chdir(tmp_path)
+    built("long")
+    rule = ("--stop", "plain:loss>0@1", "--stop", "judged:val_loss>0@4")
+    succeeded(executor_cli("run", "plan.json", "-o", "a.jsonl", "--checkpoints", "kept", *rule))
+    assert sorted(vals("a.jsonl")) == [2, 4]
+    lines = Path("a.jsonl").read_bytes().splitlines(keepends=True)
+    ended = [line for line in lines if b'"stop"' not in line and b'"end"' not in line]
+    Path("had.jsonl").write_bytes(b"".join(ended))
+    without = [line for line in ended if not (b'"evaluation"' in line and b'"step":4' in line)]
+    Path("lost.jsonl").write_bytes(b"".join(without))
+    whole = train(long()[0], plans.load("plan.json").tasks[0].microbatches).val_losses
+    for log, due in (("had.jsonl", [6, 8]), ("lost.jsonl", [4, 6, 8])):
+        budget = ("--device-memory", smallest_budget("profile.json"))
+        build = ("build", "profile.json", "--from", log, "-o", "rest.json", *budget)
+        succeeded(planner_cli(*build))
+        succeeded(planner_cli("check", "rest.json"))
+        succeeded(executor_cli("run", "rest.json", "-o", "rest.jsonl", "--resume", "kept"))
+        assert vals("rest.jsonl") == {step: whole[step] for step in due}
+
+
+def test_a_rule_about_evaluations_frees_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks at the latest evaluation, also where a segment ends between two."""
+    monkeypatch.chdir(tmp_path)
+    built("long", "--segment-steps", "1")
+    for rule, last in (("val_loss>0@2", 2), ("judged:val_loss>0@5", 5), ("val_loss<0@2", 9)):
+        succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl", "--stop", rule))
+        log = runlog.load("run.jsonl")
+        stops = {stop.task: (stop.step, stop.rule) for stop in log.stops}
+        assert stops == ({"judged": (last, rule)} if last < 9 else {})
+        steps = {
+            task: [s.step for s in log.steps if s.task == task] for task in ("judged", "plain")
+        }
+        assert steps == {"judged": [*range(last)], "plain": [*range(9)]}
+        assert sorted(vals("run.jsonl")) == [*range(EVERY, last + 1, EVERY)]
+    refused(executor_cli("run", "plan.json", "--stop", "plain:val_loss>1@1"), 2, "evaluate task")
+    answer = succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl", "--json"))
+    told = {task["task"]: task["val_losses"] for task in json.loads(answer.out)["tasks"]}
+    assert told["judged"] == [{"step": s, "loss": loss} for s, loss in vals("run.jsonl").items()]
+    assert told["plain"] == []
+
+
+@pytest.mark.parametrize(
+    ("workload", "told"),
+    [
+        ("noisy", "draws random numbers in eval mode"),
+        ("counting", "buffer 1.calls changes in eval mode"),
+        ("unlisted", "layers of the model were found as it trains"),
+        ("too_few", "task judged: evaluation data(1): IndexError: list index out of range"),
+        ("never", "evaluate.every 6; it must be a whole number from 1 to 5, the task's steps"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(workload: str, told: str, tmp_path: Path) -> None:
+    """Before anything is measured."""
+    quick = ("--device-memory", "1MiB", "--samples", 1, "-o", tmp_path / "profile.json")
+    refused(executor_cli("profile", f"{__file__}:{workload}", *quick), 2, told)
+
+
+def test_a_model_may_do_something_else_in_eval_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also between its layers, where its own code runs."""
+    monkeypatch.chdir(tmp_path)
+    plan = built("looped")
+    succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl"))
+    assert vals("run.jsonl") == train(looped()[0], plan.tasks[0].microbatches).val_losses
+
+
+def test_batches_that_are_missing_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their number in the evaluation."""
+    monkeypatch.chdir(tmp_path)
+    built("one_missing")
+    answer = executor_cli("run", "plan.json", "-o", "run.jsonl")
+    assert answer.code == 1
+    assert "task judged: evaluation data(1): IndexError" in answer.err
+
+
+def test_a_plan_of_another_evaluation_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are named."""
+    monkeypatch.chdir(tmp_path)
+    plan = built("looped")
+    (task,) = looped()
+    other = replace(task, evaluate=Evaluation(EVERY, held_out, 1))
+    with pytest.raises(MismatchError, match="3 batches after every 2 steps, the workload's 1 batc"):
+        run(plan, [other])

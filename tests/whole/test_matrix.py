@@ -1,0 +1,116 @@
+"""Models as people write them x microbatches x clipping x memory x optimizers: every bit of a run
+is that of a plain PyTorch loop, dropout on.
+
+Not every combination is run, but every two values of two factors meet in some; no pair is left
+out. Models are those of support/architectures.py, as transformers or their authors wrote them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import combinations, product
+from typing import NamedTuple
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from support.architectures import NAMES, architecture
+from support.quick import ROOM, built, measured, quickly, smallest
+from support.same import assert_same
+from torch.optim import SGD, Adafactor, AdamW
+
+from executor import run
+from executor.workload.task import Task
+
+pytestmark = pytest.mark.filterwarnings("default")  # transformers and torch.export have their own
+
+OPTIMIZERS = {
+    "adamw": partial(AdamW, lr=1e-2, weight_decay=0.1, fused=True),
+    "momentum": partial(SGD, lr=0.1, momentum=0.9),
+    "adafactor": partial(Adafactor, lr=0.1),
+}
+
+
+class Case(NamedTuple):
+    """One run. `microbatches`: of a batch of six."""
+
+    model: str
+    microbatches: int
+    clip: bool
+    memory: str
+    optimizer: str
+
+
+FACTORS = Case(NAMES, (1, 3), (False, True), ("all", "least"), tuple(OPTIMIZERS))  # type: ignore[arg-type]
+Pair = tuple[int, object, int, object]  # two places in a case and the values there
+
+
+def pairs_of(case: Case) -> set[Pair]:
+    """The pairs of values that meet in a case."""
+    return {(i, case[i], j, case[j]) for i, j in combinations(range(len(case)), 2)}
+
+
+def every_pair() -> list[Pair]:
+    """All pairs of values of two factors, in a fixed order."""
+    return [
+        (i, one, j, other)
+        for i, j in combinations(range(len(FACTORS)), 2)
+        for one, other in product(FACTORS[i], FACTORS[j])
+    ]
+
+
+def covering() -> Iterator[Case]:
+    """Cases until every pair has met: each begins with the first pair that has not, and goes on
+    with the values that add the most others, of pairs that have met least."""
+    met = dict.fromkeys(every_pair(), 0)
+    while left := {pair for pair, count in met.items() if not count}:
+        i, one, j, other = next(pair for pair in met if pair in left)
+        best = max(
+            (c for c in map(Case._make, product(*FACTORS)) if (c[i], c[j]) == (one, other)),
+            key=lambda c: (len(pairs_of(c) & left), -sum(met[pair] for pair in pairs_of(c))),
+        )
+        for pair in pairs_of(best):
+            met[pair] += 1
+        yield best
+
+
+CASES = list(covering())
+
+
+def task_of(case: Case) -> Task:
+    """The case's model with its optimizer; all of its gradients are clipped if any are."""
+    made = architecture(case.model)
+    clip = 0.1 if case.clip else None
+    return replace(made, optimizer=OPTIMIZERS[case.optimizer], clip=clip)
+
+
+@pytest.fixture(autouse=True)
+def cheap() -> Iterator[None]:
+    with quickly():
+        yield
+
+
+def test_every_pair_of_values_meets() -> None:
+    """In as few runs as there are pairs of models and optimizers, or hardly more."""
+    assert set(every_pair()) == set().union(*map(pairs_of, CASES))
+    assert len(CASES) <= len(NAMES) * len(OPTIMIZERS) + 2
+
+
+def named(case: Case) -> str:
+    clipped = "clip" if case.clip else "free"
+    return f"{case.model}-{case.microbatches}-{clipped}-{case.memory}-{case.optimizer}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_bits_of_the_plain_loop(case: Case) -> None:
+    """Losses, parameters, optimizer state and buffers, from the unchanged model through profile,
+    plan and checker to the run, in all the memory it may want or in the least there is."""
+    task = task_of(case)
+    profile = measured(task, case.microbatches)
+    plan = built(profile, ROOM if case.memory == "all" else smallest(profile))
+    assert plan.tasks[0].microbatches == case.microbatches
+    assert len(plan.tasks[0].shards) > 1 or case.memory == "all"
+    assert_same(plan, [task], run(plan, [task]))

@@ -1,0 +1,59 @@
+"""The checker bites on the planner's own plans: every harmful change of one is refused."""
+
+from collections.abc import Callable
+
+import pytest
+from support.mutations import mutants
+from support.oracle import harm
+
+from planner import Problem, build
+from planner.inputs.problem import Policy
+from plans import violations
+from plans.schema import Plan
+from profiles import synthetic
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+LIMIT = 120
+
+
+def planned(policy: Policy, budget_kib: int, norms: bool) -> Plan:
+    """Two small chains on two devices, streamed for the most part, in two microbatches."""
+    tasks = [
+        synthetic.task(
+            f"t{i}",
+            layers=3 + i,
+            seed=i,
+            steps=3,
+            batch=4,
+            param_bytes=4096,
+            boundary_bytes=2048,
+            norms=norms,
+        )
+        for i in range(2)
+    ]
+    profile = synthetic.profile(*tasks, usable_bytes=budget_kib << 10)
+    asked = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
+    return build(asked, profile_sha256="0" * 64, policy=policy)
+
+
+@pytest.mark.parametrize(
+    ("policy", "budget_kib", "norms"),
+    [("gantry", 45, False), ("gantry", 64, False), ("hydra", 64, False), ("gantry", 45, True)],
+)
+def test_every_harmful_mutant_of_a_built_plan_is_refused(
+    policy: Policy, budget_kib: int, norms: bool, record_property: Callable[[str, object], None]
+) -> None:
+    """The oracle, which shares no code with the checker, says which mutants do harm."""
+    plan = planned(policy, budget_kib, norms)
+    assert harm(plan, orders=3) is None
+    harmful, missed = 0, []
+    for mutant in mutants(plan, seed=4, limit=LIMIT):
+        why = harm(mutant.plan)
+        harmful += bool(why)
+        if why and not violations(mutant.plan):
+            missed.append(f"{mutant.name}: {why}")
+    print(f"kill rate: {harmful - len(missed)}/{harmful}")
+    record_property("kill rate", f"{harmful - len(missed)}/{harmful}")
+    assert harmful > LIMIT // 2
+    assert not missed

@@ -1,0 +1,139 @@
+"""Tied weights in several shards: from the profile to the bits of plain loops."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from msgspec import structs
+from support import apart, tied
+from support.plain import Plain, train
+from support.same import assert_same
+
+from executor import run
+from executor.errors import MismatchError
+from executor.profiling.profiler import Options, profile
+from executor.replay.driver import Result
+from executor.workload.task import Task
+from planner import Problem, build
+from planner.errors import Infeasible
+from planner.shards.modes import Mode
+from planner.shards.ties import separable
+from plans.schema import Plan
+from profiles.schema import Emulation, Profile
+
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
+FAST = Emulation(h2d_bytes_per_s=10**9, d2h_bytes_per_s=10**9, latency_us=5)
+WAYS = ("plain", "three", "unused", "alone", "clipped", "masters", "autocast", "scaled")
+MODES = (
+    Mode("streamed", "host", "recompute"),
+    Mode("resident", "device", "saved"),
+    Mode("kept", "host", "offload"),
+    Mode("streamed", "device-streamed", "offload"),
+)
+
+
+@cache
+def measured(way: str) -> Profile:
+    options = Options(device_bytes=1 << 24, emulation=FAST, devices=1, samples=1)
+    return profile(f"{tied.__file__}:{way}", options)
+
+
+def tasks(way: str) -> list[Task]:
+    made: Callable[[], list[Task]] = getattr(tied, way)
+    return made()
+
+
+@cache
+def oracle(way: str, microbatches: int) -> Plain:
+    return train(tasks(way)[0], microbatches)
+
+
+def cut(way: str, mode: Mode, microbatch: int, cuts: tuple[int, ...], block: int = 9) -> Plan:
+    """A plan that trains the task in this way, in the least memory."""
+    asked = Problem.of(measured(way), devices=1, device_bytes=None, host_bytes=None)
+    return apart.planned(asked, apart.choice(asked.tasks[0], mode, microbatch, cuts, block))
+
+
+def trained(way: str, plan: Plan) -> Result:
+    """The plan's run, once it is certain that it trained what a plain loop trains."""
+    done = run(plan, tasks(way))
+    assert_same(plan, tasks(way), done, lambda task, count: oracle(way, count))
+    return done
+
+
+@pytest.mark.parametrize("mode", range(len(MODES)))
+@pytest.mark.parametrize("microbatch", [2, 6])
+@pytest.mark.parametrize("way", WAYS)
+def test_bits_of_the_plain_loop(way: str, microbatch: int, mode: int) -> None:
+    """Every layer a shard: any precision, clipped or not, any activations and updates, one
+    microbatch or three, in no more memory than was reserved."""
+    plan = cut(way, MODES[mode], microbatch, (0, 1, 2, 3, 4, 5))
+    assert plan.tasks[0].tie_bytes > 0
+    done = trained(way, plan)
+    memory = plan.programs[0].memory[0]
+    assert done.slab_bytes == (memory.slab_bytes,)
+    assert done.peak_bytes[0] <= memory.slab_bytes + memory.reserve_bytes
+
+
+@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("cuts", [(0, 1, 3, 4, 5), (0, 3, 5), (0, 2, 5), (0, 1, 2, 5)])
+def test_any_cuts_and_any_block(cuts: tuple[int, ...], block: int) -> None:
+    """Users of the weight share shards, with the owner or each other; microbatches of a block go
+    one by one."""
+    trained("three", cut("three", MODES[1 + block % 2], 2, cuts, block))
+
+
+def budgets(way: str) -> Iterator[int]:
+    """The smallest there is, and somewhat more."""
+    asked = Problem.of(measured(way), devices=1, device_bytes=1000, host_bytes=None)
+    with pytest.raises(Infeasible) as short:
+        build(asked, profile_sha256="0" * 64)
+    yield short.value.smallest
+    yield short.value.smallest * 3 // 2
+
+
+@pytest.mark.parametrize("way", ["plain", "three"])
+def test_built_plans_train_the_same(way: str) -> None:
+    """In the smallest budget there is and in one that is not much larger, the weight crosses
+    shards and every bit is the plain loop's."""
+    for budget in budgets(way):
+        asked = Problem.of(measured(way), devices=1, device_bytes=budget, host_bytes=None)
+        plan = build(asked, profile_sha256="0" * 64, seconds=20)
+        assert len(plan.tasks[0].shards) > 1
+        trained(way, plan)
+
+
+def test_evaluations_share_the_weight_too() -> None:
+    """In the smallest budget there is, with the model as trained."""
+    budget = next(budgets("judged"))
+    asked = Problem.of(measured("judged"), devices=1, device_bytes=budget, host_bytes=None)
+    plan = build(asked, profile_sha256="0" * 64, seconds=20)
+    assert plan.tasks[0].tie_bytes
+    done = trained("judged", plan)
+    (task,), model, count = tasks("judged"), done.model("t").eval(), plan.tasks[0].microbatches
+    inputs, targets = (part.chunk(count) for part in tied.batches(0))
+    with torch.no_grad():
+        losses = [task.loss(model(x), y) / count for x, y in zip(inputs, targets, strict=True)]
+    assert done.val_losses == {"t": {3: sum(map(float, losses))}}
+
+
+def test_a_weight_that_two_layers_cast_is_not_cut() -> None:
+    """Under autocast layers share what they cast, whose gradients are added before they are cast
+    back: such layers stay in one shard."""
+    (task,) = measured("twice_cast").tasks
+    assert (task.ties, task.tie_bytes) == (((0, 2, 4),), (0,))
+    assert separable(task) is None
+
+
+def test_another_model_is_refused() -> None:
+    """A plan whose tie bytes are not the model's does not run."""
+    plan = cut("plain", MODES[0], 6, (0, 1, 5))
+    (task,) = plan.tasks
+    other = structs.replace(plan, tasks=(structs.replace(task, tie_bytes=task.tie_bytes - 256),))
+    with pytest.raises(MismatchError, match="share 3072 bytes of gradients, the plan has 2816"):
+        run(other, tasks("plain"))
