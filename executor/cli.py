@@ -12,8 +12,7 @@ import plans
 import profiles
 from executor import report, run, saving
 from executor.errors import MismatchError, UsageError
-from executor.records import stopping
-from executor.records.tracing import Trace
+from executor.records import Trace, stopping
 from executor.replay import driver
 from executor.workload import task as workload
 from plans.schema import Plan

@@ -7,9 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from executor.records.recorder import told
-from executor.replay.driver import Result
-from executor.replay.moves import Traffic
+from executor.records import told
+from executor.replay import Result, Traffic
 from plans.schema import Plan, Task
 from profiles import console
 from profiles.units import show_bytes, show_us

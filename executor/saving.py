@@ -8,9 +8,8 @@ from pathlib import Path
 
 from executor.errors import UsageError, text_of
 from executor.outputs import own_folder
-from executor.records import checkpoint
-from executor.records.options import Options
-from executor.replay.driver import Result
+from executor.records import Options, checkpoint
+from executor.replay import Result
 from plans.disk import kept_bytes
 from plans.schema import Plan, Task
 

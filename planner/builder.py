@@ -8,21 +8,21 @@ from typing import NamedTuple
 from msgspec import structs
 
 from planner.errors import Infeasible
-from planner.inputs.kinds import one_generator
-from planner.inputs.limits import Limits, default
-from planner.inputs.problem import Effort, Policy, Problem, Want
-from planner.rounds.host_bytes import store
-from planner.search.bounds import task_bounds
-from planner.search.shapes import Ways, baselines, searched, shapes_of
-from planner.search.task import Candidate
-from planner.shards.costs import ShardCost
-from planner.shards.modes import Mode
-from planner.shards.strategy import Strategy
-from planner.timetable import host_store
-from planner.timetable.columns import settled
-from planner.timetable.configuration import named_bounds
-from planner.timetable.placement import configured, in_time, timetable, works_of
-from planner.timetable.segments import cut, few_segments
+from planner.inputs import Effort, Limits, Policy, Problem, Want, default, one_generator
+from planner.rounds import store
+from planner.search import Candidate, Ways, baselines, searched, shapes_of, task_bounds
+from planner.shards import Mode, ShardCost, Strategy
+from planner.timetable import (
+    configured,
+    cut,
+    few_segments,
+    host_store,
+    in_time,
+    named_bounds,
+    settled,
+    timetable,
+    works_of,
+)
 from plans import metrics, prove
 from plans.schema import (
     Bound,

@@ -16,9 +16,8 @@ from tqdm import tqdm
 
 from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
-from planner.inputs.problem import Problem
-from planner.inputs.whatif import only_microbatch, override
-from planner.shards.costs import TaskCosts
+from planner.inputs import Problem, only_microbatch, override
+from planner.shards import TaskCosts
 from plans.schema import Plan, Program
 from profiles.schema import Profile
 

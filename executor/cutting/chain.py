@@ -21,9 +21,8 @@ from executor.cutting.modules import fresh_copy, samples
 from executor.cutting.parts import OneSize, Unsupported
 from executor.cutting.same import SEED, difference, lowered, lowered_inputs, trace, trace_apart
 from executor.errors import WorkloadError, one_line
-from executor.numerics.gradients import HooksRefused, forgetting
-from executor.numerics.precision import computing
-from executor.workload.task import caching
+from executor.numerics import HooksRefused, computing, forgetting
+from executor.workload import caching
 from profiles.schema import Cut, Precision
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

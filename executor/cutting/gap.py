@@ -36,9 +36,8 @@ from executor.cutting.parts import (
 from executor.cutting.pieces import Owner, apply_to, settle
 from executor.cutting.record import SCALAR, intercepted, plainly
 from executor.errors import WorkloadError
-from executor.numerics.dispatch_mode import OpMode
-from executor.numerics.values import same
-from executor.workload.loss import loss_in
+from executor.numerics import OpMode, same
+from executor.workload import loss_in
 
 _END = "its end"
 _MASKS = (

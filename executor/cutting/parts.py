@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec
 
 from executor.errors import WorkloadError
-from executor.numerics.values import same
+from executor.numerics import same
 
 T = TypeVar("T")
 

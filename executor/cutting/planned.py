@@ -7,9 +7,8 @@ from torch import nn
 from executor.cutting import chain
 from executor.cutting.parts import Unsupported
 from executor.errors import MismatchError, RunError, one_line
-from executor.numerics.rng import OwnRandomness
-from executor.workload.batches import batch_of
-from executor.workload.task import Task
+from executor.numerics import OwnRandomness
+from executor.workload import Task, batch_of
 from plans.schema import Task as PlanTask
 
 

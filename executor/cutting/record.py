@@ -19,7 +19,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
 
 from executor.cutting.called import call
 from executor.cutting.parts import Fresh
-from executor.numerics.dispatch_mode import OpMode
+from executor.numerics import OpMode
 
 SCALAR = torch.ops.aten._local_scalar_dense.default  # behind .item(), bool(), float(), if
 Function = Callable[..., Any] | str

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from executor.cutting.called import through
-from executor.numerics.precision import computing
-from executor.numerics.values import same
-from executor.workload.loss import loss_in
+from executor.numerics import computing, same
+from executor.workload import loss_in
 from profiles.schema import Precision
 
 SEED = 20_251

@@ -1,1 +1,53 @@
-"""executor.devices."""
+"""One face for the devices that a plan runs on: emulated ones and CUDA."""
+
+from executor.devices.casting import PIECE, ring_bytes
+from executor.devices.cpu import CpuDevice, Now
+from executor.devices.device import (
+    Cast,
+    Device,
+    HostMemory,
+    Mark,
+    Meter,
+    Queue,
+    QueueKind,
+    aligned,
+    apart,
+    until,
+    use_threads,
+)
+from executor.devices.gpu import describe, update_threads, usable
+from executor.devices.machine import (
+    apply,
+    default_source,
+    free_host_bytes,
+    host_memory,
+    open_devices,
+)
+from executor.devices.pace import least_us
+
+__all__ = [
+    "PIECE",
+    "Cast",
+    "CpuDevice",
+    "Device",
+    "HostMemory",
+    "Mark",
+    "Meter",
+    "Now",
+    "Queue",
+    "QueueKind",
+    "aligned",
+    "apart",
+    "apply",
+    "default_source",
+    "describe",
+    "free_host_bytes",
+    "host_memory",
+    "least_us",
+    "open_devices",
+    "ring_bytes",
+    "until",
+    "update_threads",
+    "usable",
+    "use_threads",
+]

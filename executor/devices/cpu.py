@@ -15,8 +15,7 @@ from torch import Tensor
 
 from executor.devices.device import Cast, Mark, QueueKind, aligned, use_threads
 from executor.devices.pace import wait_until
-from executor.numerics.meter import CpuMeter
-from executor.numerics.rng import CpuSource, Source
+from executor.numerics import CpuMeter, CpuSource, Source
 from plans.schema import Buffer, Device
 from profiles.schema import Emulation
 

@@ -18,7 +18,7 @@ from executor.devices.device import Cast, Mark, Queue, QueueKind, apart, until, 
 from executor.devices.gpu import margin, total_bytes, update_cores
 from executor.devices.pinned import PageLocked
 from executor.errors import RunError, UsageError
-from executor.numerics.rng import Source
+from executor.numerics import Source
 from plans.schema import Buffer
 from plans.schema import Device as Spec
 from profiles.codec import ALIGNMENT

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from executor.errors import RunError
-from executor.numerics.rng import Source
+from executor.numerics import Source
 from plans.schema import Buffer
 from plans.schema import Device as Spec
 from profiles.codec import ALIGNMENT

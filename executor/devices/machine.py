@@ -11,7 +11,7 @@ from executor.devices.cuda import CudaDevice, CudaSource
 from executor.devices.device import Device, HostMemory
 from executor.devices.pinned import PageLocked
 from executor.errors import UsageError
-from executor.numerics.rng import CpuSource, Source
+from executor.numerics import CpuSource, Source
 from plans.schema import Device as Spec
 from profiles.schema import Numerics
 

@@ -1,1 +1,86 @@
-"""executor.numerics."""
+"""Bits and where they lie: flat memory, packing, random numbers, buffers, precision."""
+
+from executor.numerics.buffers import Buffers, Found, Snapshot
+from executor.numerics.dispatch_mode import OpMode
+from executor.numerics.flat import Spec, Views, spec_of, view
+from executor.numerics.gradients import Home, HooksRefused, foreign_hooks, forgetting, homes
+from executor.numerics.meter import CpuMeter, MemoryMeter
+from executor.numerics.packing import PackError, Packing
+from executor.numerics.precision import (
+    AUTOCAST,
+    LossScale,
+    Norms,
+    computing,
+    needs_norms,
+    norm_bytes,
+    norms_of,
+)
+from executor.numerics.rng import (
+    CpuSource,
+    DrawError,
+    Guard,
+    LentGenerator,
+    OwnRandomness,
+    RandomMode,
+    Source,
+    TaskRng,
+    no_draws,
+)
+from executor.numerics.values import (
+    Grads,
+    Layout,
+    Value,
+    detached,
+    hold,
+    mapped,
+    read_grads,
+    same,
+    tensors_of,
+    write_grads,
+)
+
+__all__ = [
+    "AUTOCAST",
+    "Buffers",
+    "CpuMeter",
+    "CpuSource",
+    "DrawError",
+    "Found",
+    "Grads",
+    "Guard",
+    "Home",
+    "HooksRefused",
+    "Layout",
+    "LentGenerator",
+    "LossScale",
+    "MemoryMeter",
+    "Norms",
+    "OpMode",
+    "OwnRandomness",
+    "PackError",
+    "Packing",
+    "RandomMode",
+    "Snapshot",
+    "Source",
+    "Spec",
+    "TaskRng",
+    "Value",
+    "Views",
+    "computing",
+    "detached",
+    "foreign_hooks",
+    "forgetting",
+    "hold",
+    "homes",
+    "mapped",
+    "needs_norms",
+    "no_draws",
+    "norm_bytes",
+    "norms_of",
+    "read_grads",
+    "same",
+    "spec_of",
+    "tensors_of",
+    "view",
+    "write_grads",
+]

@@ -1,1 +1,14 @@
-"""executor.optim."""
+"""A shard's optimizer, its state in flat memory, and the fast update on the host."""
+
+from executor.optim.optimizer import Scaling, ShardOptimizer
+from executor.optim.recipe import Factory, Recipe, recipe_of
+from executor.optim.settings import merged
+
+__all__ = [
+    "Factory",
+    "Recipe",
+    "Scaling",
+    "ShardOptimizer",
+    "merged",
+    "recipe_of",
+]

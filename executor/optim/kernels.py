@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from executor.numerics.values import same
+from executor.numerics import same
 from executor.optim import compile
 
 SOURCE = Path(__file__).with_name("onepass.c")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from executor.errors import RunError
-from executor.numerics.flat import Views
+from executor.numerics import Views
 from executor.optim import onepass
 from executor.optim.recipe import Factory, Recipe
 from executor.optim.settings import restore, settings_of

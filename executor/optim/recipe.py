@@ -14,7 +14,7 @@ from torch.optim import Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
 
 from executor.errors import WorkloadError, one_line
-from executor.numerics.values import same
+from executor.numerics import same
 
 Factory = Callable[[list[Any]], Optimizer]
 Schedule = Callable[[Optimizer], LRScheduler]

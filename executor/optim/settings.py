@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from executor.errors import MismatchError
-from executor.numerics.values import same
+from executor.numerics import same
 from executor.optim.recipe import Idle
 
 Names = Mapping[int, str]  # of parameters, by the id of what the optimizer steps

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from executor.numerics.flat import Views, spec_of, view
+from executor.numerics import Views, spec_of, view
 from profiles.codec import align
 
 _NUMBER = float | int | None

@@ -1,1 +1,1 @@
-"""executor.profiling."""
+"""The cost of layers, links and disks, measured; refusals of models that cannot be trained."""

@@ -20,13 +20,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from executor.errors import WorkloadError
-from executor.numerics.dispatch_mode import OpMode
-from executor.numerics.precision import needs_norms
-from executor.numerics.values import hold
-from executor.optim.recipe import Recipe
+from executor.numerics import OpMode, hold, needs_norms
+from executor.optim import Recipe
 from executor.profiling.bench import Bench, Case
 from executor.profiling.layer import FEWEST, Lab, NormCost, UpdateCost, layer_cost, update_costs
-from executor.shards.shard import Shard
+from executor.shards import Shard
 from profiles.schema import LayerCost, Time
 
 # Two measurements agree unless their spreads are so far apart: whatever else the machine does may

@@ -13,17 +13,14 @@ from typing import Any
 
 from torch import nn
 
-from executor.cutting.gap import Gap
-from executor.devices.device import Device
+from executor.cutting import Gap
+from executor.devices import Device
 from executor.errors import RunError, WorkloadError
-from executor.numerics.rng import OwnRandomness
-from executor.numerics.values import Layout, hold
+from executor.numerics import Layout, OwnRandomness, hold
 from executor.profiling.bench import Case, first_output, moved, on_device
 from executor.profiling.layer_checks import blamed, layer_place, samples
-from executor.shards.shard import Shard
-from executor.workload.batches import batch_bytes, batch_of, changed, data_by_number, part
-from executor.workload.loss import Batch
-from executor.workload.task import Task
+from executor.shards import Shard
+from executor.workload import Batch, Task, batch_bytes, batch_of, changed, data_by_number, part
 
 _PATIENCE_S = 5.0  # data that takes longer is not asked for later steps
 _PARTS = 8  # of a batch that are tried of each microbatch size

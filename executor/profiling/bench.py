@@ -9,27 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from executor.devices.device import Device, aligned
+from executor.devices import Device, aligned
 from executor.errors import WorkloadError
-from executor.numerics.buffers import Snapshot
-from executor.numerics.gradients import HooksRefused
-from executor.numerics.packing import PackError
-from executor.numerics.rng import LentGenerator, RandomMode, no_draws
-from executor.numerics.values import (
+from executor.numerics import (
+    HooksRefused,
+    LentGenerator,
+    PackError,
+    RandomMode,
+    Snapshot,
     Value,
     detached,
     hold,
     mapped,
+    no_draws,
     read_grads,
     tensors_of,
     write_grads,
 )
-from executor.optim.recipe import Recipe
+from executor.optim import Recipe
 from executor.profiling.links import busy
 from executor.profiling.model_checks import Names, check_notes, check_reach, note
-from executor.shards.shard import Shard
-from executor.workload.loss import Batch, Ending
-from executor.workload.task import Task
+from executor.shards import Shard
+from executor.workload import Batch, Ending, Task
 from profiles.codec import align
 
 

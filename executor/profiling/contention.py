@@ -8,7 +8,7 @@ from statistics import median
 
 import torch
 
-from executor.devices.device import Device, Queue, QueueKind, until
+from executor.devices import Device, Queue, QueueKind, until
 from executor.profiling.links import LARGEST, busy
 
 _WARM_S = 1.0  # clocks of a device that had nothing to do are low

@@ -7,10 +7,10 @@ from statistics import median
 
 import torch
 
-from executor.devices.device import HostMemory
+from executor.devices import HostMemory
 from executor.outputs import free_bytes
 from executor.profiling.links import fit
-from executor.shards.files import StateFile, open_files, remove
+from executor.shards import StateFile, open_files, remove
 from profiles.schema import Disk, Rate
 
 LARGEST = 32 << 20

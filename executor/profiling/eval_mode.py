@@ -7,16 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from executor.cutting.called import call
-from executor.cutting.chain import first, run
-from executor.cutting.same import lowered, lowered_inputs
+from executor.cutting import call, first, lowered, lowered_inputs, run
 from executor.errors import WorkloadError, one_line
-from executor.numerics.precision import computing
-from executor.numerics.rng import no_draws
-from executor.numerics.values import tensors_of
-from executor.shards.modes import DRAWS, Modes
-from executor.workload.loss import loss_in
-from executor.workload.task import Task
+from executor.numerics import computing, no_draws, tensors_of
+from executor.shards import DRAWS, Modes
+from executor.workload import Task, loss_in
 
 _CUT = (
     "layers of the model were found as it trains, and are not what it does in eval mode; let it be "

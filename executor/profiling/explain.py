@@ -7,16 +7,24 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from executor.cutting.called import through
-from executor.cutting.chain import Chain, chain_of, first, name_of
-from executor.cutting.recomputing import TOLD, left_out
-from executor.cutting.same import isolated, lowered, lowered_inputs
+from executor.cutting import (
+    TOLD,
+    Chain,
+    chain_of,
+    first,
+    isolated,
+    left_out,
+    lowered,
+    lowered_inputs,
+    name_of,
+    through,
+)
 from executor.errors import one_line
-from executor.numerics.precision import computing
+from executor.numerics import computing
 from executor.profiling.alike import parts_of
 from executor.profiling.layer_checks import batch
-from executor.shards.tied import ties
-from executor.workload.task import Task, build, load
+from executor.shards import ties
+from executor.workload import Task, build, load
 from profiles import console
 from profiles.codec import align
 from profiles.units import show_bytes

@@ -13,14 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from executor.devices.cpu import CpuDevice
-from executor.devices.device import Device, Meter, Queue, aligned, apart, until
-from executor.numerics.meter import CpuMeter
-from executor.numerics.precision import needs_norms
-from executor.optim.recipe import Recipe
+from executor.devices import CpuDevice, Device, Meter, Queue, aligned, apart, until
+from executor.numerics import CpuMeter, needs_norms
+from executor.optim import Recipe
 from executor.profiling.bench import Bench, Case, loaded
 from executor.profiling.contention import copying
-from executor.shards.shard import Shard
+from executor.shards import Shard
 from profiles.schema import LayerCost, Time
 
 ENOUGH_NS = 100_000_000  # a measurement of FEWEST samples or more ends after so long

@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from executor.cutting.chain import name_of
-from executor.devices.device import Device
+from executor.cutting import name_of
+from executor.devices import Device
 from executor.errors import WorkloadError, one_line
-from executor.numerics.precision import computing
-from executor.numerics.rng import DrawError, OwnRandomness
-from executor.numerics.values import hold, mapped, tensors_of
+from executor.numerics import DrawError, OwnRandomness, computing, hold, mapped, tensors_of
 from executor.profiling.bench import Case, checked_output, moved, on_device
 from executor.profiling.model_checks import (
     check_held,
@@ -23,10 +21,8 @@ from executor.profiling.model_checks import (
     names_of,
     spans_of,
 )
-from executor.shards.shard import Shard
-from executor.workload.batches import batch_of
-from executor.workload.loss import Batch, Ending
-from executor.workload.task import Task
+from executor.shards import Shard
+from executor.workload import Batch, Ending, Task, batch_of
 from profiles.errors import GantryError
 
 

@@ -15,8 +15,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from executor.devices.casting import PIECE
-from executor.devices.device import Device, HostMemory, Queue, QueueKind, apart, until, use_threads
+from executor.devices import PIECE, Device, HostMemory, Queue, QueueKind, apart, until, use_threads
 from profiles.schema import Link, Rate
 
 LARGEST = 8 << 20

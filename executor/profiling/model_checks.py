@@ -20,15 +20,23 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_map_only
 
-from executor.cutting.called import call
-from executor.cutting.chain import Chain, first, run
-from executor.cutting.recomputing import as_ever, left_out
-from executor.cutting.same import difference, isolated, lowered, lowered_inputs, trace_twice
+from executor.cutting import (
+    Chain,
+    as_ever,
+    call,
+    difference,
+    first,
+    isolated,
+    left_out,
+    lowered,
+    lowered_inputs,
+    run,
+    trace_twice,
+)
 from executor.errors import WorkloadError
-from executor.numerics.precision import computing
-from executor.numerics.values import tensors_of
-from executor.shards.modes import modules_of
-from executor.workload.task import Task
+from executor.numerics import computing, tensors_of
+from executor.shards import modules_of
+from executor.workload import Task
 
 _SAMPLES = 2
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

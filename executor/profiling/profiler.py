@@ -14,10 +14,19 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from executor.cutting.recomputing import left_out
-from executor.devices.device import Device, HostMemory, use_threads
-from executor.devices.gpu import describe, update_threads, usable
-from executor.devices.machine import apply, free_host_bytes, host_memory, open_devices
+from executor.cutting import left_out
+from executor.devices import (
+    Device,
+    HostMemory,
+    apply,
+    describe,
+    free_host_bytes,
+    host_memory,
+    open_devices,
+    update_threads,
+    usable,
+    use_threads,
+)
 from executor.errors import UsageError
 from executor.profiling import disk_profiler
 from executor.profiling import links as link_profiler
@@ -25,7 +34,7 @@ from executor.profiling import task as task_profiler
 from executor.profiling.alike import Kinds
 from executor.profiling.contention import contention, warm_up
 from executor.profiling.layer import Lab
-from executor.workload.task import load
+from executor.workload import load
 from plans.schema import Device as DeviceSpec
 from profiles import console, schema
 from profiles.units import LARGEST, show_bytes, show_us

@@ -10,23 +10,18 @@ from torch import nn
 from torch.optim import Optimizer
 from tqdm import tqdm
 
-from executor.cutting.chain import chain_of, name_of
-from executor.cutting.recomputing import left_out
-from executor.devices.device import Device
+from executor.cutting import chain_of, left_out, name_of
+from executor.devices import Device
 from executor.errors import WorkloadError
-from executor.numerics.precision import needs_norms, norm_bytes
-from executor.numerics.values import tensors_of
-from executor.optim.recipe import Recipe
+from executor.numerics import needs_norms, norm_bytes, tensors_of
+from executor.optim import Recipe
 from executor.profiling import batch_checks, eval_mode
 from executor.profiling.alike import Costs, Kinds, Look, look
 from executor.profiling.bench import Bench, Case, on_device
 from executor.profiling.layer_checks import batch, blamed, check_chain, layer_place, samples
 from executor.profiling.model_checks import check_left_out, check_model
-from executor.shards.shard import Shard
-from executor.shards.tied import tie_bytes, ties
-from executor.workload.batches import batch_bytes, part
-from executor.workload.loss import Batch
-from executor.workload.task import Task, build
+from executor.shards import Shard, tie_bytes, ties
+from executor.workload import Batch, Task, batch_bytes, build, part
 from profiles import schema
 from profiles.codec import align
 

@@ -1,1 +1,24 @@
-"""executor.records."""
+"""What a run is asked for, records and keeps: options, log, progress, checkpoints, failures."""
+
+from executor.records.failures import Drops, Failure, Losses, SharedGuard, UnattributedDraw
+from executor.records.kept import Kept
+from executor.records.logfile import LogFile
+from executor.records.options import Options
+from executor.records.recorder import Recorder, told
+from executor.records.stopping import stopped_by
+from executor.records.tracing import Trace
+
+__all__ = [
+    "Drops",
+    "Failure",
+    "Kept",
+    "LogFile",
+    "Losses",
+    "Options",
+    "Recorder",
+    "SharedGuard",
+    "Trace",
+    "UnattributedDraw",
+    "stopped_by",
+    "told",
+]

@@ -18,8 +18,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 from executor.errors import MismatchError, RunError, UsageError, one_line
 from executor.outputs import free_bytes, part_of, whole
 from executor.records.manifest import differences, manifest_of
-from executor.shards.saved import Saved
-from executor.shards.store import HostTask
+from executor.shards import HostTask, Saved
 from plans.schema import Task as PlanTask
 from profiles import console
 from profiles.units import show_bytes

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
-from executor.numerics.rng import DrawError, Guard, Source
+from executor.numerics import DrawError, Guard, Source
 from plans.runlog import DropRecord
 from plans.schema import Plan
 

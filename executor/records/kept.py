@@ -13,7 +13,7 @@ from executor.errors import UsageError
 from executor.outputs import own_folder, part_of, remove, whole
 from executor.records import checkpoint
 from executor.records.options import Options
-from executor.shards.store import HostTask
+from executor.shards import HostTask
 from plans.disk import kept_bytes
 from plans.schema import Task
 

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeVar
 import torch
 from tqdm import tqdm
 
-from executor.devices.device import Mark
+from executor.devices import Mark
 from executor.errors import RunError, one_line
 from executor.records.logfile import LogFile
 from executor.records.progress import Progress, Standing, line, tasks

@@ -9,13 +9,18 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from executor.devices.device import Device
+from executor.devices import Device
 from executor.errors import text_of
-from executor.records.failures import Drops, Failure, Losses, SharedGuard
-from executor.records.kept import Kept
-from executor.records.options import Options
-from executor.records.recorder import Recorder
-from executor.records.stopping import stopped_by
+from executor.records import (
+    Drops,
+    Failure,
+    Kept,
+    Losses,
+    Options,
+    Recorder,
+    SharedGuard,
+    stopped_by,
+)
 from executor.replay.launches import Asked
 from executor.replay.moves import Moves, Traffic
 from executor.replay.segment import SegmentRun, Setup
@@ -23,8 +28,7 @@ from executor.replay.task_state import TaskState
 from executor.replay.tickets import Halt
 from executor.replay.turns import Turns
 from executor.replay.watch import Watch, patience
-from executor.shards.place import Place
-from executor.shards.store import HostStore
+from executor.shards import HostStore, Place
 from plans.evaluation import due_of
 from plans.metrics import DISK
 from plans.runlog import DropRecord, StopRecord

@@ -10,25 +10,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from executor.cutting.recomputing import left_out
-from executor.devices.casting import ring_bytes
-from executor.devices.device import Device, HostMemory
-from executor.devices.machine import apply, default_source, host_memory, open_devices
+from executor.cutting import left_out
+from executor.devices import (
+    Device,
+    HostMemory,
+    apply,
+    default_source,
+    host_memory,
+    open_devices,
+    ring_bytes,
+)
 from executor.errors import InterruptedRun, LogError, RunError, UsageError
-from executor.numerics.meter import MemoryMeter
+from executor.numerics import MemoryMeter
 from executor.optim import onepass
-from executor.records import checkpoint, kept, logfile
-from executor.records.kept import Kept
-from executor.records.logfile import LogFile
-from executor.records.options import Options
-from executor.records.recorder import Recorder
-from executor.records.tracing import Trace
+from executor.records import Kept, LogFile, Options, Recorder, Trace, checkpoint, kept, logfile
 from executor.replay.conductor import Conductor
 from executor.replay.moves import Traffic
-from executor.shards.files import open_files, remove
-from executor.shards.saved import Saved
-from executor.shards.store import Cutter, HostStore
-from executor.workload.task import Task
+from executor.shards import Cutter, HostStore, Saved, open_files, remove
+from executor.workload import Task
 from plans.disk import kept_bytes, moved
 from plans.runlog import CheckpointRecord, DropRecord, StopRecord
 from plans.schema import Plan

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from executor.devices.device import Mark
+from executor.devices import Mark
 from executor.errors import RunError
-from executor.numerics.values import Layout
-from executor.shards.store import HostTask
-from executor.workload.batches import Batches, data_by_number
+from executor.numerics import Layout
+from executor.shards import HostTask
+from executor.workload import Batches, data_by_number
 from plans.evaluation import due_of
 
 Tell = Callable[[int, float], None]  # a step, its loss

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 from torch.profiler import record_function
 
-from executor.devices.device import Mark, Queue, until
-from executor.devices.pace import least_us
+from executor.devices import Mark, Queue, least_us, until
 from executor.errors import RunError
-from executor.numerics.rng import no_draws
-from executor.records.tracing import Trace
+from executor.numerics import no_draws
+from executor.records import Trace
 from executor.replay.ops import Run, Work, run_of
 from executor.replay.tickets import Launch, OnDone, Stream
 

@@ -12,12 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from executor.devices.cpu import Now
+from executor.devices import Now
 from executor.errors import text_of
-from executor.records.recorder import Recorder
+from executor.records import Recorder
 from executor.replay.tickets import Halt, Stopped
-from executor.shards.files import Tick
-from executor.shards.store import HostStore
+from executor.shards import HostStore, Tick
 from plans.disk import kept_bytes, regions
 from plans.metrics import DISK, Interval, union
 from plans.schema import Move, OpName, Plan, parse_id

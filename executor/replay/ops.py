@@ -11,20 +11,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from executor.numerics.gradients import HooksRefused
-from executor.numerics.rng import LentGenerator, RandomMode, no_draws
-from executor.numerics.values import Value, read_grads
+from executor.numerics import HooksRefused, LentGenerator, RandomMode, Value, no_draws, read_grads
 from executor.replay.feed import Feed
 from executor.replay.task_state import TaskState
 from executor.replay.tickets import OnDone
-from executor.shards.graphs import Graph, Made
-from executor.shards.modes import DRAWS
-from executor.shards.parameters import NONE
-from executor.shards.place import Place
-from executor.shards.shard import Shard
-from executor.shards.tied import Tie
-from executor.workload.batches import held_batch, inputs_of
-from plans.checker.capacity import value_bytes
+from executor.shards import DRAWS, NONE, Graph, Made, Place, Shard, Tie
+from executor.workload import held_batch, inputs_of
+from plans.checker import value_bytes
 from plans.schema import Memory, Op, OpName, Role, parse_id
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)

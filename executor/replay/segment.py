@@ -10,10 +10,9 @@ from typing import cast
 
 from torch import Tensor
 
-from executor.devices.device import Mark, QueueKind, until
+from executor.devices import Mark, QueueKind, until
 from executor.errors import text_of
-from executor.records.failures import Failure, UnattributedDraw
-from executor.records.recorder import Recorder
+from executor.records import Failure, Recorder, UnattributedDraw
 from executor.replay.launches import Asked, launch_of
 from executor.replay.ops import Work, resolve
 from executor.replay.task_state import TaskState
@@ -28,7 +27,7 @@ from executor.replay.tickets import (
     device_of,
     jobs_of,
 )
-from executor.shards.place import Place
+from executor.shards import Place
 from plans.metrics import plan_stream
 from plans.schema import Op, Program, Segment
 

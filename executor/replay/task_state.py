@@ -7,17 +7,11 @@ import torch
 from torch import Tensor
 
 from executor.errors import RunError
-from executor.numerics.buffers import Snapshot
-from executor.numerics.precision import LossScale, Norms
-from executor.numerics.rng import Source, TaskRng
-from executor.numerics.values import Grads
-from executor.optim.optimizer import Scaling
+from executor.numerics import Grads, LossScale, Norms, Snapshot, Source, TaskRng
+from executor.optim import Scaling
 from executor.replay.feed import Feed, evaluation_feed
-from executor.shards.graphs import Graph
-from executor.shards.parameters import NONE, Absent
-from executor.shards.replicas import Replicas
-from executor.shards.store import HostTask
-from executor.workload.batches import Batches
+from executor.shards import NONE, Absent, Graph, HostTask, Replicas
+from executor.workload import Batches
 
 OnLoss = Callable[[str, int, float], None]  # task, step, loss; from any thread
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from executor.devices.device import Mark, Queue
+from executor.devices import Mark, Queue
 from plans.schema import Op
 
 PHASES = ("enter", "round", "leave")

@@ -3,8 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 
-from executor.records.failures import Failure
-from executor.records.recorder import Recorder
+from executor.records import Failure, Recorder
 from executor.replay.moves import Moves
 from executor.replay.segment import SegmentRun
 from executor.replay.turns import Turns

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from torch import nn
 
 from executor.errors import MismatchError
-from executor.numerics.precision import needs_norms, norm_bytes
+from executor.numerics import needs_norms, norm_bytes
 from executor.shards.shard import Shard
-from executor.workload.task import Task
+from executor.workload import Task
 from plans.schema import Task as PlanTask
 
 

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from executor.errors import WorkloadError
-from executor.numerics.packing import PackError
-from executor.numerics.precision import computing
-from executor.numerics.values import Value, mapped
-from executor.workload.loss import Batch, Ending
+from executor.numerics import PackError, Value, computing, mapped
+from executor.workload import Batch, Ending
 from profiles.schema import Precision
 
 _CPU = torch.device("cpu")

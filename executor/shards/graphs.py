@@ -7,9 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from executor.numerics.buffers import Snapshot
-from executor.numerics.packing import Packing
-from executor.numerics.values import Grads, Layout, Value
+from executor.numerics import Grads, Layout, Packing, Snapshot, Value
 from executor.shards.parameters import NONE, Absent
 
 

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from executor.devices.casting import ring_bytes
-from executor.devices.machine import free_host_bytes
+from executor.devices import free_host_bytes, ring_bytes
 from executor.errors import RunError
-from executor.workload.batches import staging_bytes
-from executor.workload.task import Task
+from executor.workload import Task, staging_bytes
 from plans.schema import Plan, Shard
 from plans.schema import Task as PlanTask
 from profiles import console

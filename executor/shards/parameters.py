@@ -10,10 +10,9 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from executor.devices.device import Cast
+from executor.devices import Cast
 from executor.errors import WorkloadError
-from executor.numerics.flat import Spec, Views, spec_of
-from executor.numerics.gradients import Home, foreign_hooks, homes
+from executor.numerics import Home, Spec, Views, foreign_hooks, homes, spec_of
 from profiles.schema import Precision
 
 Absent = frozenset[int]  # numbers of trainable parameters without a gradient

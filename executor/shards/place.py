@@ -3,8 +3,8 @@
 import gc
 from collections.abc import Iterable, Iterator
 
-from executor.devices.device import Device, Meter
-from executor.numerics.rng import Guard
+from executor.devices import Device, Meter
+from executor.numerics import Guard
 
 _WARM = 2  # rounds after which nothing should be new to the allocator
 

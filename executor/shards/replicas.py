@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from executor.errors import RunError
-from executor.numerics.buffers import Buffers
+from executor.numerics import Buffers
 from executor.shards.place import Place
 from executor.shards.shard import Shard
 

@@ -14,21 +14,28 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from executor.devices.device import Cast
+from executor.devices import Cast
 from executor.errors import WorkloadError, one_line
-from executor.numerics.buffers import Buffers, Found, Snapshot
-from executor.numerics.gradients import HooksRefused, forgetting
-from executor.numerics.packing import Packing
-from executor.numerics.precision import norms_of
-from executor.numerics.values import Layout, Value, hold, write_grads
-from executor.optim.optimizer import Scaling, ShardOptimizer
-from executor.optim.recipe import Factory, Recipe
+from executor.numerics import (
+    Buffers,
+    Found,
+    HooksRefused,
+    Layout,
+    Packing,
+    Snapshot,
+    Value,
+    forgetting,
+    hold,
+    norms_of,
+    write_grads,
+)
+from executor.optim import Factory, Recipe, Scaling, ShardOptimizer
 from executor.shards.forward import Forward
 from executor.shards.graphs import Done, Graph, Made, edges
 from executor.shards.modes import Modes
 from executor.shards.parameters import NONE, Absent, Parameters
 from executor.shards.tied import Tie, Tied
-from executor.workload.loss import Batch, Ending
+from executor.workload import Batch, Ending
 from profiles.schema import Precision
 
 _CPU = torch.device("cpu")

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from executor.devices.device import HostMemory
+from executor.devices import HostMemory
 from executor.errors import MismatchError
-from executor.numerics.rng import Source
-from executor.optim.settings import merged
+from executor.numerics import Source
+from executor.optim import merged
 from executor.shards.checks import (
     expect_bytes,
     expect_evaluation,
@@ -26,9 +26,7 @@ from executor.shards.host_room import check_room, kept_sizes
 from executor.shards.saved import Saved, dtype_mismatches, load, misfit
 from executor.shards.shard import Shard
 from executor.shards.tied import tying
-from executor.workload.batches import staging_bytes
-from executor.workload.loss import Ending
-from executor.workload.task import Task, build
+from executor.workload import Ending, Task, build, staging_bytes
 from plans.disk import begins_away, moved
 from plans.schema import Plan
 from plans.schema import Task as PlanTask

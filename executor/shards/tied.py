@@ -16,9 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from executor.errors import MismatchError
-from executor.numerics.flat import Views
-from executor.numerics.gradients import homes
-from executor.numerics.precision import AUTOCAST
+from executor.numerics import AUTOCAST, Views, homes
 from executor.shards.parameters import NONE, Absent, Parameters
 from plans.schema import Task as PlanTask
 from plans.ties import homes as shards_of

@@ -1,1 +1,34 @@
-"""executor.workload."""
+"""What a user writes: tasks, data, losses; and workloads of Hugging Face models by name."""
+
+from executor.workload.batches import (
+    Batches,
+    batch_bytes,
+    batch_of,
+    changed,
+    data_by_number,
+    held_batch,
+    inputs_of,
+    part,
+    staging_bytes,
+)
+from executor.workload.loss import Batch, Ending, loss_in
+from executor.workload.task import Task, build, caching, load
+
+__all__ = [
+    "Batch",
+    "Batches",
+    "Ending",
+    "Task",
+    "batch_bytes",
+    "batch_of",
+    "build",
+    "caching",
+    "changed",
+    "data_by_number",
+    "held_batch",
+    "inputs_of",
+    "load",
+    "loss_in",
+    "part",
+    "staging_bytes",
+]

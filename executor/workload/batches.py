@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from executor.devices.device import Mark, until, use_threads
+from executor.devices import Mark, until, use_threads
 from executor.errors import RunError, one_line
-from executor.numerics.rng import OwnRandomness
-from executor.numerics.values import Layout, Value, hold, mapped, tensors_of
+from executor.numerics import Layout, OwnRandomness, Value, hold, mapped, tensors_of
 from executor.workload.loss import Batch
 from executor.workload.task import Evaluation, Task
 from plans.schema import Task as PlanTask

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from executor.errors import WorkloadError
-from executor.numerics.values import mapped
+from executor.numerics import mapped
 
 Loss = Callable[[Any, Any], Tensor]
 

@@ -24,8 +24,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from executor.errors import MismatchError, WorkloadError, one_line
-from executor.numerics.rng import CpuSource, Source
-from executor.optim.recipe import Recipe, recipe_of
+from executor.numerics import CpuSource, Source
+from executor.optim import Recipe, recipe_of
 from profiles.codec import read_bytes, sha256
 from profiles.schema import Precision
 from profiles.units import LARGEST

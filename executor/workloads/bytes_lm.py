@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from executor.workload.task import Task
+from executor.workload import Task
 
 BYTES = 256  # the vocabulary
 CORPUS_BYTES = 4_000_000

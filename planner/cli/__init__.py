@@ -1,1 +1,7 @@
-"""planner.cli."""
+"""The command line: `python -m planner`."""
+
+from planner.cli.parser import main
+
+__all__ = [
+    "main",
+]

@@ -15,10 +15,17 @@ import profiles
 from planner.builder import build
 from planner.cli.show_commands import summary
 from planner.errors import Infeasible
-from planner.inputs import corrections, link_groups, microbatches, remaining
-from planner.inputs.kinds import across
-from planner.inputs.problem import Problem, Want
-from planner.inputs.whatif import only_microbatches, override
+from planner.inputs import (
+    Problem,
+    Want,
+    across,
+    corrections,
+    link_groups,
+    microbatches,
+    only_microbatches,
+    override,
+    remaining,
+)
 from planner.views.show import describe
 from plans import runlog
 from profiles.codec import check_target, read_bytes, sha256

@@ -10,11 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from planner.cli import build_commands, show_commands, whatif_commands
-from planner.estimate.gpus import GPUS
-from planner.estimate.models import MODELS
-from planner.estimate.profile import MOMENTS, NUMBER
-from planner.inputs import link_groups
-from planner.inputs.problem import Objective, Policy
+from planner.estimate import GPUS, MODELS, MOMENTS, NUMBER
+from planner.inputs import Objective, Policy, link_groups
 from profiles import console
 from profiles.units import LARGEST
 

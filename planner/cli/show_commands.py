@@ -7,13 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 import plans
-from planner.inputs import corrections
-from planner.inputs.residuals import residuals
+from planner.inputs import corrections, residuals
 from planner.sweep import longest
-from planner.views.compare import compare, table, to_json
+from planner.views import compare, host_bytes, mean_completion_us, moment, table, to_json
 from planner.views.moments import describe as describe_moment
-from planner.views.moments import moment
-from planner.views.show import describe, host_bytes, mean_completion_us
+from planner.views.show import describe
 from plans import Plan, runlog, trace
 from profiles.codec import check_target, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError

@@ -7,7 +7,7 @@ import sys
 import profiles
 from planner import curves
 from planner.errors import Infeasible, NoPlanFound
-from planner.estimate.profile import Spec, describe, estimate
+from planner.estimate import Spec, describe, estimate
 from planner.sweep import Link, Setting, sweep
 from profiles.codec import check_target
 from profiles.errors import FormatError

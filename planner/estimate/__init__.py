@@ -1,1 +1,15 @@
-"""planner.estimate."""
+"""Profiles from formulas and datasheets, before anything was measured."""
+
+from planner.estimate.gpus import GPUS
+from planner.estimate.models import MODELS
+from planner.estimate.profile import MOMENTS, NUMBER, Spec, describe, estimate
+
+__all__ = [
+    "GPUS",
+    "MODELS",
+    "MOMENTS",
+    "NUMBER",
+    "Spec",
+    "describe",
+    "estimate",
+]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from planner.inputs.problem import Effort
+from planner.inputs import Effort
 from planner.lp.rows import Part, Terms
 from planner.lp.windows import Optimum, optimum
 

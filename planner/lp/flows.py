@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from planner.lp.frame import Frame
 from planner.lp.rows import MB, MS, Piece, Resource, Row, at_most, equal
-from planner.shards.costs import ShardCost
+from planner.shards import ShardCost
 
 _FAR = 3  # windows around its backward in which a plan moves a shard's state
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planner.lp.rows import INFINITY, ONE, Columns, Part, Row, Terms, Weights, grouped
-from planner.shards.modes import HELD, Held, Mode, holdings
+from planner.shards import HELD, Held, Mode, holdings
 
 _FREE, _NONE, _ALL = (0.0, INFINITY), (0.0, 0.0), (1.0, 1.0)
 Bound = tuple[float, float]

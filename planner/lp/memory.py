@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from planner.lp.frame import Frame
 from planner.lp.rows import MB, ONE, Constraint, Part, Piece, Row, Terms, at_most
-from planner.shards.costs import ShardCost
+from planner.shards import ShardCost
 
 
 def boundaries(frame: Frame) -> Piece:

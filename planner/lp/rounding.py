@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from planner.inputs.problem import Effort
+from planner.inputs import Effort
 from planner.lp.branch_and_bound import Solution, again
 from planner.lp.rows import Weights, grouped
-from planner.shards.modes import HELD, Activations, Mode, Place, settled
-from planner.shards.strategy import Strategy
+from planner.shards import HELD, Activations, Mode, Place, Strategy, settled
 
 _DIVES = 1  # times that the program is asked again
 _SURE = 0.5  # of a shard

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from planner.shards.costs import Links, ShardCost, TaskCosts
-from planner.shards.modes import Held, Mode
+from planner.shards import Held, Links, Mode, ShardCost, TaskCosts
 
 MB = 1 << 20
 MS = 1000

@@ -13,9 +13,16 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol, cast
 
 from planner.rounds.ops import Entry, Stream
-from planner.shards.buffers import DEVICE, placed
-from planner.shards.costs import Links, ShardCost, TaskCosts
-from planner.shards.modes import Mode, backward_us, forward_us
+from planner.shards import (
+    DEVICE,
+    Links,
+    Mode,
+    ShardCost,
+    TaskCosts,
+    backward_us,
+    forward_us,
+    placed,
+)
 from plans.schema import OpName, Role
 
 _BLOCK = 999  # the index of an op that stands for many

@@ -15,10 +15,17 @@ from planner.errors import Infeasible
 from planner.rounds.emit import Copy, Emitter, Visit
 from planner.rounds.hydra import HydraStrategy
 from planner.rounds.program import Cycle, assembled
-from planner.shards.buffers import SCALARS_BYTES, extent, pack
-from planner.shards.costs import Links, ShardCost, TaskCosts, sizes
-from planner.shards.modes import Mode
-from planner.shards.strategy import Strategy
+from planner.shards import (
+    SCALARS_BYTES,
+    Links,
+    Mode,
+    ShardCost,
+    Strategy,
+    TaskCosts,
+    extent,
+    pack,
+    sizes,
+)
 from plans.evaluation import due_steps
 from plans.metrics import duration_us
 from plans.schema import Buffer, Memory, Program, Role

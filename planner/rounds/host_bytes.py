@@ -20,10 +20,7 @@ from msgspec import structs
 
 from planner.rounds.hydra import HydraStrategy
 from planner.rounds.slab import Layout, Life, Slab, buffers_of
-from planner.shards.buffers import extent, pack
-from planner.shards.slots import Slots
-from planner.shards.strategy import Strategy
-from planner.shards.values import Value
+from planner.shards import Slots, Strategy, Value, extent, pack
 from plans.schema import Buffer
 from profiles.codec import align
 

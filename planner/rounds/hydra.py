@@ -21,10 +21,18 @@ from typing import Literal
 from planner.errors import Infeasible
 from planner.rounds.emit import Copy, Emitter, Visit
 from planner.rounds.program import Cycle, assembled
-from planner.shards.buffers import SCALARS_BYTES, extent, pack
-from planner.shards.costs import Links, ShardCost, TaskCosts, sizes
-from planner.shards.cuts import cut_points, layer_graph
-from planner.shards.modes import Mode
+from planner.shards import (
+    SCALARS_BYTES,
+    Links,
+    Mode,
+    ShardCost,
+    TaskCosts,
+    cut_points,
+    extent,
+    layer_graph,
+    pack,
+    sizes,
+)
 from plans.schema import Buffer, Memory, Program, Role
 from profiles.schema import Task
 from profiles.units import show_bytes

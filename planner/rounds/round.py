@@ -30,9 +30,7 @@ from planner.rounds.program import Cycle, assembled
 from planner.rounds.shard_major import PARAM, STATE_OUT, ShardMajor, visits
 from planner.rounds.slab import Slab, lay_out
 from planner.rounds.timeline import Deadlock, Settled, settled
-from planner.shards.costs import Links
-from planner.shards.slots import Slots
-from planner.shards.strategy import Strategy
+from planner.shards import Links, Slots, Strategy
 from plans.schema import Memory, OpName, Program
 
 _REPAIRS = 3  # times that loads made too early are put back

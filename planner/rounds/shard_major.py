@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from planner.rounds.emit import Copy, Visit
-from planner.shards.modes import Update
-from planner.shards.strategy import Strategy
+from planner.shards import Strategy, Update
 from plans.schema import Role
 
 # Serial numbers that tell apart the copies of one shard.

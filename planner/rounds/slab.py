@@ -21,11 +21,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop
 from itertools import accumulate, islice, takewhile
 
-from planner.shards.buffers import placed
-from planner.shards.copy_windows import Clock
-from planner.shards.costs import Links
-from planner.shards.slots import Slots
-from planner.shards.values import Value
+from planner.shards import Clock, Links, Slots, Value, placed
 from plans.schema import Buffer
 
 _TRIES = 2  # with less memory, after gaps between values made the slab too large

@@ -1,1 +1,21 @@
-"""planner.search."""
+"""The best strategy for one task on one kind of device, and lower bounds."""
+
+from planner.search.bounds import Bounds, TaskBound, task_bounds
+from planner.search.descent import descend
+from planner.search.shapes import Ways, baselines, searched, shapes_of
+from planner.search.shares import short_with_disk, without_disk
+from planner.search.task import Candidate
+
+__all__ = [
+    "Bounds",
+    "Candidate",
+    "TaskBound",
+    "Ways",
+    "baselines",
+    "descend",
+    "searched",
+    "shapes_of",
+    "short_with_disk",
+    "task_bounds",
+    "without_disk",
+]

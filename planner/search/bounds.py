@@ -20,15 +20,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from planner.inputs.problem import Effort, Problem
-from planner.lp.branch_and_bound import narrowed
-from planner.lp.rows import Terms, scratch_bytes
-from planner.lp.solver import minimise, solve
-from planner.rounds.host_bytes import PLENTY
+from planner.inputs import Effort, Problem
+from planner.lp import Terms, minimise, narrowed, scratch_bytes, solve
+from planner.rounds import PLENTY
 from planner.search import pool
-from planner.shards.costs import Links, TaskCosts, castable, shape_of
-from planner.shards.cuts import cut_points, layer_graph
-from planner.shards.ties import untied
+from planner.shards import Links, TaskCosts, castable, cut_points, layer_graph, shape_of, untied
 from profiles.schema import Layer, Task
 
 _GROUPS = 12  # of the load program over phases

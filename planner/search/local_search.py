@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
-from planner.inputs.problem import Effort
-from planner.rounds.round import Round
-from planner.shards.costs import Links
-from planner.shards.modes import HELD, Activations, Mode, Place, possible, settled
-from planner.shards.slots import Slots
-from planner.shards.strategy import Strategy
+from planner.inputs import Effort
+from planner.rounds import Round
+from planner.shards import HELD, Activations, Links, Mode, Place, Slots, Strategy, possible, settled
 
 Evaluate = Callable[[Strategy], Round | None]  # None when the choice does not fit
 Score = tuple[int, int]

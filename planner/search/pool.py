@@ -15,7 +15,7 @@ from dataclasses import replace
 from multiprocessing import active_children, get_context, parent_process
 from typing import TypeVar
 
-from planner.inputs.problem import Effort
+from planner.inputs import Effort
 from profiles.console import heard
 
 T = TypeVar("T")

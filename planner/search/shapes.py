@@ -7,13 +7,13 @@ from functools import partial
 from msgspec import structs
 
 from planner.errors import Infeasible, nearest
-from planner.inputs.problem import Effort, Problem
-from planner.rounds.evaluation import SUFFIX, evaluating
+from planner.inputs import Effort, Problem
+from planner.rounds import SUFFIX, evaluating
 from planner.search import pool, variants
 from planner.search.rename import renamed
 from planner.search.shares import Need, shares
 from planner.search.task import Candidate
-from planner.shards.costs import Links, shape_of
+from planner.shards import Links, shape_of
 from plans.schema import Program
 from profiles.schema import Evaluation, Task
 

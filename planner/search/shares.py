@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.errors import Infeasible
-from planner.inputs.problem import Problem
-from planner.shards.costs import TaskCosts
+from planner.inputs import Problem
+from planner.shards import TaskCosts
 from profiles.schema import Task
 from profiles.units import show_bytes
 

@@ -1,7 +1,7 @@
 """Errors of a task for which the device or the host has too little, with what would do."""
 
 from planner.errors import Infeasible
-from planner.shards.strategy import Strategy
+from planner.shards import Strategy
 from profiles.schema import Task
 from profiles.units import show_bytes
 

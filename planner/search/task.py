@@ -13,22 +13,28 @@ from heapq import nsmallest
 from itertools import islice, pairwise
 
 from planner.errors import Infeasible, NoPlanFound
-from planner.inputs.limits import Limits
-from planner.inputs.problem import Effort
-from planner.lp.branch_and_bound import Solution, again, guides
-from planner.lp.rounding import rounded
-from planner.lp.rows import Terms, scratch_bytes
-from planner.rounds.host_bytes import PLENTY, fitted, least_bytes
-from planner.rounds.hydra import HydraStrategy
-from planner.rounds.round import Round
+from planner.inputs import Effort, Limits
+from planner.lp import Solution, Terms, again, guides, rounded, scratch_bytes
+from planner.rounds import PLENTY, HydraStrategy, Round, fitted, least_bytes
 from planner.search.local_search import improve, least_us, score
 from planner.search.short import short_device, short_host
-from planner.shards.buffers import SCALARS_BYTES
-from planner.shards.costs import Links, TaskCosts, sizes
-from planner.shards.cuts import all_cuts, cut_points, even, ladder, layer_graph
-from planner.shards.modes import Mode, Place, Update, settled
-from planner.shards.strategy import Strategy
-from planner.shards.ties import untied
+from planner.shards import (
+    SCALARS_BYTES,
+    Links,
+    Mode,
+    Place,
+    Strategy,
+    TaskCosts,
+    Update,
+    all_cuts,
+    cut_points,
+    even,
+    ladder,
+    layer_graph,
+    settled,
+    sizes,
+    untied,
+)
 from plans.metrics import duration_us
 from plans.schema import Program
 from profiles.schema import Task

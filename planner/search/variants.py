@@ -10,17 +10,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 from planner.errors import Infeasible, NoPlanFound, nearest
-from planner.inputs.problem import Effort, Kind
-from planner.lp.rows import scratch_bytes
-from planner.rounds import hydra
-from planner.rounds.host_bytes import least_bytes
-from planner.rounds.hydra import HydraStrategy
-from planner.rounds.round import Round
+from planner.inputs import Effort, Kind
+from planner.lp import scratch_bytes
+from planner.rounds import HydraStrategy, Round, hydra, least_bytes
 from planner.search.short import short_host
 from planner.search.task import Candidate, Search
-from planner.shards.costs import Links, castable
-from planner.shards.strategy import Strategy
-from planner.shards.ties import separable
+from planner.shards import Links, Strategy, castable, separable
 from plans.metrics import duration_us
 from plans.schema import Program
 from profiles.schema import Task

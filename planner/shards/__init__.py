@@ -1,1 +1,60 @@
-"""planner.shards."""
+"""A task cut into shards: boundaries, modes, costs, and the strategy that says all of it."""
+
+from planner.shards.buffers import DEVICE, SCALARS_BYTES, extent, pack, placed
+from planner.shards.copy_windows import Clock
+from planner.shards.costs import Links, ShardCost, TaskCosts, castable, copy_us, shape_of, sizes
+from planner.shards.cuts import all_cuts, cut_points, even, ladder, layer_graph
+from planner.shards.modes import (
+    HELD,
+    Activations,
+    Held,
+    Mode,
+    Place,
+    Update,
+    backward_us,
+    forward_us,
+    holdings,
+    possible,
+    settled,
+)
+from planner.shards.slots import Slots
+from planner.shards.strategy import Strategy
+from planner.shards.ties import separable, untied
+from planner.shards.values import Value
+
+__all__ = [
+    "DEVICE",
+    "HELD",
+    "SCALARS_BYTES",
+    "Activations",
+    "Clock",
+    "Held",
+    "Links",
+    "Mode",
+    "Place",
+    "ShardCost",
+    "Slots",
+    "Strategy",
+    "TaskCosts",
+    "Update",
+    "Value",
+    "all_cuts",
+    "backward_us",
+    "castable",
+    "copy_us",
+    "cut_points",
+    "even",
+    "extent",
+    "forward_us",
+    "holdings",
+    "ladder",
+    "layer_graph",
+    "pack",
+    "placed",
+    "possible",
+    "separable",
+    "settled",
+    "shape_of",
+    "sizes",
+    "untied",
+]

@@ -14,8 +14,8 @@ one that reaches over the limit begins on the next device (McNaughton's rule):
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from planner.inputs.problem import Effort
-from planner.lp.solver import minimise, solve
+from planner.inputs import Effort
+from planner.lp import minimise, solve
 from planner.timetable.works import Devices, Piece, Queues, Work, makespan, timed
 
 

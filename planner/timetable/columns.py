@@ -6,8 +6,8 @@ programs on several kinds of devices, one is to be taken.
 
 from collections.abc import Iterator, Sequence
 
-from planner.inputs.problem import Effort, Problem
-from planner.search.task import Candidate
+from planner.inputs import Effort, Problem
+from planner.search import Candidate
 from planner.timetable.configuration import Demand, column, configuration, one_choice_each
 
 _TIE_BREAK = 1e-3  # so that the program uses no device for nothing

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.inputs.problem import Effort, Problem
-from planner.lp.solver import duals, minimise, solve, total
-from planner.rounds.evaluation import least_us
-from planner.search.bounds import Bounds, TaskBound
+from planner.inputs import Effort, Problem
+from planner.lp import duals, minimise, solve, total
+from planner.rounds import least_us
+from planner.search import Bounds, TaskBound
 from plans.metrics import duration_us
 from plans.schema import Bound, Program
 

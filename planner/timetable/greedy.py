@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from planner.inputs.problem import Policy
+from planner.inputs import Policy
 from planner.timetable.works import Devices, Piece, Ready, Work
 
 _TURNS = 16  # of a task under lrtf

@@ -13,11 +13,10 @@ from typing import NamedTuple
 from msgspec import structs
 
 from planner.errors import Infeasible
-from planner.inputs.problem import Problem, Want
-from planner.rounds.host_bytes import Store
-from planner.search.shares import short_with_disk, without_disk
-from planner.shards.buffers import extent
-from planner.shards.costs import copy_us
+from planner.inputs import Problem, Want
+from planner.rounds import Store
+from planner.search import short_with_disk, without_disk
+from planner.shards import copy_us, extent
 from planner.timetable.scratch import sharing, stores_of
 from planner.timetable.swaps import Tenant, Turn, Way, tight, together, ways
 from planner.timetable.swaps import extent as extent_of

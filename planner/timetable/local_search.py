@@ -10,9 +10,8 @@ the same works give the same timetable on any machine.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from planner.inputs.limits import DEFAULT, Limits
-from planner.inputs.problem import Objective
-from planner.search.descent import descend
+from planner.inputs import DEFAULT, Limits, Objective
+from planner.search import descend
 from planner.timetable.works import (
     Devices,
     Part,

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from msgspec import structs
 
 from planner.errors import Infeasible
-from planner.inputs.problem import Effort, Objective, Policy, Problem, Want
-from planner.rounds.evaluation import share_us
+from planner.inputs import Effort, Objective, Policy, Problem, Want
+from planner.rounds import share_us
 from planner.timetable.assign import balanced, whole
 from planner.timetable.columns import demand_of
 from planner.timetable.configuration import column, configuration

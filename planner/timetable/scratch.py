@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from planner.rounds.host_bytes import Store
-from planner.shards.buffers import extent, pack
+from planner.rounds import Store
+from planner.shards import extent, pack
 from planner.timetable.swaps import tight
-from plans.checker.concurrent import ancestors
+from plans.checker import ancestors
 from plans.schema import Buffer, Plan
 from plans.shape import stored
 

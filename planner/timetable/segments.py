@@ -8,7 +8,7 @@ where that is due, and an evaluation follows.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from planner.inputs.problem import Problem, Want
+from planner.inputs import Problem, Want
 from plans.evaluation import due_steps
 from plans.schema import Program, Segment
 from plans.segments import Run, laid_out

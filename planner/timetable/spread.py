@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 
-from planner.inputs.problem import Effort
+from planner.inputs import Effort
 from planner.timetable.configuration import Column, Demand, configuration
 from planner.timetable.works import Devices, Part, Piece, Queues, Work, makespan, queued, timed
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from planner.inputs.problem import Objective
+from planner.inputs import Objective
 
 
 class Run(NamedTuple):

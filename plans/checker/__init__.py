@@ -1,1 +1,9 @@
-"""plans.checker."""
+"""The proof that a plan neither races nor overflows, and trains the right numbers."""
+
+from plans.checker.capacity import value_bytes
+from plans.checker.concurrent import ancestors
+
+__all__ = [
+    "ancestors",
+    "value_bytes",
+]

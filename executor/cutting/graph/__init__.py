@@ -1,1 +1,1 @@
-"""executor.cutting.graph."""
+"""Layers from a model's graph of tensor operations, as torch.export sees it; loaded only when needed."""

@@ -19,7 +19,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 from torch.utils._sympy.numbers import int_oo
 
-from executor.cutting.called import arguments
+from executor.cutting import Unsupported, arguments, isolated
 from executor.cutting.graph.segment import (
     Code,
     Line,
@@ -31,9 +31,7 @@ from executor.cutting.graph.segment import (
     refs_in,
     roots,
 )
-from executor.cutting.parts import Unsupported
-from executor.cutting.same import isolated
-from executor.workload.loss import loss_in
+from executor.workload import loss_in
 
 _Size = torch.SymInt | torch.SymBool | torch.SymFloat | int | bool | float
 

@@ -12,10 +12,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
-from executor.cutting.gap import device_of
-from executor.cutting.parts import Fixed, packed, unpacked
-from executor.cutting.pieces import hold
-from executor.cutting.record import changed, shown
+from executor.cutting import Fixed, changed, device_of, hold, packed, shown, unpacked
 
 MOST = 64  # layers
 _WIDER = 2  # a cut may be so many times as wide as the wider end of the piece it halves
