@@ -22,8 +22,8 @@ __all__ = ["Evaluation", "Task", "profile", "run"]
 
 
 def profile(ref: str, options: "ProfileOptions") -> "Profile":
-    """Measure every layer of the tasks of `file.py:function`; executor.profiling.profiler.Options says on
-    what. WorkloadError for a model that cannot be cut or trained."""
+    """Measure every layer of the tasks of `file.py:function`; executor.profiling.profiler.Options
+    says on what. WorkloadError for a model that cannot be cut or trained."""
     from executor.profiling import profiler
 
     return profiler.profile(ref, options)
@@ -32,9 +32,8 @@ def profile(ref: str, options: "ProfileOptions") -> "Profile":
 def run(plan: "Plan", tasks: "Sequence[Task]", options: "Options | None" = None) -> "Result":
     """Train `tasks` as the proven `plan` says; their models, losses and optimizer states.
 
-    `options`: executor.records.options.Options, where logs and checkpoints go. RunError names the op that
-    failed.
-    """
+    `options`: executor.records.options.Options, where logs and checkpoints go. RunError names the
+    op that failed."""
     from executor.cutting.planned import planned
     from executor.replay import driver
 

@@ -83,7 +83,7 @@ def _built(asked: _Asked, parts: int | None) -> Plan:
     effort = replace(effort, limits=effort.limits.among(searches))
     hydra = policy == "hydra"
     ways = baselines(problem) if hydra else searched(problem, effort, jobs, parts)
-    firsts = {own[0].choice.costs.task.name: store(own[0].choice) for own in ways}
+    firsts = {own[0].strategy.costs.task.name: store(own[0].strategy) for own in ways}
     host_store.fits(problem, firsts)  # refuses before the bounds take their time
     placed = [
         (_segments(problem, chosen, policy, effort), chosen)
@@ -92,7 +92,7 @@ def _built(asked: _Asked, parts: int | None) -> Plan:
     segments, chosen = min(placed, key=lambda one: _end_us(problem, one[0]))
     bounds = _bounds(problem, ways, chosen, effort, jobs)
     plan = assemble(problem, chosen, segments, bounds, profile_sha256, policy, effort.seed)
-    programs = {one.choice.costs.task.name: one.programs for one in chosen}
+    programs = {one.strategy.costs.task.name: one.programs for one in chosen}
     plan = structs.replace(plan, prediction=configured(problem, plan, programs, effort))
     in_time(problem, plan)
     prove(plan)
@@ -108,7 +108,7 @@ def _segments(
     problem: Problem, chosen: Sequence[Candidate], policy: Policy, effort: Effort
 ) -> list[Segment]:
     """All tasks placed on the devices, their segments cut as the problem wants them."""
-    programs = {one.choice.costs.task.name: one.programs for one in chosen}
+    programs = {one.strategy.costs.task.name: one.programs for one in chosen}
     every = {program.name: program for own in programs.values() for program in own if program}
     evaluates = {
         program.name: evaluation
@@ -133,7 +133,7 @@ def _bounds(
         if program
     }
     each = task_bounds(problem, effort, jobs, lambda task, place: (task, place) in able)
-    phased = all(isinstance(one.choice, Strategy) for one in chosen)
+    phased = all(isinstance(one.strategy, Strategy) for one in chosen)
     return named_bounds(problem, each, phased=phased)
 
 
@@ -141,7 +141,7 @@ def _host(problem: Problem, planned: Sequence[Candidate]) -> Host:
     """The host store of all tasks, each in bytes of its own, whether or not the host has them."""
     buffers: list[Buffer] = []
     base = 0
-    for one in (store(strategy.choice) for strategy in planned):
+    for one in (store(strategy.strategy) for strategy in planned):
         buffers += [structs.replace(b, offset=base + b.offset) for b in one.buffers]
         base += one.bytes
     return Host(budget_bytes=problem.host_bytes, bytes=base, buffers=tuple(buffers))
@@ -196,7 +196,7 @@ def _device_spec(problem: Problem, number: int) -> Device:
 
 
 def _task(problem: Problem, planned: Candidate) -> Task:
-    choice, costs = planned.choice, planned.choice.costs
+    strategy, costs = planned.strategy, planned.strategy.costs
     task = costs.task
     before = problem.microbatch.get(task.name, 0)
     return Task(
@@ -208,7 +208,7 @@ def _task(problem: Problem, planned: Candidate) -> Task:
         microbatches=costs.microbatches,
         batch_bytes=costs.batch_bytes,
         ties=task.ties,
-        tie_bytes=choice.tie_bytes if isinstance(choice, Strategy) else 0,
+        tie_bytes=strategy.tie_bytes if isinstance(strategy, Strategy) else 0,
         done=problem.done.get(task.name, 0),
         earlier_microbatch=0 if before == costs.microbatch else before,
         start_us=problem.wants.get(task.name, Want()).start_us,
@@ -222,9 +222,11 @@ def _task(problem: Problem, planned: Candidate) -> Task:
 
 def _shards(planned: Candidate) -> Iterator[tuple[ShardCost, Mode]]:
     """Every shard with its mode; the baseline keeps nothing on a device and updates all there."""
-    choice = planned.choice
-    hydra = (Mode("streamed", "device-streamed"),) * len(choice.shards)
-    return zip(choice.shards, choice.modes if isinstance(choice, Strategy) else hydra, strict=True)
+    strategy = planned.strategy
+    hydra = (Mode("streamed", "device-streamed"),) * len(strategy.shards)
+    return zip(
+        strategy.shards, strategy.modes if isinstance(strategy, Strategy) else hydra, strict=True
+    )
 
 
 def _shard(cost: ShardCost, mode: Mode) -> Shard:

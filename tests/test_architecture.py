@@ -1,13 +1,14 @@
-"""Who may import whom: planner without torch, executor without solver, formats without either."""
+"""Who may import whom: rooms only downwards, no circles, planner without torch, executor without
+solver, formats without either; and every file has its test."""
 
 import subprocess
 import sys
-from pathlib import Path
 
+import networkx as nx
 import pytest
-from support.imports import file_of, reaches
+from support.coverage import COVERED_BY
+from support.imports import PACKAGES, ROOT, imports, is_face, modules, past_faces, reach, room
 
-ROOT = Path(__file__).parents[1]
 FORBIDDEN = {
     "planner": ["torch", "executor"],
     "executor": ["pulp", "highspy", "networkx", "matplotlib", "planner"],
@@ -15,21 +16,131 @@ FORBIDDEN = {
     "plans": ["torch", "pulp", "highspy", "networkx", "matplotlib", "planner", "executor"],
 }
 
+# What each room (or file beside the rooms) may import of its own package, besides `errors`.
+MAY_IMPORT = {
+    "planner": {
+        "inputs": "",
+        "estimate": "",
+        "views": "",
+        "shards": "inputs",
+        "lp": "shards inputs",
+        "rounds": "shards inputs",
+        "search": "lp rounds shards inputs",
+        "timetable": "search lp rounds shards inputs",
+        "builder": "timetable search lp rounds shards inputs",
+        "sweep": "builder shards inputs",
+        "curves": "sweep",
+        "cli": "curves sweep builder estimate views inputs",
+        "__main__": "cli",
+    },
+    "executor": {
+        "outputs": "",
+        "numerics": "",
+        "devices": "numerics",
+        "optim": "numerics",
+        "workload": "optim devices numerics",
+        "workloads": "workload",
+        "cutting": "workload numerics",
+        "shards": "workload optim devices numerics outputs",
+        "records": "shards devices numerics outputs",
+        "replay": "records shards workload optim devices numerics outputs",
+        "profiling": "cutting shards workload optim devices numerics outputs",
+        "report": "records replay",
+        "saving": "records replay outputs",
+        "cli": "report saving replay records profiling workload",
+        "__main__": "cli",
+    },
+    "plans": {},
+    "profiles": {},
+}
+LONGEST = {"planner": 15, "executor": 17}  # files in a chain of imports
+
+
+def _short(module: str) -> str:
+    """`rounds` for `planner.rounds.emit`, `builder` for `planner.builder`."""
+    return module.split(".")[1] if "." in module else module
+
+
+def _arrows(package: str) -> list[tuple[str, str]]:
+    """Who imports whom within a package, from file to file, through faces."""
+    return [
+        (module, target)
+        for module in modules(package)
+        if not is_face(module)
+        for target in sorted(imports(module))
+        if target.startswith(f"{package}.") and not is_face(target)
+    ]
+
+
+@pytest.mark.parametrize("package", ["planner", "executor"])
+def test_rooms_import_only_downwards(package: str) -> None:
+    """Every import between rooms is one that the table allows."""
+    rules = MAY_IMPORT[package]
+    for module, target in _arrows(package):
+        mine, other = _short(module), _short(target)
+        allowed = {mine, "errors", *rules.get(mine, "").split()}
+        assert other in allowed, f"{module} imports {target}"
+
+
+@pytest.mark.parametrize("package", ["planner", "executor"])
+def test_other_rooms_use_a_room_by_its_face(package: str) -> None:
+    """What a module imports at its head from another room stands in that room's `__init__`."""
+    for module in modules(package):
+        assert not past_faces(module), f"{module}: {past_faces(module)}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_file_imports_itself_by_a_detour(package: str) -> None:
+    """Imports within a package have no circle, also those for types only and within functions."""
+    assert nx.is_directed_acyclic_graph(nx.DiGraph(_arrows(package)))
+
+
+@pytest.mark.parametrize("package", sorted(LONGEST))
+def test_chains_of_imports_are_short(package: str) -> None:
+    """From a command to the deepest file it is no more than so many files."""
+    chain = nx.dag_longest_path(nx.DiGraph(_arrows(package)))
+    assert len(chain) <= LONGEST[package], " -> ".join(chain)
+
+
+def test_a_run_neither_cuts_nor_measures() -> None:
+    """Nothing that replays a plan can reach the code that takes models apart or profiles them."""
+    reached = reach(*(m for m in modules("executor") if _short(m) == "replay"))
+    assert not {m for m in reached if _short(m) in ("cutting", "profiling")}
+
+
+@pytest.mark.parametrize("package", ["planner", "executor", "plans"])
+def test_rooms_are_small(package: str) -> None:
+    """A room has at most 12 files beside its face."""
+    rooms: dict[str, int] = {}
+    for module in modules(package):
+        if not is_face(module):
+            rooms[room(module)] = rooms.get(room(module), 0) + 1
+    assert not {name: count for name, count in rooms.items() if count > 12}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_file_has_its_test(package: str) -> None:
+    """tests/<package>/<room>/test_<file>.py, or the test that a table names."""
+    for module in modules(package):
+        if is_face(module) or module.endswith("__main__"):
+            continue
+        *rooms, name = module.split(".")
+        own = ROOT.joinpath("tests", *rooms, f"test_{name}.py").is_file()
+        assert own != (module in COVERED_BY), f"{module}: a test of its own, or one that covers it"
+        if not own:
+            assert (ROOT / "tests" / COVERED_BY[module]).is_file(), module
+    assert set(COVERED_BY) <= {m for p in PACKAGES for m in modules(p)}
+
 
 @pytest.mark.parametrize("package", sorted(FORBIDDEN))
 def test_every_module_imports_without_what_its_package_must_not_use(package: str) -> None:
     """With the forbidden packages made unimportable, every module of the package still imports."""
     if package == "executor":
         pytest.importorskip("torch")
-    modules = sorted(
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for path in (ROOT / package).rglob("*.py")
-        if path.name != "__main__.py"
-    )
-    assert modules
+    names = [name for name in modules(package) if not name.endswith("__main__")]
     script = (
         f"import sys, importlib\nfor name in {FORBIDDEN[package]!r}: sys.modules[name] = None\n"
-        f"for name in {modules!r}: importlib.import_module(name)\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -43,13 +154,18 @@ def test_the_guard_sees_a_stray_import() -> None:
     assert "networkx" in done.stderr
 
 
-MEASURING = ("profiler", "task_profiler", "layer_profiler", "link_profiler", "disk_profiler")
-TRYING = ("bench", "contention", "batch_check", "layer_check", "habits", "eval_mode", "explain")
+def loaded_by(statement: str) -> set[str]:
+    """The modules that are there after a statement, in an interpreter of its own."""
+    script = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
 
 
-def test_a_run_replays_and_does_not_measure() -> None:
-    """Nothing that `run` may import, however late, belongs to `profile`."""
-    measuring = {f"executor.{name}" for name in (*MEASURING, *TRYING)}
-    assert all(file_of(name) for name in measuring)
-    assert reaches("executor.profiling.profiler") > measuring - {"executor.profiling.explain"}
-    assert not reaches("executor.replay") & measuring
+def test_the_executors_face_is_quick_to_load_and_says_what_it_is() -> None:
+    """Its names are there without torch until one is used, and each has a docstring."""
+    pytest.importorskip("torch")
+    assert "torch" not in loaded_by("from executor import profile, run")
+    names = "Evaluation, Task, profile, run"
+    script = f"from executor import {names}\nassert all(x.__doc__ for x in ({names}))"
+    assert "executor.workload" in loaded_by(script)

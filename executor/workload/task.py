@@ -56,15 +56,13 @@ class Task:
     inputs: a tensor (model(x)), a tuple (model(*x)) or a dict (model(**x)); targets: any pytree;
     all tensors batch first. loss(outputs, targets) is a scalar, the mean over what it is given.
     loss None: data gives inputs only, and the model returns its loss: a scalar, `.loss`, ["loss"]
-    or the first element.
-    optimizer(parameters) is called once for each shard. seed is set before the model is built.
-    precision: what layers compute in, see executor/numerics/precision.py. clip: the largest norm that all
-    gradients together may have, as torch.nn.utils.clip_grad_norm_ takes it.
-    scheduler(optimizer) is called once for each shard and stepped after every step, also where
-    fp16 leaves one out. groups(name, parameter) gives the optimizer's options for a parameter
-    that learns, by its name in the model; those of equal options are one group, and optimizer is
-    then called with the list of groups.
-    """
+    or the first element. optimizer(parameters) is called once for each shard. seed is set before
+    the model is built. precision: what layers compute in, see executor/numerics/precision.py. clip:
+    the largest norm that all gradients together may have, as torch.nn.utils.clip_grad_norm_ takes
+    it. scheduler(optimizer) is called once for each shard and stepped after every step, also where
+    fp16 leaves one out. groups(name, parameter) gives the optimizer's options for a parameter that
+    learns, by its name in the model; those of equal options are one group, and optimizer is then
+    called with the list of groups."""
 
     name: str
     model: nn.Module | Callable[[], nn.Module]
@@ -91,9 +89,9 @@ def load(ref: str, expected: str = "") -> tuple[list[Task], str]:
     """The tasks of `file.py:function` or `package.module:function`, and the source's sha256.
 
     The function is called without arguments. `hf:name` is a model of Hugging Face, see
-    executor/workload/huggingface.py. `#no-cache` behind any of them: see `caching`. WorkloadError says in
-    one line what is wrong. With an `expected` sha256 nothing of another source runs: MismatchError.
-    """
+    executor/workload/huggingface.py. `#no-cache` behind any of them: see `caching`. WorkloadError
+    says in one line what is wrong. With an `expected` sha256 nothing of another source runs:
+    MismatchError."""
     if ref.endswith(NO_CACHE):
         tasks, digest = load(ref.removesuffix(NO_CACHE), expected)
         return [replace(task, model=partial(_without_cache, task.model)) for task in tasks], digest

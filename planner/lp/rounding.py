@@ -1,4 +1,4 @@
-"""From parts to wholes: the load program's solution made into a choice.
+"""From parts to wholes: the load program's solution made into a strategy.
 
 Every shard takes the way of which, along the chain so far, most is still owed; so the sums over
 any stretch of shards stay close to the solution's. What the solution was not sure of is asked for
@@ -19,7 +19,7 @@ _SURE = 0.5  # of a shard
 
 
 def rounded(guide: Solution, groups: int, even: bool, effort: Effort) -> Strategy:
-    """The choice whose shards are the items of the guide.
+    """The strategy whose shards are the items of the guide.
 
     even: what is done in a group of items is spread evenly over them. The program does not care,
     but copies that come at once wait for each other.

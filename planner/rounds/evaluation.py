@@ -43,7 +43,7 @@ class Layout:
     `slots`. group: microbatches that go through a shard one after the other. ahead: the next ones
     come while these are computed with."""
 
-    choice: Strategy | HydraStrategy
+    strategy: Strategy | HydraStrategy
     stay: int
     slots: int
     group: int
@@ -51,11 +51,11 @@ class Layout:
 
     @property
     def costs(self) -> TaskCosts:
-        return self.choice.costs
+        return self.strategy.costs
 
     @property
     def shards(self) -> tuple[ShardCost, ...]:
-        return self.choice.shards
+        return self.strategy.shards
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -163,15 +163,16 @@ class Layout:
         return Copy("P", "s", k, "param", size, self._param(k), f"s{k}.param")
 
 
-def evaluating(choice: Strategy | HydraStrategy, links: Links, device_bytes: int) -> Program:
-    """The shortest program found that evaluates the task of a choice; Infeasible when none fits."""
-    wanted = choice.costs.task.evaluation
+def evaluating(strategy: Strategy | HydraStrategy, links: Links, device_bytes: int) -> Program:
+    """The shortest program found that evaluates the task of a strategy; Infeasible when none
+    fits."""
+    wanted = strategy.costs.task.evaluation
     batches = wanted.batches if wanted else 1
-    fitting = [each for each in _layouts(choice) if each.bytes <= device_bytes]
+    fitting = [each for each in _layouts(strategy) if each.bytes <= device_bytes]
     if not fitting:
-        needs = min(each.bytes for each in _layouts(choice))
+        needs = min(each.bytes for each in _layouts(strategy))
         raise Infeasible(
-            f"{choice.costs.task.name}: its evaluation needs {show_bytes(needs)} ({needs} bytes) "
+            f"{strategy.costs.task.name}: its evaluation needs {show_bytes(needs)} ({needs} bytes) "
             f"on its device but the device offers {show_bytes(device_bytes)} ({device_bytes} "
             f"bytes); smallest --device-memory that would do: {needs}",
             needs,
@@ -180,16 +181,16 @@ def evaluating(choice: Strategy | HydraStrategy, links: Links, device_bytes: int
     return min(made, key=lambda program: duration_us(program, batches))
 
 
-def _layouts(choice: Strategy | HydraStrategy) -> Iterator[Layout]:
+def _layouts(strategy: Strategy | HydraStrategy) -> Iterator[Layout]:
     """What may fit: all shards staying or fewer and fewer, all microbatches together or fewer; the
     least, one microbatch at a time and none ahead, is no more than training takes."""
-    count, microbatches = len(choice.shards), choice.costs.microbatches
+    count, microbatches = len(strategy.shards), strategy.costs.microbatches
     stays = sorted({count * n // _KEPT for n in range(_KEPT + 1)} | {count - 1}, reverse=True)
     groups = dict.fromkeys((microbatches, -(-microbatches // 4), 1))
     for group, ahead in [*((group, True) for group in groups), (1, False)]:
         for stay in stays:
             for slots in (3, 2, 1) if stay < count else (2,):
-                yield Layout(choice, stay, slots, group, ahead)
+                yield Layout(strategy, stay, slots, group, ahead)
 
 
 def _fullest(layouts: Iterable[Layout]) -> list[Layout]:

@@ -56,46 +56,46 @@ class Store:
         return self.kept + self.scratch
 
 
-def kept_bytes(choice: Strategy | HydraStrategy) -> int:
-    """Bytes of all that the host keeps of the choice's task between segments."""
-    return sum(shard.kept_bytes for shard in choice.shards)
+def kept_bytes(strategy: Strategy | HydraStrategy) -> int:
+    """Bytes of all that the host keeps of the strategy's task between segments."""
+    return sum(shard.kept_bytes for shard in strategy.shards)
 
 
-def store(choice: Strategy | HydraStrategy) -> Store:
-    """The task's part of the host store, as the choice has it."""
-    name = choice.costs.task.name
+def store(strategy: Strategy | HydraStrategy) -> Store:
+    """The task's part of the host store, as the strategy has it."""
+    name = strategy.costs.task.name
     held = pack(
         (
             (f"{name}.s{k}.{role}", size)
-            for k, shard in enumerate(choice.shards)
+            for k, shard in enumerate(strategy.shards)
             for role, size in shard.kept.items()
         ),
         "host",
     )
-    if isinstance(choice, HydraStrategy):
-        scratch, before = pack(choice.waiting(), "host"), {}
+    if isinstance(strategy, HydraStrategy):
+        scratch, before = pack(strategy.waiting(), "host"), {}
     else:
-        slab = Scratch.of(choice).slab
+        slab = Scratch.of(strategy).slab
         scratch, before = slab.buffers, slab.before
     base = extent(held)
     behind = (structs.replace(buffer, offset=base + buffer.offset) for buffer in scratch)
     return Store(held, tuple(behind), before)
 
 
-def fitted(choice: Strategy, room: int) -> Strategy | None:
-    """The choice with what waits on the host in what `room` bytes leave for it beside what is kept
-    there; None when it does not fit."""
-    left = room - kept_bytes(choice)
-    if sum(value.bytes for value in _values(choice)) <= left:
-        return replace(choice, host_bytes=None) if choice.host_bytes is not None else choice
-    return replace(choice, host_bytes=left) if _least(choice).end <= left else None
+def fitted(strategy: Strategy, room: int) -> Strategy | None:
+    """The strategy with what waits on the host in what `room` bytes leave for it beside what is
+    kept there; None when it does not fit."""
+    left = room - kept_bytes(strategy)
+    if sum(value.bytes for value in _values(strategy)) <= left:
+        return replace(strategy, host_bytes=None) if strategy.host_bytes is not None else strategy
+    return replace(strategy, host_bytes=left) if _least(strategy).end <= left else None
 
 
-def least_bytes(choice: Strategy | HydraStrategy) -> int:
-    """Bytes of the host without which the choice does not fit."""
-    if isinstance(choice, HydraStrategy):
-        return store(choice).bytes
-    return kept_bytes(choice) + _least(choice).end
+def least_bytes(strategy: Strategy | HydraStrategy) -> int:
+    """Bytes of the host without which the strategy does not fit."""
+    if isinstance(strategy, HydraStrategy):
+        return store(strategy).bytes
+    return kept_bytes(strategy) + _least(strategy).end
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ class Scratch:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, choice: Strategy) -> "Scratch":
-        updated = _updated(choice)
-        if choice.host_bytes is None:
-            values = _values(choice)
+    def of(cls, strategy: Strategy) -> "Scratch":
+        updated = _updated(strategy)
+        if strategy.host_bytes is None:
+            values = _values(strategy)
             ends = [0, *accumulate(value.bytes for value in values)]
             buffers = [
                 buffer
@@ -118,35 +118,35 @@ class Scratch:
                 for buffer in buffers_of(value, at)
             ]
             return cls(Slab(tuple(buffers), ends[-1], ends[-1], {}), tuple(sorted(updated)))
-        layout = _stretched(choice, choice.host_bytes)
-        name = choice.costs.task.name
+        layout = _stretched(strategy, strategy.host_bytes)
+        name = strategy.costs.task.name
         last = {k: layout.lives[f"{name}.s{k}.grad"].last for k in updated}
         return cls(layout.slab, tuple(sorted(updated, key=lambda k: (last[k], k))))
 
 
-def _least(choice: Strategy) -> Layout:
+def _least(strategy: Strategy) -> Layout:
     """In as few bytes as are found."""
-    return _laid(choice, _fewest(choice), 0)
+    return _laid(strategy, _fewest(strategy), 0)
 
 
-def _fewest(choice: Strategy) -> int:
+def _fewest(strategy: Strategy) -> int:
     """Gradients that must have bytes of their own: where updates wait for norms, all."""
-    return max(1, len(_updated(choice))) if choice.costs.noted else 1
+    return max(1, len(_updated(strategy))) if strategy.costs.noted else 1
 
 
-def _stretched(choice: Strategy, room: int) -> Layout:
+def _stretched(strategy: Strategy, room: int) -> Layout:
     """With as many gradients at a time as there is always room for, each of which then stays as
     long as there is room."""
-    few, most = _fewest(choice), max(1, len(_updated(choice)))
+    few, most = _fewest(strategy), max(1, len(_updated(strategy)))
     while few < most:
         middle = (few + most + 1) // 2
-        if _laid(choice, middle, room).end <= room:
+        if _laid(strategy, middle, room).end <= room:
             few = middle
         else:
             most = middle - 1
-    layout, longer = _laid(choice, few, room), 1
-    stay = {value.name: value.last for value in _values(choice)}
-    grads = [layout.lives[f"{choice.costs.task.name}.s{k}.grad"] for k in _updated(choice)]
+    layout, longer = _laid(strategy, few, room), 1
+    stay = {value.name: value.last for value in _values(strategy)}
+    grads = [layout.lives[f"{strategy.costs.task.name}.s{k}.grad"] for k in _updated(strategy)]
     while longer < layout.steps and any(life.last < stay[life.value.name] for life in grads):
         for life in grads:
             layout.live(life, life.first, min(stay[life.value.name], life.last + longer))
@@ -154,46 +154,51 @@ def _stretched(choice: Strategy, room: int) -> Layout:
     return layout
 
 
-def _laid(choice: Strategy, grads: int, room: int) -> Layout:
+def _laid(strategy: Strategy, grads: int, room: int) -> Layout:
     """What waits, with so many gradients at a time; placed for `room` bytes to stretch into."""
-    return Layout([Life.of(value) for value in _values(choice, grads)], Slots(choice).count, room)
+    return Layout(
+        [Life.of(value) for value in _values(strategy, grads)], Slots(strategy).count, room
+    )
 
 
-def _updated(choice: Strategy) -> list[int]:
+def _updated(strategy: Strategy) -> list[int]:
     """The shards updated on the host, in the order in which their gradients come."""
-    pairs = enumerate(zip(choice.shards, choice.modes, strict=True))
+    pairs = enumerate(zip(strategy.shards, strategy.modes, strict=True))
     mine = [k for k, (shard, mode) in pairs if mode.update == "host" and shard.grad_bytes]
     return mine[::-1]
 
 
-def _values(choice: Strategy, grads: int = 0) -> list[Value]:
+def _values(strategy: Strategy, grads: int = 0) -> list[Value]:
     """All that waits, for as long as costs nobody anything; or so many gradients at a time."""
-    every = [*_gradients(choice, grads), *_aside(choice)]
-    if _updated(choice):
-        norms, name = align(choice.costs.task.norm_bytes), f"{choice.costs.task.name}.norm"
-        every.append(Value(name, norms, 0, Slots(choice).count - 1, space="host"))
+    every = [*_gradients(strategy, grads), *_aside(strategy)]
+    if _updated(strategy):
+        norms, name = align(strategy.costs.task.norm_bytes), f"{strategy.costs.task.name}.norm"
+        every.append(Value(name, norms, 0, Slots(strategy).count - 1, space="host"))
     return [value for value in every if value.bytes]
 
 
-def _gradients(choice: Strategy, grads: int) -> Iterator[Value]:
+def _gradients(strategy: Strategy, grads: int) -> Iterator[Value]:
     """Gradients, until their shard computes again, when the update is long over."""
-    shards, slots = _updated(choice), Slots(choice)
+    shards, slots = _updated(strategy), Slots(strategy)
     for place, k in enumerate(shards):
         first, last = slots.backward(k), slots.first(k) + slots.count - 1
         if 0 < grads < len(shards):
             laps, at = divmod(place + grads, len(shards))
             last = min(last, slots.backward(shards[at]) + laps * slots.count - 1)
-        name, size = f"{choice.costs.task.name}.s{k}.grad", align(choice.shards[k].grad_bytes)
+        name, size = f"{strategy.costs.task.name}.s{k}.grad", align(strategy.shards[k].grad_bytes)
         yield Value(name, size, first, last, space="host")
 
 
-def _aside(choice: Strategy) -> Iterator[Value]:
+def _aside(strategy: Strategy) -> Iterator[Value]:
     """Boundaries and packed activations, from forward to backward."""
-    slots = Slots(choice)
-    for k, (shard, mode) in enumerate(zip(choice.shards, choice.modes, strict=True)):
+    slots = Slots(strategy)
+    for k, (shard, mode) in enumerate(zip(strategy.shards, strategy.modes, strict=True)):
         sizes = {f"x{k}": (slots.forward(k - 1), shard.in_bytes)} if mode.spilled else {}
         if mode.activations == "offload":
             sizes[f"a{k}"] = slots.forward(k), shard.offload_bytes or 0
         for item, (made, each) in sizes.items():
-            name, size = f"{choice.costs.task.name}.{item}", choice.costs.microbatches * align(each)
-            yield Value(name, size, made, slots.backward(k), choice.parts, space="host")
+            name, size = (
+                f"{strategy.costs.task.name}.{item}",
+                strategy.costs.microbatches * align(each),
+            )
+            yield Value(name, size, made, slots.backward(k), strategy.parts, space="host")

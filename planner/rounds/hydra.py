@@ -102,11 +102,11 @@ def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraStrategy
         largest = max(costs.total("param", a, b) for a, b in pairwise(points))
         caps = sorted({max(largest, -(-total // n)) for n in range(1, _MOST_PIECES)})
         for slots, cap in product((2, 1), caps[::-1]):
-            choice = HydraStrategy(costs, _greedy(costs, points, cap), slots)
-            if choice.device_bytes <= device_bytes:
-                return choice
-            tried.append(choice)
-    needs = min(choice.device_bytes for choice in tried) + taken_bytes
+            strategy = HydraStrategy(costs, _greedy(costs, points, cap), slots)
+            if strategy.device_bytes <= device_bytes:
+                return strategy
+            tried.append(strategy)
+    needs = min(strategy.device_bytes for strategy in tried) + taken_bytes
     offered = device_bytes + taken_bytes
     raise Infeasible(
         f"{task.name}: policy hydra needs {show_bytes(needs)} ({needs} bytes) on its device but "
@@ -126,16 +126,16 @@ def _greedy(costs: TaskCosts, points: list[int], cap: int) -> tuple[int, ...]:
     return (*cuts, points[-1])
 
 
-def program(choice: HydraStrategy, links: Links) -> Program:
+def program(strategy: HydraStrategy, links: Links) -> Program:
     """One minibatch as Hydra runs it."""
-    entries = list(Emitter(_Slots(choice), links).entries(_visits(choice)))
-    memory = Memory(choice.slab_bytes, choice.reserve_bytes)
-    return assembled((choice.costs.task.name,), memory, choice.buffers, Cycle.in_turn(entries))
+    entries = list(Emitter(_Slots(strategy), links).entries(_visits(strategy)))
+    memory = Memory(strategy.slab_bytes, strategy.reserve_bytes)
+    return assembled((strategy.costs.task.name,), memory, strategy.buffers, Cycle.in_turn(entries))
 
 
-def _visits(choice: HydraStrategy) -> Iterator[Visit]:
+def _visits(strategy: HydraStrategy) -> Iterator[Visit]:
     """Microbatch after microbatch up and down; updates behind the last, or in one more sweep."""
-    shards, count, noted = choice.shards, choice.costs.microbatches, choice.costs.noted
+    shards, count, noted = strategy.shards, strategy.costs.microbatches, strategy.costs.noted
     for m in range(count):
         yield Visit(0, m, "P")
         for k in range(len(shards) - 1):
@@ -155,12 +155,12 @@ class _Slots:
     Shards use the two slots in turn, so that while one computes, the next one's parameters arrive.
     """
 
-    def __init__(self, choice: HydraStrategy) -> None:
-        self.costs, self.shards = choice.costs, choice.shards
-        self.modes = (Mode("streamed", "device-streamed"),) * len(choice.shards)
-        self.last, self.noted = len(choice.shards) - 1, choice.costs.noted
-        self.trained = [k for k, shard in enumerate(choice.shards) if shard.grad_bytes]
-        self.slots = {"param": 2, "state": choice.state_slots, "grad": choice.state_slots}
+    def __init__(self, strategy: HydraStrategy) -> None:
+        self.costs, self.shards = strategy.costs, strategy.shards
+        self.modes = (Mode("streamed", "device-streamed"),) * len(strategy.shards)
+        self.last, self.noted = len(strategy.shards) - 1, strategy.costs.noted
+        self.trained = [k for k, shard in enumerate(strategy.shards) if shard.grad_bytes]
+        self.slots = {"param": 2, "state": strategy.state_slots, "grad": strategy.state_slots}
 
     def at(self, role: Role, visit: Visit) -> str:
         if role in self.slots:

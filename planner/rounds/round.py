@@ -1,4 +1,4 @@
-"""From a choice to its program: the ops of one round, linked by their hazards, ordered and timed.
+"""From a strategy to its program: the ops of one round, linked by their hazards, ordered and timed.
 
     compute   F0 F1 .. FK-2 | BK-1 .. B1 B0     all microbatches of a shard in turn (shard-major),
                                                 those of the block at the top one by one
@@ -38,38 +38,38 @@ _REPAIRS = 3  # times that loads made too early are put back
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """A choice laid out in a slab of at most `room` bytes, or of the least it needs."""
+    """A strategy laid out in a slab of at most `room` bytes, or of the least it needs."""
 
-    choice: Strategy
+    strategy: Strategy
     links: Links
     room: int
 
     @cached_property
     def slab(self) -> Slab:
-        return lay_out(Slots(self.choice), self.links, self.room)
+        return lay_out(Slots(self.strategy), self.links, self.room)
 
     @cached_property
     def entries(self) -> list[Entry]:
         """The ops in the order of their meaning."""
-        return list(Emitter(ShardMajor(self.choice), self.links).entries(visits(self.choice)))
+        return list(Emitter(ShardMajor(self.strategy), self.links).entries(visits(self.strategy)))
 
     @cached_property
     def draft(self) -> Draft:
         """The round by positions. Updates on the host are wanted in the order of the next forward
-        or, where gradients must make room, in that; copies out as the choice says."""
+        or, where gradients must make room, in that; copies out as the strategy says."""
         entries = self.entries
         position = {item.name: at for at, item in enumerate(entries)}
-        task = self.choice.costs.task.name
+        task = self.strategy.costs.task.name
         rank = list(range(len(entries)))
-        scratch = Scratch.of(self.choice)
+        scratch = Scratch.of(self.strategy)
         for place, k in enumerate(scratch.order):
             rank[position[OpName(task, "s", k, "U", 0)]] = place
-        shards = range(len(self.choice.shards))
+        shards = range(len(self.strategy.shards))
         loads = (position.get(OpName(task, "s", k, "P", PARAM)) for k in shards)
         norms = position.get(OpName(task, "norm", 0, "S", 0))
         if norms is not None:
             rank[norms] = 0  # few bytes that all updates on the host wait for
-        if self.choice.urgent:
+        if self.strategy.urgent:
             for at, item in enumerate(entries):
                 if item.stream.kind == "d2h" and at != norms:
                     rank[at] = self._again(item.name)
@@ -85,7 +85,7 @@ class Round:
 
     def _again(self, name: OpName) -> int:
         """The slot for which a copy out is needed again."""
-        k, slots = name.number, Slots(self.choice)
+        k, slots = name.number, Slots(self.strategy)
         if name.item != "s":
             return slots.backward(k)
         if name.index == STATE_OUT:
@@ -146,7 +146,7 @@ class Round:
         """The timed program that trains the task this way."""
         state, orders = self.best
         return assembled(
-            (self.choice.costs.task.name,),
+            (self.strategy.costs.task.name,),
             self.memory,
             self.slab.buffers,
             Cycle.dispatched(self.entries, orders, state),
@@ -157,19 +157,19 @@ class Round:
     @property
     def memory(self) -> Memory:
         """The bytes of the device that the round takes."""
-        return Memory(self.slab.bytes, self.choice.reserve_bytes, self.slab.live_bytes)
+        return Memory(self.slab.bytes, self.strategy.reserve_bytes, self.slab.live_bytes)
 
     def entering(self, moved: Collection[int]) -> list[Entry]:
         """Loads of what stays on the device, and for the first round of what rounds load for the
         next one, by the ops at these positions."""
-        residency = ShardMajor(self.choice)
+        residency = ShardMajor(self.strategy)
         early = [residency.early(self.entries[at].name.number) for at in sorted(moved)]
         copies = [*residency.stays("P"), *early]
         return list(Emitter(residency, self.links.alone).copies(copies))
 
     def leaving(self) -> list[Entry]:
         """Copies of what stays on the device back to the host."""
-        residency = ShardMajor(self.choice)
+        residency = ShardMajor(self.strategy)
         return list(Emitter(residency, self.links.alone).copies(residency.stays("S")))
 
 

@@ -172,16 +172,16 @@ def _of_tasks(problem: Problem, shapes: Sequence[Shape], found: Sequence[Sequenc
 
 def _everywhere(problem: Problem, shape: Shape, place: int, found: Candidate) -> Candidate:
     """What was found for a shape on one kind, with its programs on all kinds that it fits."""
-    choice = found.choice
+    strategy = found.strategy
     programs = tuple(
-        found.program if at == place else variants.program_on(kind, choice, task)
+        found.program if at == place else variants.program_on(kind, strategy, task)
         for at, (kind, task) in enumerate(zip(problem.kinds, shape.first, strict=True))
     )
     evaluates: list[Program | None] = [None] * len(programs)
     for at, task in enumerate(shape.first):
         if shape.evaluation and programs[at]:
             wanted = structs.replace(task, evaluation=shape.evaluation)
-            mine = replace(choice, costs=replace(choice.costs, task=wanted))
+            mine = replace(strategy, costs=replace(strategy.costs, task=wanted))
             kind = problem.kinds[at]
             evaluates[at] = evaluating(mine, Links.of(kind.device), kind.device_bytes)
     return replace(found, programs=programs, evaluates=tuple(evaluates))
@@ -193,7 +193,7 @@ def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:
     Candidates are counted only for the task that was searched. Programs on other kinds than the
     first that fits are called `name@kind`.
     """
-    old = way.choice.costs.task.name
+    old = way.strategy.costs.task.name
     first = next(at for at, program in enumerate(way.programs) if program)
 
     def called(at: int, program: Program | None, suffix: str = "") -> Program | None:
@@ -205,7 +205,7 @@ def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:
 
     evaluates = enumerate(way.evaluates if task.evaluation else ())
     return Candidate(
-        replace(way.choice, costs=replace(way.choice.costs, task=task)),
+        replace(way.strategy, costs=replace(way.strategy.costs, task=task)),
         tuple(called(at, program) for at, program in enumerate(way.programs)),
         way.candidates if task.name == old else 0,
         way.complete,

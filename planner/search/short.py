@@ -6,11 +6,13 @@ from profiles.schema import Task
 from profiles.units import show_bytes
 
 
-def short_device(choice: Strategy, needs: int, offered: int, host_bytes: int | None) -> Infeasible:
-    """The device has too little even for this choice, the least there is; host_bytes: of the host
+def short_device(
+    strategy: Strategy, needs: int, offered: int, host_bytes: int | None
+) -> Infeasible:
+    """The device has too little even for this strategy, the least there is; host_bytes: of the host
     for it, where that is more than there is."""
-    task = choice.costs.task
-    largest = max(choice.shards, key=lambda s: s.param_bytes + s.backward_transient_bytes)
+    task = strategy.costs.task
+    largest = max(strategy.shards, key=lambda s: s.param_bytes + s.backward_transient_bytes)
     name = task.layers[largest.first].name
     beside = "" if host_bytes is None else f", with --host-memory {host_bytes}"
     return Infeasible(

@@ -56,14 +56,13 @@ _UPDATES: tuple[Update, ...] = ("host", "device-streamed")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to train one task: its choice, and the programs that carry it out.
+    """A way to train one task: its strategy, and the programs that carry it out.
 
-    programs: one for each kind of devices, None where the choice does not fit. candidates: how many
-    were simulated to find it. complete: no time limit ended the search. evaluates: where the task
-    is evaluated, the programs that do so on these kinds.
-    """
+    programs: one for each kind of devices, None where the strategy does not fit. candidates: how
+    many were simulated to find it. complete: no time limit ended the search. evaluates: where the
+    task is evaluated, the programs that do so on these kinds."""
 
-    choice: Strategy | HydraStrategy
+    strategy: Strategy | HydraStrategy
     programs: tuple[Program | None, ...]
     candidates: int = 1
     complete: bool = True
@@ -116,10 +115,10 @@ class Search:
         if not ends:
             short = self._improved(self._starts(effort), _STARTS, effort)
             ends = [*self._improved(short, _BETTER, effort), *short]
-        exact = (self._round(replace(m.choice, lumped=False)) for m in sorted(ends, key=score))
-        found = [(made.choice, made.program()) for made in islice(filter(None, exact), _FINALS)]
-        choice, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
-        return Candidate(choice, (program,), self.tried, effort.left > 0)
+        exact = (self._round(replace(m.strategy, lumped=False)) for m in sorted(ends, key=score))
+        found = [(made.strategy, made.program()) for made in islice(filter(None, exact), _FINALS)]
+        strategy, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
+        return Candidate(strategy, (program,), self.tried, effort.left > 0)
 
     def _starts(self, effort: Effort) -> list[Round]:
         """The best plan for each way to cut, of those that can be among the best."""
@@ -130,14 +129,14 @@ class Search:
                 break
             self.tried += 1
             ops -= len(made.entries)
-            waiting.append((least_us(made.choice, made.links), self.tried, made))
+            waiting.append((least_us(made.strategy, made.links), self.tried, made))
         if not waiting:
             raise self._late() if effort.left <= 0 else self._too_small()
         starts: dict[tuple[int, tuple[int, ...]], Round] = {}
         for least, _, made in sorted(waiting):  # what can be the shortest first
             if least > nsmallest(_STARTS, [*map(score, starts.values()), *_NO_SCORES])[-1][0]:
                 break
-            key = made.choice.costs.microbatch, made.choice.cuts
+            key = made.strategy.costs.microbatch, made.strategy.cuts
             starts[key] = min(starts.get(key, made), made, key=score)
         return list(starts.values())
 
@@ -197,8 +196,8 @@ class Search:
         """Everything streamed, and everything in one shard that stays."""
         few = list(all_cuts(self.points)) if len(self.points) <= limits.every_cut_points else []
         for cuts in dict.fromkeys([*ladder(costs, self.points, self._shard_us), *few]):
-            for choice in self._plain(costs, cuts):
-                made = self._round(choice)
+            for strategy in self._plain(costs, cuts):
+                made = self._round(strategy)
                 if made:
                     yield made
         whole = self._whole(costs)
@@ -243,11 +242,13 @@ class Search:
         for _ in range(_SHRINKS):
             overs = []
             for evened in (False, True):
-                choice = rounded(guide, _GROUPS, evened, effort)
-                fits = fitted(choice, self.host_bytes)
-                missing = 0 if fits else least_bytes(choice) - self.host_bytes
-                made = Round(fits or choice, self.links, self.device_bytes - choice.reserve_bytes)
-                over = made.slab.bytes + choice.reserve_bytes - self.device_bytes
+                strategy = rounded(guide, _GROUPS, evened, effort)
+                fits = fitted(strategy, self.host_bytes)
+                missing = 0 if fits else least_bytes(strategy) - self.host_bytes
+                made = Round(
+                    fits or strategy, self.links, self.device_bytes - strategy.reserve_bytes
+                )
+                over = made.slab.bytes + strategy.reserve_bytes - self.device_bytes
                 if over <= 0 and fits:
                     yield made
                 else:
@@ -288,15 +289,15 @@ class Search:
                     settled(costs.shard(a, b), mode, Place(not k, k == last, False))
                     for k, (a, b) in enumerate(pairwise(cuts))
                 )
-                choice = Strategy(costs, cuts, modes, last, lumped=True)
-                yield choice
-                if least_bytes(choice) <= self.host_bytes:
+                strategy = Strategy(costs, cuts, modes, last, lumped=True)
+                yield strategy
+                if least_bytes(strategy) <= self.host_bytes:
                     break
 
-    def _round(self, choice: Strategy) -> Round | None:
-        """The choice laid out, or None when it does not fit."""
-        room = self.device_bytes - choice.reserve_bytes
-        fits = fitted(choice, self.host_bytes) if room >= 0 else None
+    def _round(self, strategy: Strategy) -> Round | None:
+        """The strategy laid out, or None when it does not fit."""
+        room = self.device_bytes - strategy.reserve_bytes
+        fits = fitted(strategy, self.host_bytes) if room >= 0 else None
         if fits is None:
             return None
         made = Round(fits, self.links, room)
@@ -306,19 +307,19 @@ class Search:
         """Why not even the least fits: how much more memory the host needs, if that would do; else
         the device, with as much on the host as there is, or as that takes."""
         plain = [
-            (choice, choice.reserve_bytes + Round(choice, self.links, 0).slab.bytes)
+            (strategy, strategy.reserve_bytes + Round(strategy, self.links, 0).slab.bytes)
             for costs in self._sizes
             for cuts in dict.fromkeys(ladder(costs, self.points, self._shard_us))
-            for choice in self._plain(costs, cuts)
+            for strategy in self._plain(costs, cuts)
         ]
-        needs = [(size, least_bytes(choice), choice) for choice, size in plain]
+        needs = [(size, least_bytes(strategy), strategy) for strategy, size in plain]
         fit = [host for size, host, _ in needs if size <= self.device_bytes]
         if fit:
             return short_host(self.task, min(fit), self.host_bytes)
         able = [need for need in needs if need[1] <= self.host_bytes] or needs
-        size, host, choice = min(able, key=lambda n: (n[0], n[2].costs.microbatch, n[1]))
+        size, host, strategy = min(able, key=lambda n: (n[0], n[2].costs.microbatch, n[1]))
         beside = host if host > self.host_bytes else None
-        return short_device(choice, size + self.taken_bytes, self.offered_bytes, beside)
+        return short_device(strategy, size + self.taken_bytes, self.offered_bytes, beside)
 
 
 def _shrunk(terms: Terms, over: int, missing: int, part: int) -> Terms:

@@ -41,7 +41,7 @@ def best(kind: Kind, task: Task, host_bytes: int, effort: Effort) -> Candidate:
         failures.append(error)
     try:
         made = baseline(kind, task)
-        needs = least_bytes(made.choice)
+        needs = least_bytes(made.strategy)
         if needs > host_bytes:
             raise short_host(task, needs, host_bytes)
         found.append(made)
@@ -54,20 +54,20 @@ def best(kind: Kind, task: Task, host_bytes: int, effort: Effort) -> Candidate:
 
 def baseline(kind: Kind, task: Task) -> Candidate:
     """The task as Hydra trains it."""
-    choice = hydra.choose(task, kind.device_bytes, kind.taken_bytes)
-    return Candidate(choice, (hydra.program(choice, Links.of(kind.device)),))
+    strategy = hydra.choose(task, kind.device_bytes, kind.taken_bytes)
+    return Candidate(strategy, (hydra.program(strategy, Links.of(kind.device)),))
 
 
-def program_on(kind: Kind, choice: Strategy | HydraStrategy, task: Task) -> Program | None:
-    """The program of a choice on a kind of devices, where the task has other costs; None where the
-    choice does not fit."""
-    if not any(batch.microbatch == choice.costs.microbatch for batch in task.batches):
+def program_on(kind: Kind, strategy: Strategy | HydraStrategy, task: Task) -> Program | None:
+    """The program of a strategy on a kind of devices, where the task has other costs; None where
+    the strategy does not fit."""
+    if not any(batch.microbatch == strategy.costs.microbatch for batch in task.batches):
         return None
-    costs, links = replace(choice.costs, task=task), Links.of(kind.device)
-    if isinstance(choice, HydraStrategy):
-        theirs = replace(choice, costs=costs)
+    costs, links = replace(strategy.costs, task=task), Links.of(kind.device)
+    if isinstance(strategy, HydraStrategy):
+        theirs = replace(strategy, costs=costs)
         return hydra.program(theirs, links) if theirs.device_bytes <= kind.device_bytes else None
-    ours = replace(choice, costs=costs)
+    ours = replace(strategy, costs=costs)
     room = kind.device_bytes - ours.reserve_bytes
     if room < 0:
         return None
@@ -85,8 +85,8 @@ def _in_host(search: Search, effort: Effort) -> Candidate:
         if error.resource != "host" or not cast:
             raise
         return _of_ties(replace(search, cast=True), effort)
-    items = list(pairwise(kept.choice.cuts))
-    roomy = scratch_bytes(kept.choice.costs, items, search.host_bytes) is None
+    items = list(pairwise(kept.strategy.cuts))
+    roomy = scratch_bytes(kept.strategy.costs, items, search.host_bytes) is None
     if roomy or not cast:
         return kept
     try:

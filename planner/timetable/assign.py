@@ -119,11 +119,11 @@ def _assigned(
     ]
     longest = model.add_variable("longest", between[0] // unit, -(-between[1] // unit) + len(asked))
     model += longest
-    for bundle, choices in zip(asked, on, strict=True):
-        model += sum(choices) == 1
+    for bundle, strategies in zip(asked, on, strict=True):
+        model += sum(strategies) == 1
         for device, kind in enumerate(devices):
             if bundle.us[kind] is None:
-                model += choices[device] == 0
+                model += strategies[device] == 0
     for device, kind in enumerate(devices):
         rows = zip(asked, on, strict=True)
         model += sum(-(-(b.us[kind] or 0) // unit) * row[device] for b, row in rows) <= longest

@@ -1,8 +1,7 @@
 """Columns of the configuration program for tasks' own programs, and which strategy each is given.
 
-A task keeps one choice in all its programs, so where there are several strategies of it, each with
-programs on several kinds of devices, one is to be taken.
-"""
+A task keeps one strategy in all its programs, so where there are several strategies of it, each
+with programs on several kinds of devices, one is to be taken."""
 
 from collections.abc import Iterator, Sequence
 
@@ -27,21 +26,21 @@ def settled(
     if all(len(own) == 1 for own in ways):
         yield [own[0] for own in ways]
         return
-    columns, tasks, choices = [], [], []
+    columns, tasks, strategies = [], [], []
     for number, (task, own) in enumerate(zip(problem.tasks, ways, strict=True)):
-        for choice, way in enumerate(own):
+        for strategy, way in enumerate(own):
             for kind, program in zip(problem.kinds, way.programs, strict=True):
                 if program:
                     columns.append(column(program, kind.name, task.steps))
                     tasks.append(number)
-                    choices.append(choice)
+                    strategies.append(strategy)
     demand = demand_of(problem)
     found = []
     if sum(map(len, ways)) <= effort.limits.chosen_binaries:
-        found.append(one_choice_each(demand, columns, choices, effort, _TIE_BREAK))
+        found.append(one_choice_each(demand, columns, strategies, effort, _TIE_BREAK))
     found.append(configuration(demand, columns, effort, _TIE_BREAK).parts)
     for parts in filter(None, found):
         trained = [[0.0] * len(own) for own in ways]
-        for number, choice, part in zip(tasks, choices, parts, strict=True):
-            trained[number][choice] += part
+        for number, strategy, part in zip(tasks, strategies, parts, strict=True):
+            trained[number][strategy] += part
         yield [own[each.index(max(each))] for own, each in zip(ways, trained, strict=True)]

@@ -23,7 +23,7 @@ from plans.metrics import duration_us
 from plans.schema import Bound, Program
 
 _PRICE = 10**12  # prices are whole multiples of 1 / _PRICE
-_CHOICE_SECONDS = 10.0  # for the program with one choice for each task
+_CHOICE_SECONDS = 10.0  # for the program with one strategy for each task
 _LEAST_SECONDS = 5.0  # for the program, which takes a moment, also when time is up
 
 
@@ -99,21 +99,22 @@ def configuration(
 def one_choice_each(
     demand: Demand,
     columns: Sequence[Column],
-    choices: Sequence[int],
+    strategies: Sequence[int],
     effort: Effort,
     tie_break: float,
 ) -> tuple[float, ...] | None:
-    """The part of every column where each task is trained by columns of one choice only; None where
-    that is not solved in time. choices: of every column the number of its choice for its task."""
+    """The part of every column where each task is trained by columns of one strategy only; None
+    where that is not solved in time. strategies: of every column the number of its strategy for its
+    task."""
     tasks = dict.fromkeys(one.task for one in columns)
     model, parts = _program(demand, columns, tie_break, tasks)
     takes: dict[str, dict[int, Any]] = {task: {} for task in tasks}
-    for one, choice, part in zip(columns, choices, parts, strict=True):
+    for one, strategy, part in zip(columns, strategies, parts, strict=True):
         own = takes[one.task]
-        if choice not in own:
+        if strategy not in own:
             number = sum(map(len, takes.values()))
-            own[choice] = model.add_variable(f"take_{number}", 0, 1, cat="Binary")
-        model += total([(1, part), (-1, own[choice])]) <= 0
+            own[strategy] = model.add_variable(f"take_{number}", 0, 1, cat="Binary")
+        model += total([(1, part), (-1, own[strategy])]) <= 0
     for own in takes.values():
         model += total((1, take) for take in own.values()) == 1
     seconds = min(_CHOICE_SECONDS, max(1.0, effort.left))

@@ -1,9 +1,9 @@
-"""The planner against all there is: small tasks, every choice tried.
+"""The planner against all there is: small tasks, every strategy tried.
 
     python -m tests.benchmarks.exhaustive --cases 60 -o runs/exhaustive.txt
 
 Run from the root of the repository. Chains of 1 to 3 layers with every mode, of 4 to 6 with a few
-(`support.choices`). A case is named by its seed and its layers. Prints the planner's period over
+(`support.strategies`). A case is named by its seed and its layers. Prints the planner's period over
 the best there is, which may be below 1 where few modes were tried, and in the end what the worst
 cases would have had to do. Exits with 1 when one is more than 1 % above.
 """
@@ -26,16 +26,16 @@ from planner.inputs.problem import Effort
 from planner.search.task import Search
 from planner.shards.strategy import Strategy
 from profiles import console
-from tests.support.choices import PLAIN, WHOLE, Small, shortest, small
+from tests.support.strategies import PLAIN, WHOLE, Small, shortest, small
 
 ALLOWED = 1.01
-_WORST = 12  # shown with their choices
+_WORST = 12  # shown with their strategies
 _SECONDS = 60.0  # for a search
 
 
 @dataclass(frozen=True)
 class Row:
-    """A case; None where there is no plan. `found`, `least`: the choices."""
+    """A case; None where there is no plan. `found`, `least`: the strategies."""
 
     seed: int
     layers: int
@@ -61,29 +61,29 @@ def compare(seed: int, layers: int) -> Row:
     seconds = time.perf_counter() - begun
     palette = WHOLE if layers <= 3 else PLAIN
     best = shortest(case.task, case.links, case.device_bytes, palette)
-    least = describe(best.choice) if best else ""
+    least = describe(best.strategy) if best else ""
     return Row(seed, layers, ours_us, best and best.period_us, seconds, found, least)
 
 
 def ours(case: Small) -> tuple[int | None, str]:
-    """The planner's period and choice."""
+    """The planner's period and strategy."""
     try:
         found = Search(case.task, case.links, case.device_bytes).best(
             Effort(time.monotonic() + _SECONDS, 0)
         )
     except Infeasible:
         return None, "infeasible"
-    return found.program.period_us, describe(found.choice)
+    return found.program.period_us, describe(found.strategy)
 
 
-def describe(choice: Strategy) -> str:
-    """A choice in a line."""
+def describe(strategy: Strategy) -> str:
+    """A strategy in a line."""
     shards = " ".join(
         f"{first}-{end}:{mode.params}/{mode.update}/{mode.activations}{'/spilled' * mode.spilled}"
-        for (first, end), mode in zip(pairwise(choice.cuts), choice.modes, strict=True)
+        for (first, end), mode in zip(pairwise(strategy.cuts), strategy.modes, strict=True)
     )
-    count = choice.costs.microbatches
-    return f"microbatches {count} block {choice.block} depth {choice.depth} {shards}"
+    count = strategy.costs.microbatches
+    return f"microbatches {count} block {strategy.block} depth {strategy.depth} {shards}"
 
 
 def line(row: Row) -> str:
@@ -96,12 +96,12 @@ def line(row: Row) -> str:
 
 
 def describe_row(row: Row) -> str:
-    """A row with both choices."""
+    """A row with both strategies."""
     return f"{line(row)}\n    ours {row.found}\n    best {row.least}"
 
 
 def report(rows: Sequence[Row]) -> str:
-    """How many, the worst ratio, and the worst cases with both choices."""
+    """How many, the worst ratio, and the worst cases with both strategies."""
     feasible = sorted((row for row in rows if row.ratio), key=lambda row: -(row.ratio or 0))
     above = [row for row in feasible if (row.ratio or 0) > ALLOWED]
     worst = f"{feasible[0].ratio:.4f}" if feasible else "-"

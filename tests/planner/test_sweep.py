@@ -228,7 +228,7 @@ def test_tax_is_over_the_shortest_step_known() -> None:
 
 
 def test_sizes_of_microbatches_are_lines_of_their_own() -> None:
-    """Each size by itself; the free choice is as fast as the best of them."""
+    """Each size by itself; the free strategy is as fast as the best of them."""
     profile = chain()
     found = sweep(profile, [8 * MIB], microbatches=(1, 2, 4))
     steps = [row.outcome.step_us for row in found.rows if row.outcome]

@@ -17,7 +17,7 @@ from profiles import synthetic
 from profiles.schema import Task
 
 
-def choice(
+def strategy(
     task: Task, mode: Mode, microbatch: int, cuts: tuple[int, ...], block: int = 1 << 16
 ) -> Strategy:
     """All shards in the same mode, or the nearest that is possible; the block begins at a shard,

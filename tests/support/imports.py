@@ -83,7 +83,7 @@ def lines(*names: str) -> int:
 
 
 def room(module: str) -> str:
-    """The folder of a module: `planner.rounds` for `planner.rounds.emit`, else the module itself."""
+    """The folder of a module: `planner.rounds` of `planner.rounds.emit`, else the module."""
     return module.rpartition(".")[0] if module.count(".") > 1 else module
 
 

@@ -1,4 +1,4 @@
-"""The planner against every choice there is: a sample of `tests.benchmarks.exhaustive`."""
+"""The planner against every strategy there is: a sample of `tests.benchmarks.exhaustive`."""
 
 import pytest
 

@@ -13,9 +13,9 @@ import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from support import apart
-from support.choices import WHOLE, in_less
 from support.quick import ROOM, measured, quickly
 from support.same import assert_same
+from support.strategies import WHOLE, in_less
 from support.trees import MODELS, ROWS, WIDTH, Spec, model
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
@@ -64,9 +64,9 @@ def some_plan(profile: Profile, rng: random.Random) -> Plan:
             for k, piece in enumerate(pairwise(cuts))
         )
     )
-    choice = Strategy(costs, cuts, modes, block, rng.choice([2, 2, 4]))
-    less = in_less(choice, rng.choice([0, 20, 100]))  # of the host's memory
-    return apart.planned(asked, less if rng.random() < 0.5 else choice)
+    strategy = Strategy(costs, cuts, modes, block, rng.choice([2, 2, 4]))
+    less = in_less(strategy, rng.choice([0, 20, 100]))  # of the host's memory
+    return apart.planned(asked, less if rng.random() < 0.5 else strategy)
 
 
 @settings(max_examples=25)

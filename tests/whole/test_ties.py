@@ -56,7 +56,7 @@ def oracle(way: str, microbatches: int) -> Plain:
 def cut(way: str, mode: Mode, microbatch: int, cuts: tuple[int, ...], block: int = 9) -> Plan:
     """A plan that trains the task in this way, in the least memory."""
     asked = Problem.of(measured(way), devices=1, device_bytes=None, host_bytes=None)
-    return apart.planned(asked, apart.choice(asked.tasks[0], mode, microbatch, cuts, block))
+    return apart.planned(asked, apart.strategy(asked.tasks[0], mode, microbatch, cuts, block))
 
 
 def trained(way: str, plan: Plan) -> Result:

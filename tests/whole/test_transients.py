@@ -54,13 +54,13 @@ def test_every_cut_runs_in_what_it_reserves(
     cuts = (0, *cut, 5)
     mode = MODES[(sum(cut) + len(cut)) % len(MODES)]
     plain = Strategy(costs, cuts, (mode,) * (len(cuts) - 1), len(cut) // 2, lumped=False)
-    choice = resettled(plain)
-    made = Round(choice, Links.of(asked.device), 0)
+    strategy = resettled(plain)
+    made = Round(strategy, Links.of(asked.device), 0)
     timed = made.program()
     segment = Segment("u", (0,), 1, 0, duration_us(timed, 1))
     plan = assemble(
         asked,
-        [Candidate(choice, (timed,))],
+        [Candidate(strategy, (timed,))],
         [segment],
         (Bound("none", 0),),
         "0" * 64,
@@ -70,7 +70,7 @@ def test_every_cut_runs_in_what_it_reserves(
     prove(plan)
     tasks, _ = task.load(REF)
     done = run(plan, tasks)
-    needs = made.slab.bytes + choice.reserve_bytes
+    needs = made.slab.bytes + strategy.reserve_bytes
     assert done.slab_bytes == (made.slab.bytes,)
     assert done.peak_bytes[0] <= needs
     assert done.peak_bytes[0] > needs * 2 // 3  # and no wild guess either

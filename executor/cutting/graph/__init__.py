@@ -1,1 +1,2 @@
-"""Layers from a model's graph of tensor operations, as torch.export sees it; loaded only when needed."""
+"""Layers from a model's graph of tensor operations, as torch.export sees it; loaded only when
+needed."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from support.choices import small
+from support.strategies import small
 
 from planner.lp.rows import Part, Terms
 from planner.lp.windows import Optimum, Phases
@@ -57,9 +57,9 @@ def test_one_program_says_of_every_part_what_a_new_one_says(seed: int, plan: boo
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_round_is_shorter_than_its_streams_have_work(seed: int) -> None:
-    """What keeps the search from simulating a choice is true of those that it simulates."""
+    """What keeps the search from simulating a strategy is true of those that it simulates."""
     case = small(seed, 3)
     search = Search(case.task, case.links, 1 << 40)
     for costs in search._sizes:
-        for choice in search._plain(costs, tuple(search.points)):
-            assert least_us(choice, case.links) <= Round(choice, case.links, 1 << 40).period_us
+        for strategy in search._plain(costs, tuple(search.points)):
+            assert least_us(strategy, case.links) <= Round(strategy, case.links, 1 << 40).period_us

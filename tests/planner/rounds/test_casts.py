@@ -61,4 +61,4 @@ def test_the_bound_holds_for_plans_that_cast() -> None:
     for cast in (False, True):
         found = Search(task, on, 12 * MB, cast=cast).best(effort)
         assert found.program.period_us >= bound
-        assert {shard.cast for shard in found.choice.shards} == {cast}
+        assert {shard.cast for shard in found.strategy.shards} == {cast}

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.choices import small, some_choice
+from support.strategies import small, some_choice
 
 from planner.rounds.emit import Emitter
 from planner.rounds.shard_major import ShardMajor, visits

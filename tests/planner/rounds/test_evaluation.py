@@ -113,14 +113,14 @@ def test_evaluations_leave_no_gaps() -> None:
 def test_the_shortest_that_fits_is_sound(seed: int, kib: int, cuts: set[int]) -> None:
     """Whatever fits a device is a program within its bytes; the rest says what would do."""
     (costs, *_) = sizes(chain("a", 2, Evaluation(1, 2), seed))
-    choice = HydraStrategy(costs, (0, *sorted(cuts), 4), 1)
+    strategy = HydraStrategy(costs, (0, *sorted(cuts), 4), 1)
     links = Links.of(synthetic.machine(usable_bytes=1 << 20).devices[0])
     try:
-        program = evaluating(choice, links, kib << 10)
+        program = evaluating(strategy, links, kib << 10)
     except Infeasible as error:
-        program = evaluating(choice, links, error.smallest)
+        program = evaluating(strategy, links, error.smallest)
         with pytest.raises(Infeasible):
-            evaluating(choice, links, error.smallest - 1)
+            evaluating(strategy, links, error.smallest - 1)
         kib = error.smallest
     (memory,) = program.memory
     assert memory.slab_bytes + memory.reserve_bytes <= kib << 10

@@ -47,7 +47,7 @@ class Lives:
 
 
 @st.composite
-def choices(draw: st.DrawFn) -> Lives:
+def strategies(draw: st.DrawFn) -> Lives:
     """Values that wrap around the end of the round, in parts, all the time, moved or not."""
     steps = draw(st.integers(1, 7))
     lives: list[Value] = []
@@ -92,7 +92,7 @@ def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-@given(choices(), st.integers(0, 8000))
+@given(strategies(), st.integers(0, 8000))
 def test_values_alive_at_one_step_share_no_byte(of: Lives, room: int) -> None:
     """Also when loads begin earlier than they must, and what leaves stays longer."""
     slab = laid_out(of, room)
@@ -104,7 +104,7 @@ def test_values_alive_at_one_step_share_no_byte(of: Lives, room: int) -> None:
             assert not overlap(where[one], where[other]), (step, one, other)
 
 
-@given(choices())
+@given(strategies())
 def test_every_value_has_its_bytes_and_the_slab_ends_with_the_last(of: Lives) -> None:
     """Parts are equal buffers; the most bytes alive at once are those of the fullest step."""
     slab = laid_out(of, 0)
@@ -118,7 +118,7 @@ def test_every_value_has_its_bytes_and_the_slab_ends_with_the_last(of: Lives) ->
     assert slab.live_bytes == max(live) == max(bytes_alive(lives, of.count)) <= slab.bytes
 
 
-@given(choices(), st.integers(0, 8000))
+@given(strategies(), st.integers(0, 8000))
 def test_longer_lives_take_only_room_that_is_there(of: Lives, room: int) -> None:
     """The slab is within the room, or the least that does without."""
     least = laid_out(of, 0).bytes
@@ -126,7 +126,7 @@ def test_longer_lives_take_only_room_that_is_there(of: Lives, room: int) -> None
 
 
 @settings(max_examples=150)
-@given(choices())
+@given(strategies())
 def test_who_had_the_bytes_last_is_known(of: Lives) -> None:
     """Going back step by step from where a value begins, the first one met in each of its bytes."""
     slab = laid_out(of, 0)

@@ -1,11 +1,11 @@
-"""Programs of random choices, good ones and bad ones: sound, and timed as they run."""
+"""Programs of random strategies, good ones and bad ones: sound, and timed as they run."""
 
 import random
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.choices import Loads, Small, in_less, small, some_choice
+from support.strategies import Loads, Small, in_less, small, some_choice
 
 from planner.builder import assemble
 from planner.rounds.host_bytes import fitted, least_bytes, store
@@ -17,15 +17,15 @@ from plans.schema import Bound, Plan, Segment
 
 
 def made(seed: int, *, norms: bool = False, tight: bool = False) -> tuple[Small, Round]:
-    """Some choice for some task, laid out in the least room or in more; on the host as well, if
+    """Some strategy for some task, laid out in the least room or in more; on the host as well, if
     that is tight."""
     rng = random.Random(seed)
     case = small(seed, rng.randint(1, 8), norms=norms)
-    choice = some_choice(case, rng)
+    strategy = some_choice(case, rng)
     if tight:
-        choice = in_less(choice, rng.choice([0, 0, rng.randint(1, 99)]))
-    least = Round(choice, case.links, 0).slab.bytes
-    return case, Round(choice, case.links, least + rng.choice([0, rng.randint(0, least)]))
+        strategy = in_less(strategy, rng.choice([0, 0, rng.randint(1, 99)]))
+    least = Round(strategy, case.links, 0).slab.bytes
+    return case, Round(strategy, case.links, least + rng.choice([0, rng.randint(0, least)]))
 
 
 def plan_of(case: Small, of: Round) -> Plan:
@@ -34,7 +34,7 @@ def plan_of(case: Small, of: Round) -> Plan:
     (memory,) = program.memory
     return assemble(
         problem=replace(case, device_bytes=memory.slab_bytes + memory.reserve_bytes).problem,
-        planned=[Candidate(of.choice, (program,))],
+        planned=[Candidate(of.strategy, (program,))],
         segments=[Segment(program.name, (0,), steps, 0, duration_us(program, steps))],
         bounds=(Bound("none", 0),),
         profile_sha256="0" * 64,
@@ -58,16 +58,16 @@ def test_what_waits_on_the_host_fits_any_room_from_the_least_on(
 ) -> None:
     """Every buffer is there, in full; with a byte less than the least nothing fits."""
     _, of = made(seed, norms=norms)
-    least, apart = least_bytes(of.choice), store(of.choice)
+    least, apart = least_bytes(of.strategy), store(of.strategy)
     room = least + (apart.bytes - least) * percent // 100
-    fits = fitted(of.choice, room)
+    fits = fitted(of.strategy, room)
     assert fits
     found = store(fits)
     assert found.bytes <= room
     assert found.kept == apart.kept
     sizes = [sorted((b.name, b.bytes) for b in one.scratch) for one in (found, apart)]
     assert sizes[0] == sizes[1]
-    assert fitted(of.choice, least - 1) is None
+    assert fitted(of.strategy, least - 1) is None
 
 
 @given(st.integers(0, 10**6), st.booleans())
@@ -84,7 +84,7 @@ def test_no_stream_is_busy_for_longer_than_the_period(seed: int, norms: bool) ->
     busy: dict[str, int] = {}
     for item in of.entries:
         busy[str(item.stream)] = busy.get(str(item.stream), 0) + item.us
-    assert Loads(case.links).us(of.choice) == max(busy.values()) <= of.period_us
+    assert Loads(case.links).us(of.strategy) == max(busy.values()) <= of.period_us
 
 
 @given(st.integers(0, 10**6), st.booleans())
@@ -105,10 +105,10 @@ def test_the_critical_cycle_lasts_a_period(seed: int) -> None:
 
 
 def test_lumped_rounds_take_about_as_long() -> None:
-    """Looked at with microbatches taken together, 9 of 10 choices are within 3 %."""
+    """Looked at with microbatches taken together, 9 of 10 strategies are within 3 %."""
     near = 0
     for seed in range(200):
         case, of = made(seed)
-        lumped = Round(replace(of.choice, lumped=True), case.links, of.room)
+        lumped = Round(replace(of.strategy, lumped=True), case.links, of.room)
         near += abs(lumped.period_us - of.period_us) <= 0.03 * of.period_us
     assert near >= 180

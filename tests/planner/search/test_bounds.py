@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from support.choices import PLAIN, WHOLE, Palette, Small, faster, shortest, small
+from support.strategies import PLAIN, WHOLE, Palette, Small, faster, shortest, small
 
 from planner.errors import Infeasible
 from planner.inputs.problem import Effort
@@ -27,7 +27,7 @@ def effort() -> Effort:
 @settings(max_examples=80)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([("h2d", 30), ("d2h", 10)]))
 def test_no_choice_beats_a_bound(seed: int, layers: int, slow: tuple[str, int]) -> None:
-    """Of all choices that fit, repeated, none takes less than any bound says, where either
+    """Of all strategies that fit, repeated, none takes less than any bound says, where either
     direction of the link may be the one that is short."""
     case = small(seed, layers)
     links = [link if link.kind != slow[0] else slower(link, slow[1]) for link in case.device.links]
@@ -62,7 +62,7 @@ def _none_below(case: Small, palette: Palette) -> None:
     best = max(bounds, key=lambda bound: bound.us)
     below = -(-best.us // case.task.steps)
     beaten = shortest(case.task, case.links, case.device_bytes, palette, below)
-    assert beaten is None, (best, beaten.period_us, beaten.choice.modes)
+    assert beaten is None, (best, beaten.period_us, beaten.strategy.modes)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6))
@@ -70,13 +70,13 @@ def test_the_baseline_beats_no_bound(seed: int, layers: int) -> None:
     """The bound over phases holds for it where it sweeps but once."""
     case = small(seed, layers)
     try:
-        choice = hydra.choose(case.task, case.device_bytes)
+        strategy = hydra.choose(case.task, case.device_bytes)
     except Infeasible:
         return
-    period = hydra.program(choice, case.links).period_us
+    period = hydra.program(strategy, case.links).period_us
     bound = task_bound(case.task, case.links, case.device_bytes, effort())
     assert max(bound.compute_us, bound.link_us, bound.load_us) <= period
-    if choice.costs.microbatches == 1:
+    if strategy.costs.microbatches == 1:
         assert bound.phase_us <= period
 
 

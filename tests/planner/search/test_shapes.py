@@ -30,8 +30,10 @@ def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
     """Also where the task is called like a buffer."""
     problem = asked("t", name)
     (first,), (second,) = searched(problem, Effort(time.monotonic() + 60, 0), 1)
-    choice = replace(first.choice, costs=TaskCosts(problem.tasks[1], first.choice.costs.microbatch))
-    made = Round(choice, Links.of(problem.device), problem.device_bytes - choice.reserve_bytes)
+    strategy = replace(
+        first.strategy, costs=TaskCosts(problem.tasks[1], first.strategy.costs.microbatch)
+    )
+    made = Round(strategy, Links.of(problem.device), problem.device_bytes - strategy.reserve_bytes)
     assert second.program == made.program()
     assert renamed(second.program, {name: "t"}) == first.program
 
@@ -40,7 +42,7 @@ def test_the_baseline_is_renamed_as_well() -> None:
     """Its programs are made once for each shape."""
     (first,), (second,) = baselines(asked("t", "u", budget=24 << 20))
     assert second.program == renamed(first.program, {"t": "u"})
-    assert [answer.choice.costs.task.name for answer in (first, second)] == ["t", "u"]
+    assert [answer.strategy.costs.task.name for answer in (first, second)] == ["t", "u"]
 
 
 def test_two_processes_find_the_same_plan() -> None:

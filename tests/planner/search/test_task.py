@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from support.choices import Small, faster, fitted, small
+from support.strategies import Small, faster, fitted, small
 
 from planner import Infeasible, build
 from planner.inputs.problem import Effort
@@ -68,11 +68,11 @@ def test_the_same_problem_has_the_same_plan(seed: int, layers: int) -> None:
 @settings(max_examples=8)
 @given(st.integers(0, 10**6), st.integers(1, 4))
 def test_what_is_found_fits(seed: int, layers: int) -> None:
-    """The choice laid out again is within the device's memory and has the program's period."""
+    """The strategy laid out again is within the device's memory and has the program's period."""
     case = small(seed, layers)
     best = found(case, case.links, case.device_bytes)
     if best:
-        made = fitted(best.choice, case.links, case.device_bytes)
+        made = fitted(best.strategy, case.links, case.device_bytes)
         assert made
         assert made.period_us == best.program.period_us
 
@@ -102,8 +102,8 @@ def test_measured_packing_is_what_ops_last(seed: int) -> None:
     best = found(case, case.links, case.device_bytes)
     assert best
     lasts = {op.id: op.end_us - op.start_us for op in best.program.round}
-    choice, packing = best.choice, 0
-    for k, (shard, mode) in enumerate(zip(choice.shards, choice.modes, strict=True)):
+    strategy, packing = best.strategy, 0
+    for k, (shard, mode) in enumerate(zip(strategy.shards, strategy.modes, strict=True)):
         if mode.activations == "offload":
             count, packing = shard.end - shard.first, packing + 1
             name = f"{case.task.name}.s{k}."
@@ -117,7 +117,7 @@ def test_packing_that_lasts_long_is_left_out() -> None:
     case = packed(small(5, 3), 10**6, 10**6)
     best = found(case, case.links, case.device_bytes)
     assert best
-    assert all(mode.activations != "offload" for mode in best.choice.modes)
+    assert all(mode.activations != "offload" for mode in best.strategy.modes)
 
 
 @pytest.mark.parametrize("seed", [5, 33, 43])  # with a rate, packing is what they do
@@ -127,4 +127,4 @@ def test_nothing_is_packed_at_an_unknown_rate(seed: int) -> None:
     links = replace(case.links, d2d=None)
     best = found(case, links, case.device_bytes)
     assert best
-    assert all(mode.activations != "offload" for mode in best.choice.modes)
+    assert all(mode.activations != "offload" for mode in best.strategy.modes)

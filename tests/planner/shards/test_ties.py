@@ -115,7 +115,7 @@ def test_any_choice_is_sound_and_above_the_bound(
     if len(ties) > 1:
         cuts = (cuts - {3}) or {2}  # the other group stays joined
     task = apart.synthetic_task(ties, batch=2)
-    made = apart.choice(task, mode, microbatch, (0, *sorted(cuts), 6), block)
+    made = apart.strategy(task, mode, microbatch, (0, *sorted(cuts), 6), block)
     asked = apart.problem(task)
     apart.planned(asked, made)
     laid_out = Round(made, Links.of(asked.device), 0)

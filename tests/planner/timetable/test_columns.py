@@ -55,14 +55,14 @@ def end_us(asked: Problem, chosen: Sequence[Candidate]) -> int:
     return configuration(demand_of(asked), columns, effort()).us
 
 
-def way(task: Task, choice: Strategy, *times: int | None) -> Candidate:
+def way(task: Task, strategy: Strategy, *times: int | None) -> Candidate:
     """A strategy by which a step of the task takes so long on each kind, None where it cannot."""
     op = Op(f"{task.name}.s0.B0", "0.compute", 0, 1)
     programs = (
         us and Program(task.name, (Memory(1, 1),), (task.name,), 0, us, us, 0, (), (), (op,), ())
         for us in times
     )
-    return Candidate(choice, tuple(one or None for one in programs))
+    return Candidate(strategy, tuple(one or None for one in programs))
 
 
 some_us = st.none() | st.integers(1_000, 50_000)
@@ -81,9 +81,9 @@ def test_tasks_are_given_the_strategies_that_end_soonest(
     times: list[tuple[int, int | None, int | None, int]], counts: tuple[int, int]
 ) -> None:
     """Against all ways to choose, one found on each kind for four tasks: within a thousandth."""
-    asked, choice = problem(2, *counts), some_choice()
+    asked, strategy = problem(2, *counts), some_choice()
     ways = [
-        [way(task, choice, *each[:2]), way(task, choice, *each[2:])]
+        [way(task, strategy, *each[:2]), way(task, strategy, *each[2:])]
         for task, each in zip(asked.tasks, times, strict=True)
     ]
     best = min(end_us(asked, chosen) for chosen in product(*ways))
@@ -99,15 +99,15 @@ def some_choice() -> Strategy:
 
 
 def test_tasks_of_one_shape_are_searched_once() -> None:
-    """They have the same choice by other names; candidates are counted for the first."""
+    """They have the same strategy by other names; candidates are counted for the first."""
     asked = problem(2, 1, 1)
     (shape,) = shapes_of(asked)
     assert [task.name for task, _ in shape.tasks] == ["t0", "t1", "t2", "t3"]
     ways = searched(asked, effort(), 1)
     for name, own in zip("0123", ways, strict=True):
         for at, one in enumerate(own):
-            assert one.choice.costs.task is asked.kinds[at].tasks[int(name)]
-            assert one.choice.cuts == ways[0][at].choice.cuts
+            assert one.strategy.costs.task is asked.kinds[at].tasks[int(name)]
+            assert one.strategy.cuts == ways[0][at].strategy.cuts
             assert (one.candidates > 0) == (name == "0")
             names = [p.name for p in one.programs if p]
             assert names == [f"t{name}", f"t{name}@k1"][: len(names)]

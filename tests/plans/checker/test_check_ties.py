@@ -19,7 +19,7 @@ CUTS = (0, 1, 2, 3, 4, 6)  # shards 0, 3 and 4 hold layers 0, 3 and 5
 def made(mode: Mode = SAVED) -> Plan:
     """Two microbatches; shard 0 owns what shards 3 and 4 use as well."""
     task = apart.synthetic_task(((0, 3, 5),), batch=2)
-    return apart.planned(apart.problem(task), apart.choice(task, mode, 1, CUTS))
+    return apart.planned(apart.problem(task), apart.strategy(task, mode, 1, CUTS))
 
 
 def changed(plan: Plan, op_id: str, change: Callable[[Op], Op]) -> Plan:

@@ -1,6 +1,6 @@
 """Small problems, and every way to train one: all cuts, modes, blocks and microbatches.
 
-What a choice's streams are busy for bounds its period from below, so choices are laid out and
+What a strategy's streams are busy for bounds its period from below, so strategies are laid out and
 simulated in ascending order of that, until no other can be shorter.
 """
 
@@ -119,10 +119,10 @@ def device(rng: random.Random, bytes_per_s: int) -> Device:
     return structs.replace(made, links=(*links, *inside[: rng.choice([0, 1, 1])]))
 
 
-def in_less(choice: Strategy, percent: int) -> Strategy:
-    """The choice with the least memory on the host, or so much of what more it could use."""
-    least, most = host.least_bytes(choice), host.store(choice).bytes
-    fits = host.fitted(choice, least + (most - least) * percent // 100)
+def in_less(strategy: Strategy, percent: int) -> Strategy:
+    """The strategy with the least memory on the host, or so much of what more it could use."""
+    least, most = host.least_bytes(strategy), host.store(strategy).bytes
+    fits = host.fitted(strategy, least + (most - least) * percent // 100)
     assert fits
     return fits
 
@@ -158,7 +158,7 @@ def every_choice(task: Task, links: Links, palette: Palette = WHOLE) -> Iterator
 
 
 def some_choice(case: Small, rng: random.Random) -> Strategy:
-    """One of all choices of the case, a good or a bad one; microbatches packed may queue."""
+    """One of all strategies of the case, a good or a bad one; microbatches packed may queue."""
     costs = rng.choice(sizes(case.task))
     count, modes = len(costs.layers), WHOLE.modes(case.links)
     cuts = (0, *sorted(rng.sample(range(1, count), rng.randint(0, count - 1))), count)
@@ -173,22 +173,22 @@ def some_choice(case: Small, rng: random.Random) -> Strategy:
     return Strategy(costs, cuts, chosen, block, depth)
 
 
-def fitted(choice: Strategy, links: Links, device_bytes: int) -> Round | None:
-    """The choice laid out, or None when it takes more than there is."""
-    room = device_bytes - choice.reserve_bytes
-    made = Round(choice, links, room)
+def fitted(strategy: Strategy, links: Links, device_bytes: int) -> Round | None:
+    """The strategy laid out, or None when it takes more than there is."""
+    room = device_bytes - strategy.reserve_bytes
+    made = Round(strategy, links, room)
     return made if room >= 0 and made.slab.bytes <= room else None
 
 
-def least_bytes(choice: Strategy) -> int:
+def least_bytes(strategy: Strategy) -> int:
     """No less memory would do: what is alive at once, beside the reserve."""
-    slots = Slots(choice)
+    slots = Slots(strategy)
     lives = ((value.bytes, value.first, value.last) for value in slots.values())
-    return choice.reserve_bytes + max(bytes_alive(lives, slots.count))
+    return strategy.reserve_bytes + max(bytes_alive(lives, slots.count))
 
 
 class Loads:
-    """How long the busiest stream is busy in a round of a choice.
+    """How long the busiest stream is busy in a round of a strategy.
 
     What a shard adds to each stream depends on its own mode only, so it is found once. Norms are
     copied where any shard is updated on the host.
@@ -198,30 +198,32 @@ class Loads:
         self.links = links
         self.known: dict[object, dict[str, int]] = {}
 
-    def us(self, choice: Strategy) -> int:
+    def us(self, strategy: Strategy) -> int:
         keys = [
-            (choice.costs.microbatch, piece, mode, k == choice.last)
-            for k, (piece, mode) in enumerate(zip(pairwise(choice.cuts), choice.modes, strict=True))
+            (strategy.costs.microbatch, piece, mode, k == strategy.last)
+            for k, (piece, mode) in enumerate(
+                zip(pairwise(strategy.cuts), strategy.modes, strict=True)
+            )
         ]
         if any(key not in self.known for key in keys):
-            self._learn(choice, keys)
+            self._learn(strategy, keys)
         busy = dict.fromkeys(("0.compute", "0.h2d", "0.d2h", "host.0"), 0)
-        for key in (choice.costs.microbatch, *keys):
+        for key in (strategy.costs.microbatch, *keys):
             for stream, us in self.known[key].items():
                 busy[stream] += us
-        pairs = zip(choice.shards, choice.modes, strict=True)
-        if choice.costs.noted and any(s.grad_bytes and m.update == "host" for s, m in pairs):
-            busy["0.d2h"] += self.links.spill_us(choice.costs.task.norm_bytes)
+        pairs = zip(strategy.shards, strategy.modes, strict=True)
+        if strategy.costs.noted and any(s.grad_bytes and m.update == "host" for s, m in pairs):
+            busy["0.d2h"] += self.links.spill_us(strategy.costs.task.norm_bytes)
         return max(busy.values())
 
-    def _learn(self, choice: Strategy, keys: Sequence[object]) -> None:
+    def _learn(self, strategy: Strategy, keys: Sequence[object]) -> None:
         """From the round's ops by shard; those of no shard load the batch."""
         added: dict[object, dict[str, int]] = {}
-        for item in Round(choice, self.links, 0).entries:
+        for item in Round(strategy, self.links, 0).entries:
             name, stream = item.name, str(item.stream)
             if name.item == "norm":
                 continue
-            key = choice.costs.microbatch if name.item == "batch" else keys[name.number]
+            key = strategy.costs.microbatch if name.item == "batch" else keys[name.number]
             busy = added.setdefault(key, {})
             busy[stream] = busy.get(stream, 0) + item.us
         self.known |= added
@@ -232,17 +234,17 @@ def shortest(
 ) -> Round | None:
     """The round of the shortest period of all that fit; None when none is `below` so many µs."""
     loads = Loads(links)
-    choices = [
-        (loads.us(choice), number, choice)
-        for number, choice in enumerate(every_choice(task, links, palette))
+    strategies = [
+        (loads.us(strategy), number, strategy)
+        for number, strategy in enumerate(every_choice(task, links, palette))
     ]
     best: Round | None = None
-    for load, _, choice in sorted(choices, key=lambda item: item[:2]):
+    for load, _, strategy in sorted(strategies, key=lambda item: item[:2]):
         if below is not None and load >= below:
             break
-        if least_bytes(choice) > device_bytes:
+        if least_bytes(strategy) > device_bytes:
             continue
-        made = fitted(choice, links, device_bytes)
+        made = fitted(strategy, links, device_bytes)
         if made and (below is None or made.period_us < below):
             best, below = made, made.period_us
     return best
