@@ -12,12 +12,13 @@ from executor.workload.batches import (
     staging_bytes,
 )
 from executor.workload.loss import Batch, Ending, loss_in
-from executor.workload.task import Task, build, caching, load
+from executor.workload.task import Evaluation, Task, build, caching, load
 
 __all__ = [
     "Batch",
     "Batches",
     "Ending",
+    "Evaluation",
     "Task",
     "batch_bytes",
     "batch_of",
