@@ -137,8 +137,8 @@ def test_a_task_begins_no_sooner_than_asked() -> None:
         (["--priority", "a=2"], "add --objective completion"),
         (["--start", "a=1s", "--start", "a=2s"], "task 'a' has more than one"),
         (["--policy", "lpt", "--start", "a=1s"], "--policy lpt knows neither"),
-        (["--objective", "fame"], "invalid strategy: 'fame'"),
-        (["--policy", "best"], "invalid strategy: 'best'"),
+        (["--objective", "fame"], "invalid choice: 'fame'"),
+        (["--policy", "best"], "invalid choice: 'best'"),
         (["--jobs", "0"], "'0' is not a whole number from 1"),
     ],
 )
