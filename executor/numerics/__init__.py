@@ -1,4 +1,4 @@
-"""Bits and where they lie: flat memory, packing, random numbers, buffers, precision."""
+"""Exact bits: flat memory, packing, random numbers, module buffers, precision."""
 
 from executor.numerics.buffers import Buffers, Found, Snapshot
 from executor.numerics.dispatch_mode import OpMode

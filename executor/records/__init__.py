@@ -1,4 +1,4 @@
-"""What a run is asked for, records and keeps: options, log, progress, checkpoints, failures."""
+"""Options of a run, and its records: log, progress, checkpoints, failures."""
 
 from executor.records.failures import Drops, Failure, Losses, SharedGuard, UnattributedDraw
 from executor.records.kept import Kept

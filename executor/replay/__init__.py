@@ -1,4 +1,4 @@
-"""The timetable, played: segments, streams, tickets, ops, and what a run records."""
+"""The timetable, replayed: segments, streams, tickets and ops."""
 
 from executor.replay.driver import Result, run
 from executor.replay.moves import Traffic

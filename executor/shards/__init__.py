@@ -1,4 +1,4 @@
-"""Layers and their state over memory that comes and goes."""
+"""Shards: layers and their state, in memory that the plan moves; the host store."""
 
 from executor.shards.files import StateFile, Tick, open_files, remove
 from executor.shards.graphs import Graph, Made

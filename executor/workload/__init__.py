@@ -1,4 +1,4 @@
-"""What a user writes: tasks, data, losses; and workloads of Hugging Face models by name."""
+"""Workloads: the tasks a user writes, their data and losses; Hugging Face models by name."""
 
 from executor.workload.batches import (
     Batches,

@@ -1,4 +1,4 @@
-"""The question: tasks, devices, budgets, corrections and what-ifs, as frozen values."""
+"""The planning problem as frozen values: tasks, devices, budgets, corrections, what-ifs."""
 
 from planner.inputs.kinds import across, one_generator
 from planner.inputs.limits import DEFAULT, Limits, default

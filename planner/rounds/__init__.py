@@ -1,4 +1,4 @@
-"""One round of a strategy: its ops, their hazards, their order, their times, their memory."""
+"""One round of a strategy: its ops, their hazards, order, times and memory."""
 
 from planner.rounds.evaluation import SUFFIX, evaluating, least_us, share_us
 from planner.rounds.host_bytes import PLENTY, Store, fitted, least_bytes, store

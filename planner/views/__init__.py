@@ -1,4 +1,4 @@
-"""A plan for people: words, pictures, and plan against run."""
+"""A plan for people: words, moments, stalls, pictures, and predicted against actual."""
 
 from planner.views.compare import compare, table, to_json
 from planner.views.moments import moment
