@@ -66,7 +66,7 @@ def _run(plan: Plan, draw: random.Random) -> str | None:
         ready = [n for n in needs if n not in done and n not in running and needs[n] <= done]
         if not ready and not running:
             return "nothing can begin any more"
-        node = draw.strategy(sorted(ready) + running)
+        node = draw.choice(sorted(ready) + running)
         begin = node not in running
         step = _segment(world, node, tasks, begin) if node.isdigit() else _move(world, node, begin)
         if step:
