@@ -1,7 +1,10 @@
 """Settings for all tests: reproducible properties, and GPU tests skipped where there is no GPU."""
 
 import importlib.util
+import os
 from collections.abc import Iterator
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker on each core, and models are tiny
 
 import pytest
 from hypothesis import settings

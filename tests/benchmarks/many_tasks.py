@@ -237,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the chosen instances."""
     names = (*WORKLOADS, "scale", "tiny")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--only", action="append", strategies=names, help="repeat it for several")
+    parser.add_argument("--only", action="append", choices=names, help="repeat it for several")
     parser.add_argument("--jobs", type=console.whole(1, 64), default=1)
     parser.add_argument("--time-limit", type=console.seconds, default=60.0, metavar="SECONDS")
     parser.add_argument("--curve", action="store_true", help="how build time and memory grow")

@@ -24,7 +24,7 @@ LARGE = {
     "1b3": Settings(steps=8, batch=8, seq=2048),
     "7b": Settings(steps=5, batch=8, seq=2048),
 }
-TINY = Settings(steps=4, batch=4, seq=32, tiny=1)
+TINY = Settings(steps=4, batch=2, seq=32, tiny=1, layers=2)
 
 
 PLAN_S = {"1b3": 65, "7b": 90}

@@ -24,7 +24,7 @@ from tests.gpu.tools import Bench, Skip, Trouble, Workload
 
 Figures = dict[str, Any]
 
-TINY = Settings(steps=4, batch=8, seq=32, tiny=1)
+TINY = Settings(steps=4, batch=4, seq=32, tiny=1, layers=2)
 SMALL = Settings(steps=4, batch=8, seq=256)
 ROOM = 0.25  # of the way from the smallest budget to one that would hold everything
 BUDGETS = 20
