@@ -24,18 +24,8 @@ from planner.timetable import (
     works_of,
 )
 from plans import metrics, prove
-from plans.schema import (
-    Bound,
-    Buffer,
-    Device,
-    Host,
-    Plan,
-    Prediction,
-    Segment,
-    Shard,
-    Solver,
-    Task,
-)
+from plans.prediction import Bound, Prediction, Solver
+from plans.schema import Buffer, Device, Host, Plan, Segment, Shard, Task
 
 
 def build(

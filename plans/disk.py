@@ -13,7 +13,7 @@ from typing import NamedTuple
 from plans.metrics import Interval, union
 from plans.schema import Move, OpName, Plan, Task, parse_id
 from plans.segments import waits_for
-from plans.shape import stored
+from plans.view import stored
 
 
 class Stay(NamedTuple):
@@ -49,7 +49,7 @@ def regions(plan: Plan) -> dict[str, list[Interval]]:
     buffers = {buffer.name: buffer for buffer in plan.host.buffers}
     used = {task.name: {name for name in stored(task) if name in buffers} for task in plan.tasks}
     for program in plan.programs:
-        for op in (*program.enter, *program.round, *program.leave):
+        for op in program.ops:
             names = {*op.reads.values(), *op.writes.values()}
             used.get(op.id.partition(".")[0], set()).update(names & buffers.keys())
     return {

@@ -1,30 +1,17 @@
 """Evaluation in a plan: rounds of forwards that change nothing, after every so many steps.
 
-    a ████ (100 steps)  a.eval ▒ (8 batches)  a ████  a.eval ▒  a ██
-
-A program that evaluates looks at its tasks as at ones that keep nothing and have no gradients, so
-that the checker's other rules hold for it as they are: what it reads must be the store's.
+a ████ (100 steps)  a.eval ▒ (8 batches)  a ████  a.eval ▒  a ██
 """
 
 from collections.abc import Iterator
 
-from msgspec import structs
-
 from plans.schema import Op, OpName, Plan, Task
+from plans.segments import first_steps
 from profiles.schema import Evaluation
 
 
-def evaluated(task: Task) -> Task:
-    """The task as an evaluating program sees it: nothing is kept, nothing is ever updated."""
-    shards = tuple(
-        structs.replace(shard, activations="recompute", saved_bytes=0, grad_bytes=0)
-        for shard in task.shards
-    )
-    return structs.replace(task, norm_bytes=0, shards=shards)
-
-
 def due_steps(evaluation: Evaluation | None, done: int, steps: int) -> range:
-    """After how many steps a task evaluates, of which `done` were before and `steps` follow."""
+    """The numbers of steps after which a task evaluates: `done` are behind it, `steps` follow."""
     if evaluation is None:
         return range(0)
     first = done if evaluation.owed else (done // evaluation.every + 1) * evaluation.every
@@ -32,7 +19,7 @@ def due_steps(evaluation: Evaluation | None, done: int, steps: int) -> range:
 
 
 def due_of(task: Task) -> range:
-    """After how many steps, those before this plan too, it evaluates."""
+    """The numbers of steps, those before this plan too, after which it evaluates."""
     return due_steps(task.evaluation, task.done, task.steps)
 
 
@@ -48,9 +35,6 @@ def misplaced(op: Op, name: OpName) -> Iterator[str]:
 def evaluations(plan: Plan) -> Iterator[str]:
     """Each task evaluates after the steps where it should, all batches in one segment, and never
     trains past such a step before."""
-    programs = {program.name: program for program in plan.programs}
-    tasks = {task.name: task for task in plan.tasks}
-    done = {task.name: task.done for task in plan.tasks}
     waiting = {task.name: due_of(task) for task in plan.tasks}
     for task in plan.tasks:
         if task.evaluation and task.evaluation.owed and task.done % task.evaluation.every:
@@ -58,21 +42,19 @@ def evaluations(plan: Plan) -> Iterator[str]:
                 f"{task.name}: owes an evaluation after step {task.done}, "
                 f"no multiple of {task.evaluation.every}"
             )
-    for index, segment in enumerate(plan.segments):
-        program = programs.get(segment.program)
-        for name in program.tasks if program else ():
-            due = waiting[name]
+    for index, (segment, steps) in enumerate(zip(plan.segments, first_steps(plan), strict=True)):
+        program = plan.program_of(segment)
+        for name, done in steps.items():
+            due, end = waiting[name], done + segment.rounds
             if program and program.evaluates:
-                yield from _evaluates(index, segment.rounds, tasks[name], done[name], due)
-                waiting[name] = due[1:] if _next(due) == done[name] else due
-                continue
-            done[name] += segment.rounds
-            if due and done[name] > due[0]:
+                yield from _evaluates(index, segment.rounds, plan.task(name), done, due)
+                waiting[name] = due[1:] if _next(due) == done else due
+            elif due and end > due[0]:
                 yield (
-                    f"segment {index}: trains {name} up to step {done[name]}, but it evaluates "
-                    f"after step {due[0]}"
+                    f"segment {index}: trains {name} up to step {end}, but it evaluates after "
+                    f"step {due[0]}"
                 )
-                waiting[name] = due[-((due[0] - done[name]) // due.step) :]
+                waiting[name] = due[-((due[0] - end) // due.step) :]
     for name, due in waiting.items():
         if due:
             yield f"{name}: is never evaluated after step {_steps(due)}"
@@ -90,7 +72,7 @@ def _steps(due: range) -> str:
 
 
 def _evaluates(index: int, rounds: int, task: Task, done: int, due: range) -> Iterator[str]:
-    """What is wrong with a segment that evaluates the task after `done` steps."""
+    """Errors of a segment that evaluates the task after `done` steps."""
     where = f"segment {index}: evaluates {task.name} after step {done}"
     if _next(due) != done:
         wanted = f"after step {due[0]} next" if due else "no more"

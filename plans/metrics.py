@@ -1,10 +1,11 @@
-"""What follows from a plan's numbers: when any op runs in any round, and how copies hide."""
+"""Numbers that follow from a plan's: the time of any op in any round, and how copies hide."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from plans.schema import DevicePrediction, Op, Plan, Program, Segment, TaskPrediction
+from plans.prediction import DevicePrediction, TaskPrediction
+from plans.schema import Op, Plan, Program, Segment
 
 Interval = tuple[int, int]
 
@@ -25,12 +26,12 @@ class Planned(NamedTuple):
 
     @property
     def us(self) -> int:
-        """How long it took."""
+        """The time that it took."""
         return self.end_us - self.start_us
 
     @property
     def predicted_us(self) -> int:
-        """How long it was to take."""
+        """The time that it was to take."""
         return self.op.end_us - self.op.start_us
 
 
@@ -54,10 +55,17 @@ def plan_stream(stream: str, devices: Sequence[int]) -> str:
     return f"{devices[int(number)]}.{kind}"
 
 
-def timeline(plan: Plan) -> Iterator[Planned]:
-    """Every op of every round, segment by segment, then the moves to and from the disk."""
+def timeline(plan: Plan, rounds: Sequence[int] | None = None) -> Iterator[Planned]:
+    """Every op of every round, segment by segment, then the moves to and from the disk; of segment
+    k only the first `rounds[k]` rounds, where they are given."""
     for index, segment in enumerate(plan.segments):
-        yield from segment_timeline(index, plan.program(segment.program), segment)
+        program = plan.program(segment.program)
+        enter, first, leave = phase_starts(program, segment, 0)
+        yield from _phase(index, 0, program.enter, enter, segment)
+        for number in range(rounds[index] if rounds else segment.rounds):
+            start = first + number * program.period_us
+            yield from _phase(index, number, program.round, start, segment)
+        yield from _phase(index, 0, program.leave, leave, segment)
     yield from planned_moves(plan)
 
 
@@ -66,16 +74,6 @@ def planned_moves(plan: Plan) -> Iterator[Planned]:
     for move in plan.disk.moves if plan.disk else ():
         op = Op(move.id, DISK, move.start_us, move.end_us)
         yield Planned(move.segment, 0, op, DISK, move.start_us, move.end_us)
-
-
-def segment_timeline(index: int, program: Program, segment: Segment) -> Iterator[Planned]:
-    """Every op of one segment: enter, all rounds, leave."""
-    enter, _, leave = phase_starts(program, segment, 0)
-    yield from _phase(index, 0, program.enter, enter, segment)
-    for number in range(segment.rounds):
-        start = phase_starts(program, segment, number)[1]
-        yield from _phase(index, number, program.round, start, segment)
-    yield from _phase(index, 0, program.leave, leave, segment)
 
 
 def _phase(

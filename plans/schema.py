@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from plans.prediction import Prediction, Solver
 from profiles.schema import (
     LONGEST_NAME,
     Count,
@@ -29,21 +30,8 @@ from profiles.schema import (
 
 VERSION = 1
 
-Kind = Literal["F", "B", "U", "P", "S", "X", "R", "N"]
 Role = Literal[
-    "param",
-    "state",
-    "grad",
-    "batch",
-    "x",
-    "y",
-    "dx",
-    "dy",
-    "other",
-    "saved",
-    "norm",
-    "tied",
-    "tie",
+    "param", "state", "grad", "batch", "x", "y", "dx", "dy", "other", "saved", "norm", "tied", "tie"
 ]
 OpId = Annotated[
     str,
@@ -218,8 +206,13 @@ class Program(Struct, frozen=True):
 
     @property
     def devices(self) -> int:
-        """How many devices the program runs on."""
+        """The number of devices that the program runs on."""
         return len(self.memory)
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """The ops of all phases, each once."""
+        return (*self.enter, *self.round, *self.leave)
 
 
 class Segment(Struct, frozen=True):
@@ -231,57 +224,6 @@ class Segment(Struct, frozen=True):
     rounds: Positive
     start_us: Count
     end_us: Count
-
-
-class Bound(Struct, frozen=True):
-    name: str
-    us: Count
-
-
-class DevicePrediction(Struct, frozen=True):
-    compute_us: Count
-    exposed_copy_us: Count
-    peak_bytes: Count
-
-
-class TaskPrediction(Struct, frozen=True):
-    """start_us, end_us: first op to last op of the task; round_us: one step in the steady state."""
-
-    name: Name
-    start_us: Count
-    end_us: Count
-    round_us: Count
-
-
-class Prediction(Struct, frozen=True):
-    """configuration_us: no schedule of these programs ends sooner; 0: not computed."""
-
-    makespan_us: Count
-    lower_bound_us: Count
-    lower_bound_name: str
-    gap_ppm: Count
-    bounds: tuple[Bound, ...]
-    devices: tuple[DevicePrediction, ...]
-    tasks: tuple[TaskPrediction, ...]
-    configuration_us: Count = 0
-
-
-class Joint(Struct, frozen=True):
-    """A program of two tasks: how long its planned rounds take, and the same one task at a time."""
-
-    program: str
-    joint_us: Count
-    alone_us: Count
-
-
-class Solver(Struct, frozen=True):
-    """How the plan was found; nothing here changes between two builds of the same inputs."""
-
-    policy: Literal["gantry", "hydra", "lrtf", "lpt", "random"]
-    seed: Count
-    status: Literal["complete", "time-limit"]
-    candidates: Count
-    joint: tuple[Joint, ...] = ()
 
 
 class Move(Struct, frozen=True):
@@ -330,9 +272,13 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
         """The task of this name; KeyError where there is none."""
         return self._tasks[name]
 
+    def program_of(self, segment: Segment) -> Program | None:
+        """The program of a segment; None where the plan has no such program."""
+        return self._programs.get(segment.program)
+
     def trained(self, segment: Segment) -> tuple[str, ...]:
         """The tasks of a segment's program, none where the plan has no such program."""
-        program = self._programs.get(segment.program)
+        program = self.program_of(segment)
         return program.tasks if program else ()
 
     @cached_property

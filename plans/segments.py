@@ -1,4 +1,4 @@
-"""Segments in the order of the plan: which waits for which, and what each task has done by then.
+"""Segments in the order of the plan: which waits for which, and how many steps are done by then.
 
 Segments that share a device or a task run one after the other:
 
@@ -55,8 +55,8 @@ def first_steps(plan: Plan) -> list[dict[str, int]]:
     done = {task.name: task.done for task in plan.tasks}
     found = []
     for segment in plan.segments:
-        program = plan.program(segment.program)
-        found.append({name: done[name] for name in program.tasks})
-        for name in () if program.evaluates else program.tasks:
+        found.append({name: done[name] for name in plan.trained(segment)})
+        program = plan.program_of(segment)
+        for name in program.tasks if program and not program.evaluates else ():
             done[name] += segment.rounds
     return found

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from plans.metrics import DISK, Planned, phase_starts, plan_stream, planned_moves
+from plans.metrics import DISK, Planned, plan_stream, planned_moves, timeline
 from plans.runlog import RunLog
-from plans.schema import Op, Plan, Program, Segment, parse_id
+from plans.schema import Op, Plan, parse_id
 from profiles.errors import FormatError
 
 MOST_OPS = 200_000
@@ -31,7 +31,7 @@ def trace(plan: Plan, log: RunLog | None = None) -> bytes:
     """
     rounds = rounds_shown(plan)
     events = list(_names(plan, actual=log is not None))
-    events += _tracks(first_rounds(plan, rounds), actual=False)
+    events += _tracks(timeline(plan, rounds), actual=False)
     if log is not None:
         events += _tracks((p for p in happened(plan, log) if p.round < rounds[p.segment]), True)
     shown = {"rounds_shown": rounds, "rounds": [segment.rounds for segment in plan.segments]}
@@ -46,8 +46,7 @@ def happened(plan: Plan, log: RunLog) -> Iterator[Planned]:
     """
     known: list[dict[str, tuple[Op, str]]] = []
     for segment in plan.segments:
-        program = plan.program(segment.program)
-        ops = (*program.enter, *program.round, *program.leave)
+        ops = plan.program(segment.program).ops
         known.append({op.id: (op, plan_stream(op.stream, segment.devices)) for op in ops})
     for one in planned_moves(plan):
         known[one.segment][one.op.id] = one.op, one.stream
@@ -65,35 +64,10 @@ def happened(plan: Plan, log: RunLog) -> Iterator[Planned]:
 
 
 def rounds_shown(plan: Plan) -> list[int]:
-    """How many of each segment's rounds fit into MOST_OPS, at least two of any."""
-    sizes = {program.name: len(program.round) for program in plan.programs}
+    """The number of each segment's rounds that fit into MOST_OPS, at least two of any."""
     part = MOST_OPS // len(plan.segments)
-    return [min(s.rounds, max(2, part // sizes[s.program])) for s in plan.segments]
-
-
-def first_rounds(plan: Plan, rounds: list[int]) -> Iterator[Planned]:
-    """Enter, the first `rounds[k]` rounds and leave of every segment k, and all moves, at their
-    planned times."""
-    for index, segment in enumerate(plan.segments):
-        program = plan.program(segment.program)
-        enter, _, leave = phase_starts(program, segment, 0)
-        yield from _at(index, 0, program.enter, enter, segment)
-        for number in range(rounds[index]):
-            yield from _at(index, number, program.round, _start(program, segment, number), segment)
-        yield from _at(index, 0, program.leave, leave, segment)
-    yield from planned_moves(plan)
-
-
-def _start(program: Program, segment: Segment, number: int) -> int:
-    return phase_starts(program, segment, number)[1]
-
-
-def _at(
-    index: int, number: int, ops: Iterable[Op], start: int, segment: Segment
-) -> Iterator[Planned]:
-    for op in ops:
-        stream = plan_stream(op.stream, segment.devices)
-        yield Planned(index, number, op, stream, start + op.start_us, start + op.end_us)
+    sizes = [len(plan.program(segment.program).round) for segment in plan.segments]
+    return [min(s.rounds, max(2, part // n)) for s, n in zip(plan.segments, sizes, strict=True)]
 
 
 def _place(stream: str, actual: bool) -> tuple[int, int]:
@@ -106,12 +80,11 @@ def _place(stream: str, actual: bool) -> tuple[int, int]:
 
 
 def _names(plan: Plan, actual: bool) -> Iterator[Event]:
-    """Metadata: what the processes and threads are called and how they are sorted."""
+    """Metadata: the names of processes and threads, and their order."""
     streams = {
         plan_stream(op.stream, segment.devices)
         for segment in plan.segments
-        for program in [plan.program(segment.program)]
-        for op in (*program.enter, *program.round, *program.leave)
+        for op in plan.program(segment.program).ops
     } | {one.stream for one in planned_moves(plan)}
     places = sorted(
         (*_place(stream, side), stream) for stream in streams for side in {False, actual}
@@ -126,7 +99,7 @@ def _names(plan: Plan, actual: bool) -> Iterator[Event]:
 
 
 def _home(plan: Plan, device: int) -> str:
-    """What stands for a device, or the disk, as a process."""
+    """The name of a device, or of the disk, as a process."""
     if device == _DISK:
         return "disk"
     emulation = plan.devices[device].emulation

@@ -20,7 +20,8 @@ from planner.lp import duals, minimise, solve, total
 from planner.rounds import least_us
 from planner.search import Bounds, TaskBound
 from plans.metrics import duration_us
-from plans.schema import Bound, Program
+from plans.prediction import Bound
+from plans.schema import Program
 
 _PRICE = 10**12  # prices are whole multiples of 1 / _PRICE
 _CHOICE_SECONDS = 10.0  # for the program with one strategy for each task

@@ -22,7 +22,8 @@ from planner.timetable.swaps import Tenant, Turn, Way, tight, together, ways
 from planner.timetable.swaps import extent as extent_of
 from plans.disk import kept_bytes
 from plans.metrics import duration_us
-from plans.schema import Bound, Buffer, Disk, Move, Plan, Segment
+from plans.prediction import Bound
+from plans.schema import Buffer, Disk, Move, Plan, Segment
 from plans.segments import Run, laid_out
 from profiles import schema as profile
 from profiles.units import show_bytes

@@ -24,7 +24,8 @@ from planner.timetable.local_search import improved
 from planner.timetable.spread import spread
 from planner.timetable.works import Devices, Piece, Run, Work, makespan, score, timed
 from plans.metrics import duration_us
-from plans.schema import Plan, Prediction, Program, Segment
+from plans.prediction import Prediction
+from plans.schema import Plan, Program, Segment
 from profiles.units import show_us
 
 _ENOUGH = 1_000  # within 1/n of the floor no other timetable is made to begin with

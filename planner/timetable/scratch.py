@@ -14,7 +14,7 @@ from planner.shards import extent, pack
 from planner.timetable.swaps import tight
 from plans.checker import ancestors
 from plans.schema import Buffer, Plan
-from plans.shape import stored
+from plans.view import stored
 
 
 def stores_of(plan: Plan) -> dict[str, Store]:

@@ -115,16 +115,15 @@ def _resource(op: Op) -> str:
 
 def diagnosis(plan: Plan) -> list[str]:
     """Lines; none for a plan near its bound."""
-    lines = [
-        f"  {joint.program}: together {show_us(joint.joint_us)}, one after the other "
-        f"{show_us(joint.alone_us)}: {1 - joint.joint_us / max(1, joint.alone_us):.1%} gained"
-        for joint in plan.solver.joint
-    ]
     if plan.prediction.gap_ppm < LARGE_GAP_PPM:
-        return lines
+        return []
     tasks = {task.name: task for task in plan.tasks}
-    for program in (program for program in plan.programs if not program.evaluates):
-        lines += [f"  {program.name}: {line}" for line in _program(program, tasks)]
+    lines = [
+        f"  {program.name}: {line}"
+        for program in plan.programs
+        if not program.evaluates
+        for line in _program(program, tasks)
+    ]
     return [*lines, _SWEEP]
 
 

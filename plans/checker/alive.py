@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from plans.checker.order import Phase
 from plans.schema import Op
-from plans.shape import View
+from plans.view import View
 
 
 def live_bytes(view: View, phases: list[Phase], orders: list[list[int]]) -> Iterator[str]:

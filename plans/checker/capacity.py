@@ -12,8 +12,8 @@ from itertools import accumulate
 from plans.checker.graphs import Load, heaviest
 from plans.disk import Stays
 from plans.schema import Buffer, Host, OpName, Plan, Program, Task
-from plans.shape import View, op_name, site, stored
 from plans.ties import crossing
+from plans.view import View, op_name, site, stored
 from profiles.codec import ALIGNMENT
 
 Extent = tuple[int, int, str]  # first byte, end and name of a host buffer
@@ -44,7 +44,7 @@ def value_bytes(name: OpName, role: str, task: Task) -> int:
 def values_fit(view: View) -> Iterator[str]:
     """Every value fits its buffer; told once for each buffer and kind of value."""
     told: set[tuple[str, str, int, str]] = set()
-    for op in view.ops():
+    for op in view.program.ops:
         name = op_name(op.id)
         for role, buffer_name in (*op.reads.items(), *op.writes.items()):
             needed = value_bytes(name, role, view.tasks[name.task])
@@ -127,7 +127,7 @@ def foreign_writes(view: View, extents: list[Extent], stays: Stays) -> Iterator[
     own = {name for task in view.tasks.values() for name in stored(task)}
     ends = list(accumulate((end for _, end, _ in extents), max))  # of all up to each
     told: set[str] = set()
-    for op in view.ops():
+    for op in view.program.ops:
         for role, name in op.writes.items():
             buffer = view.buffers[name]
             if buffer.space != "host" or name in told:

@@ -5,11 +5,12 @@ in README.md; each has its module: shape and roles, order, races, symbolic (vers
 times, graphs, disk, and whole tasks here.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from msgspec import structs
 
-from plans.alike import likeness
+from plans.checker.alike import likeness
 from plans.checker.alive import live_bytes
 from plans.checker.capacity import (
     devices_fit,
@@ -24,14 +25,15 @@ from plans.checker.concurrent import shared_bytes
 from plans.checker.graphs import activations, kept_graphs
 from plans.checker.order import cycles, linearise, phases
 from plans.checker.races import own_conflicts, races
+from plans.checker.roles import casts
+from plans.checker.shape import known, plan_shape, program_shape
 from plans.checker.symbolic import versions
 from plans.checker.times import certificate, phase_times, predictions, segment_times
 from plans.disk import Stays, move_order, move_times, moves_shape
 from plans.evaluation import evaluations
-from plans.roles import casts
 from plans.schema import Host, Plan, Task
-from plans.shape import View, known, plan_shape, program_shape, view
 from plans.ties import tie_rules
+from plans.view import View, view
 from profiles.findings import Findings
 
 
@@ -105,7 +107,7 @@ def _inside(found: Findings, what: View, store: Host, where: str) -> None:
     found.add("memory", values_fit(what), where)
     found.add("memory", memory_fits(what, store), where)
     found.add("graphs", kept_graphs(what), where)
-    own = (line for op in what.ops() for line in own_conflicts(op, what.buffers))
+    own = (line for op in what.program.ops for line in own_conflicts(op, what.buffers))
     found.add("races", own, where)
     rings = (line for phase in parts for line in cycles(phase))
     if found.add("order", rings, where):
@@ -155,11 +157,11 @@ def _whole(task: Task) -> Iterator[str]:
 
 def _steps(plan: Plan) -> Iterator[str]:
     """The rounds of all segments of a task add up to its steps."""
-    trains = {p.name: set(p.tasks) for p in plan.programs if not p.evaluates}
-    rounds = dict.fromkeys((task.name for task in plan.tasks), 0)
+    rounds: Counter[str] = Counter()
     for segment in plan.segments:
-        for name in trains.get(segment.program, set()):
-            rounds[name] += segment.rounds
+        program = plan.program_of(segment)
+        if program and not program.evaluates:
+            rounds.update(dict.fromkeys(program.tasks, segment.rounds))
     for task in plan.tasks:
         if rounds[task.name] != task.steps:
             yield (

@@ -12,7 +12,7 @@ from plans.disk import Stays
 from plans.metrics import union
 from plans.schema import Plan
 from plans.segments import waits_for
-from plans.shape import View
+from plans.view import View
 
 
 class _Stretch(NamedTuple):
@@ -83,7 +83,7 @@ def _clashes(views: dict[str, View]) -> Iterator[_Clash]:
 def _touched(view: View) -> Iterator[_Stretch]:
     """Disjoint host byte ranges that the program reads, and those that it writes."""
     for writes in (False, True):
-        names = {n for op in view.ops() for n in (op.writes if writes else op.reads).values()}
+        names = {n for op in view.program.ops for n in (op.writes if writes else op.reads).values()}
         buffers = [b for b in map(view.buffers.__getitem__, names) if b.space == "host"]
         for start, end in union((b.offset, b.offset + b.bytes) for b in buffers):
             yield _Stretch(start, end, view.program.name, writes)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from plans.checker.order import ROUNDS
 from plans.schema import Buffer, Op, OpName, Task
-from plans.shape import View, op_name
+from plans.view import View, op_name
 
 
 def activations(task: Task) -> Iterator[str]:

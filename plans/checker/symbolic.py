@@ -11,8 +11,8 @@ import numpy as np
 from plans.checker.order import ROUNDS, Phase
 from plans.checker.races import Span, place, spans, used
 from plans.schema import Op, OpName, Role, Task, parse_id
-from plans.shape import View, stored
 from plans.ties import crossing
+from plans.view import View, stored
 
 
 class Value(NamedTuple):

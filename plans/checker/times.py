@@ -6,7 +6,8 @@ from msgspec import structs
 
 from plans.checker.order import Phase
 from plans.metrics import phase_starts, predict_devices, predict_tasks, round_reach
-from plans.schema import Plan, Prediction, Program, Segment
+from plans.prediction import Prediction
+from plans.schema import Plan, Program, Segment
 from profiles.schema import Struct
 
 PPM = 1_000_000
@@ -43,11 +44,10 @@ def segment_times(plan: Plan) -> Iterator[str]:
 
     Segments that name no program or too few devices must have been reported and left out.
     """
-    programs = {program.name: program for program in plan.programs}
     earliest = {task.name: task.start_us for task in plan.tasks}
     busy: dict[str, tuple[int, int]] = {}  # device or task -> latest end so far, of which segment
     for index, segment in enumerate(plan.segments):
-        program = programs.get(segment.program)
+        program = plan.program_of(segment)
         if program is None:
             continue
         end = phase_starts(program, segment, segment.rounds - 1)[2] + program.leave_us

@@ -78,6 +78,12 @@ def test_what_the_schema_does_not_know_is_refused(old: str, new: str, said: str)
     assert said in refusal(with_text(old, new))
 
 
+def test_a_plan_of_an_older_version_is_read() -> None:
+    """Fields that said how the plan was found, and are gone, are passed over."""
+    old = with_text('"solver":{', '"solver":{"joint":[],"remedies":[{"us":1}],')
+    assert plans.loads(old) == streamed()
+
+
 def test_a_wrong_value_is_refused_with_its_path() -> None:
     """The message of a bad number leads to it."""
     assert "at `$.programs[0].memory[0].slab_bytes`" in refusal(

@@ -12,7 +12,8 @@ from planner.shards.modes import Mode
 from planner.shards.strategy import Strategy
 from plans import prove
 from plans.metrics import duration_us
-from plans.schema import Bound, Plan, Segment
+from plans.prediction import Bound
+from plans.schema import Plan, Segment
 from profiles import synthetic
 from profiles.schema import Task
 

@@ -18,20 +18,8 @@ from support.parts import (
 from support.retime import retimed
 from support.streaming import streamed_part
 
-from plans.schema import (
-    Buffer,
-    Device,
-    DevicePrediction,
-    Host,
-    Memory,
-    Plan,
-    Prediction,
-    Program,
-    Segment,
-    Solver,
-    Task,
-    TaskPrediction,
-)
+from plans.prediction import DevicePrediction, Prediction, Solver, TaskPrediction
+from plans.schema import Buffer, Device, Host, Memory, Plan, Program, Segment, Task
 from profiles.codec import align
 
 

@@ -19,8 +19,8 @@ from plans.checker.graphs import heaviest
 from plans.schema import Op, Plan, Program, parse_id
 from plans.schema import Shard as PlanShard
 from plans.schema import Task as PlanTask
-from plans.shape import site
-from plans.shape import view as view_of
+from plans.view import site
+from plans.view import view as view_of
 
 Transients = dict[tuple[str, int, str], int]  # task, shard, kind
 

@@ -7,7 +7,8 @@ from itertools import accumulate
 from msgspec.structs import replace
 
 from plans import metrics
-from plans.schema import Bound, Op, Plan, Program, Segment
+from plans.prediction import Bound
+from plans.schema import Op, Plan, Program, Segment
 
 
 def retimed(plan: Plan) -> Plan:

@@ -9,23 +9,9 @@ from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 
 from plans import metrics
+from plans.prediction import Bound, DevicePrediction, Prediction, Solver, TaskPrediction
 from plans.runlog import End, Header, OpRecord, RunLog, StepRecord
-from plans.schema import (
-    Bound,
-    Device,
-    DevicePrediction,
-    Host,
-    Memory,
-    Op,
-    Plan,
-    Prediction,
-    Program,
-    Segment,
-    Shard,
-    Solver,
-    Task,
-    TaskPrediction,
-)
+from plans.schema import Device, Host, Memory, Op, Plan, Program, Segment, Shard, Task
 from profiles.schema import Emulation, Workload
 
 PLAN_SHA256 = "a" * 64

@@ -20,7 +20,8 @@ from planner.shards.modes import Mode
 from planner.shards.strategy import Strategy
 from plans import prove
 from plans.metrics import duration_us
-from plans.schema import Bound, Segment
+from plans.prediction import Bound
+from plans.schema import Segment
 from profiles.schema import Emulation, Profile
 
 pytestmark = pytest.mark.usefixtures("warm")

@@ -9,7 +9,7 @@ from support.strategies import small, some_choice
 
 from planner.rounds.emit import Emitter
 from planner.rounds.shard_major import ShardMajor, visits
-from plans.shape import op_name
+from plans.view import op_name
 
 
 @given(st.integers(0, 10**6), st.booleans())

@@ -13,7 +13,8 @@ from planner.rounds.round import Round
 from planner.search.task import Candidate
 from plans import violations
 from plans.metrics import duration_us
-from plans.schema import Bound, Plan, Segment
+from plans.prediction import Bound
+from plans.schema import Plan, Segment
 
 
 def made(seed: int, *, norms: bool = False, tight: bool = False) -> tuple[Small, Round]:

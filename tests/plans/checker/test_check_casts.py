@@ -7,9 +7,8 @@ from support.edits import change, drop, find, with_task
 
 from plans.checker.check import violations
 from plans.disk import kept_bytes
-from plans.evaluation import evaluated
 from plans.schema import Plan
-from plans.shape import stored
+from plans.view import evaluated, stored
 
 
 def made(name: str) -> Plan:

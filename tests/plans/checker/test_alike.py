@@ -7,8 +7,7 @@ from msgspec import structs
 from planner.builder import build
 from planner.inputs.problem import Problem
 from planner.search.rename import renamed
-from plans import alike
-from plans.checker import check
+from plans.checker import alike, check
 from plans.checker.check import violations
 from plans.schema import Plan
 from profiles import synthetic

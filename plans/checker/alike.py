@@ -14,8 +14,8 @@ import msgspec
 from msgspec import structs
 
 from plans.schema import Task
-from plans.shape import View
 from plans.ties import crossing
+from plans.view import View
 
 _ENCODE = msgspec.json.Encoder().encode
 _STREAM = re.compile(r"\d+|host")

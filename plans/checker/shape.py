@@ -5,74 +5,19 @@ What passes here can be looked up without care by the rules that follow.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from msgspec import structs
 
-from plans.evaluation import evaluated, misplaced
-from plans.roles import wrong_roles
-from plans.schema import Buffer, Op, OpName, Plan, Program, Role, Segment, Task, parse_id
+from plans.checker.roles import wrong_roles
+from plans.evaluation import misplaced
+from plans.schema import Buffer, Op, OpName, Plan, Program, Segment, Task
+from plans.view import View, op_name, site
 
 _STREAMS = {
     **dict.fromkeys("FBRN", "compute"),
     **{"P": "h2d", "S": "d2h", "X": "p2p"},
 }
 _FEW = 8  # items of a list that messages name
-
-
-class View(NamedTuple):
-    """A program with the tasks it trains, their store and every buffer that its ops name."""
-
-    program: Program
-    tasks: dict[str, Task]
-    buffers: dict[str, Buffer]
-
-    def ops(self) -> Iterator[Op]:
-        yield from self.program.enter
-        yield from self.program.round
-        yield from self.program.leave
-
-
-def view(program: Program, tasks: dict[str, Task], host: dict[str, Buffer]) -> View:
-    """`program` in a plan of these tasks and host buffers."""
-    own = {name: tasks[name] for name in program.tasks if name in tasks}
-    if program.evaluates:
-        own = {name: evaluated(task) for name, task in own.items()}
-    made = View(program, own, {})
-    names = {name for op in made.ops() for name in (*op.reads.values(), *op.writes.values())}
-    for task in own.values():
-        names.update(stored(task))
-    buffers = {name: host[name] for name in sorted(names & host.keys())}
-    return View(program, own, buffers | {b.name: b for b in program.buffers})
-
-
-def stored(task: Task) -> dict[str, tuple[int, Role]]:
-    """A task's buffers in the host store between segments: buffer name -> shard and role, of
-    values that have bytes."""
-    kept: dict[str, tuple[int, Role]] = {}
-    for number, shard in enumerate(task.shards):
-        if shard.param_bytes and not shard.cast:
-            kept[f"{task.name}.s{number}.param"] = number, "param"
-        if shard.state_bytes:
-            kept[f"{task.name}.s{number}.state"] = number, "state"
-    return kept
-
-
-def site(stream: str) -> tuple[str, int]:
-    """Kind and device of a stream: `1.h2d` is ("h2d", 1); ValueError unless written canonically."""
-    left, _, right = stream.partition(".")
-    kind, device = ("host", int(right)) if left == "host" else (right, int(left))
-    if stream != (f"host.{device}" if kind == "host" else f"{device}.{kind}"):
-        raise ValueError(f"{stream!r} is not a stream name")
-    return kind, device
-
-
-def op_name(op_id: str) -> OpName:
-    """The parts of an id; ValueError for one with leading zeros or other spellings of a number."""
-    name = parse_id(op_id)
-    if op_id != str(name):
-        raise ValueError(f"{op_id!r} is not an op name")
-    return name
 
 
 def few(names: Sequence[object]) -> str:
@@ -119,18 +64,16 @@ def plan_shape(plan: Plan) -> Iterator[str]:
                 yield f"{program.name}: trains task {name!r}, which the plan does not have"
             if count > 1:
                 yield f"{program.name}: names task {name!r} {count} times, expected 1"
-    programs = {program.name: program for program in plan.programs}
     for index, segment in enumerate(plan.segments):
-        yield from _segment(f"segment {index}", segment, programs, len(plan.devices))
+        yield from _segment(f"segment {index}", segment, plan)
 
 
-def _segment(
-    where: str, segment: Segment, programs: dict[str, Program], devices: int
-) -> Iterator[str]:
-    if segment.program not in programs:
+def _segment(where: str, segment: Segment, plan: Plan) -> Iterator[str]:
+    program, devices = plan.program_of(segment), len(plan.devices)
+    if program is None:
         yield f"{where}: runs program {segment.program!r}, which the plan does not have"
         return
-    wanted = programs[segment.program].devices
+    wanted = program.devices
     if len(segment.devices) != wanted:
         yield (
             f"{where}: gives {len(segment.devices)} devices to program {segment.program!r}, "
@@ -147,7 +90,7 @@ def program_shape(view: View, host: dict[str, Buffer]) -> Iterator[str]:
     """Everything about one program that must hold before its order and values can be judged."""
     program = view.program
     yield from _buffers(program, host)
-    for name, count in repeated(op.id for op in view.ops()).items():
+    for name, count in repeated(op.id for op in view.program.ops).items():
         yield f"{name}: {count} ops have this name, expected 1"
     for phase, members in (
         ("enter", program.enter),

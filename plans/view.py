@@ -1,0 +1,69 @@
+"""A program with all that its ops name: its tasks, their buffers in the host store, its own ones.
+
+A program that evaluates looks at its tasks as at ones that keep nothing and have no gradients, so
+that the checker's other rules hold for it as they are: what it reads must be the store's.
+"""
+
+from typing import NamedTuple
+
+from msgspec import structs
+
+from plans.schema import Buffer, OpName, Program, Role, Task, parse_id
+
+
+class View(NamedTuple):
+    """A program with the tasks it trains, their store and every buffer that its ops name."""
+
+    program: Program
+    tasks: dict[str, Task]
+    buffers: dict[str, Buffer]
+
+
+def view(program: Program, tasks: dict[str, Task], host: dict[str, Buffer]) -> View:
+    """`program` in a plan of these tasks and host buffers."""
+    own = {name: tasks[name] for name in program.tasks if name in tasks}
+    if program.evaluates:
+        own = {name: evaluated(task) for name, task in own.items()}
+    names = {name for op in program.ops for name in (*op.reads.values(), *op.writes.values())}
+    for task in own.values():
+        names.update(stored(task))
+    buffers = {name: host[name] for name in sorted(names & host.keys())}
+    return View(program, own, buffers | {b.name: b for b in program.buffers})
+
+
+def evaluated(task: Task) -> Task:
+    """The task as an evaluating program sees it: nothing is kept, nothing is ever updated."""
+    shards = tuple(
+        structs.replace(shard, activations="recompute", saved_bytes=0, grad_bytes=0)
+        for shard in task.shards
+    )
+    return structs.replace(task, norm_bytes=0, shards=shards)
+
+
+def stored(task: Task) -> dict[str, tuple[int, Role]]:
+    """A task's buffers in the host store between segments: buffer name -> shard and role, of
+    values that have bytes."""
+    kept: dict[str, tuple[int, Role]] = {}
+    for number, shard in enumerate(task.shards):
+        if shard.param_bytes and not shard.cast:
+            kept[f"{task.name}.s{number}.param"] = number, "param"
+        if shard.state_bytes:
+            kept[f"{task.name}.s{number}.state"] = number, "state"
+    return kept
+
+
+def site(stream: str) -> tuple[str, int]:
+    """Kind and device of a stream: `1.h2d` is ("h2d", 1); ValueError unless written canonically."""
+    left, _, right = stream.partition(".")
+    kind, device = ("host", int(right)) if left == "host" else (right, int(left))
+    if stream != (f"host.{device}" if kind == "host" else f"{device}.{kind}"):
+        raise ValueError(f"{stream!r} is not a stream name")
+    return kind, device
+
+
+def op_name(op_id: str) -> OpName:
+    """The parts of an id; ValueError for one with leading zeros or other spellings of a number."""
+    name = parse_id(op_id)
+    if op_id != str(name):
+        raise ValueError(f"{op_id!r} is not an op name")
+    return name
