@@ -52,7 +52,7 @@ def narrowed(roots: Sequence[Terms], groups: int, programs: int, effort: Effort)
             break
         heapq.heappop(open_)
         for part in parts:
-            one = _solved(best.terms, part, groups, effort)
+            one = _solved(best.terms, part, groups, effort, near=True)
             left -= 1
             if one:
                 heapq.heappush(open_, (max(at_least, one.optimum.period_us), next(number), one))
@@ -93,8 +93,11 @@ def again(found: Solution, terms: Terms, groups: int, effort: Effort) -> Solutio
     return solved if solved and solved.optimum.weights else None
 
 
-def _solved(terms: Terms, part: Part, groups: int, effort: Effort) -> Solution | None:
-    found = optimum(terms, groups, part, seconds=max(1.0, effort.left), seed=effort.seed)
+def _solved(
+    terms: Terms, part: Part, groups: int, effort: Effort, *, near: bool = False
+) -> Solution | None:
+    seconds = max(1.0, effort.left)
+    found = optimum(terms, groups, part, seconds=seconds, seed=effort.seed, near=near)
     return Solution(terms, part, found) if found else None
 
 

@@ -105,7 +105,9 @@ class Phases:
         rows.append(room(frame, terms))
         self.model = Linear(columns.lower, columns.upper, rows, frame.us)
 
-    def solve(self, part: Part, terms: Terms, seconds: float, seed: int) -> Optimum | None:
+    def solve(
+        self, part: Part, terms: Terms, seconds: float, seed: int, *, near: bool
+    ) -> Optimum | None:
         """The best of a part of the plans; the terms may differ from those of the program in what
         there is of memory. None when there is none. Without an answer in time nothing is known: a
         period of 0, and no weights."""
@@ -115,7 +117,7 @@ class Phases:
         rows |= {w: (-INFINITY, INFINITY if host is None else host / MB) for w in self.host}
         model.bound_rows(rows | {self.room: (-INFINITY, terms.room_bytes / MB)})
         more = [*covers(self.frame, self.sums, part)] if self.sums else []
-        outcome, values = model.solve(more, seconds=seconds, seed=seed)
+        outcome, values = model.solve(more, seconds=seconds, seed=seed, near=near)
         if outcome.status is Status.INFEASIBLE:
             return None
         if not outcome.found or outcome.bound is None:
@@ -242,7 +244,10 @@ def _phases(terms: Terms, groups: int) -> Phases:
     return Phases(terms, groups)
 
 
-def optimum(terms: Terms, groups: int, part: Part, *, seconds: float, seed: int) -> Optimum | None:
-    """Solve the program for a part of the plans; None when it has no solution."""
+def optimum(
+    terms: Terms, groups: int, part: Part, *, seconds: float, seed: int, near: bool = False
+) -> Optimum | None:
+    """Solve the program for a part of the plans; None when it has no solution. near: from the last
+    solution for the same terms that was not; the period is the same, the weights may differ."""
     same = replace(terms, room_bytes=0, tight=False, host_bytes=None)
-    return _phases(same, groups).solve(part, terms, seconds, seed)
+    return _phases(same, groups).solve(part, terms, seconds, seed, near=near)

@@ -10,46 +10,44 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from planner.rounds.ops import Dependency, Entry, Stream
-
-Needs = Sequence[Sequence[Dependency]]
-"""For every op, by its position, the ops that it waits for."""
+from planner.rounds.ops import Entry, Needs, Stream
 
 
 def dependencies(
     entries: Sequence[Entry], before: Mapping[str, Sequence[str]] = MappingProxyType({})
-) -> list[list[Dependency]]:
+) -> list[list[int]]:
     """For every op, the ops it conflicts with that come before it, in a repeating round.
 
     before[b]: the buffers whose bytes b reuses. The first write of a value to b waits for all that
     touched those (write after read or write across buffers); later accesses follow that write.
     Buffers that are not listed must be disjoint.
     """
-    writer: dict[str, Dependency] = {}
-    readers: dict[str, list[Dependency]] = {}
-    found: list[list[Dependency]] = [[] for _ in entries]
-    for lap in (1, 0):
-        for index, entry in enumerate(entries):
-            this = Dependency(index, lap)
-            reads, writes = set(entry.reads.values()), set(entry.writes.values())
-            waits: set[Dependency] = set()
-            for buffer in reads | writes:
-                if buffer in writer:
-                    waits.add(writer[buffer])
-            for buffer in writes:
-                waits.update(readers.get(buffer, ()))
-            for buffer in writes - reads:
-                for other in before.get(buffer, ()):
-                    # Whoever wrote a value was before its readers.
-                    touched = readers.get(other) or [writer[other]] if other in writer else ()
-                    waits.update(touched)
-            if lap == 0:
-                waits.discard(this)
-                found[index] = sorted(waits)
-            for buffer in reads - writes:
-                readers.setdefault(buffer, []).append(this)
-            for buffer in writes:
-                writer[buffer], readers[buffer] = this, []
+    writer: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    touched = [(set(e.reads.values()), set(e.writes.values())) for e in entries]
+
+    def note(op: int, reads: set[str], writes: set[str]) -> None:
+        for buffer in reads - writes:
+            readers.setdefault(buffer, []).append(op)
+        for buffer in writes:
+            writer[buffer], readers[buffer] = op, []
+
+    for at, (reads, writes) in enumerate(touched):
+        note(at - len(entries), reads, writes)
+    found: list[list[int]] = []
+    for at, (reads, writes) in enumerate(touched):
+        waits = {writer[buffer] for buffer in reads if buffer in writer}
+        for buffer in writes:
+            waits.add(writer[buffer])
+            waits.update(readers[buffer])
+            if buffer in reads:
+                continue
+            for other in before.get(buffer, ()):
+                # Whoever wrote a value was before its readers.
+                if other in writer:
+                    waits.update(readers[other] or (writer[other],))
+        found.append(sorted(waits))
+        note(at, reads, writes)
     return found
 
 
@@ -81,19 +79,20 @@ class _Clocks:
         return clock[self.stream[run.at]] >= self.tick(run)
 
 
-def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[Dependency]]:
+def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[int]]:
     """The needs without those that stream order or other needs imply, in a steady state: rounds are
     played through, of which the third has two full ones before it."""
     clocks = _Clocks(queues)
     latest: dict[int, list[int]] = {}
-    kept: list[list[Dependency]] = [[] for _ in needs]
+    count = len(needs)
+    kept: list[list[int]] = [[] for _ in needs]
     empty = [0] * len(clocks.length)
     order = _execution_order(queues, needs)
     for lap in range(3):
         for at in order:
             stream = clocks.stream[at]
             clock = list(latest.get(stream, empty))
-            waits = [Run(dep.at, lap - dep.back) for dep in needs[at] if lap >= dep.back]
+            waits = [Run(dep % count, lap - (dep < 0)) for dep in needs[at] if lap or dep >= 0]
             waits = [run for run in waits if not clocks.covers(clock, run)]
             waits = [
                 run
@@ -101,7 +100,7 @@ def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[De
                 if not any(o != run and clocks.covers(clocks.ended[o], run) for o in waits)
             ]
             if lap == 2:
-                kept[at] = [Dependency(run.at, lap - run.lap) for run in waits]
+                kept[at] = [run.at - (lap - run.lap) * count for run in waits]
             for run in waits:
                 clock = [max(a, b) for a, b in zip(clock, clocks.ended[run], strict=True)]
             clock[stream] = clocks.tick(Run(at, lap))
@@ -117,7 +116,7 @@ def _execution_order(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> li
     while len(order) < len(needs):
         begun = len(order)
         for queue in left.values():
-            while queue and all(dep.back or dep.at in done for dep in needs[queue[-1]]):
+            while queue and all(dep < 0 or dep in done for dep in needs[queue[-1]]):
                 done.add(queue[-1])
                 order.append(queue.pop())
         if len(order) == begun:

@@ -19,7 +19,7 @@ from itertools import accumulate
 from msgspec import structs
 
 from planner.rounds.hydra import HydraStrategy
-from planner.rounds.slab import Layout, Life, Slab, buffers_of
+from planner.rounds.slab import Life, Slab, buffers_of
 from planner.shards import Slots, Strategy, Value, extent, pack
 from plans.schema import Buffer
 from profiles.codec import align
@@ -75,8 +75,8 @@ def store(strategy: Strategy | HydraStrategy) -> Store:
     if isinstance(strategy, HydraStrategy):
         scratch, before = pack(strategy.waiting(), "host"), {}
     else:
-        slab = Scratch.of(strategy).slab
-        scratch, before = slab.buffers, slab.before
+        layout = Scratch.of(strategy)
+        scratch, before = layout.buffers, layout.before
     base = extent(held)
     behind = (structs.replace(buffer, offset=base + buffer.offset) for buffer in scratch)
     return Store(held, tuple(behind), before)
@@ -88,22 +88,23 @@ def fitted(strategy: Strategy, room: int) -> Strategy | None:
     left = room - kept_bytes(strategy)
     if sum(value.bytes for value in _values(strategy)) <= left:
         return replace(strategy, host_bytes=None) if strategy.host_bytes is not None else strategy
-    return replace(strategy, host_bytes=left) if _least(strategy).end <= left else None
+    return replace(strategy, host_bytes=left) if _least(strategy).bytes <= left else None
 
 
 def least_bytes(strategy: Strategy | HydraStrategy) -> int:
     """Bytes of the host without which the strategy does not fit."""
     if isinstance(strategy, HydraStrategy):
         return store(strategy).bytes
-    return kept_bytes(strategy) + _least(strategy).end
+    return kept_bytes(strategy) + _least(strategy).bytes
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """The layout of what waits on the host for a while. order: the shards updated there, those
-    first whose gradients have to go first."""
+    """The layout of what waits on the host for a while. before: for a buffer, those whose bytes it
+    takes over. order: the shards updated there, those first whose gradients have to go first."""
 
-    slab: Slab
+    buffers: tuple[Buffer, ...]
+    before: dict[str, list[str]]
     order: tuple[int, ...]
 
     @classmethod
@@ -117,14 +118,15 @@ class Scratch:
                 for value, at in zip(values, ends, strict=False)
                 for buffer in buffers_of(value, at)
             ]
-            return cls(Slab(tuple(buffers), ends[-1], ends[-1], {}), tuple(sorted(updated)))
+            return cls(tuple(buffers), {}, tuple(sorted(updated)))
         layout = _stretched(strategy, strategy.host_bytes)
         name = strategy.costs.task.name
         last = {k: layout.lives[f"{name}.s{k}.grad"].last for k in updated}
-        return cls(layout.slab, tuple(sorted(updated, key=lambda k: (last[k], k))))
+        order = tuple(sorted(updated, key=lambda k: (last[k], k)))
+        return cls(layout.buffers, layout.before, order)
 
 
-def _least(strategy: Strategy) -> Layout:
+def _least(strategy: Strategy) -> Slab:
     """In as few bytes as are found."""
     return _laid(strategy, _fewest(strategy), 0)
 
@@ -134,13 +136,13 @@ def _fewest(strategy: Strategy) -> int:
     return max(1, len(_updated(strategy))) if strategy.costs.noted else 1
 
 
-def _stretched(strategy: Strategy, room: int) -> Layout:
+def _stretched(strategy: Strategy, room: int) -> Slab:
     """With as many gradients at a time as there is always room for, each of which then stays as
     long as there is room."""
     few, most = _fewest(strategy), max(1, len(_updated(strategy)))
     while few < most:
         middle = (few + most + 1) // 2
-        if _laid(strategy, middle, room).end <= room:
+        if _laid(strategy, middle, room).bytes <= room:
             few = middle
         else:
             most = middle - 1
@@ -154,11 +156,9 @@ def _stretched(strategy: Strategy, room: int) -> Layout:
     return layout
 
 
-def _laid(strategy: Strategy, grads: int, room: int) -> Layout:
+def _laid(strategy: Strategy, grads: int, room: int) -> Slab:
     """What waits, with so many gradients at a time; placed for `room` bytes to stretch into."""
-    return Layout(
-        [Life.of(value) for value in _values(strategy, grads)], Slots(strategy).count, room
-    )
+    return Slab([Life.of(value) for value in _values(strategy, grads)], Slots(strategy).count, room)
 
 
 def _updated(strategy: Strategy) -> list[int]:

@@ -10,11 +10,11 @@ once for the first round:
     h2d   P3 P4 | P9 (for the next round) P5 P6 | P8 (for the next round) ...
 """
 
-import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
-from planner.rounds.ops import Dependency, Stream
+from planner.rounds.ops import Needs, Stream
 
 _ROUNDS = 4
 
@@ -29,7 +29,7 @@ class Draft:
 
     us: list[int]
     streams: list[Stream]
-    needs: list[list[Dependency]]
+    needs: Needs
     rank: list[int]
     movable: frozenset[int]
     chains: tuple[tuple[int, ...], ...]
@@ -41,7 +41,7 @@ class Orders:
     round."""
 
     queues: dict[Stream, list[int]]
-    needs: list[list[Dependency]]
+    needs: Needs
     moved: frozenset[int]
 
 
@@ -53,37 +53,39 @@ def in_order(draft: Draft) -> Orders:
     return Orders(queues, draft.needs, frozenset())
 
 
-def dispatched(draft: Draft) -> list[Orders]:
+def dispatched(draft: Draft) -> Iterator[Orders]:
     """The orders in which the ops of the last two rounds started, which may alternate."""
-    first, second, third = _Player(draft).play()[-3:]
-    orders = _ordered(draft, first, second)
+    first, second, third = _played(draft)[-3:]
+    yield _ordered(draft, first, second)
     laps = (first, second), (second, third)
     steps = {b - a for one, next_ in laps for a, b in zip(one, next_, strict=True)}
-    return [orders, orders if len(steps) == 1 else _ordered(draft, second, third)]
+    if len(steps) > 1:
+        yield _ordered(draft, second, third)
 
 
 def _ordered(draft: Draft, starts: list[int], later: list[int]) -> Orders:
     """The order of the starts of a round; `later` are those of the round after it."""
     count = len(draft.us)
     anchor = min(
-        (starts[at] for at in range(count) if at not in draft.movable and _loads(draft, at)),
+        (
+            starts[at]
+            for at, stream in enumerate(draft.streams)
+            if stream.kind == "h2d" and at not in draft.movable
+        ),
         default=0,
     )
     moved = frozenset(
         at
         for at in draft.movable
-        if starts[at] < anchor and all(back for _, back in draft.needs[at])
+        if starts[at] < anchor and all(dep < 0 for dep in draft.needs[at])
     )
-    return _listed(draft, [(later if at in moved else starts)[at] for at in range(count)], moved)
-
-
-def _listed(draft: Draft, when: Sequence[int], moved: frozenset[int]) -> Orders:
-    """Streams in the order of `when`."""
-    count = len(draft.us)
+    when = list(starts)
+    for at in moved:
+        when[at] = later[at]
     queues: dict[Stream, list[int]] = {}
-    for at in sorted(range(count), key=lambda at: (when[at], at)):
+    for at in sorted(range(count), key=when.__getitem__):
         queues.setdefault(draft.streams[at], []).append(at)
-    return Orders(queues, [_shifted(draft, at, moved) for at in range(count)], moved)
+    return Orders(queues, _shifted(draft.needs, moved), moved)
 
 
 def without(draft: Draft, orders: Orders, ops: Collection[int]) -> Orders:
@@ -101,80 +103,86 @@ def without(draft: Draft, orders: Orders, ops: Collection[int]) -> Orders:
             if other not in moved and draft.rank[other] > draft.rank[at]
         )
         queue.insert(next(later, len(queue)), at)
-    return Orders(queues, [_shifted(draft, at, moved) for at in range(len(draft.us))], moved)
+    return Orders(queues, _shifted(draft.needs, moved), moved)
 
 
-def _loads(draft: Draft, at: int) -> bool:
-    return draft.streams[at].kind == "h2d"
-
-
-def _shifted(draft: Draft, at: int, moved: frozenset[int]) -> list[Dependency]:
-    """What the op waits for, when `moved` ops are listed in the round before the one they serve.
+def _shifted(needs: Needs, moved: frozenset[int]) -> Needs:
+    """The needs when `moved` ops, which wait for ops of the round before only, are listed in the
+    round before the one they serve.
 
     Who would then wait for an op two rounds back waits for its readers of the last one anyway.
     """
     if not moved:
-        return draft.needs[at]
-    back_of = 1 if at in moved else 0
-    shifted = [Dependency(dep, back - back_of + (dep in moved)) for dep, back in draft.needs[at]]
-    return [dep for dep in shifted if dep.back < 2]
+        return needs
+    count = len(needs)
+    here, before = moved, frozenset(at - count for at in moved)
+    shifted = list(needs)
+    for at, edges in enumerate(needs):
+        if at in moved:
+            shifted[at] = [dep if dep in before else dep + count for dep in edges]
+        elif not (here.isdisjoint(edges) and before.isdisjoint(edges)):
+            shifted[at] = [
+                dep - count if dep in here else dep for dep in edges if dep not in before
+            ]
+    return shifted
 
 
-class _Player:
-    """Plays rounds event by event; a stream that is free takes the op that it wants first."""
+def _played(draft: Draft) -> list[list[int]]:
+    """The starts of all ops, by round, when rounds are played event by event.
 
-    def __init__(self, draft: Draft) -> None:
-        count, self.draft = len(draft.us), draft
-        self.starts = [[0] * count for _ in range(_ROUNDS)]  # by round and op
-        self.followers: list[list[Dependency]] = [[] for _ in range(count)]
-        self.waiting = [[0] * count for _ in range(_ROUNDS)]  # for so many ops
-        self.ready: dict[Stream, list[tuple[int, int, int]]] = {
-            s: [] for s in sorted({*draft.streams})
-        }
-        self.ends: list[tuple[int, int, int]] = []  # of ops at work: when, round, op
-        for at, edges in enumerate(_chained(draft)):
-            for dep, back in edges:
-                self.followers[dep].append(Dependency(at, back))
-            for lap in range(_ROUNDS):
-                self.waiting[lap][at] = sum(1 for _, back in edges if back <= lap)
-                if not self.waiting[lap][at]:
-                    self._wanted(lap, at)
+    A run is an op in a round: lap * count + op. Heaps hold whole numbers, whose leading part
+    orders them: lap and rank for what is ready, the end's time for what is at work.
+    """
+    count, us, rank = len(draft.us), draft.us, draft.rank
+    runs, ranks = _ROUNDS * count, max(rank, default=0) + 1
+    numbers = {stream: number for number, stream in enumerate(sorted({*draft.streams}))}
+    stream_of = [numbers[stream] for stream in draft.streams]
+    needs = _chained(draft)
+    followers: list[list[int]] = [[] for _ in range(count)]  # of round 0, as runs
+    for at, edges in enumerate(needs):
+        for dep in edges:
+            followers[dep].append(at if dep >= 0 else at + count)
+    waiting = [sum(dep >= 0 for dep in edges) for edges in needs]
+    waiting += [len(edges) for edges in needs] * (_ROUNDS - 1)
+    ready: list[list[int]] = [[] for _ in numbers]
+    free = [True] * len(numbers)
+    starts, now = [0] * runs, 0
+    ends: list[int] = []
+    for run, left in enumerate(waiting):
+        if not left:
+            lap, at = divmod(run, count)
+            heappush(ready[stream_of[at]], (lap * ranks + rank[at]) * count + at)
+    while True:
+        for number, queue in enumerate(ready):
+            if queue and free[number]:
+                order, at = divmod(heappop(queue), count)
+                run = order // ranks * count + at
+                starts[run], free[number] = now, False
+                heappush(ends, (now + us[at]) * runs + run)
+        if not ends:
+            return [starts[lap : lap + count] for lap in range(0, runs, count)]
+        now = ends[0] // runs
+        while ends and ends[0] < (now + 1) * runs:
+            run = heappop(ends) % runs
+            at = run % count
+            free[stream_of[at]] = True
+            for follower in followers[at]:
+                later = run - at + follower
+                if later < runs:
+                    waiting[later] -= 1
+                    if not waiting[later]:
+                        lap, other = divmod(later, count)
+                        heappush(
+                            ready[stream_of[other]],
+                            (lap * ranks + rank[other]) * count + other,
+                        )
 
-    def _wanted(self, lap: int, at: int) -> None:
-        """Nothing keeps the op of this round any more but its stream."""
-        heapq.heappush(self.ready[self.draft.streams[at]], (lap, self.draft.rank[at], at))
 
-    def _ended(self, lap: int, at: int) -> None:
-        """Whoever waited for this op alone is wanted."""
-        for follower, back in self.followers[at]:
-            later = lap + back
-            if later < _ROUNDS:
-                self.waiting[later][follower] -= 1
-                if not self.waiting[later][follower]:
-                    self._wanted(later, follower)
-
-    def play(self) -> list[list[int]]:
-        """The starts of all ops, by round."""
-        free, now = dict.fromkeys(self.ready, True), 0
-        while True:
-            for stream, queue in self.ready.items():
-                if queue and free[stream]:
-                    lap, _, at = heapq.heappop(queue)
-                    self.starts[lap][at], free[stream] = now, False
-                    heapq.heappush(self.ends, (now + self.draft.us[at], lap, at))
-            if not self.ends:
-                return self.starts
-            now = self.ends[0][0]
-            while self.ends and self.ends[0][0] == now:
-                _, lap, at = heapq.heappop(self.ends)
-                free[self.draft.streams[at]] = True
-                self._ended(lap, at)
-
-
-def _chained(draft: Draft) -> list[Sequence[Dependency]]:
+def _chained(draft: Draft) -> list[Sequence[int]]:
     """Needs, and for ops of a chain the op before them."""
-    chained: list[Sequence[Dependency]] = list(draft.needs)
+    chained = list(draft.needs)
     for chain in draft.chains:
         for index, at in enumerate(chain):
-            chained[at] = [*draft.needs[at], Dependency(chain[index - 1], int(index == 0))]
+            before = chain[index - 1] if index else chain[-1] - len(chained)
+            chained[at] = [*draft.needs[at], before]
     return chained

@@ -22,11 +22,9 @@ class Stream(NamedTuple):
         return f"host.{self.device}" if self.kind == "host" else f"{self.device}.{self.kind}"
 
 
-class Dependency(NamedTuple):
-    """An op, by its position, that another waits for; `back` rounds ago, 0 or 1."""
-
-    at: int
-    back: int
+Needs = Sequence[Sequence[int]]
+"""The ops that every op of a round waits for, by position. An op of the round before has its
+position less the number of ops, so that it indexes the same element of a list."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,13 +41,12 @@ class Cycle:
         starts = earliest(us, queues.values(), needs, self.state)
         names = [str(entry.name) for entry in self.entries]
         kept = pruned(queues, needs)
-        return tuple(
-            self.entries[at].written(
-                starts[at],
-                [names[dep.at] + ("@-1" if dep.back else "") for dep in kept[at]],
-            )
-            for at in self.listed
-        )
+
+        def after(at: int) -> list[str]:
+            deps = sorted((dep % len(names), dep < 0) for dep in kept[at])
+            return [names[dep] + "@-1" * back for dep, back in deps]
+
+        return tuple(self.entries[at].written(starts[at], after(at)) for at in self.listed)
 
 
 def assembled(

@@ -17,15 +17,17 @@ Resident parameters and state are loaded by `enter`, updated on the device, and 
 `leave`.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from planner.rounds.emit import Emitter
 from planner.rounds.hazards import dependencies
 from planner.rounds.host_bytes import Scratch
 from planner.rounds.list_schedule import Draft, Orders, dispatched, in_order, without
-from planner.rounds.ops import Entry, queued
+from planner.rounds.ops import Entry, Stream, queued
 from planner.rounds.program import Cycle, assembled
 from planner.rounds.shard_major import PARAM, STATE_OUT, ShardMajor, visits
 from planner.rounds.slab import Slab, lay_out
@@ -45,8 +47,12 @@ class Round:
     room: int
 
     @cached_property
+    def slots(self) -> Slots:
+        return Slots(self.strategy)
+
+    @cached_property
     def slab(self) -> Slab:
-        return lay_out(Slots(self.strategy), self.links, self.room)
+        return lay_out(self.slots, self.links, self.room)
 
     @cached_property
     def entries(self) -> list[Entry]:
@@ -77,7 +83,7 @@ class Round:
         return Draft(
             us=[item.us for item in entries],
             streams=[item.stream for item in entries],
-            needs=dependencies(entries, {**self.slab.before, **scratch.slab.before}),
+            needs=dependencies(entries, {**self.slab.before, **scratch.before}),
             rank=rank,
             movable=frozenset(at for at in loads if at is not None),
             chains=tuple(tuple(queues[s]) for s in sorted(queues) if s.kind == "compute"),
@@ -85,7 +91,7 @@ class Round:
 
     def _again(self, name: OpName) -> int:
         """The slot for which a copy out is needed again."""
-        k, slots = name.number, Slots(self.strategy)
+        k, slots = name.number, self.slots
         if name.item != "s":
             return slots.backward(k)
         if name.index == STATE_OUT:
@@ -94,10 +100,18 @@ class Round:
 
     @cached_property
     def best(self) -> tuple[Settled, Orders]:
-        """The shortest steady state of a few orders, and that order."""
-        first, second = dispatched(self.draft)
-        tried = [first, *([second] if second.queues != first.queues else []), in_order(self.draft)]
-        found = [item for item in map(self._settled, tried) if item]
+        """The shortest steady state of a few orders, and that order. None is shorter than what the
+        busiest stream has to do, where it ends to look."""
+        load = Counter[Stream]()
+        for stream, us in zip(self.draft.streams, self.draft.us, strict=True):
+            load[stream] += us
+        least, found = max(load.values()), list[tuple[Settled, Orders]]()
+        for orders in chain(dispatched(self.draft), [in_order(self.draft)]):
+            one = self._settled(orders)
+            if one:
+                found.append(one)
+                if _period(one) <= least:
+                    return one
         best = min(found, key=_period)
         for _ in range(_REPAIRS):
             late = best[1].moved.intersection(best[0].cycle)
@@ -134,8 +148,8 @@ class Round:
                 wait, before = starts[at] - before, starts[at] + us[at]
                 if wait > 0 and orders.needs[at]:
                     cause = max(
-                        (starts[dep] + us[dep] - back * period, dep)
-                        for dep, back in orders.needs[at]
+                        (starts[dep] + us[dep] - (dep < 0) * period, dep % len(us))
+                        for dep in orders.needs[at]
                     )[1]
                     for item, k in {(n.item, n.number) for n in (names[at], names[cause])}:
                         if item not in shared:

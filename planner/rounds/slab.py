@@ -16,10 +16,9 @@ their bytes, or other ones, are free.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop
-from itertools import accumulate, islice, takewhile
+from itertools import accumulate, islice, product
 
 from planner.shards import Clock, Links, Slots, Value, placed
 from plans.schema import Buffer
@@ -27,35 +26,26 @@ from plans.schema import Buffer
 _TRIES = 2  # with less memory, after gaps between values made the slab too large
 
 
-@dataclass(frozen=True)
-class Slab:
-    """The buffers of a round, what their ends span, and the most bytes ever alive at once."""
-
-    buffers: tuple[Buffer, ...]
-    bytes: int
-    live_bytes: int
-    before: dict[str, list[str]]  # for a buffer, those whose bytes it takes over
-
-
-def lay_out(slots: Slots, links: Links, room: int) -> Slab:
+def lay_out(slots: Slots, links: Links, room: int) -> "Slab":
     """A strategy's values in a slab of `room` bytes, or in the smallest found when that is more.
 
     With room to spare loads run ahead, and what leaves stays until it is gone.
     """
     values, steps = [value for value in slots.values() if value.bytes], slots.count
-    least = Layout([Life.of(value) for value in values], steps, room)
-    if least.end >= room:
-        return least.slab
+    if max(_alive(map(Life.of, values), steps), default=0) >= room:
+        return Slab(map(Life.of, values), steps, room)
     clock, limit = Clock(slots, links, values), room
     for _ in range(_TRIES):
-        ledger = _Ledger([Life.of(value) for value in values], steps, limit)
+        ledger = _Ledger(map(Life.of, values), steps, limit)
         _stretch(ledger, clock)
-        layout = Layout(ledger.lives.values(), steps, room)
-        if layout.end <= room:
-            return layout.slab
-        limit -= layout.end - room
-    _stretch(least, clock)
-    return least.slab
+        slab = Slab(ledger.lives.values(), steps, room)
+        if slab.bytes <= room:
+            return slab
+        limit -= slab.bytes - room
+    slab = Slab(map(Life.of, values), steps, room)
+    if slab.bytes < room:
+        _stretch(slab, clock)
+    return slab
 
 
 def _mask(first: int, last: int, steps: int) -> int:
@@ -97,7 +87,7 @@ class Life:
         return first, last if last > self.last else self.last
 
 
-def _stretch(room: "_Ledger | Layout", clock: Clock) -> None:
+def _stretch(room: "_Ledger | Slab", clock: Clock) -> None:
     """Longer lives for what moves."""
     leave = [room.lives[name] for name in clock.leaving]
     come = [room.lives[name] for name in clock.coming]
@@ -105,7 +95,7 @@ def _stretch(room: "_Ledger | Layout", clock: Clock) -> None:
         room.live(life, life.first, life.last + 1)
     for life in come:
         room.live(life, life.first - 1, life.last)
-    gone, since = clock.lives()
+    gone, since = clock.lives
     for life in come:
         room.live(life, since[life.value.name], life.last)
     for life in leave:
@@ -120,8 +110,7 @@ class _Ledger:
     def __init__(self, lives: Iterable[Life], steps: int, limit: int) -> None:
         self.lives = {life.value.name: life for life in lives}
         self.steps, self.limit = steps, limit
-        spans = ((life.value.bytes, life.first, life.last) for life in self.lives.values())
-        self.alive = bytes_alive(spans, steps)
+        self.alive = _alive(self.lives.values(), steps)
 
     def live(self, life: Life, first: int, last: int) -> None:
         """Alive from `first` to `last`, or as long as the limit allows."""
@@ -135,8 +124,8 @@ class _Ledger:
             self.alive[life.last % self.steps] += size
 
 
-class Layout:
-    """The slab while values are put into it; ascending by offset."""
+class Slab:
+    """Values at their offsets, ascending, in a round of so many steps."""
 
     def __init__(self, lives: Iterable[Life], steps: int, room: int) -> None:
         self.lives = {life.value.name: life for life in lives}
@@ -146,38 +135,40 @@ class Layout:
         for life in self.lives.values():
             life.mask = _mask(life.first, life.last, steps)
         # Those that live all round at the bottom, the rest by size.
-        for life in sorted(
+        ordered = sorted(
             self.lives.values(),
             key=lambda life: (life.mask != full, -life.value.bytes, life.first, life.value.name),
-        ):
-            self._put(life, self._gap(life.mask, life.value.bytes))
+        )
+        bottom, spans = 0, list[Span]()
+        for life in ordered:
+            size, mask = life.value.bytes, life.mask
+            if mask == full:
+                life.offset = bottom
+                bottom += size
+            else:
+                life.offset = _gap(spans, bottom, mask, size)
+                insort(spans, (life.offset, life.offset + size, mask))
+            life.end = life.offset + size
+        self.placed = sorted(ordered, key=_offset)
 
     @property
-    def end(self) -> int:
+    def bytes(self) -> int:
+        """Bytes up to the last end."""
         return max((life.end for life in self.placed), default=0)
 
     @property
-    def slab(self) -> Slab:
-        """The layout as it is now."""
-        spans = ((life.value.bytes, life.first, life.last) for life in self.placed)
-        alive = max(bytes_alive(spans, self.steps), default=0)
-        buffers = [b for life in self.placed for b in buffers_of(life.value, life.offset)]
-        return Slab(tuple(buffers), self.end, alive, _before(self.placed, self.steps))
+    def live_bytes(self) -> int:
+        """The most bytes ever alive at once."""
+        return max(_alive(self.placed, self.steps), default=0)
 
-    def _put(self, life: Life, offset: int) -> None:
-        life.offset, life.end = offset, offset + life.value.bytes
-        insort(self.placed, life, key=_offset)
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return tuple(b for life in self.placed for b in buffers_of(life.value, life.offset))
 
-    def _gap(self, mask: int, size: int) -> int:
-        """The lowest offset that is free at all these steps."""
-        offset = 0
-        for there in self.placed:
-            if there.mask & mask:
-                if there.offset - offset >= size:
-                    break
-                if there.end > offset:
-                    offset = there.end
-        return offset
+    @property
+    def before(self) -> dict[str, list[str]]:
+        """For a buffer, those whose bytes it takes over."""
+        return _before(self.placed, self.steps)
 
     def live(self, life: Life, first: int, last: int) -> None:
         """Alive from `first` to `last` if that can be, here or elsewhere; or as long as can be
@@ -198,12 +189,15 @@ class Layout:
         life.mask = _mask(first, last, self.steps)
 
     def _moved(self, life: Life, mask: int) -> bool:
-        """Whether other bytes are free at all these steps; the value is there then."""
+        """Place the value where bytes are free at all these steps; False when there are none."""
+        spans = ((o.offset, o.end, o.mask) for o in self.placed if o is not life)
+        offset, size = _gap(spans, 0, mask, life.value.bytes), life.value.bytes
+        if offset + size > self.room:
+            return False
         self.placed.remove(life)
-        offset = self._gap(mask, life.value.bytes)
-        found = offset + life.value.bytes <= self.room
-        self._put(life, offset if found else life.offset)
-        return found
+        life.offset, life.end = offset, offset + size
+        insort(self.placed, life, key=_offset)
+        return True
 
     def _free(self, life: Life, blocked: int, first: int, last: int) -> tuple[int, int]:
         """The longest life around the present one, within these steps, that nothing blocks."""
@@ -217,6 +211,27 @@ class Layout:
 
 def _offset(life: Life) -> int:
     return life.offset
+
+
+Span = tuple[int, int, int]
+"""Bytes from an offset to an end that are taken at the steps of a mask."""
+
+
+def _gap(spans: Iterable[Span], bottom: int, mask: int, size: int) -> int:
+    """The lowest offset, from the bottom on, with so many bytes free at all these steps."""
+    offset = bottom
+    for start, end, taken in spans:
+        if taken & mask:
+            if start - offset >= size:
+                break
+            if end > offset:
+                offset = end
+    return offset
+
+
+def _alive(lives: Iterable[Life], steps: int) -> list[int]:
+    """Bytes of these values alive at every step."""
+    return bytes_alive(((life.value.bytes, life.first, life.last) for life in lives), steps)
 
 
 def bytes_alive(lives: Iterable[tuple[int, int, int]], steps: int) -> list[int]:
@@ -242,45 +257,52 @@ def buffers_of(value: Value, offset: int) -> list[Buffer]:
     return [Buffer(f"{name}.{m}", space, offset + m * size, size) for m in range(value.parts)]
 
 
-def _before(placed: Sequence[Life], steps: int) -> dict[str, list[str]]:
+def _before(lives: Sequence[Life], steps: int) -> dict[str, list[str]]:
     """For every buffer those whose bytes it takes over: the last there before it.
 
     Who had the bytes still earlier was waited for by those.
     """
     full = (1 << steps) - 1
-    moving = [item for item in placed if item.mask != full]
-    moving.sort(key=_offset)
+    moving = [item for item in lives if item.mask != full]
+    buffers = {item.value.name: buffers_of(item.value, item.offset) for item in moving}
     found: dict[str, list[str]] = {}
     below: list[Life] = []  # that begin at lower bytes and may reach this item's
-    for index, item in enumerate(moving):
+    for index, item in enumerate(moving, 1):
         first, start, end = item.first, item.offset, item.end
-        below = [other for other in below if other.end > start]
-        above = takewhile(lambda other: other.offset < end, islice(moving, index + 1, None))  # noqa: B023
-        others = [*below, *above]
-        below.append(item)
-        latest = [((first - o.last - 1) % steps, place) for place, o in enumerate(others)]
-        heapify(latest)  # few of many are looked at
+        others = [other for other in below if other.end > start]
+        below = [*others, item]
+        for other in islice(moving, index, None):
+            if other.offset >= end:
+                break
+            others.append(other)
+        others.sort(key=lambda other: (first - other.last - 1) % steps)
         left = [(start, end)]
-        while left and latest:
-            other = others[heappop(latest)[1]]
-            rest = [cut for low, high in left for cut in _without(low, high, other)]
+        for other in others:
+            rest = _without(left, other)
             if rest != left:
                 left = rest
-                _pair(item, other, found)
+                for mine, theirs in product(buffers[item.value.name], buffers[other.value.name]):
+                    if _overlap(mine, theirs):
+                        found.setdefault(mine.name, []).append(theirs.name)
+            if not left:
+                break
     return found
 
 
-def _without(low: int, high: int, other: Life) -> Iterator[tuple[int, int]]:
-    """What is left of a range."""
-    if low < min(high, other.offset):
-        yield low, min(high, other.offset)
-    if max(low, other.end) < high:
-        yield max(low, other.end), high
+def _without(ranges: Sequence[tuple[int, int]], other: Life) -> list[tuple[int, int]]:
+    """The ranges less the bytes of another value."""
+    start, end, left = other.offset, other.end, list[tuple[int, int]]()
+    for low, high in ranges:
+        if start >= high or end <= low:
+            left.append((low, high))
+            continue
+        if low < start:
+            left.append((low, start))
+        if end < high:
+            left.append((end, high))
+    return left
 
 
-def _pair(item: Life, other: Life, found: dict[str, list[str]]) -> None:
-    for mine in buffers_of(item.value, item.offset):
-        for theirs in buffers_of(other.value, other.offset):
-            low = max(mine.offset, theirs.offset)
-            if low < min(mine.offset + mine.bytes, theirs.offset + theirs.bytes):
-                found.setdefault(mine.name, []).append(theirs.name)
+def _overlap(one: Buffer, other: Buffer) -> bool:
+    """True if the buffers share bytes."""
+    return one.offset < other.offset + other.bytes and other.offset < one.offset + one.bytes

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from planner.rounds.hazards import Needs
+from planner.rounds.ops import Needs
 
 _SETTLE = 48  # rounds tried before the period is searched for instead
 
@@ -30,7 +30,8 @@ class Deadlock(ValueError):
 
 @dataclass(frozen=True)
 class _Graph:
-    """Ops by position: duration, predecessors in the same round and in the round before."""
+    """Ops by position: duration, predecessors in the same round and in the round before (whose
+    positions are negative, as in `Needs`)."""
 
     us: Sequence[int]
     same: list[list[int]]
@@ -39,10 +40,10 @@ class _Graph:
 
 
 def _linked(us: Sequence[int], queues: Queues, needs: Needs) -> _Graph:
-    same = [[at for at, back in edges if not back] for edges in needs]
-    before = [[at for at, back in edges if back] for edges in needs]
+    same = [[dep for dep in edges if dep >= 0] for edges in needs]
+    before = [[dep for dep in edges if dep < 0] for edges in needs]
     for queue in queues:
-        before[queue[0]].append(queue[-1])
+        before[queue[0]].append(queue[-1] - len(us))
         for left, right in pairwise(queue):
             same[right].append(left)
     return _Graph(us, same, before, _topological(same))
@@ -72,7 +73,7 @@ def _cycle(graph: _Graph, period: int, starts: list[int]) -> tuple[int, ...]:
     while at not in path:
         path[at] = len(path)
         ends = [(starts[p] + graph.us[p], p) for p in graph.same[at]]
-        ends += [(starts[p] + graph.us[p] - period, p) for p in graph.before[at]]
+        ends += [(starts[p] + graph.us[p] - period, p + len(starts)) for p in graph.before[at]]
         at = max(ends, default=(0, at))[1]
     walked = list(path)
     return tuple(walked[path[at] :])

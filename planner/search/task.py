@@ -122,29 +122,38 @@ class Search:
 
     def _starts(self, effort: Effort) -> list[Round]:
         """The best plan for each way to cut, of those that can be among the best."""
-        waiting: list[tuple[int, int, Round]] = []
-        ops = effort.limits.search_ops
-        for made in self._rounds(effort):
+        ops, limits = effort.limits.search_ops, effort.limits
+        plain = [one for costs in self._sizes for one in self._simple(costs, limits)]
+        if not any(self._round(strategy) for strategy in plain):
+            # The smallest budget that is named has to be the smallest that is planned.
+            raise self._too_small()
+        waiting: list[tuple[int, int, Strategy | Round]] = []
+        for strategy in plain:
+            waiting.append((least_us(strategy, self.links), len(waiting), strategy))
+        for made in self._guided(effort):
+            waiting.append((least_us(made.strategy, self.links), len(waiting), made))
+            ops -= len(made.entries)
             if effort.left <= 0 or ops <= 0:
                 break
-            self.tried += 1
-            ops -= len(made.entries)
-            waiting.append((least_us(made.strategy, made.links), self.tried, made))
-        if not waiting:
-            raise self._late() if effort.left <= 0 else self._too_small()
+        self.tried += len(waiting)
         starts: dict[tuple[int, tuple[int, ...]], Round] = {}
-        for least, _, made in sorted(waiting):  # what can be the shortest first
+        for least, _, one in sorted(waiting):  # what can be the shortest first
             if least > nsmallest(_STARTS, [*map(score, starts.values()), *_NO_SCORES])[-1][0]:
                 break
-            key = made.strategy.costs.microbatch, made.strategy.cuts
-            starts[key] = min(starts.get(key, made), made, key=score)
+            if starts and (effort.left <= 0 or ops <= 0):
+                break
+            laid = one if isinstance(one, Round) else self._round(one)
+            if laid:
+                ops -= len(laid.entries)
+                key = laid.strategy.costs.microbatch, laid.strategy.cuts
+                starts[key] = min(starts.get(key, laid), laid, key=score)
         return list(starts.values())
 
     def _plain_training(self) -> list[Round]:
         """Where everything fits and computes nearly all the time, nothing needs to move."""
         if self.apart:
             return []
-        plain = [self._whole(costs) for costs in self._sizes]
+        plain = [self._round(self._whole(costs)) for costs in self._sizes]
         found = [made for made in plain if made]
         least = min(costs.least_us for costs in self._sizes)
         if len(found) == len(plain) and min(map(score, found))[0] - least <= least // _WORTH:
@@ -160,23 +169,15 @@ class Search:
         ops = effort.limits.search_ops // 2 // count
         return [improve(start, self.points, self._round, ops, effort) for start in best]
 
-    def _rounds(self, effort: Effort) -> Iterator[Round]:
-        roots: list[Terms] = []
-        fits = False
-        for costs in self._sizes:
-            for made in self._simple(costs, effort.limits):
-                fits = True
-                yield made
-            roots += self._roots(costs, effort.limits)
-        if not fits:  # the smallest budget that is named has to be the smallest that is planned
-            return
+    def _guided(self, effort: Effort) -> Iterator[Round]:
+        """Plans made of the load program's solutions."""
+        roots = [root for costs in self._sizes for root in self._roots(costs, effort.limits)]
         if any(terms.host_bytes is not None for terms in roots):
             # What is best with more on the host may fit there, since its bytes change hands.
-            yield from self._guided([replace(terms, host_bytes=None) for terms in roots], effort)
-        yield from self._guided(roots, effort)
+            yield from self._guided_by([replace(terms, host_bytes=None) for terms in roots], effort)
+        yield from self._guided_by(roots, effort)
 
-    def _guided(self, roots: Sequence[Terms], effort: Effort) -> Iterator[Round]:
-        """Plans made of the load program's solutions."""
+    def _guided_by(self, roots: Sequence[Terms], effort: Effort) -> Iterator[Round]:
         limits = effort.limits
         found = guides(roots, _GROUPS, len(roots) + limits.search_divisions, _EACH, effort)
         for number, guide in enumerate(islice(found, limits.search_guides)):
@@ -192,23 +193,18 @@ class Search:
                 if other:
                     yield from self._realised(other, effort)
 
-    def _simple(self, costs: TaskCosts, limits: Limits) -> Iterator[Round]:
+    def _simple(self, costs: TaskCosts, limits: Limits) -> Iterator[Strategy]:
         """Everything streamed, and everything in one shard that stays."""
         few = list(all_cuts(self.points)) if len(self.points) <= limits.every_cut_points else []
         for cuts in dict.fromkeys([*ladder(costs, self.points, self._shard_us), *few]):
-            for strategy in self._plain(costs, cuts):
-                made = self._round(strategy)
-                if made:
-                    yield made
-        whole = self._whole(costs)
-        if whole:
-            yield whole
+            yield from self._plain(costs, cuts)
+        yield self._whole(costs)
 
-    def _whole(self, costs: TaskCosts) -> Round | None:
+    def _whole(self, costs: TaskCosts) -> Strategy:
         """Plain training: one shard that stays."""
         cuts = (0, len(costs.layers))
         stays = settled(costs.shard(*cuts), _STAYS, Place(True, True, False))
-        return self._round(Strategy(costs, cuts, (stays,), 0, lumped=True))
+        return Strategy(costs, cuts, (stays,), 0, lumped=True)
 
     def _roots(self, costs: TaskCosts, limits: Limits) -> Iterator[Terms]:
         """The load program for a ladder of sizes of a shard; for few layers, for all shards."""

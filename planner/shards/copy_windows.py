@@ -8,6 +8,7 @@ import heapq
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 
 from planner.shards.costs import Links
@@ -87,6 +88,7 @@ class Clock:
             if not lap:
                 yield name, end, done
 
+    @cached_property
     def lives(self) -> tuple[dict[str, int], dict[str, int]]:
         """For what leaves, the slot in which its copy ends; for what comes, the one in which its
         copy must begin for all to be there in time.

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from planner.rounds.ops import Dependency
+from planner.rounds.ops import Needs
 from planner.rounds.timeline import earliest, settled
 from plans.schema import Op
 
@@ -23,12 +23,12 @@ def duration(op: Op) -> int:
     return op.end_us - op.start_us
 
 
-def positions(ops: Sequence[Op]) -> tuple[list[list[int]], list[list[Dependency]]]:
+def positions(ops: Sequence[Op]) -> tuple[list[list[int]], Needs]:
     """The streams' ops in order and what every op waits for, from what plans say in text."""
     place = {op.id: at for at, op in enumerate(ops)}
     streams = {op.stream: [at for at, o in enumerate(ops) if o.stream == op.stream] for op in ops}
     needs = [
-        [Dependency(place[name.removesuffix("@-1")], int("@" in name)) for name in op.after]
+        [place[name.removesuffix("@-1")] - ("@" in name) * len(ops) for name in op.after]
         for op in ops
     ]
     return [*streams.values()], needs

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.rounds.hazards import Needs, dependencies, pruned
-from planner.rounds.ops import Dependency, Entry, Stream, queued
+from planner.rounds.hazards import dependencies, pruned
+from planner.rounds.ops import Entry, Needs, Stream, queued
 from plans.schema import OpName
 
 STREAMS = [Stream(0, "compute"), Stream(0, "h2d"), Stream(0, "d2h"), Stream(0, "host")]
@@ -25,7 +25,7 @@ def rounds(draw: st.DrawFn) -> list[Entry]:
     return entries
 
 
-def linked(entries: list[Entry]) -> list[list[Dependency]]:
+def linked(entries: list[Entry]) -> Needs:
     """The edges that are kept, streams being in the order of meaning."""
     return pruned(queued(entries), dependencies(entries))
 
@@ -41,8 +41,9 @@ def closure(entries: list[Entry], needs: Needs, laps: int) -> set[tuple[Run, Run
                 pairs.add(((tail[entry.stream], lap), (at, lap)))
             tail[entry.stream] = at
             for dep in needs[at]:
-                if lap - dep.back >= 0:
-                    pairs.add(((dep.at, lap - dep.back), (at, lap)))
+                other = lap * len(entries) + dep
+                if other >= 0:
+                    pairs.add((divmod(other, len(entries))[::-1], (at, lap)))
         for stream, last in tail.items():
             first = next(at for at, e in enumerate(entries) if e.stream == stream)
             if lap + 1 < laps:
@@ -90,5 +91,5 @@ def test_an_op_waits_for_the_reader_of_the_round_before() -> None:
     h2d, compute = Stream(0, "h2d"), Stream(0, "compute")
     write = Entry(OpName("t", "s", 0, "P", 0), h2d, 1, {}, {"param": "a"})
     read = Entry(OpName("t", "s", 0, "F", 0), compute, 1, {"param": "a"}, {})
-    assert dependencies([write, read]) == [[(0, 1), (1, 1)], [(0, 0)]]
-    assert linked([write, read]) == [[(1, 1)], [(0, 0)]]
+    assert dependencies([write, read]) == [[-2, -1], [0]]
+    assert linked([write, read]) == [[-1], [0]]
