@@ -10,30 +10,55 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from planner.builder import build
     from planner.errors import Infeasible, NoPlanFound
-    from planner.inputs import Limits, Problem
+    from planner.estimate import Spec
+    from planner.estimate import estimate as estimate_profile
+    from planner.inputs import Limits, Problem, read_problem
+    from planner.sweep import Setting
+    from planner.sweep import sweep as sweep_budgets
+    from planner.views import compare
+    from planner.views import describe as show
+    from plans import load, save
     from plans import prove as check
+
+_HOMES = {
+    "Infeasible": "planner.errors Infeasible",
+    "Limits": "planner.inputs Limits",
+    "NoPlanFound": "planner.errors NoPlanFound",
+    "Problem": "planner.inputs Problem",
+    "Setting": "planner.sweep Setting",
+    "Spec": "planner.estimate Spec",
+    "build": "planner.builder build",
+    "check": "plans prove",
+    "compare": "planner.views compare",
+    "estimate_profile": "planner.estimate estimate",
+    "load": "plans load",
+    "read_problem": "planner.inputs read_problem",
+    "save": "plans save",
+    "show": "planner.views describe",
+    "sweep_budgets": "planner.sweep sweep",
+}
 
 __all__ = [
     "Infeasible",
     "Limits",
     "NoPlanFound",
     "Problem",
+    "Setting",
+    "Spec",
     "build",
     "check",
+    "compare",
+    "estimate_profile",
+    "load",
+    "read_problem",
+    "save",
+    "show",
+    "sweep_budgets",
 ]
-
-_HOMES = {
-    "build": "planner.builder",
-    "check": "plans",
-    "Infeasible": "planner.errors",
-    "Limits": "planner.inputs.limits",
-    "NoPlanFound": "planner.errors",
-    "Problem": "planner.inputs.problem",
-}
-_NAMES = {"check": "prove"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), _NAMES.get(name, name))
+    module, there = _HOMES[name].split()
+    return getattr(import_module(module), there)

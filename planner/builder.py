@@ -8,7 +8,16 @@ from typing import NamedTuple
 from msgspec import structs
 
 from planner.errors import Infeasible
-from planner.inputs import Effort, Limits, Policy, Problem, Want, default, one_generator
+from planner.inputs import (
+    Effort,
+    Limits,
+    Policy,
+    Problem,
+    Want,
+    default,
+    one_generator,
+    too_small,
+)
 from planner.rounds import store
 from planner.search import Candidate, Ways, baselines, searched, shapes_of, task_bounds
 from planner.shards import Mode, ShardCost, Strategy
@@ -26,12 +35,25 @@ from planner.timetable import (
 from plans import metrics, prove
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Buffer, Device, Host, Plan, Segment, Shard, Task
+from plans.schema import (
+    Bound,
+    Buffer,
+    Device,
+    Host,
+    Plan,
+    Prediction,
+    Segment,
+    Shard,
+    Solver,
+    Task,
+)
+from profiles.errors import FormatError
 
 
 def build(
     problem: Problem,
     *,
-    profile_sha256: str,
+    profile_sha256: str | None = None,
     policy: Policy = "gantry",
     seconds: float = 60.0,
     seed: int = 0,
@@ -41,57 +63,65 @@ def build(
     """A plan that the checker has proven. Infeasible or NoPlanFound otherwise.
 
     jobs: processes that search at the same time; they change the plan only where time ends it.
-    limits: of the searches, None for the usual ones.
+    limits: of the searches, None for the usual ones. profile_sha256: of a problem that was not
+    read from files.
     """
+    if profile_sha256:
+        problem = replace(problem, inputs={"profile": profile_sha256})
     one_generator(problem)
     few_segments(problem)
+    if policy != "gantry" and (problem.objective != "makespan" or problem.wants):
+        raise FormatError(
+            f"--policy {policy} knows neither objectives nor starts, deadlines and priorities; "
+            "leave out --policy or them"
+        )
     effort = Effort(time.monotonic() + seconds, seed, limits or default())
-    asked = _Asked(problem, profile_sha256, policy, effort, jobs)
     try:
-        return _built(asked, None)
+        return _planned(_Asked(problem, policy, effort, jobs))
     except Infeasible as error:
-        # Tasks that change devices may meet others than those whose bytes they could share.
-        if error.resource != "host" or len(problem.tasks) <= problem.devices or policy == "hydra":
-            raise
-        return _built(asked, len(problem.tasks))
+        raise too_small(error, problem.kept) from None
 
 
 class _Asked(NamedTuple):
     """The arguments of `build`."""
 
     problem: Problem
-    profile_sha256: str
     policy: Policy
     effort: Effort
     jobs: int
 
 
+def _planned(asked: _Asked) -> Plan:
+    """The plan, built again with less of the host for each task where that is what is missing."""
+    problem = asked.problem
+    try:
+        return _built(asked, None)
+    except Infeasible as error:
+        # Tasks that change devices may meet others than those whose bytes they could share.
+        many = len(problem.tasks) > problem.devices
+        if error.resource != "host" or not many or asked.policy == "hydra":
+            raise
+        return _built(asked, len(problem.tasks))
+
+
 def _built(asked: _Asked, parts: int | None) -> Plan:
     """The plan, where tasks divide the host memory that is left into so many parts."""
-    problem, profile_sha256, policy, effort, jobs = asked
+    problem, policy, effort, jobs = asked
     searches = len(shapes_of(problem)) * len(problem.kinds)
     effort = replace(effort, limits=effort.limits.among(searches))
     hydra = policy == "hydra"
     ways = baselines(problem) if hydra else searched(problem, effort, jobs, parts)
     firsts = {own[0].strategy.costs.task.name: store(own[0].strategy) for own in ways}
     host_store.fits(problem, firsts)  # refuses before the bounds take their time
-    placed = [
-        (_segments(problem, chosen, policy, effort), chosen)
-        for chosen in settled(problem, ways, effort)
-    ]
-    segments, chosen = min(placed, key=lambda one: _end_us(problem, one[0]))
+    chosen = settled(problem, ways, effort)
+    segments = _segments(problem, chosen, policy, effort)
     bounds = _bounds(problem, ways, chosen, effort, jobs)
-    plan = assemble(problem, chosen, segments, bounds, profile_sha256, policy, effort.seed)
+    plan = assemble(problem, chosen, segments, bounds, policy, effort.seed)
     programs = {one.strategy.costs.task.name: one.programs for one in chosen}
     plan = structs.replace(plan, prediction=configured(problem, plan, programs, effort))
     in_time(problem, plan)
     prove(plan)
     return plan
-
-
-def _end_us(problem: Problem, segments: Sequence[Segment]) -> int:
-    """When all is done, to compare timetables; the same for all where something else counts."""
-    return max(segment.end_us for segment in segments) if problem.plain else 0
 
 
 def _segments(
@@ -142,7 +172,6 @@ def assemble(
     planned: Sequence[Candidate],
     segments: Sequence[Segment],
     bounds: tuple[Bound, ...],
-    profile_sha256: str,
     policy: Policy,
     seed: int,
 ) -> Plan:
@@ -150,7 +179,8 @@ def assemble(
     used = {segment.program for segment in segments}
     programs = [p for one in planned for p in (*one.programs, *one.evaluates) if p]
     draft = Plan(
-        inputs={"profile": profile_sha256},
+        inputs=dict(problem.inputs),
+        provenance=dict(problem.provenance),
         devices=tuple(_device_spec(problem, number) for number in range(problem.devices)),
         host=_host(problem, planned),
         tasks=tuple(_task(problem, one) for one in planned),

@@ -1,11 +1,10 @@
-"""A sweep for people and scripts: a table, JSON, and step time drawn over memory."""
+"""A sweep's values, and the sweep for people and scripts: a table, JSON, step time over memory."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from planner.sweep import KNEE, Line, Row, Sweep
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
@@ -13,7 +12,53 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+KNEE = 0.05  # of the shortest step of a line, that its knee may be above
 _HEAD = ("memory", "step", "spill tax", "bottleneck", "busy", "gap", "peak", "host", "")
+
+
+@dataclass(frozen=True)
+class Line:
+    """What the rows of one line have in common. microbatch None: any that was measured."""
+
+    h2d_bytes_per_s: int
+    d2h_bytes_per_s: int
+    microbatch: int | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a plan of a case says; `busy` is the bottleneck's share of a period."""
+
+    step_us: int
+    bottleneck: str
+    busy: float
+    gap: float
+    peak_bytes: int
+    host_bytes: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One budget of one line. Without an outcome `problem` says why, and `smallest_bytes` the
+    smallest budget that would do, where one is known."""
+
+    line: Line
+    device_bytes: int
+    outcome: Outcome | None
+    problem: str = ""
+    smallest_bytes: int | None = None
+    spill_tax: float | None = None
+    knee: bool = False
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All rows, line by line, budgets ascending; whether times are formulas', and how they are
+    emulated (nothing: not at all)."""
+
+    rows: tuple[Row, ...]
+    estimated: bool
+    emulated: str
 
 
 def to_json(of: Sweep) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from itertools import product
 from tqdm import tqdm
 
 from planner.builder import build
+from planner.curves import KNEE, Line, Outcome, Row, Sweep
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Problem, only_microbatch, override
 from planner.shards import TaskCosts
+from plans.metrics import longest
 from plans.schema import Plan, Program
 from profiles.schema import Profile
-
-KNEE = 0.05
 
 Link = tuple[int | None, int | None]  # h2d and d2h alone, bytes per second; None: as profiled
 
@@ -34,51 +34,6 @@ class Setting:
     host_bytes: int | None = None
     seconds: float = 60.0
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class Line:
-    """What the rows of one line have in common. microbatch None: any that was measured."""
-
-    h2d_bytes_per_s: int
-    d2h_bytes_per_s: int
-    microbatch: int | None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a plan of a case says; `busy` is the bottleneck's share of a period."""
-
-    step_us: int
-    bottleneck: str
-    busy: float
-    gap: float
-    peak_bytes: int
-    host_bytes: int
-
-
-@dataclass(frozen=True)
-class Row:
-    """One budget of one line. Without an outcome `problem` says why, and `smallest_bytes` the
-    smallest budget that would do, where one is known."""
-
-    line: Line
-    device_bytes: int
-    outcome: Outcome | None
-    problem: str = ""
-    smallest_bytes: int | None = None
-    spill_tax: float | None = None
-    knee: bool = False
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """All rows, line by line, budgets ascending; whether times are formulas', and how they are
-    emulated (nothing: not at all)."""
-
-    rows: tuple[Row, ...]
-    estimated: bool
-    emulated: str
 
 
 def sweep(
@@ -173,15 +128,6 @@ def step_us(plan: Plan) -> int:
         for device in segment.devices:
             busy[device] += segment.rounds * periods[segment.program]
     return max(busy) // max(task.steps for task in plan.tasks)
-
-
-def longest(plan: Plan) -> Program:
-    """The program that runs longest: its rounds in all segments times its period."""
-    programs = {program.name: program for program in plan.programs}
-    busy = dict.fromkeys(programs, 0)
-    for segment in plan.segments:
-        busy[segment.program] += segment.rounds * programs[segment.program].period_us
-    return programs[max(busy, key=lambda name: busy[name])]
 
 
 def bottleneck(program: Program) -> tuple[str, float]:

@@ -52,4 +52,5 @@ def prove(plan: Plan) -> None:
 
 
 def save(path: str | Path, plan: Plan) -> None:
+    """Write a plan whole or not at all; FormatError when that fails."""
     write_atomic(path, pretty(plan))

@@ -227,3 +227,11 @@ def predict_tasks(plan: Plan) -> tuple[TaskPrediction, ...]:
             if not program.evaluates:
                 rounds.setdefault(name, program.period_us)
     return tuple(TaskPrediction(t.name, *spans[t.name], rounds[t.name]) for t in plan.tasks)
+
+
+def longest(plan: Plan) -> Program:
+    """The program that runs longest: its rounds in all segments times its period."""
+    busy = {program.name: 0 for program in plan.programs}
+    for segment in plan.segments:
+        busy[segment.program] += segment.rounds * plan.program(segment.program).period_us
+    return plan.program(max(busy, key=lambda name: busy[name]))

@@ -8,10 +8,15 @@ from typing import Any
 
 import plans
 from planner.inputs import corrections, residuals
-from planner.sweep import longest
-from planner.views import compare, host_bytes, mean_completion_us, moment, table, to_json
-from planner.views.moments import describe as describe_moment
-from planner.views.show import describe
+from planner.views import (
+    compare,
+    describe,
+    describe_moment,
+    moment,
+    summary,
+    table,
+    to_json,
+)
 from plans import Plan, runlog, trace
 from profiles.codec import check_target, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError
@@ -46,33 +51,6 @@ def show_plan(options: argparse.Namespace) -> int:
     else:
         print(describe_moment(plan, now) if now else describe(plan))
     return 0
-
-
-def summary(plan: Plan) -> dict[str, Any]:
-    """The plan's figures as `build --json` and `show --json` print them.
-
-    period_us: of the program that runs longest, rounds times period; with one task its step time.
-    """
-    prediction = plan.prediction
-    periods = {program.name: program.period_us for program in plan.programs}
-    return {
-        "makespan_us": prediction.makespan_us,
-        "period_us": longest(plan).period_us,
-        "periods_us": periods,
-        "lower_bound_us": prediction.lower_bound_us,
-        "lower_bound_name": prediction.lower_bound_name,
-        "gap": prediction.gap_ppm / 1e6,
-        "configuration_us": prediction.configuration_us,
-        "mean_completion_us": mean_completion_us(plan),
-        "bounds": {bound.name: bound.us for bound in prediction.bounds},
-        "exposed_copy_us": sum(device.exposed_copy_us for device in prediction.devices),
-        "peak_bytes": [device.peak_bytes for device in prediction.devices],
-        "host_bytes": plan.host.bytes,
-        "host": host_bytes(plan),
-        "policy": plan.solver.policy,
-        "status": plan.solver.status,
-        "estimated": plan.estimated,
-    }
 
 
 def compare_run(options: argparse.Namespace) -> int:

@@ -1,10 +1,12 @@
 """The planning problem as frozen values: tasks, devices, budgets, corrections, what-ifs."""
 
+from planner.inputs.files import read_problem
 from planner.inputs.kinds import across, one_generator
 from planner.inputs.limits import DEFAULT, Limits, default
+from planner.inputs.microbatches import too_small
 from planner.inputs.problem import Effort, Kind, Objective, Policy, Problem, Want
 from planner.inputs.residuals import residuals
-from planner.inputs.whatif import only_microbatch, only_microbatches, override
+from planner.inputs.whatif import only_microbatch, override
 
 __all__ = [
     "DEFAULT",
@@ -19,7 +21,8 @@ __all__ = [
     "default",
     "one_generator",
     "only_microbatch",
-    "only_microbatches",
     "override",
+    "read_problem",
     "residuals",
+    "too_small",
 ]

@@ -22,6 +22,9 @@ class Limits:
     search times. timetable_near: a timetable within 1/n of its floor is not improved.
     assigned_binaries: size up to which whole tasks are assigned to devices by an integer program.
     wrap_halvings: of the interval in which the common limit of all devices is searched.
+    matched_pairs: jobs times devices up to which works on several kinds of devices are matched to
+    them interval by interval. start_near: with a timetable within 1/n of the floor none of whole
+    works is made.
     """
 
     search_ops: int = 45_000
@@ -35,6 +38,8 @@ class Limits:
     timetable_near: int = 10_000
     assigned_binaries: int = 400
     wrap_halvings: int = 24
+    matched_pairs: int = 2_000
+    start_near: int = 1_000
 
     def among(self, shapes: int) -> "Limits":
         """The limits of each search and bound, where there are so many shapes."""

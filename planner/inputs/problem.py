@@ -67,7 +67,8 @@ class Problem:
     wants: of tasks that are to begin or end at some time, by name. segment_steps: most rounds of a
     segment, None for as many as there are. link_groups: devices that share a link, if any do.
     disk: where tasks wait that the host has no room for, if anywhere. done: steps of tasks that
-    were trained before, by name. microbatch: the size of theirs then.
+    were trained before, by name. microbatch: the size of theirs then; kept: of those that must keep
+    it. inputs: the sha256 of the files it was read from, by role. provenance: of the plan.
     """
 
     kinds: tuple[Kind, ...]
@@ -81,6 +82,9 @@ class Problem:
     disk: Disk | None = None
     done: Mapping[str, int] = field(default_factory=dict)
     microbatch: Mapping[str, int] = field(default_factory=dict)
+    kept: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -139,11 +143,6 @@ class Problem:
     def evaluated(self) -> bool:
         """Whether some task is evaluated."""
         return any(task.evaluation for task in self.tasks)
-
-    @property
-    def plain(self) -> bool:
-        """Whether nothing but the makespan counts."""
-        return self.objective == "makespan" and not self.wants
 
 
 def _without_buffers(task: Task) -> Task:

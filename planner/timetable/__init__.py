@@ -1,7 +1,6 @@
 """Many tasks on many devices: which program runs where and when, on host memory and disk."""
 
-from planner.timetable.columns import settled
-from planner.timetable.configuration import named_bounds
+from planner.timetable.configuration import named_bounds, settled
 from planner.timetable.placement import configured, in_time, timetable, works_of
 from planner.timetable.segments import cut, few_segments
 

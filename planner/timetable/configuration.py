@@ -18,7 +18,7 @@ from typing import Any
 from planner.inputs import Effort, Problem
 from planner.lp import duals, minimise, solve, total
 from planner.rounds import least_us
-from planner.search import Bounds, TaskBound
+from planner.search import Bounds, Candidate, TaskBound
 from plans.metrics import duration_us
 from plans.prediction import Bound
 from plans.schema import Program
@@ -26,6 +26,7 @@ from plans.schema import Program
 _PRICE = 10**12  # prices are whole multiples of 1 / _PRICE
 _CHOICE_SECONDS = 10.0  # for the program with one strategy for each task
 _LEAST_SECONDS = 5.0  # for the program, which takes a moment, also when time is up
+_TIE_BREAK = 1e-4  # what the mean time that devices are used counts beside the end
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,12 @@ class Demand:
     start_us: Mapping[str, int] = field(default_factory=dict)
 
 
+def demand_of(problem: Problem) -> Demand:
+    """The devices and starts of a problem."""
+    starts = {name: want.start_us for name, want in problem.wants.items()}
+    return Demand({kind.name: kind.count for kind in problem.kinds}, starts)
+
+
 @dataclass(frozen=True)
 class Prices:
     """What a µs of a device's time is worth, by its kind, and one of a task's own time; in whole
@@ -77,16 +84,10 @@ class Configuration:
     parts: tuple[float, ...]
 
 
-def configuration(
-    demand: Demand, columns: Sequence[Column], effort: Effort, tie_break: float = 0.0
-) -> Configuration:
-    """The proven bound and the part of every column; a bound of 0 when the solver has no answer.
-
-    tie_break: what the mean time that devices are used counts beside the end; the bound, still
-    proven, is then lower.
-    """
+def configuration(demand: Demand, columns: Sequence[Column], effort: Effort) -> Configuration:
+    """The proven bound and the part of every column; a bound of 0 when the solver has no answer."""
     tasks = dict.fromkeys(one.task for one in columns)
-    model, runs = _program(demand, columns, tie_break, tasks)
+    model, runs = _program(demand, columns, tasks)
     if not solve(model, seconds=max(_LEAST_SECONDS, effort.left), seed=effort.seed).found:
         return Configuration(0, (0.0,) * len(columns))
     found = duals(model)
@@ -97,31 +98,50 @@ def configuration(
     return Configuration(proven_us(demand, columns, prices), tuple(run.value() for run in runs))
 
 
-def one_choice_each(
-    demand: Demand,
-    columns: Sequence[Column],
-    strategies: Sequence[int],
-    effort: Effort,
-    tie_break: float,
-) -> tuple[float, ...] | None:
+def settled(
+    problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effort
+) -> list[Candidate]:
+    """One strategy for every task, which it keeps in its programs for all kinds of devices: those
+    that let all tasks end soonest, or where there are too many to say so, those by which the
+    program trains most of each task."""
+    if all(len(own) == 1 for own in ways):
+        return [own[0] for own in ways]
+    columns, of = [], []
+    for number, (task, own) in enumerate(zip(problem.tasks, ways, strict=True)):
+        for strategy, way in enumerate(own):
+            for kind, program in zip(problem.kinds, way.programs, strict=True):
+                if program:
+                    columns.append(column(program, kind.name, task.steps))
+                    of.append((number, strategy))
+    demand, parts = demand_of(problem), None
+    if sum(map(len, ways)) <= effort.limits.chosen_binaries:
+        parts = _one_choice_each(demand, columns, of, effort)
+    trained = [[0.0] * len(own) for own in ways]
+    for (number, strategy), part in zip(
+        of, parts or configuration(demand, columns, effort).parts, strict=True
+    ):
+        trained[number][strategy] += part
+    return [own[each.index(max(each))] for own, each in zip(ways, trained, strict=True)]
+
+
+def _one_choice_each(
+    demand: Demand, columns: Sequence[Column], of: Sequence[tuple[int, int]], effort: Effort
+) -> list[float] | None:
     """The part of every column where each task is trained by columns of one strategy only; None
-    where that is not solved in time. strategies: of every column the number of its strategy for its
-    task."""
-    tasks = dict.fromkeys(one.task for one in columns)
-    model, parts = _program(demand, columns, tie_break, tasks)
-    takes: dict[str, dict[int, Any]] = {task: {} for task in tasks}
-    for one, strategy, part in zip(columns, strategies, parts, strict=True):
-        own = takes[one.task]
-        if strategy not in own:
-            number = sum(map(len, takes.values()))
-            own[strategy] = model.add_variable(f"take_{number}", 0, 1, cat="Binary")
-        model += total([(1, part), (-1, own[strategy])]) <= 0
+    where that is not solved in time. of: the task and the strategy of each column."""
+    model, parts = _program(demand, columns, dict.fromkeys(c.task for c in columns), _TIE_BREAK)
+    takes: dict[int, dict[int, Any]] = {number: {} for number, _ in of}
+    for (number, strategy), part in zip(of, parts, strict=True):
+        if strategy not in takes[number]:
+            name = f"take_{number}_{strategy}"
+            takes[number][strategy] = model.add_variable(name, 0, 1, cat="Binary")
+        model += total([(1, part), (-1, takes[number][strategy])]) <= 0
     for own in takes.values():
         model += total((1, take) for take in own.values()) == 1
     seconds = min(_CHOICE_SECONDS, max(1.0, effort.left))
     if not solve(model, seconds=seconds, seed=effort.seed, gap=1e-4).found:
         return None
-    return tuple(part.value() for part in parts)
+    return [part.value() for part in parts]
 
 
 def even_us(demand: Demand, columns: Sequence[Column]) -> int:
@@ -203,7 +223,7 @@ def _whole(price: float) -> int:
 
 
 def _program(
-    demand: Demand, columns: Sequence[Column], tie_break: float = 0.0, serial: Iterable[str] = ()
+    demand: Demand, columns: Sequence[Column], serial: Iterable[str] = (), tie_break: float = 0.0
 ) -> tuple[Any, list[Any]]:
     """The program, in multiples of the longest column's time, and the part of every column.
 

@@ -4,7 +4,7 @@ best schedule of these programs, and whether it keeps the deadlines.
 A few timetables to begin with: works assigned whole, or wrapped around devices of one kind
 (`assign`), shared out to several kinds (`spread`), and taken from lists (`greedy`), as they are
 where works have starts or deadlines or where their mean completion counts. The best one is then
-made better by small changes (`moves`).
+made better by small changes (`local_search`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,8 +17,7 @@ from planner.errors import Infeasible
 from planner.inputs import Effort, Objective, Policy, Problem, Want
 from planner.rounds import share_us
 from planner.timetable.assign import balanced, whole
-from planner.timetable.columns import demand_of
-from planner.timetable.configuration import column, configuration
+from planner.timetable.configuration import column, configuration, demand_of
 from planner.timetable.greedy import greedy, listed
 from planner.timetable.local_search import improved
 from planner.timetable.spread import spread
@@ -27,8 +26,6 @@ from plans.metrics import duration_us
 from plans.prediction import Prediction
 from plans.schema import Plan, Program, Segment
 from profiles.units import show_us
-
-_ENOUGH = 1_000  # within 1/n of the floor no other timetable is made to begin with
 
 Programs = Mapping[str, Sequence[Program | None]]
 """By the name of a work, its program on each kind of device; None where it cannot run."""
@@ -102,15 +99,15 @@ def _spread(
     works: Sequence[Work], devices: Devices, floor_us: int, effort: Effort
 ) -> Iterator[list[Piece]]:
     """Timetables that share the load out."""
-    if len(set(devices)) > 1:
-        shared = list(spread(works, devices, floor_us, effort))
-        yield from shared
-        best = min((makespan(pieces) for pieces in shared), default=2 * floor_us + 1)
-        if (best - floor_us) * _ENOUGH > floor_us:
-            yield timed(works, whole(works, devices, floor_us, effort), devices)
-    else:
+    if len(set(devices)) == 1:
         of = [replace(work, runs=(work.runs[devices[0]],)) for work in works]
         yield balanced(of, len(devices), floor_us, effort)
+        return
+    shared = list(spread(works, devices, effort))
+    yield from shared
+    best = min((makespan(pieces) for pieces in shared), default=2 * floor_us + 1)
+    if (best - floor_us) * effort.limits.start_near > floor_us:
+        yield timed(works, whole(works, devices, floor_us, effort), devices)
 
 
 def works_of(

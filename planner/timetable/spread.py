@@ -1,39 +1,58 @@
-"""Works on devices of several kinds: shared out to the kinds, then wrapped around each of them.
+"""Works on devices of several kinds: shared out to the kinds, then laid out as an open shop.
 
-The configuration program says how much of a work each kind gets. A work that two kinds get a part
-of begins on the one and ends on the other:
+The configuration program says how much of a work each kind gets. Until some time T no kind has more
+to do than its devices can, and no work takes longer; so a schedule that may interrupt works ends at
+T (Gonzalez and Sahni 1976). It is made interval by interval: devices and works are matched such
+that all that have no time to lose are busy, until another has none to lose or a share is done.
 
-    kind 0   | a     | c            |          kind 1   | d              | b |
-             | b  | e               |                   | f           | a     |
-
-so the devices of some kinds are filled from the end.
+    V100   | a    | b                  | c      |
+    K80    | b    | a                           |       works of one kind alone that
+    K80    | c                         | b      |       fit one after the other are one job
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import combinations, product
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import networkx as nx
 
 from planner.inputs import Effort
 from planner.timetable.configuration import Column, Demand, configuration
-from planner.timetable.works import Devices, Part, Piece, Queues, Work, makespan, queued, timed
-
-_TURNED = 10  # kinds of which all ways to fill them are looked at
-_HALVINGS = 16  # of the interval in which the common limit of all devices is searched
+from planner.timetable.works import Devices, Part, Piece, Ready, Work
 
 Share = dict[int, int]  # by kind, how many of a work's rounds
 
 
-def spread(
-    works: Sequence[Work], devices: Devices, floor_us: int, effort: Effort
-) -> Iterator[list[Piece]]:
+class Job(NamedTuple):
+    """By kind, parts that run one after the other, at one place at a time."""
+
+    parts: dict[int, list[Part]]
+
+    def us(self, works: Sequence[Work]) -> dict[int, int]:
+        """The time on each kind."""
+        return {
+            kind: sum(works[at].us(kind, rounds) for at, rounds in parts)
+            for kind, parts in self.parts.items()
+        }
+
+
+class Slice(NamedTuple):
+    """A job on a device, for so long."""
+
+    job: int
+    device: int
+    us: int
+
+
+def spread(works: Sequence[Work], devices: Devices, effort: Effort) -> Iterator[list[Piece]]:
     """Timetables with shares as the configuration program has them, and with whole works on the
     kind where most of their shares are."""
     shares = _shares(works, devices, effort)
     for shared in (shares, [_most(share) for share in shares]):
-        found = _limited(works, devices, shared, floor_us)
-        if found:
-            yield found
+        jobs = _jobs(works, devices, shared)
+        if len(jobs) * len(devices) <= effort.limits.matched_pairs:
+            slices = open_shop([job.us(works) for job in jobs], devices)
+            yield _laid(works, devices, _parts(works, devices, jobs, slices))
 
 
 def _shares(works: Sequence[Work], devices: Devices, effort: Effort) -> list[Share]:
@@ -41,7 +60,7 @@ def _shares(works: Sequence[Work], devices: Devices, effort: Effort) -> list[Sha
     kinds = sorted(set(devices))
     of = [(at, kind) for at, work in enumerate(works) for kind in kinds if work.runs[kind]]
     columns = [Column(works[at].name, str(kind), works[at].whole_us(kind)) for at, kind in of]
-    demand = Demand({str(kind): list(devices).count(kind) for kind in kinds})
+    demand = Demand({str(kind): count for kind, count in Counter(devices).items()})
     rounds: list[Share] = [{} for _ in works]
     for (at, kind), part in zip(of, configuration(demand, columns, effort).parts, strict=True):
         rounds[at][kind] = int(works[at].rounds * part + 1e-6)
@@ -64,107 +83,123 @@ def _most(share: Share) -> Share:
     return {max(share, key=lambda kind: (share[kind], -kind)): sum(share.values())}
 
 
-def _limited(
-    works: Sequence[Work], devices: Devices, shares: Sequence[Share], floor_us: int
-) -> list[Piece] | None:
-    """The timetable of the least limit that is found for all devices; None when there is none."""
-    best: list[Piece] | None = None
-    low, high = floor_us, 2 * max(floor_us, *(work.least_us for work in works))
-    for _ in range(_HALVINGS):
-        limit = (low + high) // 2 if best else high
-        queues = _filled(works, devices, shares, limit)
-        if queues is None and best is None:
-            return None
-        if queues is None:
-            low = limit
-            continue
-        high = limit
-        tried = timed(works, queues, devices)
-        best = min(best or tried, tried, key=makespan)
-    return best
+def _jobs(works: Sequence[Work], devices: Devices, shares: Sequence[Share]) -> list[Job]:
+    """A job for each work with shares of several kinds; the others one after the other, the first
+    that fit (longest first), up to the least end of all jobs."""
+    split = [at for at, share in enumerate(shares) if len(share) > 1]
+    jobs = [Job({kind: [(at, count)] for kind, count in shares[at].items()}) for at in split]
+    alone = [(at, kind) for at, share in enumerate(shares) if len(share) == 1 for kind in share]
+    alone.sort(key=lambda one: -works[one[0]].whole_us(one[1]))
+    every = [*jobs, *(Job({kind: [(at, works[at].rounds)]}) for at, kind in alone)]
+    end = _end_us([job.us(works) for job in every], devices)
+    bins: list[tuple[int, int, Job]] = []  # kind, time, and the job
+    for at, kind in alone:
+        us = works[at].whole_us(kind)
+        fits = (n for n, (its, busy, _) in enumerate(bins) if its == kind and busy + us <= end)
+        place = next(fits, None)
+        if place is None:
+            bins.append((kind, us, Job({kind: [(at, works[at].rounds)]})))
+        else:
+            _, busy, job = bins[place]
+            job.parts[kind].append((at, works[at].rounds))
+            bins[place] = kind, busy + us, job
+    return [*jobs, *(job for *_, job in bins)]
 
 
-def _filled(
-    works: Sequence[Work], devices: Devices, shares: Sequence[Share], limit: int
-) -> Queues | None:
-    """Every kind's devices filled up to the limit with its shares, some kinds' backwards; None
-    when they do not fit so."""
-    queues: list[tuple[Part, ...]] = [()] * len(devices)
-    backwards = _backwards(shares, sorted(set(devices)))
-    for kind in sorted(set(devices)):
-        numbers = [device for device, its in enumerate(devices) if its == kind]
-        mine = [at for at, share in enumerate(shares) if kind in share]
-        # What is split is in one order on all kinds, which backwards is the other way round.
-        split = [at for at in mine if len(shares[at]) > 1]
-        rest = [at for at in mine if len(shares[at]) == 1]
-        mine = [*split, *sorted(rest, key=lambda at: -works[at].whole_us(kind))]
-        of = [
-            replace(works[at], rounds=shares[at][kind], runs=(works[at].runs[kind],)) for at in mine
-        ]
-        pieces = filled(of, len(numbers), len(split), limit)
-        if pieces is None:
-            return None
-        for number, line in zip(numbers, queued(of, pieces, len(numbers)), strict=True):
-            parts = [(mine[at], rounds) for at, rounds in line]
-            queues[number] = tuple(parts[::-1] if kind in backwards else parts)
-    return tuple(queues)
+def _end_us(jobs: Sequence[dict[int, int]], devices: Devices) -> int:
+    """The least end of jobs that may be interrupted: of the longest job, of the busiest kind."""
+    ends = [sum(job.values()) for job in jobs]
+    for kind, count in Counter(devices).items():
+        ends.append(-(-sum(job.get(kind, 0) for job in jobs) // count))
+    return max(ends)
 
 
-def _backwards(shares: Sequence[Share], kinds: Sequence[int]) -> set[int]:
-    """The kinds to fill from the end, so that few works begin or end on several kinds."""
-    pairs = Counter(pair for share in shares for pair in combinations(sorted(share), 2))
+def open_shop(jobs: Sequence[dict[int, int]], devices: Devices) -> list[Slice]:
+    """Slices in order of time, no job on two devices at once, that end about as soon as can be.
 
-    def clashes(turned: set[int]) -> int:
-        return sum(n for (a, b), n in pairs.items() if (a in turned) == (b in turned))
-
-    ways = product((False, True), repeat=min(_TURNED, len(kinds) - 1))
-    return min(
-        ({k for k, flag in zip(kinds, way, strict=False) if flag} for way in ways), key=clashes
-    )
-
-
-def filled(works: Sequence[Work], devices: int, first: int, limit: int) -> list[Piece] | None:
-    """So many devices of one kind filled up to a limit one after the other; None when the works
-    do not fit so.
-
-    The `first` works come first, on devices of their own. On each device, the fullest first, then
-    follow works in their order that fit whole, or that begin there and can be over by then on the
-    next device.
+    jobs: for each the µs that it needs on each kind of device.
     """
-    used = [0] * devices
+    left, slices, counts = [dict(job) for job in jobs], list[Slice](), Counter(devices)
+    rest, on = _end_us(jobs, devices), dict[int, int]()
+    while any(map(sum, (job.values() for job in left))):
+        rest = max(rest, _end_us(left, devices))
+        on = _matched(left, devices, rest, on)
+        us = min(left[job][devices[device]] for job, device in on.items())
+        slack = [rest - sum(job.values()) for at, job in enumerate(left) if at not in on]
+        taken = [devices[device] for device in on.values()]
+        for kind, count in counts.items():
+            if idle := count - taken.count(kind):
+                load = sum(job.get(kind, 0) for job in left)
+                slack.append((count * rest - load) // idle)
+        us = max(1, min([us, *slack]))
+        for job, device in sorted(on.items()):
+            slices.append(Slice(job, device, us))
+            left[job][devices[device]] -= us
+        rest -= us
+    return slices
+
+
+def _matched(
+    left: Sequence[dict[int, int]], devices: Devices, rest: int, before: dict[int, int]
+) -> dict[int, int]:
+    """The device of each job that runs next: all jobs and devices that have no time to lose until
+    the rest is over are among them; jobs stay where they were `before` if they can."""
+    tight = {
+        kind: sum(job.get(kind, 0) for job in left) + count > count * rest
+        for kind, count in Counter(devices).items()
+    }
+    must = 4 * (len(left) + len(devices))  # more than all other weights together
+    graph: Any = nx.Graph()
+    for at, job in enumerate(left):
+        hurry = must * (sum(job.values()) >= rest)
+        for device, kind in enumerate(devices):
+            if job.get(kind, 0) > 0:
+                weight = hurry + must * tight[kind] + 2 + (before.get(at) == device)
+                graph.add_edge(("job", at), ("device", device), weight=weight)
+    pairs = (dict(pair) for pair in nx.max_weight_matching(graph))
+    return {pair["job"]: pair["device"] for pair in pairs}
+
+
+def _parts(
+    works: Sequence[Work], devices: Devices, jobs: Sequence[Job], slices: Sequence[Slice]
+) -> Iterator[tuple[int, Part]]:
+    """The rounds that the slices have time for, each part with its device, in their order."""
+    waiting = [{kind: list(parts) for kind, parts in job.parts.items()} for job in jobs]
+    last = {(one.job, devices[one.device]): number for number, one in enumerate(slices)}
+    spare = Counter[tuple[int, int]]()  # time of earlier slices that no whole round filled
+    for number, (job, device, us) in enumerate(slices):
+        kind = devices[device]
+        us += spare.pop((job, kind), 0)
+        parts = waiting[job][kind]
+        while parts:
+            at, left = parts[0]
+            period = max(1, works[at].us(kind, 1) - works[at].us(kind, 0))
+            count = left if last[job, kind] == number else min(left, us // period)
+            if not count:
+                break
+            yield device, (at, count)
+            us -= count * period
+            parts[:1] = [(at, left - count)] if count < left else []
+        spare[job, kind] = us
+
+
+def _laid(
+    works: Sequence[Work], devices: Devices, parts: Iterable[tuple[int, Part]]
+) -> list[Piece]:
+    """The parts in this order, each as early as may be; one that goes on is no piece of its own."""
+    ready, free = Ready(works), [0] * len(devices)
     pieces: list[Piece] = []
-
-    def put(work: Work, rounds: int, device: int) -> None:
-        end = used[device] + work.us(0, rounds)
-        pieces.append(Piece(work.name, device, rounds, used[device], end))
-        used[device] = end
-
-    for work in works[:first]:
-        put(work, work.rounds, min(range(devices), key=lambda d: (used[d], d)))
-    left = list(works[first:])
-    order = sorted(range(devices), key=lambda d: -used[d])
-    for device, after in zip(order, [*order[1:], devices], strict=True):
-        following = used[after] if after < devices else limit
-        late = 1
-        while left and late:
-            fits = ((at, _fitting(w, used[device], following, limit)) for at, w in enumerate(left))
-            at, late = next(((at, rounds) for at, rounds in fits if rounds), (0, 0))
-            if late:
-                work = left.pop(at)
-                put(work, late, device)
-                if late < work.rounds:
-                    put(work, work.rounds - late, after)
-                    break
-    return None if left or max(used) > limit else pieces
-
-
-def _fitting(work: Work, begin: int, following: int, limit: int) -> int:
-    """The number of a work's rounds from `begin` to the limit: all; or some, when the others can
-    be over on the next device, which is free from `following` on, when these begin; or none."""
-    if begin + work.whole_us(0) <= limit:
-        return work.rounds
-    period = max(1, work.us(0, 1) - work.us(0, 0))
-    late = min(work.rounds - 1, (limit - begin - work.us(0, 0)) // period)
-    if late < 1 or following + work.us(0, work.rounds - late) > begin:
-        return 0
-    return late
+    current = dict[int, int]()  # the latest piece on each device
+    for device, (at, rounds) in parts:
+        work, kind = works[at], devices[device]
+        start, own = max(free[device], ready.us(at)), current.get(device, -1)
+        before = pieces[own] if own >= 0 else None
+        if before and before.work == work.name and before.end_us == start:
+            rounds, start = rounds + before.rounds, before.start_us
+        else:
+            own = current[device] = len(pieces)
+            pieces.append(Piece(work.name, device, 0, 0, 0))
+        free[device] = start + work.us(kind, rounds)
+        pieces[own] = Piece(work.name, device, rounds, start, free[device])
+        ready.run(at, free[device])
+    return pieces

@@ -1,14 +1,16 @@
 """A plan for people: words, moments, stalls, pictures, and predicted against actual."""
 
 from planner.views.compare import compare, table, to_json
-from planner.views.moments import moment
-from planner.views.show import host_bytes, mean_completion_us
+from planner.views.moments import describe_moment, moment
+from planner.views.show import describe
+from planner.views.summary import summary
 
 __all__ = [
     "compare",
-    "host_bytes",
-    "mean_completion_us",
+    "describe",
+    "describe_moment",
     "moment",
+    "summary",
     "table",
     "to_json",
 ]

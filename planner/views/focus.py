@@ -40,17 +40,17 @@ def focus(
     if now := active(plan, at, task) if at is not None else []:
         index = _longest(plan, now)
         segment = plan.segments[index]
-        return _focus(plan, index, *place(program_of(plan, segment), segment, at or 0)[:2])
+        return _focus(plan, index, *place(plan.program(segment.program), segment, at or 0)[:2])
     index = _longest(plan, mine)
     segment = plan.segments[index]
-    period = program_of(plan, segment).period_us
+    period = plan.program(segment.program).period_us
     if task is None and (segment.rounds < 2 or 4 * period > plan.prediction.makespan_us):
         return None
     return _focus(plan, index, "round", (segment.rounds - 1) // 2)
 
 
 def _of_step(plan: Plan, mine: list[int], task: str, step: int) -> Focus:
-    firsts = {index: first_step(plan, index, task) for index in mine}
+    firsts = {index: first_steps(plan)[index][task] for index in mine}
     low, end = firsts[mine[0]], firsts[mine[-1]] + plan.segments[mine[-1]].rounds
     if not low <= step < end:
         raise FormatError(f"--round {task}:{step}: {task} has the rounds {low} to {end - 1}")
@@ -64,7 +64,7 @@ def _longest(plan: Plan, segments: Iterable[int]) -> int:
 
 def _focus(plan: Plan, index: int, phase: PhaseName, number: int) -> Focus:
     segment = plan.segments[index]
-    program = program_of(plan, segment)
+    program = plan.program(segment.program)
     starts = dict(zip(_PHASES, phase_starts(program, segment, number), strict=True))
     phases = (program.enter, program.round, program.leave)
     ops = dict(zip(_PHASES, phases, strict=True))[phase]
@@ -83,7 +83,7 @@ def aligned(plan: Plan, log: RunLog, planned: Focus) -> tuple[Window, Window]:
     first = planned.round
     ops = [op for op in log.ops if op.segment == planned.segment and first <= op.round <= first + 1]
     begun = planned.window[0]
-    period = program_of(plan, plan.segments[planned.segment]).period_us
+    period = plan.program(plan.segments[planned.segment].program).period_us
     start = min((op.start_us for op in ops if op.round == first), default=begun)
     later = min((op.start_us for op in ops if op.round == first + 1), default=start)
     span = 2 * max(period, later - start)
@@ -117,20 +117,9 @@ def training(plan: Plan, task: str | None) -> set[str]:
     return programs_of(plan, task) - {one.name for one in plan.programs if one.evaluates}
 
 
-def program_of(plan: Plan, segment: Segment) -> Program:
-    """The program that a segment runs."""
-    return plan.program(segment.program)
-
-
 def on_devices(devices: tuple[int, ...]) -> str:
     """`device 0`, or `devices 0, 3`."""
     return f"device{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}"
-
-
-def first_step(plan: Plan, index: int, task: str) -> int:
-    """The step of `task` that round 0 of segment `index` trains, or the steps done where it
-    evaluates; steps before the plan count."""
-    return first_steps(plan)[index][task]
 
 
 def place(program: Program, segment: Segment, us: int) -> tuple[PhaseName, int, int]:

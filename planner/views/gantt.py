@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from planner.views import axes, bars, overview
 from planner.views.axes import Mark
 from planner.views.bars import Bar
-from planner.views.focus import Focus, Window, aligned, focus, on_devices, program_of
+from planner.views.focus import Focus, Window, aligned, focus, on_devices
 from plans.runlog import RunLog
 from plans.schema import Plan, Segment
 from profiles.codec import write_atomic
@@ -70,7 +70,7 @@ def draw_round(
     marks = _moment_mark(at if at is not None and near.window[0] <= at <= near.window[1] else None)
     title = f"{near.phase} of {_where(segment)}"
     if near.phase == "round":
-        period = show_us(program_of(plan, segment).period_us)
+        period = show_us(plan.program(segment.program).period_us)
         title = (
             f"round {near.round} of 0 to {segment.rounds - 1} of {_where(segment)}, every {period}"
         )

@@ -11,20 +11,19 @@ from itertools import count
 from planner.views.focus import (
     PhaseName,
     active,
-    first_step,
     known_task,
     on_devices,
     place,
-    program_of,
     programs_of,
     rank,
 )
-from planner.views.show import moved, on_disk
+from plans.disk import kept_bytes
 from plans.metrics import Planned, plan_stream, running, upcoming
-from plans.schema import Op, Plan, parse_id
+from plans.schema import Move, Op, Plan, parse_id
+from plans.segments import first_steps
 from profiles.console import columns
 from profiles.errors import FormatError
-from profiles.units import show_clock
+from profiles.units import show_bytes, show_clock
 
 
 @dataclass(frozen=True)
@@ -132,17 +131,34 @@ def _disk_move(plan: Plan, us: int, task: str | None) -> DiskMove | None:
     """The first move to end after `us`, of all tasks or of one."""
     for move in plan.disk.moves if plan.disk else ():
         if us < move.end_us and task in (None, parse_id(move.id).task):
-            what = moved(plan, move)
+            what = _moved(plan, move)
             return DiskMove(move.id, what, move.segment, move.start_us, move.end_us)
     return None
 
 
+def _moved(plan: Plan, move: Move) -> str:
+    """A move in words: `reads 12.0 MiB of a for segment 3`."""
+    name = parse_id(move.id)
+    verb, why = ("reads", "for") if name.kind == "P" else ("writes", "after")
+    size = show_bytes(kept_bytes(plan.task(name.task)))
+    return f"{verb} {size} of {name.task} {why} segment {move.segment}"
+
+
+def _on_disk(plan: Plan, task: str, us: int) -> bool:
+    """True when a task is on the disk at `us`, or on its way from or to it."""
+    mine = [m for m in (plan.disk.moves if plan.disk else ()) if parse_id(m.id).task == task]
+    begun = [move for move in mine if move.start_us <= us]
+    if not begun:
+        return bool(mine) and parse_id(mine[0].id).kind == "P"
+    return parse_id(begun[-1].id).kind == "S" or us < begun[-1].end_us
+
+
 def _active(plan: Plan, index: int, us: int) -> ActiveSegment:
     segment = plan.segments[index]
-    program = program_of(plan, segment)
+    program = plan.program(segment.program)
     phase, number, begun = place(program, segment, us)
     totals = {task.name: task.done + task.steps for task in plan.tasks}
-    ahead = 0 if program.evaluates else number
+    ahead, firsts = 0 if program.evaluates else number, first_steps(plan)[index]
     return ActiveSegment(
         index,
         segment.program,
@@ -153,7 +169,7 @@ def _active(plan: Plan, index: int, us: int) -> ActiveSegment:
         number,
         begun,
         segment.rounds,
-        tuple(TaskStep(t, first_step(plan, index, t) + ahead, totals[t]) for t in program.tasks),
+        tuple(TaskStep(t, firsts[t] + ahead, totals[t]) for t in program.tasks),
         _streams(plan, index, us),
     )
 
@@ -161,7 +177,7 @@ def _active(plan: Plan, index: int, us: int) -> ActiveSegment:
 def _streams(plan: Plan, index: int, us: int) -> tuple[Stream, ...]:
     """Every stream of the segment, in order of device; the next op may be of a later segment."""
     segment = plan.segments[index]
-    program = program_of(plan, segment)
+    program = plan.program(segment.program)
     now = {one.stream: one for one in running(index, program, segment, us)}
     ops = (*program.enter, *program.round, *program.leave)
     names = {plan_stream(op.stream, segment.devices) for op in ops}
@@ -170,7 +186,7 @@ def _streams(plan: Plan, index: int, us: int) -> tuple[Stream, ...]:
         if names <= now.keys() | later.keys():
             break
         if number == index or set(other.devices) & set(segment.devices):
-            for one in upcoming(number, program_of(plan, other), other, us):
+            for one in upcoming(number, plan.program(other.program), other, us):
                 if one.stream in names and one.stream not in now:
                     later[one.stream] = min(
                         one, later.get(one.stream, one), key=lambda p: (p.start_us, p.end_us)
@@ -184,7 +200,7 @@ def _streams(plan: Plan, index: int, us: int) -> tuple[Stream, ...]:
 def _running(plan: Plan, one: Planned | None) -> RunningOp | None:
     if one is None:
         return None
-    program = program_of(plan, plan.segments[one.segment])
+    program = plan.program(plan.segments[one.segment].program)
     phase: PhaseName = "round"  # op ids are unique over all three phases of a program
     if any(op.id == one.op.id for op in program.enter):
         phase = "enter"
@@ -253,7 +269,7 @@ def meaning(plan: Plan, op: Op) -> str:
     return words.format(name.number, name.index)
 
 
-def describe(plan: Plan, at: Moment) -> str:
+def describe_moment(plan: Plan, at: Moment) -> str:
     """The moment in words, for the terminal."""
     marks = f", times {plan.emulated}" if plan.emulated else ""
     marks += ", times estimated" if at.estimated else ""
@@ -261,7 +277,7 @@ def describe(plan: Plan, at: Moment) -> str:
     sections = [f"{head}; rounds and steps count from 0"]
     sections += ["\n".join(_segment_lines(one)) for one in at.segments]
     if at.task is not None and not at.segments:
-        where = " on the disk" if on_disk(plan, at.task, at.at_us) else ""
+        where = " on the disk" if _on_disk(plan, at.task, at.at_us) else ""
         index = _next_segment(plan, at.at_us, task=at.task)
         sections.append(_waits(plan, at.task, index, where) or f"{at.task} has ended")
     if at.waiting_devices:

@@ -1,15 +1,11 @@
 """A plan in words, for the terminal: who runs where and when, how good it is, one steady round."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from planner.views.stalls import diagnosis
-from plans.disk import kept_bytes
-from plans.metrics import union
-from plans.schema import Buffer, Device, Move, Op, Plan, Program, Shard, Task, parse_id
-from plans.segments import waits_for
+from planner.views.summary import host_bytes, mean_completion_us, traffic
+from plans.schema import Device, Op, Plan, Program, Shard, Task
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
@@ -56,12 +52,6 @@ def _result(plan: Plan) -> str:
     )
 
 
-def mean_completion_us(plan: Plan) -> int:
-    """The mean of the tasks' ends."""
-    ends = [task.end_us for task in plan.prediction.tasks]
-    return round(sum(ends) / len(ends))
-
-
 def _devices(plan: Plan) -> list[tuple[str, ...]]:
     head = ("", "kind", "budget", "peak", "busy", "bubble", "exposed copies")
     rows: list[tuple[str, ...]] = [head]
@@ -81,32 +71,6 @@ def _devices(plan: Plan) -> list[tuple[str, ...]]:
     return rows
 
 
-_HELD = {
-    "param": "parameters",
-    "state": "optimizer state",
-    "grad": "gradients",
-    "x": "boundaries",
-    "a": "activations",
-    "norm": "norms",
-}
-
-
-def host_bytes(plan: Plan) -> dict[str, int]:
-    """Bytes of the host store by kind; bytes that change hands count in each."""
-    found: dict[str, list[Buffer]] = {}
-    for buffer in plan.host.buffers:
-        _, item, *rest = buffer.name.split(".")
-        kind = rest[0] if item[0] == "s" else item.rstrip("0123456789")
-        found.setdefault(_HELD.get(kind, "other"), []).append(buffer)
-    kinds = sorted(found, key=[*_HELD.values(), "other"].index)
-    return {
-        kind: sum(
-            end - start for start, end in union((b.offset, b.offset + b.bytes) for b in found[kind])
-        )
-        for kind in kinds
-    }
-
-
 def _host(plan: Plan) -> list[str]:
     """The host store's bytes by kind, in a line."""
     told = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in host_bytes(plan).items())
@@ -124,65 +88,6 @@ def _disk(plan: Plan) -> list[str]:
         f"{show_bytes(told.written_bytes)} written, {show_bytes(told.read_bytes)} read, "
         f"{busy:.1%} busy; segments wait {show_us(told.waits_us)} for it"
     ]
-
-
-class Traffic(NamedTuple):
-    """Tasks that are ever on the disk; bytes and µs of all moves; µs that segments wait for a
-    read when all else that they need is there."""
-
-    tasks: int
-    written_bytes: int
-    read_bytes: int
-    busy_us: int
-    waits_us: int
-
-
-def traffic(plan: Plan) -> Traffic:
-    """The disk's traffic in the whole plan; all 0 without a disk."""
-    moves = plan.disk.moves if plan.disk else ()
-    size, names = Counter[str](), set()
-    for move in moves:
-        name = parse_id(move.id)
-        names.add(name.task)
-        size[name.kind] += kept_bytes(_task_of(plan, move))
-    busy = sum(move.end_us - move.start_us for move in moves)
-    return Traffic(len(names), size["S"], size["P"], busy, _disk_waits_us(plan))
-
-
-def _disk_waits_us(plan: Plan) -> int:
-    read: dict[int, int] = {}  # segment -> end of its last read
-    for move in plan.disk.moves if plan.disk else ():
-        if parse_id(move.id).kind == "P":
-            read[move.segment] = max(read.get(move.segment, 0), move.end_us)
-    starts = {task.name: task.start_us for task in plan.tasks}
-    tasks = {program.name: program.tasks for program in plan.programs}
-    waits = 0
-    for index, before in enumerate(waits_for(plan)):
-        ready = [plan.segments[other].end_us for other in before]
-        ready += [starts[name] for name in tasks[plan.segments[index].program]]
-        waits += max(0, read.get(index, 0) - max(ready))
-    return waits
-
-
-def moved(plan: Plan, move: Move) -> str:
-    """A move in words: `reads 12.0 MiB of a for segment 3`."""
-    task = _task_of(plan, move)
-    verb, why = ("reads", "for") if parse_id(move.id).kind == "P" else ("writes", "after")
-    return f"{verb} {show_bytes(kept_bytes(task))} of {task.name} {why} segment {move.segment}"
-
-
-def _task_of(plan: Plan, move: Move) -> Task:
-    name = parse_id(move.id).task
-    return next(task for task in plan.tasks if task.name == name)
-
-
-def on_disk(plan: Plan, task: str, us: int) -> bool:
-    """True when a task is on the disk at `us`, or on its way from or to it."""
-    mine = [m for m in (plan.disk.moves if plan.disk else ()) if parse_id(m.id).task == task]
-    begun = [move for move in mine if move.start_us <= us]
-    if not begun:
-        return bool(mine) and parse_id(mine[0].id).kind == "P"
-    return parse_id(begun[-1].id).kind == "S" or us < begun[-1].end_us
 
 
 def _kind(device: Device) -> str:

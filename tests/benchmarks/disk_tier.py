@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planner.builder import build
 from planner.timetable.host_store import housed
-from planner.views.show import traffic
+from planner.views.summary import traffic
 from profiles import console
 from profiles.schema import Disk, Rate
 from profiles.units import show_bytes, show_us

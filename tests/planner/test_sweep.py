@@ -11,21 +11,19 @@ from support.cli import nothing_written, planner_cli, refused, succeeded
 import plans
 import profiles
 from planner import NoPlanFound, Problem, build
-from planner.curves import figure, side_by_side, table, to_json
-from planner.inputs.whatif import only_microbatch, override
-from planner.sweep import (
+from planner.curves import (
     Line,
     Outcome,
     Row,
-    Setting,
     Sweep,
-    bottleneck,
-    in_memory_bytes,
-    judged,
-    longest,
-    step_us,
-    sweep,
+    figure,
+    side_by_side,
+    table,
+    to_json,
 )
+from planner.inputs.whatif import only_microbatch, override
+from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, step_us, sweep
+from plans.metrics import longest
 from plans.schema import Op, Plan
 from profiles import synthetic
 from profiles.errors import FormatError

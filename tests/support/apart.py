@@ -32,7 +32,7 @@ def planned(asked: Problem, made: Strategy) -> Plan:
     timed, task = Round(made, Links.of(asked.device), 0).program(), made.costs.task
     segment = Segment(task.name, (0,), task.steps, 0, duration_us(timed, task.steps))
     bounds = (Bound("none", 0),)
-    plan = assemble(asked, [Candidate(made, (timed,))], [segment], bounds, "0" * 64, "gantry", 0)
+    plan = assemble(asked, [Candidate(made, (timed,))], [segment], bounds, "gantry", 0)
     prove(plan)
     return plan
 

@@ -64,7 +64,6 @@ def test_every_cut_runs_in_what_it_reserves(
         [Candidate(strategy, (timed,))],
         [segment],
         (Bound("none", 0),),
-        "0" * 64,
         "gantry",
         0,
     )

@@ -12,7 +12,8 @@ from planner.inputs.limits import default
 from planner.inputs.problem import Effort
 from planner.search.task import Search
 from planner.shards.costs import Links, TaskCosts
-from planner.views.show import describe, host_bytes
+from planner.views.show import describe
+from planner.views.summary import host_bytes
 from plans.schema import Plan
 from profiles import synthetic
 from profiles.codec import ALIGNMENT

@@ -38,7 +38,6 @@ def plan_of(case: Small, of: Round) -> Plan:
         planned=[Candidate(of.strategy, (program,))],
         segments=[Segment(program.name, (0,), steps, 0, duration_us(program, steps))],
         bounds=(Bound("none", 0),),
-        profile_sha256="0" * 64,
         policy="gantry",
         seed=0,
     )

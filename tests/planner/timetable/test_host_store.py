@@ -25,7 +25,8 @@ from planner.timetable import host_store
 from planner.timetable.scratch import stores_of
 from planner.timetable.swaps import Tenant, Timed, Turn, swaps, together, ways
 from planner.views import gantt, moments
-from planner.views.show import describe, traffic
+from planner.views.show import describe
+from planner.views.summary import traffic
 from plans import Plan
 from plans.checker.check import violations
 from plans.schema import Host, parse_id

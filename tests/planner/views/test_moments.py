@@ -11,7 +11,7 @@ from support import timetables
 from support.unrolled import duration, periodic, unrolled
 
 from planner.views.focus import focus, place
-from planner.views.moments import TaskStep, describe, meaning, moment
+from planner.views.moments import TaskStep, describe_moment, meaning, moment
 from plans import metrics
 from plans.schema import Op, Plan, Program, Segment
 from profiles.errors import FormatError
@@ -145,18 +145,18 @@ def test_who_does_not_run_is_told_when_it_will() -> None:
     """Task c begins after a and b, which have then ended, as has device 1."""
     plan = timetables.plan()
     start = plan.segments[2].start_us
-    assert describe(plan, moment(plan, 0, "c")).endswith(
+    assert describe_moment(plan, moment(plan, 0, "c")).endswith(
         f"c waits for segment 2: c on device 0 at 0:00:00.{start:06}"
     )
-    assert describe(plan, moment(plan, start, "a")).endswith("\n\na has ended")
-    last = describe(plan, moment(plan, plan.prediction.makespan_us - 1))
+    assert describe_moment(plan, moment(plan, start, "a")).endswith("\n\na has ended")
+    last = describe_moment(plan, moment(plan, plan.prediction.makespan_us - 1))
     assert last.endswith("\n\ndevice 1: has nothing left to do")
 
 
 def test_words_name_the_op_or_the_next_one() -> None:
     """After 50 of 200 µs backward runs, the copy to the host and the update are awaited."""
     plan = timetables.tiny()
-    rows = [line.split("  ") for line in describe(plan, moment(plan, 50)).splitlines()[5:]]
+    rows = [line.split("  ") for line in describe_moment(plan, moment(plan, 50)).splitlines()[5:]]
     cells = [[cell.strip() for cell in row if cell] for row in rows]
     what = "forward, loss and backward of shard 0, microbatch 0"
     assert cells == [

@@ -17,8 +17,7 @@ from planner.search.task import Candidate
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
 from planner.shards.strategy import Strategy
-from planner.timetable.columns import demand_of, settled
-from planner.timetable.configuration import column, configuration
+from planner.timetable.configuration import column, configuration, demand_of, settled
 from plans.schema import Memory, Op, Program
 from profiles import synthetic
 from profiles.schema import Task
@@ -30,16 +29,16 @@ def effort() -> Effort:
     return Effort(time.monotonic() + 60, 0)
 
 
-def problem(slow: int, *counts: int) -> Problem:
-    """Four tasks of one shape on kinds of devices of which the second computes so much slower and
+def problem(slow: int, *counts: int, tasks: int = 4) -> Problem:
+    """Tasks of one shape on kinds of devices of which the second computes so much slower and
     has half of the memory."""
     kinds = []
     for number, (factor, mib) in enumerate([(1, 24), (slow, 12)]):
         task = synthetic.task(
             "t", layers=4, steps=10, forward_us=1_000 * factor, param_bytes=1 << 20
         )
-        tasks = [structs.replace(task, name=f"t{at}") for at in range(4)]
-        made = synthetic.profile(*tasks, usable_bytes=mib << 20)
+        every = [structs.replace(task, name=f"t{at}") for at in range(tasks)]
+        made = synthetic.profile(*every, usable_bytes=mib << 20)
         kinds.append(Kind.of(f"k{number}", made, counts[number], None))
     return Problem(tuple(kinds), 1 << 40)
 
@@ -68,27 +67,26 @@ def way(task: Task, strategy: Strategy, *times: int | None) -> Candidate:
 some_us = st.none() | st.integers(1_000, 50_000)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.lists(
         st.tuples(st.integers(1_000, 50_000), some_us, some_us, st.integers(1_000, 50_000)),
-        min_size=4,
-        max_size=4,
+        min_size=3,
+        max_size=3,
     ),
     st.sampled_from([(1, 1), (1, 3), (2, 1)]),
 )
 def test_tasks_are_given_the_strategies_that_end_soonest(
     times: list[tuple[int, int | None, int | None, int]], counts: tuple[int, int]
 ) -> None:
-    """Against all ways to choose, one found on each kind for four tasks: within a thousandth."""
-    asked, strategy = problem(2, *counts), some_choice()
+    """Against all ways to choose, one found on each kind for three tasks: within a thousandth."""
+    asked, strategy = problem(2, *counts, tasks=3), some_choice()
     ways = [
         [way(task, strategy, *each[:2]), way(task, strategy, *each[2:])]
         for task, each in zip(asked.tasks, times, strict=True)
     ]
     best = min(end_us(asked, chosen) for chosen in product(*ways))
-    found = min(end_us(asked, chosen) for chosen in settled(asked, ways, effort()))
-    assert found <= best * 1.001
+    assert end_us(asked, settled(asked, ways, effort())) <= best * 1.001
 
 
 @cache

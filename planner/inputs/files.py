@@ -1,0 +1,175 @@
+"""From files and wishes to a problem: what `python -m planner build` and Python users ask alike.
+
+Errors name the flags of the command; the keywords of `read_problem` are called like them.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from msgspec import structs
+
+import profiles
+from planner.inputs import corrections as correcting
+from planner.inputs import link_groups as links
+from planner.inputs import microbatches as sizing
+from planner.inputs import remaining
+from planner.inputs.kinds import across
+from planner.inputs.problem import Objective, Problem, Want
+from planner.inputs.whatif import only_microbatches, override
+from plans import runlog
+from profiles.codec import read_bytes, sha256
+from profiles.errors import FormatError
+from profiles.schema import Disk
+
+Pairs = Mapping[str, int] | Sequence[tuple[str, int]]  # a value for each task that is named
+T = TypeVar("T", int, str)
+Each = int | Sequence[int]  # one value for all kinds of devices, or one for each
+
+
+def read_problem(
+    profile: str | Sequence[str],
+    *,
+    devices: Each = 1,
+    device_memory: Each | None = None,
+    host_memory: int | None = None,
+    h2d: int | None = None,
+    d2h: int | None = None,
+    corrections: Sequence[str] = (),
+    after: Sequence[str] = (),
+    microbatch: int | Pairs = (),
+    objective: Objective = "makespan",
+    start: Pairs = (),
+    deadline: Pairs = (),
+    priority: Pairs = (),
+    segment_steps: int | None = None,
+    link_groups: links.Groups = (),
+    disk_space: int | None = None,
+) -> Problem:
+    """The problem of training all tasks of a profile, or of one profile for each kind of devices.
+
+    Sizes are in bytes, rates in bytes per second, times in µs; None: as profiled. devices: how
+    many, of each kind. corrections, after: files of corrections and logs of earlier runs, oldest
+    first. microbatch: a size for all tasks ("" among names), or by task; 0 for any. disk_space: 0
+    for no disk. FormatError for a bad file and for what does not go together.
+    """
+    names, counts = _listed(profile), _listed(devices)
+    sizes: Sequence[int | None] = _listed(device_memory) if device_memory else [None]
+    _go_together(names, counts, sizes, corrections)
+    data = [read_bytes(path) for path in names]
+    read, logs = [], [runlog.load(run) for run in after]
+    asked = [("", microbatch)] if isinstance(microbatch, int) else _pairs(microbatch)
+    done, before, kept = dict[str, int](), dict[str, int](), dict[str, int]()
+    for path, content in zip(names, data, strict=True):
+        made = override(profiles.loads(content, path), h2d=h2d, d2h=d2h)
+        made, inputs = correcting.chain(made, sha256(content), corrections)
+        if logs:
+            made, done = remaining.after(made, logs, after[-1])
+            before = sizing.begun(logs, done, after[-1], asked)
+            kept = sizing.kept(before, asked)
+            sizing.measured(made, kept, path)
+        wanted = sizing.wanted([task.name for task in made.tasks], asked)
+        read.append(only_microbatches(made, kept | wanted))
+    inputs |= {f"profile-{n}" if n else "profile": sha256(c) for n, c in enumerate(data)}
+    sizes = [*sizes] * len(names) if len(sizes) == 1 else sizes
+    problem = across(read, names, devices=counts, device_bytes=sizes, host_bytes=host_memory)
+    rates = {way: f"{rate} bytes/s" for way, rate in (("h2d", h2d), ("d2h", d2h)) if rate}
+    problem = replace(
+        problem,
+        done=done,
+        microbatch=before,
+        kept=kept,
+        segment_steps=segment_steps,
+        disk=_disk(problem.disk, disk_space),
+        inputs=inputs,
+        provenance=rates,
+    )
+    problem = _wanted(problem, objective, start, deadline, priority)
+    return links.shared(problem, link_groups) if link_groups else problem
+
+
+def _listed(given: T | Sequence[T]) -> Sequence[T]:
+    """One value as a list of it."""
+    return [given] if isinstance(given, int | str) else given
+
+
+def _pairs(given: Pairs) -> list[tuple[str, int]]:
+    return list(given.items() if isinstance(given, Mapping) else given)
+
+
+def _go_together(
+    names: Sequence[str],
+    counts: Sequence[int],
+    sizes: Sequence[int | None],
+    corrections: Sequence[str],
+) -> None:
+    """FormatError where there are not as many numbers as profiles."""
+    if len(counts) != len(names):
+        raise FormatError(
+            f"--devices says {_count(len(counts), 'number')} but there "
+            f"{_count(len(names), 'profile', verb=True)}; give as many devices of each kind as "
+            "there are, like 2,4, in the order of the profiles"
+        )
+    if len(sizes) not in (1, len(names)):
+        raise FormatError(
+            f"--device-memory lists {len(sizes)} sizes for {_count(len(names), 'profile')}; give "
+            "one for all kinds of devices, or one for each"
+        )
+    if len(names) > 1 and corrections:
+        raise FormatError(
+            "--corrections are of one kind of devices and cannot be told apart by profile; leave "
+            "them out, or plan with one profile"
+        )
+
+
+def _count(number: int, what: str, *, verb: bool = False) -> str:
+    """Like `1 profile` or `are 2 profiles`."""
+    is_are = ("is " if number == 1 else "are ") if verb else ""
+    return f"{is_are}{number} {what}{'' if number == 1 else 's'}"
+
+
+def _disk(profiled: Disk | None, space: int | None) -> Disk | None:
+    """The disk as profiled, or with so many bytes; FormatError where its rates are not known."""
+    if not space:
+        return profiled if space is None else None
+    if profiled is None:
+        raise FormatError(
+            "--disk-space: the profile does not say how fast the disk is; profile with --disk DIR"
+        )
+    return structs.replace(profiled, usable_bytes=space)
+
+
+def _wanted(
+    problem: Problem, objective: Objective, start: Pairs, deadline: Pairs, priority: Pairs
+) -> Problem:
+    """The problem with its objective and the wishes about single tasks."""
+    if priority and objective != "completion":
+        raise FormatError("--priority weighs completion times; add --objective completion")
+    starts, deadlines, weights = (
+        _by_task(problem, flag, _pairs(given))
+        for flag, given in (("start", start), ("deadline", deadline), ("priority", priority))
+    )
+    wants = {
+        name: Want(starts.get(name, 0), deadlines.get(name), weights.get(name, 1))
+        for name in starts | deadlines | weights
+    }
+    told: dict[str, str] = {} if objective == "makespan" else {"objective": objective}
+    told |= {f"start {name}": f"{us} us" for name, us in starts.items()}
+    told |= {f"deadline {name}": f"{us} us" for name, us in deadlines.items()}
+    told |= {f"priority {name}": str(weight) for name, weight in weights.items()}
+    return replace(
+        problem, objective=objective, wants=wants, provenance={**problem.provenance, **told}
+    )
+
+
+def _by_task(problem: Problem, flag: str, given: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """A flag's value for each task it names; FormatError for an unknown or repeated task."""
+    names, told = [task.name for task in problem.tasks], dict(given)
+    for name in told:
+        if name not in names:
+            raise FormatError(f"--{flag}: there is no task {name!r}, only {', '.join(names)}")
+    if len(told) < len(given):
+        repeated = next(name for name, count in Counter(n for n, _ in given).items() if count > 1)
+        raise FormatError(f"--{flag}: task {repeated!r} has more than one; give it once")
+    return told

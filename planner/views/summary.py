@@ -1,0 +1,106 @@
+"""A plan in figures: what scripts read of it, what its host memory holds, what its disk does."""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from plans.disk import kept_bytes
+from plans.metrics import longest, union
+from plans.schema import Buffer, Plan, parse_id
+from plans.segments import waits_for
+
+
+def summary(plan: Plan) -> dict[str, Any]:
+    """The plan's figures as `build --json` and `show --json` print them.
+
+    period_us: of the program that runs longest, rounds times period; with one task its step time.
+    """
+    prediction = plan.prediction
+    periods = {program.name: program.period_us for program in plan.programs}
+    return {
+        "makespan_us": prediction.makespan_us,
+        "period_us": longest(plan).period_us,
+        "periods_us": periods,
+        "lower_bound_us": prediction.lower_bound_us,
+        "lower_bound_name": prediction.lower_bound_name,
+        "gap": prediction.gap_ppm / 1e6,
+        "configuration_us": prediction.configuration_us,
+        "mean_completion_us": mean_completion_us(plan),
+        "bounds": {bound.name: bound.us for bound in prediction.bounds},
+        "exposed_copy_us": sum(device.exposed_copy_us for device in prediction.devices),
+        "peak_bytes": [device.peak_bytes for device in prediction.devices],
+        "host_bytes": plan.host.bytes,
+        "host": host_bytes(plan),
+        "policy": plan.solver.policy,
+        "status": plan.solver.status,
+        "estimated": plan.estimated,
+    }
+
+
+def mean_completion_us(plan: Plan) -> int:
+    """The mean of the tasks' ends."""
+    ends = [task.end_us for task in plan.prediction.tasks]
+    return round(sum(ends) / len(ends))
+
+
+_HELD = {
+    "param": "parameters",
+    "state": "optimizer state",
+    "grad": "gradients",
+    "x": "boundaries",
+    "a": "activations",
+    "norm": "norms",
+}
+
+
+def host_bytes(plan: Plan) -> dict[str, int]:
+    """Bytes of the host store by kind; bytes that change hands count in each."""
+    found: dict[str, list[Buffer]] = {}
+    for buffer in plan.host.buffers:
+        _, item, *rest = buffer.name.split(".")
+        kind = rest[0] if item[0] == "s" else item.rstrip("0123456789")
+        found.setdefault(_HELD.get(kind, "other"), []).append(buffer)
+    kinds = sorted(found, key=[*_HELD.values(), "other"].index)
+    return {
+        kind: sum(
+            end - start for start, end in union((b.offset, b.offset + b.bytes) for b in found[kind])
+        )
+        for kind in kinds
+    }
+
+
+class Traffic(NamedTuple):
+    """Tasks that are ever on the disk; bytes and µs of all moves; µs that segments wait for a
+    read when all else that they need is there."""
+
+    tasks: int
+    written_bytes: int
+    read_bytes: int
+    busy_us: int
+    waits_us: int
+
+
+def traffic(plan: Plan) -> Traffic:
+    """The disk's traffic in the whole plan; all 0 without a disk."""
+    moves = plan.disk.moves if plan.disk else ()
+    size, names = Counter[str](), set()
+    for move in moves:
+        name = parse_id(move.id)
+        names.add(name.task)
+        size[name.kind] += kept_bytes(plan.task(name.task))
+    busy = sum(move.end_us - move.start_us for move in moves)
+    return Traffic(len(names), size["S"], size["P"], busy, _disk_waits_us(plan))
+
+
+def _disk_waits_us(plan: Plan) -> int:
+    read: dict[int, int] = {}  # segment -> end of its last read
+    for move in plan.disk.moves if plan.disk else ():
+        if parse_id(move.id).kind == "P":
+            read[move.segment] = max(read.get(move.segment, 0), move.end_us)
+    starts = {task.name: task.start_us for task in plan.tasks}
+    tasks = {program.name: program.tasks for program in plan.programs}
+    waits = 0
+    for index, before in enumerate(waits_for(plan)):
+        ready = [plan.segments[other].end_us for other in before]
+        ready += [starts[name] for name in tasks[plan.segments[index].program]]
+        waits += max(0, read.get(index, 0) - max(ready))
+    return waits
