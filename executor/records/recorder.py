@@ -61,6 +61,7 @@ class Recorder:
     ) -> None:
         self.losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.val_losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
+        self.actual_us = 0  # the run's whole time, known from `close` on
         self.ended_us: dict[str, int] = {}  # when a task's latest step was complete
         self.warnings: dict[str, str] = {}  # of each task, the first
         self.latest: dict[int, float] = {}  # when a segment's latest op ended, perf_counter()
@@ -155,9 +156,8 @@ class Recorder:
         host_bytes: int,
         *,
         interrupted: bool = False,
-    ) -> int:
-        """Write the last line and give the log its name; µs since the run began. LogError where
-        that cannot be."""
+    ) -> None:
+        """Write the last line and give the log its name; LogError where that fails."""
         try:
             self.drain()
         except RunError:  # a device that failed says so again
@@ -166,18 +166,18 @@ class Recorder:
         finally:
             if self._bar is not None:
                 self._bar.close()
+        self.actual_us = self.now()
         failed: Literal["interrupted", "failed"] = "interrupted" if interrupted else "failed"
         end = End(
             status=failed if error else "partial" if self._dropped else "ok",
             error=error or "; ".join(f"dropped: {told(r)}" for r in self._dropped.values()),
-            actual_us=self.now(),
+            actual_us=self.actual_us,
             peak_bytes=peak_bytes,
             host_bytes=host_bytes,
         )
         self._write([end])
         if self._log is not None:
             self._log.close()
-        return end.actual_us
 
     def _ended(self) -> list[OpRecord]:
         """The ops whose marks were reached since the last call; the others are kept."""

@@ -21,7 +21,6 @@ from executor.records import (
     SharedGuard,
     stopped_by,
 )
-from executor.replay.launches import Asked
 from executor.replay.moves import Moves, Traffic
 from executor.replay.segment import SegmentRun, Setup
 from executor.replay.task_state import TaskState
@@ -63,11 +62,9 @@ class Conductor:
         threads, source = max(device.threads for device in plan.devices), devices[0].source
         told = self._step, recorder.evaluation
         tasks = {n: TaskState(t, threads, source, *told) for n, t in store.tasks.items()}
-        locks = [threading.Lock() for _ in devices] if options.serial_copies else None
-        asked = Asked(options.jitter, options.trace, locks, watched=options.keep_going)
-        ahead = options.limits.ahead
+        locks = [threading.Lock() for _ in devices if options.serial_copies]
         self._setup = Setup(
-            self.places, tasks, store.flats, recorder, self._halt, asked, self._failed, ahead
+            self.places, tasks, store.flats, recorder, self._halt, options, self._failed, locks
         )
         self.stopped: dict[str, StopRecord] = {}  # by a rule, their states whole
         self.interrupted = 0  # the signal that ended the run
