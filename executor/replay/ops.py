@@ -4,7 +4,7 @@ Nothing here waits or decides. An op gets its buffers as uint8 tensors of the va
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -91,8 +91,16 @@ def resolve(
 
 
 @contextmanager
+def _first(work: Work, step: int) -> Iterator[None]:
+    """Around a forward that is no recomputation: it may change module buffers."""
+    turn = work.task.replicas.turn(work.name.number, work.name.index, work.place)
+    with turn, _random(work, step):
+        yield
+
+
+@contextmanager
 def _random(work: Work, step: int) -> Iterator[None]:
-    """Draw what the plain loop draws in this forward, and prove it afterwards.
+    """Draw the plain loop's random numbers in this forward, and prove it afterwards.
 
     A shard that draws nothing is spared the cost of a mode, and one that is alone with the
     generator as well, except where ops are metered anyway: there an unannounced draw is found in
@@ -117,11 +125,6 @@ def _no_random(work: Work, step: int) -> Iterator[None]:
     with no_draws() if work.watched(step) else nullcontext():
         yield
     work.place.guard.check()
-
-
-def _turn(work: Work) -> AbstractContextManager[object]:
-    """Around a forward that is no recomputation."""
-    return work.task.replicas.turn(work.name.number, work.name.index, work.place)
 
 
 def _input(work: Work) -> Value:
@@ -158,7 +161,7 @@ def _forward(work: Work, step: int) -> OnDone | None:
         task.before[number, microbatch] = made.before
     else:
         saved = work.writes.get("saved", _NOTHING) if work.activations == "offload" else None
-        with _turn(work), _random(work, step):
+        with _first(work, step):
             made, graph = shard.forward_graph(x, out, saved=saved)
         task.graphs[number, microbatch] = graph
     work.place.guard.check()
@@ -186,10 +189,10 @@ def _bare_forward(work: Work, step: int, shard: Shard, x: Value) -> Made:
     when it is their first time."""
     out, known = work.writes["y"], work.feed.boundaries.get(work.name.number + 1)
     try:
-        with _turn(work), _random(work, step):
+        with _first(work, step):
             return shard.forward(x, out, known)
     except HooksRefused:
-        with _turn(work), _random(work, step):
+        with _first(work, step):
             return shard.forward(x, out, known)
 
 
@@ -226,7 +229,7 @@ def _graph(work: Work, shard: Shard, step: int) -> Graph:
         with _random(work, step):
             return shard.graph(x, before=task.before.pop((number, microbatch)))
     batch = held_batch(work.feed.batches, work.source("batch"))
-    with _turn(work), _random(work, step):
+    with _first(work, step):
         scale = task.scale.to(work.place.device.where).scale if task.scale else None
         return shard.graph(x, batch=batch, scale=scale)
 

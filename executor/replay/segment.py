@@ -67,7 +67,7 @@ class SegmentRun:
         self._setup = setup
         self._metered = metered
         self._first_steps = first_steps
-        self._steps = {op.id for op in program.round}
+        self._in_round = {op.id for op in program.round}
         self._tasks = [setup.tasks[name] for name in program.tasks]
         self._evaluates = program.evaluates
         for task in self._tasks:
@@ -160,7 +160,7 @@ class SegmentRun:
         _, op, number, _ = stream.now or ("", "", 0, "")
         task = op.partition(".")[0]
         first = self._first_steps.get(task, 0)
-        step = first + (0 if self._evaluates else number) if op in self._steps else None
+        step = first + (0 if self._evaluates else number) if op in self._in_round else None
         tasks = (task,) if task else tuple(self._first_steps)
         return Failure(tasks, text, op or stream.name, stream.name, number, step, fatal)
 
