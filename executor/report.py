@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.records import told
-from executor.replay import Result, Traffic
+from executor.replay import Result
 from plans.schema import Plan, Task
 from profiles import console
 from profiles.units import show_bytes, show_us
@@ -19,10 +19,9 @@ _SHOWN = 3  # latest evaluations of a task in the table
 def to_json(
     plan: Plan, result: Result, log: Path, saved: Sequence[Path], errors: Sequence[str] = ()
 ) -> str:
-    """Times in µs. `planned_end_us` and `ended_us` are when a task's last step was to be done and
-    when its latest one was; `dropped` says in which step and op a task failed, and why; `warning`
-    where the loss of one that went on was no number; `errors` what could not be written when all
-    was trained."""
+    """Times in µs since the run began. `planned_end_us`: planned end of a task's last step;
+    `ended_us`: actual end of its latest one; `warning`: the first loss that was no number;
+    `errors`: files that could not be written at the end."""
     content = {
         "tasks": list(_tasks(plan, result)),
         "predicted_us": plan.prediction.makespan_us,
@@ -66,15 +65,8 @@ def _tasks(plan: Plan, result: Result) -> Iterator[dict[str, Any]]:
         }
 
 
-def _changed(task: Task) -> str:
-    return (
-        f"microbatch: {task.name} has {task.microbatch} and had {task.earlier_microbatch} up to "
-        f"step {task.done}: the last bits are not those of a run that never stopped"
-    )
-
-
 def _steps_done(task: Task, result: Result) -> int:
-    """Steps of this run that a task has whole; of the one that it failed in a loss may be known."""
+    """Complete steps of this run: a failed step does not count, though its loss may be known."""
     done, drop = len(result.losses[task.name]), result.dropped.get(task.name)
     return min(done, drop.step - task.done) if drop else done
 
@@ -83,19 +75,10 @@ def _finite(loss: float) -> float | None:
     return loss if math.isfinite(loss) else None
 
 
-def _disk(traffic: Traffic) -> str:
-    written, read = show_bytes(traffic.written_bytes), show_bytes(traffic.read_bytes)
-    return (
-        f"disk: {written} written in {show_us(traffic.write_us)} ({traffic.writes} moves), "
-        f"{read} read in {show_us(traffic.read_us)} ({traffic.reads} moves)"
-    )
-
-
 def table(
     plan: Plan, result: Result, log: Path, saved: Sequence[Path], errors: Sequence[str] = ()
 ) -> str:
-    """A row per task, then what it took; a line for every task that was dropped, and for all that
-    could not be written."""
+    """A row per task, then times and peaks, and a line for each task dropped or file not written."""
     rows = [("task", "steps", "first loss", "last loss", "ended")]
     for task in plan.tasks:
         losses, ended = result.losses[task.name], show_us(result.ended_us.get(task.name, 0))
@@ -113,16 +96,23 @@ def table(
     for device, peak in zip(plan.devices, result.peak_bytes, strict=True):
         budget = show_bytes(device.budget_bytes)
         lines.append(f"{device.name}: peak {show_bytes(peak)} of {budget}")
-    if result.traffic:
-        lines.append(_disk(result.traffic))
+    if t := result.traffic:
+        written, read = show_bytes(t.written_bytes), show_bytes(t.read_bytes)
+        lines.append(
+            f"disk: {written} written in {show_us(t.write_us)} ({t.writes} moves), "
+            f"{read} read in {show_us(t.read_us)} ({t.reads} moves)"
+        )
     lines.append(f"log: {log}")
     for name, found in result.val_losses.items():
-        told_of = [
-            f"{loss:.4g} after step {step}" for step, loss in sorted(found.items())[-_SHOWN:]
-        ]
-        lines += [f"val_loss: {name} {', '.join(told_of)}"] if told_of else []
+        latest = [f"{found[step]:.4g} after step {step}" for step in sorted(found)[-_SHOWN:]]
+        lines += [f"val_loss: {name} {', '.join(latest)}"] if latest else []
     lines += [f"saved: {path}" for path in saved]
-    lines += [_changed(task) for task in plan.tasks if task.earlier_microbatch]
+    lines += [
+        f"microbatch: {task.name} has {task.microbatch} and had {task.earlier_microbatch} up to "
+        f"step {task.done}: the last bits are not those of a run that never stopped"
+        for task in plan.tasks
+        if task.earlier_microbatch
+    ]
     lines += [f"warning: task {name}: {text}" for name, text in result.warnings.items()]
     lines += [f"dropped: {told(drop)}" for drop in result.dropped.values()]
     lines += [f"stopped: {s.task} after step {s.step} by {s.rule}" for s in result.stopped.values()]

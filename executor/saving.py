@@ -1,4 +1,4 @@
-"""The trained models as files, wherever there is room for them."""
+"""Files of the trained models: in the folder that was asked for, or wherever there is room."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from plans.schema import Plan, Task
 
 @contextmanager
 def opened(folder: Path | None, options: Options, tasks: Sequence[Task]) -> Iterator[Path | None]:
-    """The folder, which no other run may save in meanwhile; None if there is none.
+    """The folder, locked for this run; None if there is none.
 
     UsageError unless all tasks can be written there, before they are trained."""
     if folder is None:
@@ -44,7 +44,7 @@ def _refuse_later(folder: Path, tasks: Sequence[Task]) -> None:
 
 @dataclass(frozen=True)
 class Saved:
-    """The files that were written, and a line for each task that is not where it was to be."""
+    """The files that were written, and an error for each task that is not in its own file."""
 
     files: tuple[Path, ...] = ()
     errors: tuple[str, ...] = ()
@@ -53,8 +53,8 @@ class Saved:
 def save(folder: Path, plan: Plan, result: Result, options: Options) -> Saved:
     """Write `<task>.pt` for every task that was not dropped.
 
-    One that cannot be written goes where it can: to the checkpoints, where it may be already, to a
-    new folder beside the log, or to one of the system's.
+    One that cannot be written is saved elsewhere: among the checkpoints, where it may be already,
+    in a new folder beside the log, or in one of the system's.
     """
     tasks = [task for task in plan.tasks if task.name not in result.dropped]
     tasks.sort(key=lambda task: task.name in result.store.away)  # those at hand first

@@ -1,5 +1,6 @@
 """Options of a run, and its records: log, progress, checkpoints, failures."""
 
+from executor.records.checkpoint import own
 from executor.records.failures import Drops, Failure, Losses, SharedGuard, UnattributedDraw
 from executor.records.kept import Kept
 from executor.records.logfile import LogFile
@@ -19,6 +20,7 @@ __all__ = [
     "SharedGuard",
     "Trace",
     "UnattributedDraw",
+    "own",
     "stopped_by",
     "told",
 ]

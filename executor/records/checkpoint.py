@@ -17,7 +17,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from executor.errors import MismatchError, RunError, UsageError, one_line
 from executor.outputs import free_bytes, part_of, whole
-from executor.records.manifest import differences, manifest_of
+from executor.records.manifest import differences, manifest_of, tensors
 from executor.shards import HostTask, Saved
 from plans.schema import Task as PlanTask
 from profiles import console
@@ -65,7 +65,8 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
             except Exception as error:  # of a full disk or a signal torch says something else
                 raise sink.error or _interrupt(error) or error from None
     except OSError as error:
-        raise RunError(_unwritten(target, error, _bytes(content))) from None
+        size = sum(value.nbytes for _, value in tensors(content))
+        raise RunError(_unwritten(target, error, size)) from None
     return part
 
 
@@ -227,13 +228,6 @@ def _unwritten(target: Path, error: OSError, size: int) -> str:
 
 def _both(count: int) -> str:
     return f"{show_bytes(count)} ({count} bytes)"
-
-
-def _bytes(content: dict[str, Any]) -> int:
-    """About the size of the file: that of all its tensors."""
-    state = [v for kept in content["optimizer"].values() for v in kept.values()]
-    tensors = [v for v in (*content["model"].values(), *state) if isinstance(v, Tensor)]
-    return sum(value.nbytes for value in tensors)
 
 
 def own(value: object) -> object:

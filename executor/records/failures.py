@@ -1,11 +1,11 @@
-"""Failures, and who cannot go on after them: the run ends, or only the tasks that it concerns.
+"""Failures and the tasks that cannot go on after them: all of the run's, or some.
 
 With `keep_going` a failed task is dropped, and with it every task that a segment yet to end trains
 in one program with it: their ops share streams and rounds, and cannot go on apart.
 
 Devices of the process may share one default generator. A draw that the plan does not know of moves
-it for all of them, and whoever looks next would be blamed; so where nobody knows who drew, no task
-can go on.
+it for all of them, and the next op that looks would be blamed; so where it is not known which op
+drew, no task can go on.
 """
 
 from collections import deque
@@ -56,41 +56,31 @@ class Drops:
     def settle(
         self, to_do: Collection[int], done: Mapping[str, int], now_us: int
     ) -> list[DropRecord]:
-        """Drop what was noted, and whatever segments `to_do` train with it; the new records.
-
-        `done`: each task's steps so far, said of tasks that fail outside of a step.
-        """
+        """Drop the tasks that were noted, and those that segments `to_do` train in one program with
+        them; the new records. `done`: each task's steps so far, for failures outside of a step."""
         made: list[DropRecord] = []
         while self._noted:
             failure = self._noted.popleft()
-            queue = deque((name, failure.op, failure.text) for name in failure.tasks)
+            queue = deque((name, failure.step, failure.op, failure.text) for name in failure.tasks)
             while queue:
-                name, op, reason = queue.popleft()
+                name, step, op, reason = queue.popleft()
                 if name in self.records:
                     continue
-                own = failure.step if name in failure.tasks else None
-                step = done[name] if own is None else own
+                step = done[name] if step is None else step
                 self.records[name] = DropRecord(name, step, op, reason, now_us)
                 made.append(self.records[name])
-                queue += ((other, "", why) for other, why in self._companions(name, reason, to_do))
-        return made
-
-    def _companions(self, name: str, reason: str, to_do: Collection[int]) -> list[tuple[str, str]]:
-        """Tasks that some segment still has to train together with this one, and a sentence."""
-        found: dict[str, str] = {}
-        for index in sorted(to_do):
-            if name in self._tasks[index]:
-                for other in self._tasks[index]:
+                for index in sorted(to_do):
                     why = (
                         f"segment {index} trains it in one program with task {name}, "
                         f"which was dropped: {reason}"
                     )
-                    found.setdefault(other, why)
-        return list(found.items())
+                    if name in self._tasks[index]:
+                        queue += ((other, None, "", why) for other in self._tasks[index])
+        return made
 
 
 class UnattributedDraw(DrawError):
-    """Somebody moved the generator that all devices draw from, and nobody knows who or when."""
+    """The generator that all devices draw from was moved, and it is not known by which op."""
 
 
 class SharedGuard(Guard):

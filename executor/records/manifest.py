@@ -17,11 +17,11 @@ _THREADS = min(8, os.cpu_count() or 1)  # hashing leaves the interpreter to othe
 
 def manifest_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest of a checkpoint's content: plain data."""
-    found = dict(_tensors(content, ()))
+    found = dict(tensors(content))
     with ThreadPoolExecutor(_THREADS) as pool:
         prints = pool.map(_print, found.values())
-        tensors = dict(zip(found, prints, strict=True))
-    return {"tensors": tensors, "rest": sha256(_text(content).encode()).hexdigest()}
+        printed = dict(zip(found, prints, strict=True))
+    return {"tensors": printed, "rest": sha256(_text(content).encode()).hexdigest()}
 
 
 def differences(content: Mapping[str, Any], manifest: object) -> list[str]:
@@ -47,16 +47,16 @@ def _told(found: str, written: str) -> str:
     return f"its sha256 is {digest[:12]}..., and was {old_digest[:12]}... when it was written"
 
 
-def _tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Tensor]]:
+def tensors(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Tensor]]:
     """All tensors in nested dicts and lists, by their path."""
     if isinstance(value, Tensor):
         yield " ".join(path), value
     elif isinstance(value, Mapping):
         for key, one in value.items():
-            yield from _tensors(one, (*path, str(key)))
+            yield from tensors(one, (*path, str(key)))
     elif isinstance(value, list | tuple):
         for number, one in enumerate(value):
-            yield from _tensors(one, (*path, str(number)))
+            yield from tensors(one, (*path, str(number)))
 
 
 def _print(tensor: Tensor) -> str:

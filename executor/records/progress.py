@@ -1,7 +1,6 @@
 """The progress of tasks, and their expected ends: the plan's times, as late as it runs so far."""
 
-from collections.abc import Collection, Iterable, Mapping
-from math import isfinite
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from plans.metrics import phase_starts
@@ -12,23 +11,19 @@ _SHOWN = 4  # tasks on a line
 
 
 class Standing(NamedTuple):
-    """done: steps of this run, of `steps`; loss: of the latest one, None before the first.
-    val_loss: of the latest evaluation.
-
-    end_us: when the last step should be done, µs since the run began; of a task that is done,
-    when it was.
-    """
+    """done: steps of this run, of `steps`; loss, val_loss: of the latest step and evaluation, None
+    before the first; end_us: expected end of the last step, µs since the run began."""
 
     name: str
     done: int
     steps: int
     loss: float | None
+    val_loss: float | None
     end_us: int
-    val_loss: float | None = None
 
 
 class Progress:
-    """The plan's own idea of when steps end, for comparing with what happens."""
+    """The plan's times of steps, which those of the run are compared with."""
 
     def __init__(self, plan: Plan) -> None:
         self.steps = {task.name: task.steps for task in plan.tasks}
@@ -46,14 +41,14 @@ class Progress:
             done -= segment.rounds
         return max(segment.end_us for segment, _ in self._runs[task])
 
-    def states(
+    def standings(
         self,
         losses: Mapping[str, Mapping[int, float]],
+        val_losses: Mapping[str, Mapping[int, float]],
         ended_us: Mapping[str, int],
-        dropped: Collection[str] = (),
-        val_losses: Mapping[str, Mapping[int, float]] | None = None,
+        dropped: Collection[str],
     ) -> list[Standing]:
-        """Every task that was not dropped, from the losses and times of its steps so far.
+        """The progress of every task that was not dropped, from its losses and times so far.
 
         A task that has not begun is as late as all others together.
         """
@@ -64,8 +59,8 @@ class Progress:
             if name not in dropped:
                 ratio = ended_us[name] / max(1, begun[name]) if name in begun else late
                 end = int(ratio * self.planned_us(name, steps))
-                loss, val_loss = _latest(losses[name]), _latest((val_losses or {}).get(name, {}))
-                found.append(Standing(name, len(losses[name]), steps, loss, end, val_loss))
+                latest = _latest(losses[name]), _latest(val_losses[name])
+                found.append(Standing(name, len(losses[name]), steps, *latest, end))
         return found
 
 
@@ -73,26 +68,22 @@ def _latest(by_step: Mapping[int, float]) -> float | None:
     return by_step[max(by_step)] if by_step else None
 
 
-def line(states: Iterable[Standing], elapsed_us: int) -> str:
+def line(standings: Sequence[Standing], elapsed_us: int) -> str:
     """`3/10 steps, 31.00 s, 55.00 s left; a 2/5 loss 4.21 done at 60.00 s; ...`"""
-    known = list(states)
-    done, total = sum(s.done for s in known), sum(s.steps for s in known)
-    left = max((s.end_us for s in known if s.done < s.steps), default=elapsed_us) - elapsed_us
+    done, total = sum(s.done for s in standings), sum(s.steps for s in standings)
+    left = max((s.end_us - elapsed_us for s in standings if s.done < s.steps), default=0)
     head = f"{done}/{total} steps, {show_us(elapsed_us)}"
     if done:
         head += f", {show_us(max(left, 0))} left"
-    return "; ".join([head, *tasks(known)])
+    return "; ".join([head, *tasks(standings)])
 
 
-def tasks(states: Iterable[Standing]) -> list[str]:
-    """The first few tasks under way: steps done, latest loss, and when they should be done."""
-    running = [s for s in states if 0 < s.done < s.steps]
-    more = [f"{len(running) - _SHOWN} more"] if len(running) > _SHOWN else []
-    return [*map(_words, running[:_SHOWN]), *more]
-
-
-def _words(state: Standing) -> str:
-    loss = "nan" if state.loss is None or not isfinite(state.loss) else f"{state.loss:.4g}"
-    val = "" if state.val_loss is None else f" val {state.val_loss:.4g}"
-    done = f"{state.name} {state.done}/{state.steps}"
-    return f"{done} loss {loss}{val} done at {show_us(state.end_us)}"
+def tasks(standings: Sequence[Standing]) -> list[str]:
+    """The first few tasks under way: steps done, latest losses, and expected ends."""
+    running = [s for s in standings if 0 < s.done < s.steps]
+    shown = []
+    for s in running[:_SHOWN]:
+        val = "" if s.val_loss is None else f" val {s.val_loss:.4g}"
+        done = f"{s.name} {s.done}/{s.steps} loss {s.loss:.4g}{val}"
+        shown.append(f"{done} done at {show_us(s.end_us)}")
+    return shown + ([f"{len(running) - _SHOWN} more"] if len(running) > _SHOWN else [])

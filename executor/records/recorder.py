@@ -15,7 +15,7 @@ from tqdm import tqdm
 from executor.devices import Mark
 from executor.errors import RunError, one_line
 from executor.records.logfile import LogFile
-from executor.records.progress import Progress, Standing, line, tasks
+from executor.records.progress import Progress, line, tasks
 from plans.runlog import (
     CheckpointRecord,
     DropRecord,
@@ -46,10 +46,9 @@ class _Launched(NamedTuple):
 class Recorder:
     """Collects op and step records in `log`, which it begins and closes.
 
-    `log` None keeps none. `begun`: what tasks go on from, which the log says from its first line
-    on, so that no killed run leaves one that knows of some of them only. Times are µs since the
-    recorder was made. `op`, `step`, `evaluation` and `warn` may be called from any
-    thread, everything else from the main thread only.
+    `begun`: the checkpoints that tasks go on from, written with the header, so that no killed run
+    leaves a log of only some of them. Times are µs since the recorder was made. `op`, `step`,
+    `evaluation` and `warn` may be called from any thread, all else from the main thread only.
     """
 
     def __init__(
@@ -61,6 +60,7 @@ class Recorder:
     ) -> None:
         self.losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.val_losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
+        self.actual_us = 0  # the run's whole time, known from `close` on
         self.ended_us: dict[str, int] = {}  # when a task's latest step was complete
         self.warnings: dict[str, str] = {}  # of each task, the first
         self.latest: dict[int, float] = {}  # when a segment's latest op ended, perf_counter()
@@ -73,7 +73,7 @@ class Recorder:
         self._evaluations: deque[EvaluationRecord] = deque()
         self._origin = time.perf_counter()
         self._log = log
-        self._said = time.perf_counter()
+        self._shown = time.perf_counter()
         self._bar = (
             tqdm(total=sum(task.steps for task in plan.tasks), unit="step", leave=False)
             if sys.stderr.isatty()
@@ -101,7 +101,7 @@ class Recorder:
         self._steps.append(StepRecord(task, step, value, self.ended_us[task]))
 
     def warn(self, task: str, text: str) -> None:
-        """Say at once what is wrong with a task that goes on; once for each."""
+        """Print what is wrong with a task that goes on, once for each task."""
         if self.warnings.setdefault(task, text) is text:
             tqdm.write(f"warning: task {task}: {text}", file=sys.stderr)
 
@@ -116,15 +116,10 @@ class Recorder:
         return {task.name: task.done + len(self.losses[task.name]) for task in self._plan.tasks}
 
     def drop(self, record: DropRecord) -> None:
-        """Note that a task has failed while others go on, and say it at once."""
+        """Note and print that a task has failed while others go on."""
         self._dropped[record.task] = record
         self._write([record])
         tqdm.write(f"dropped: {told(record)}", file=sys.stderr)
-
-    def progress(self) -> list[Standing]:
-        """The progress of each task that was not dropped."""
-        progress = self._progress
-        return progress.states(self.losses, self.ended_us, self._dropped, self.val_losses)
 
     def checkpoint(self, task: str, step: int, file: Path) -> None:
         """Note that a task can go on from `file`."""
@@ -137,16 +132,21 @@ class Recorder:
         return record
 
     def drain(self) -> None:
-        """Write what has come in, and say how far the run is."""
+        """Write the records that have come in, and show the run's progress."""
         ops, steps = self._ended(), _empty(self._steps)
         self._write([*ops, *steps, *_empty(self._evaluations)])
-        if self._bar is not None:
+        late = time.perf_counter() - self._shown > _SILENCE_S
+        if not steps if self._bar else not late:
+            return
+        self._shown = time.perf_counter()
+        standings = self._progress.standings(
+            self.losses, self.val_losses, self.ended_us, self._dropped
+        )
+        if self._bar:
             self._bar.update(len(steps))
-            if steps:
-                self._bar.set_postfix_str("; ".join(tasks(self.progress())), refresh=False)
-        elif time.perf_counter() - self._said > _SILENCE_S:
-            self._said = time.perf_counter()
-            print(line(self.progress(), self.now()), file=sys.stderr, flush=True)
+            self._bar.set_postfix_str("; ".join(tasks(standings)), refresh=False)
+        else:
+            print(line(standings, self.now()), file=sys.stderr, flush=True)
 
     def close(
         self,
@@ -155,9 +155,8 @@ class Recorder:
         host_bytes: int,
         *,
         interrupted: bool = False,
-    ) -> int:
-        """Write the last line and give the log its name; µs since the run began. LogError where
-        that cannot be."""
+    ) -> None:
+        """Write the last line and give the log its name; LogError where that fails."""
         try:
             self.drain()
         except RunError:  # a device that failed says so again
@@ -166,27 +165,26 @@ class Recorder:
         finally:
             if self._bar is not None:
                 self._bar.close()
+        self.actual_us = self.now()
         failed: Literal["interrupted", "failed"] = "interrupted" if interrupted else "failed"
         end = End(
             status=failed if error else "partial" if self._dropped else "ok",
             error=error or "; ".join(f"dropped: {told(r)}" for r in self._dropped.values()),
-            actual_us=self.now(),
+            actual_us=self.actual_us,
             peak_bytes=peak_bytes,
             host_bytes=host_bytes,
         )
         self._write([end])
         if self._log is not None:
             self._log.close()
-        return end.actual_us
 
     def _ended(self) -> list[OpRecord]:
         """The ops whose marks were reached since the last call; the others are kept."""
-        self._open += _empty(self._ops)
-        ended = [op for op in self._open if _is_ended(op)]
-        known = set(map(id, ended))
-        self._open = [op for op in self._open if id(op) not in known]
-        records = []
-        for op in ended:
+        records, launched = [], [*self._open, *_empty(self._ops)]
+        self._open = launched  # all of them, should a device report a failure
+        ended = [_is_ended(op) for op in launched]
+        self._open = [op for op, over in zip(launched, ended, strict=True) if not over]
+        for op in (op for op, over in zip(launched, ended, strict=True) if over):
             at = op.end.seconds()
             start, end = self._us(op.start.seconds()), self._us(at)
             records.append(OpRecord(op.segment, op.id, op.round, start, end, op.metered))
@@ -209,7 +207,7 @@ def told(drop: DropRecord) -> str:
 
 
 def _is_ended(op: _Launched) -> bool:
-    """Devices report what went wrong in an op when they are asked about one behind it."""
+    """True if the op's mark is reached; RunError for a failure that the device reports with it."""
     try:
         return op.end.ready()
     except RuntimeError as error:

@@ -7,8 +7,8 @@ from pathlib import Path
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import profile, supported_activities
 
-from executor.errors import RunError, UsageError
-from executor.outputs import locked, make_folder
+from executor.errors import RunError
+from executor.outputs import locked, part_of, try_folder
 
 SECONDS = 10.0  # a trace of more is larger than its viewers can show
 
@@ -22,14 +22,8 @@ class Trace:
     def __init__(self, folder: Path, name: str) -> None:
         self.target = folder / f"{name}.trace.json"
         self.active = False
-        self._part = self.target.with_suffix(".part.json")
         self._since = 0.0
-        make_folder(folder)
-        try:
-            self._part.touch()
-            self._part.unlink()
-        except OSError as error:
-            raise UsageError(f"{self.target}: cannot be written: {error.strerror}") from None
+        try_folder(folder, {self.target.name: 0})
         threads = _ExperimentalConfig(profile_all_threads=True)
         self._profile = profile(
             activities=supported_activities(),  # type: ignore[no-untyped-call]
@@ -55,8 +49,9 @@ class Trace:
         if self.active:
             self._stop()
         try:
-            self._profile.export_chrome_trace(str(self._part))
-            self._part.replace(self.target)
+            part = part_of(self.target)
+            self._profile.export_chrome_trace(str(part))
+            part.replace(self.target)
         except OSError as error:
             raise RunError(f"{self.target}: cannot be written: {error.strerror}") from None
 

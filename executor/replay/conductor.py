@@ -1,6 +1,6 @@
-"""The main thread of a run: starts segments in order, writes the log, watches for a stall.
+"""The main thread of a run: starts segments in order, writes the log, watches for stalls.
 
-With `keep_going` it drops the tasks that fail, and goes on with what is left of the plan.
+With `keep_going` it drops the tasks that fail and goes on with the rest of the plan.
 """
 
 import signal
@@ -21,18 +21,17 @@ from executor.records import (
     SharedGuard,
     stopped_by,
 )
-from executor.replay.launches import Asked
-from executor.replay.moves import Moves, Traffic
+from executor.replay.moves import Moves
 from executor.replay.segment import SegmentRun, Setup
 from executor.replay.task_state import TaskState
 from executor.replay.tickets import Halt
 from executor.replay.turns import Turns
-from executor.replay.watch import Watch, patience
+from executor.replay.watch import Watch
 from executor.shards import HostStore, Place
 from plans.evaluation import due_of
 from plans.metrics import DISK
-from plans.runlog import DropRecord, StopRecord
-from plans.schema import Plan, parse_id
+from plans.runlog import StopRecord
+from plans.schema import Plan
 from plans.segments import first_steps
 from profiles.console import Interrupted, heard
 
@@ -40,7 +39,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Conductor:
-    """Replays a plan on open devices; `execute` once, then ask what it saw."""
+    """Replays a plan on open devices; call `execute` once, then read the public attributes."""
 
     def __init__(
         self,
@@ -59,15 +58,14 @@ class Conductor:
         self._drops, self._losses, self._turns = Drops(plan), Losses(plan), Turns(plan)
         self._first_steps = first_steps(plan)
         self._moves = Moves(plan, store, recorder, self._halt)
+        self.dropped, self.traffic = self._drops.records, self._moves.traffic
         self.places = [_place(i, device, devices) for i, device in enumerate(devices)]
         threads, source = max(device.threads for device in plan.devices), devices[0].source
         told = self._step, recorder.evaluation
         tasks = {n: TaskState(t, threads, source, *told) for n, t in store.tasks.items()}
-        locks = [threading.Lock() for _ in devices] if options.serial_copies else None
-        asked = Asked(options.jitter, options.trace, locks, watched=options.keep_going)
-        ahead = options.limits.ahead
+        locks = [threading.Lock() for _ in devices if options.serial_copies]
         self._setup = Setup(
-            self.places, tasks, store.flats, recorder, self._halt, asked, self._failed, ahead
+            self.places, tasks, store.flats, recorder, self._halt, options, self._failed, locks
         )
         self.stopped: dict[str, StopRecord] = {}  # by a rule, their states whole
         self.interrupted = 0  # the signal that ended the run
@@ -75,20 +73,20 @@ class Conductor:
         self._ending = False
         self._seen: set[str] = set()
         self._active: dict[int, SegmentRun] = {}
-        stall_s = options.stall_seconds or patience(plan)
-        keep = options.keep_going
-        self._watch = Watch(stall_s, recorder, self._turns, self._moves, keep_going=keep)
+        self._watch = Watch(plan, options, recorder, self._turns, self._moves)
 
     def execute(self) -> str:
-        """Run all segments; what went wrong, or nothing.
+        """Run all segments; the failure that ended the run, empty if none did.
 
         Where checkpoints are kept, the first signal to end lets rounds under way end and keeps
-        what they have trained; a second one ends them, too."""
+        their results; a second one ends them, too."""
         try:
             with heard(_ENDS if self._options.checkpoints else (), self._note):
                 self._segments()
             if self._ending:
-                self._interrupt(self._signal, self._kept())
+                name, folder = signal.Signals(self._signal).name, self._options.checkpoints
+                todo = f"planner build --from {self._options.log} and run --resume {folder}"
+                self._interrupt(self._signal, f"by {name}; to go on, {todo}")
         except KeyboardInterrupt as error:
             number = error.number if isinstance(error, Interrupted) else signal.SIGINT
             self._interrupt(number, f"in {self._watch.state(self._active)}")
@@ -104,16 +102,6 @@ class Conductor:
             self._moves.join(deadline)
         return self._halt.failure
 
-    @property
-    def dropped(self) -> dict[str, DropRecord]:
-        """The tasks that failed, in the order in which they did."""
-        return self._drops.records
-
-    @property
-    def traffic(self) -> Traffic:
-        """The bytes that went to the disk and came back."""
-        return self._moves.traffic
-
     def _segments(self) -> None:
         """Start each segment when those before it on its devices and tasks have ended, and each
         move to or from the disk when it is its turn."""
@@ -122,12 +110,10 @@ class Conductor:
                 self._end()
             if not self._move():
                 return
-            ready = self._turns.ready(self._recorder.now())
-            for index, segment in [(index, self._make(index)) for index in ready]:
-                if segment is not None:
-                    self._active[index] = segment
-                    segment.start()
-            self._halt.wait_for_news(self._pause_s())
+            self._begin(self._turns.ready(self._recorder.now()))
+            now, tick_s = self._recorder.now(), self._options.limits.tick_s
+            due = self._turns.next_us(now)
+            self._halt.wait_for_news(tick_s if due is None else min(tick_s, (due - now) / 1e6))
             ended = [index for index, segment in self._active.items() if segment.ended]
             for task in self._setup.tasks.values():
                 task.collect()
@@ -143,13 +129,13 @@ class Conductor:
                 self._retire(index)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        """A signal to end, in the middle of whatever the main thread does."""
+        """Note a signal to end, which may come anywhere in the main thread."""
         if self._signal:
             raise Interrupted(number)
         self._signal = number
 
     def _end(self) -> None:
-        """Begin nothing more, and let what trains end where its state is whole."""
+        """Begin nothing more, and let segments end where the states of their tasks are whole."""
         self._ending = True
         self._turns.waiting.clear()
         self._moves.clear()
@@ -161,35 +147,28 @@ class Conductor:
         self.interrupted = 0 if self._halt.failure else number
         self._halt.fail(f"interrupted {text}")
 
-    def _kept(self) -> str:
-        folder, log = self._options.checkpoints, self._options.log
-        name = signal.Signals(self._signal).name
-        return f"by {name}; to go on, planner build --from {log} and run --resume {folder}"
-
     def _move(self) -> bool:
-        """See to the queue of moves; whether the run goes on."""
+        """Advance the queue of moves; False when the run must stop."""
         ended = self._moves.collect()
         if ended and ended.error:
             self._failed(Failure((ended.task,), ended.error, ended.move.id, DISK))
-        elif ended and parse_id(ended.move.id).kind == "P":
+        elif ended and not ended.writes:
             self._turns.fetched(ended.move.segment, ended.move.id)
-        if not self._halt.stopped:
-            self._moves.begin(self._unsafe(), self._turns.touches)
+        if not self._halt.stopped:  # threads of dropped tasks may still write somewhere
+            stopped = [index for index, segment in self._active.items() if segment.stopped]
+            self._moves.begin([*stopped, *self._watch.lost], self._turns.touches)
         return not self._halt.stopped
 
-    def _unsafe(self) -> list[int]:
-        """Segments of dropped tasks whose threads may still write somewhere."""
-        return [*(i for i, segment in self._active.items() if segment.stopped), *self._watch.lost]
-
-    def _pause_s(self) -> float:
-        """Seconds to wait for news: until the next tick, or the next task's earliest start."""
-        now, tick_s = self._recorder.now(), self._options.limits.tick_s
-        due = self._turns.next_us(now)
-        return tick_s if due is None else min(tick_s, (due - now) / 1e6)
+    def _begin(self, ready: Sequence[int]) -> None:
+        """Start these segments, when all are made: threads at work would slow down the making."""
+        made = {index: self._make(index) for index in ready}
+        for index, segment in made.items():
+            if segment is not None:
+                self._active[index] = segment
+                segment.start()
 
     def _make(self, index: int) -> SegmentRun | None:
-        """The segment's run, to be started with the others whose turn it is: threads at work would
-        only slow down the making of the next. None if it failed, which others survive."""
+        """The segment's run; None if it cannot be made and its tasks are dropped for that."""
         program = self._turns.program(index)
         try:
             segment = SegmentRun(

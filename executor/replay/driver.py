@@ -1,16 +1,12 @@
-"""Replay of a plan: opens what it runs on, lets a conductor replay it, says what came of it."""
+"""Replay of a plan: opens files, devices and the host store, and lets a conductor replay it."""
 
 import gc
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
-from executor.cutting import left_out
 from executor.devices import (
     Device,
     HostMemory,
@@ -23,60 +19,17 @@ from executor.devices import (
 from executor.errors import InterruptedRun, LogError, RunError, UsageError
 from executor.numerics import MemoryMeter
 from executor.optim import onepass
-from executor.records import Kept, LogFile, Options, Recorder, Trace, checkpoint, kept, logfile
+from executor.records import Options, Recorder, checkpoint, kept, logfile
 from executor.replay.conductor import Conductor
-from executor.replay.moves import Traffic
-from executor.shards import Cutter, HostStore, Saved, open_files, remove
+from executor.replay.result import Result
+from executor.shards import Cutter, HostStore, StateFile, open_files, remove
 from executor.workload import Task
 from plans.disk import kept_bytes, moved
-from plans.runlog import CheckpointRecord, DropRecord, StopRecord
+from plans.runlog import CheckpointRecord
 from plans.schema import Plan
 from profiles.codec import pretty, sha256
 
 __all__ = ["Options", "Result", "run"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """dropped: the tasks that failed, by name; their models are in whatever state they were left.
-    stopped: those that a rule ended, their states whole.
-    losses per task and step, and when each task's last loss was known; the trained models and
-    optimizer states are in `store`. Per device: peak_bytes, slab and transients with live graphs;
-    slab_bytes, the end of the last byte of the slab that an op touched; late_allocations, how often
-    torch asked the device for memory after the first rounds of a segment, which should be never.
-    traffic: to the disk and back. val_losses: of each task's evaluations, by the steps done.
-    warnings: of tasks that went on although their loss was no number, the first of each.
-    troubles: what could not be written when all was trained, a line each."""
-
-    losses: dict[str, list[float]]
-    ended_us: dict[str, int]
-    store: HostStore
-    actual_us: int
-    peak_bytes: tuple[int, ...]
-    slab_bytes: tuple[int, ...]
-    host_bytes: int
-    late_allocations: tuple[int, ...]
-    dropped: dict[str, DropRecord] = field(default_factory=dict)
-    stopped: dict[str, StopRecord] = field(default_factory=dict)
-    traffic: Traffic | None = None
-    val_losses: dict[str, dict[int, float]] = field(default_factory=dict)
-    warnings: dict[str, str] = field(default_factory=dict)
-    troubles: tuple[str, ...] = ()
-
-    def model(self, task: str) -> nn.Module:
-        """The trained model, its parameters views of the host store; what the store has no
-        parameters of has some made from its masters now.
-
-        Where tasks took turns in the store, the model is of use until another one is asked for.
-        """
-        return self.store.at_hand(task).whole()
-
-    def optimizer_state(self, task: str) -> dict[str, dict[str, Any]]:
-        """Each parameter's optimizer state by the model's own parameter name."""
-        state = self.store.at_hand(task).optimizer_state()
-        if self.traffic is None:
-            return state
-        return {n: {k: checkpoint.own(v) for k, v in kept.items()} for n, kept in state.items()}
 
 
 def run(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter) -> Result:
@@ -91,147 +44,110 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter) -> Res
         options.trace.alone() if options.trace else nullcontext(),
         kept.opened(options, plan.tasks) as checkpoints,
         logfile.opened(options.log, options.overwrite) as log,
+        _machine(plan) as (devices, memory),
     ):
-        return _opened(plan, tasks, options, cut, _Files(log, checkpoints))
+        saved = checkpoint.load(options.resume, plan.tasks)
+        with _files(plan, options) as files:
+            source = default_source(plan.devices[0].kind)
+            store = HostStore(plan, tasks, memory, source, saved, cut, files)
+            for device in devices:  # replicas have the module buffers beside the plan's budget
+                device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
+            _warm_up(plan)
+            digest = options.plan_sha256 or sha256(pretty(plan))
+            recorder = Recorder(plan, digest, log, _begun(plan, options))
+            if checkpoints:
+                checkpoints.clear()
+            replay = Conductor(plan, store, devices, recorder, options, checkpoints)
+            return _replay(plan, options, replay, recorder, store)
 
 
-@dataclass(frozen=True)
-class _Files:
-    """The files that a run writes while it lasts, None where not asked for."""
-
-    log: LogFile | None
-    checkpoints: Kept | None
-
-
-def _opened(
-    plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, out: _Files
+def _replay(
+    plan: Plan, options: Options, replay: Conductor, recorder: Recorder, store: HostStore
 ) -> Result:
+    """Execute the plan and close the log; files that fail last cost nothing that is trained."""
+    if options.trace:
+        options.trace.begin()
+    error = replay.execute()
+    peaks = tuple(place.peak_bytes for place in replay.places)
+    troubles = []
+    try:
+        recorder.close(error, peaks, store.bytes, interrupted=replay.interrupted > 0)
+    except LogError as failure:
+        troubles.append(str(failure))
+    try:
+        if options.trace:
+            options.trace.end()
+    except RunError as failure:
+        troubles.append(str(failure))
+    if replay.interrupted:
+        raise InterruptedRun("; ".join([error, *troubles]), replay.interrupted)
+    if error:
+        raise RunError("; ".join([error, *troubles]))
+    return Result(
+        losses={task: [by[step] for step in sorted(by)] for task, by in recorder.losses.items()},
+        ended_us=recorder.ended_us,
+        store=store,
+        actual_us=recorder.actual_us,
+        peak_bytes=peaks,
+        slab_bytes=tuple(place.slab_bytes for place in replay.places),
+        host_bytes=store.bytes,
+        late_allocations=tuple(place.late_allocations for place in replay.places),
+        dropped=replay.dropped,
+        stopped=replay.stopped,
+        traffic=replay.traffic if plan.disk else None,
+        val_losses=recorder.val_losses,
+        warnings=recorder.warnings,
+        troubles=tuple(troubles),
+    )
+
+
+@contextmanager
+def _machine(plan: Plan) -> Iterator[tuple[Sequence[Device], HostMemory]]:
+    """The plan's devices and the memory of the host store.
+
+    The garbage collector passes over what was there before: it stops every thread, and would for
+    a tenth of a second each time it goes through all that torch brings along."""
     apply(plan.numerics)
     devices = open_devices(plan.devices, _slabs(plan), casts=ring_bytes(plan) > 0)
     memory = host_memory(plan.devices)
+    gc.freeze()
     try:
-        with _young(), left_out():
-            return _run(plan, tasks, options, cut, out, devices, memory)
+        yield devices, memory
     finally:
+        gc.unfreeze()
         for device in devices:
             device.close()
         memory.close()
 
 
-def _run(
-    plan: Plan,
-    tasks: Sequence[Task],
-    options: Options,
-    cut: Cutter,
-    out: _Files,
-    devices: Sequence[Device],
-    memory: HostMemory,
-) -> Result:
-    saved = checkpoint.load(options.resume, plan.tasks)
-    files = open_files(options.disk or Path(), _files(plan)) if plan.disk else {}
+@contextmanager
+def _files(plan: Plan, options: Options) -> Iterator[dict[str, StateFile]]:
+    """The file of every task that is ever on the disk, removed afterwards."""
+    ever = moved(plan)
+    sizes = {task.name: kept_bytes(task) for task in plan.tasks if task.name in ever}
+    files = open_files(options.disk or Path(), sizes) if plan.disk else {}
     try:
-        source = default_source(plan.devices[0].kind)
-        store = HostStore(plan, tasks, memory, source, saved, cut, files)
-        return _replay(plan, options, out, devices, store, saved)
+        yield files
     finally:
         remove(files)
 
 
-def _replay(
-    plan: Plan,
-    options: Options,
-    out: _Files,
-    devices: Sequence[Device],
-    store: HostStore,
-    saved: Mapping[str, Saved],
-) -> Result:
-    for device in devices:  # replicas have the module buffers beside the plan's budget
-        device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
-    _warm_up(plan)
-    digest = options.plan_sha256 or sha256(pretty(plan))
-    recorder = Recorder(plan, digest, out.log, _begun(plan, options.resume or Path(), saved))
-    if out.checkpoints:
-        out.checkpoints.clear()
-    replay = Conductor(plan, store, devices, recorder, options, out.checkpoints)
-    if options.trace:
-        options.trace.begin()
-    error = replay.execute()
-    peaks = tuple(place.peak_bytes for place in replay.places)
-    interrupted = replay.interrupted > 0
-    actual_us, troubles = _close(
-        recorder, options.trace, error, peaks, store.bytes, interrupted=interrupted
-    )
-    if interrupted:
-        raise InterruptedRun("; ".join([error, *troubles]), replay.interrupted)
-    if error:
-        raise RunError("; ".join([error, *troubles]))
-    losses = {task: [by[step] for step in sorted(by)] for task, by in recorder.losses.items()}
-    slabs = tuple(place.slab_bytes for place in replay.places)
-    late = tuple(place.late_allocations for place in replay.places)
-    sizes = peaks, slabs, store.bytes, late
-    ends = replay.dropped, replay.stopped, replay.traffic if plan.disk else None
-    known = recorder.val_losses, recorder.warnings, troubles
-    return Result(losses, recorder.ended_us, store, actual_us, *sizes, *ends, *known)
-
-
-def _begun(plan: Plan, folder: Path, saved: Collection[str]) -> list[CheckpointRecord]:
+def _begun(plan: Plan, options: Options) -> list[CheckpointRecord]:
     """The log's lines about tasks that go on from a checkpoint."""
+    folder = options.resume or Path()
     return [
         CheckpointRecord(t.name, t.done, str(checkpoint.path_of(folder, t.name, t.done)), 0)
         for t in plan.tasks
-        if t.name in saved
+        if t.done
     ]
-
-
-def _close(
-    recorder: Recorder,
-    trace: Trace | None,
-    error: str,
-    peaks: tuple[int, ...],
-    host_bytes: int,
-    *,
-    interrupted: bool,
-) -> tuple[int, tuple[str, ...]]:
-    """End what is written during a run; how long it took, and what could not be written: no
-    reason to let go of what is trained."""
-    troubles = []
-    try:
-        actual_us = recorder.close(error, peaks, host_bytes, interrupted=interrupted)
-    except LogError as failure:
-        actual_us = recorder.now()
-        troubles.append(str(failure))
-    try:
-        if trace:
-            trace.end()
-    except RunError as failure:
-        troubles.append(str(failure))
-    return actual_us, tuple(troubles)
-
-
-@contextmanager
-def _young() -> Iterator[None]:
-    """Let the garbage collector pass over what was there before: it stops every thread, and would
-    for a tenth of a second each time it goes through all that torch brings along."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-def _files(plan: Plan) -> dict[str, int]:
-    """Bytes of the file of every task that is ever on the disk."""
-    ever = moved(plan)
-    return {task.name: kept_bytes(task) for task in plan.tasks if task.name in ever}
 
 
 def _slabs(plan: Plan) -> list[int]:
     """Bytes of each device's slab: the largest of the programs that run there."""
     slabs = [0] * len(plan.devices)
     for segment in plan.segments:
-        for number, memory in zip(
-            segment.devices, plan.program(segment.program).memory, strict=True
-        ):
+        program = plan.program(segment.program)
+        for number, memory in zip(segment.devices, program.memory, strict=True):
             slabs[number] = max(slabs[number], memory.slab_bytes)
     return slabs
 

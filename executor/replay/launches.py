@@ -1,24 +1,22 @@
-"""An op's launch, with all that a run asks for put around it when its job is made.
+"""An op's launch, with everything that the run's options put around it when its job is made.
 
-    work.run ─▶ metered ─▶ watched ─▶ traced ─▶ between marks ─▶ locked ─▶ delayed
+    run_of(work) ─▶ metered ─▶ watched ─▶ traced ─▶ between marks ─▶ locked ─▶ delayed
 
-What is not asked for is not there: in the steady state of most runs an op is launched between two
-marks and nothing else.
+In the steady state of most runs an op is launched between two marks and nothing else.
 """
 
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 
 from torch.profiler import record_function
 
 from executor.devices import Mark, Queue, least_us, until
 from executor.errors import RunError
 from executor.numerics import no_draws
-from executor.records import Trace
+from executor.records import Options
 from executor.replay.ops import Run, Work, run_of
 from executor.replay.tickets import Launch, OnDone, Stream
 
@@ -28,50 +26,30 @@ UNPLANNED = (
 )
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Extras around every op. `locks`: one per device, if its ops must not overlap.
-
-    jitter: (seed, most µs) of a random delay. watched: no op may draw random numbers that the
-    tasks on other devices would miss.
-    """
-
-    jitter: tuple[int, int] | None = None
-    trace: Trace | None = None
-    locks: Sequence[threading.Lock] | None = None
-    watched: bool = False
-
-    def delays(self, name: str) -> Callable[[], float] | None:
-        """Seconds of a random pause before every op of a stream, the same for the same seed."""
-        if self.jitter is None:
-            return None
-        seed, most_us = self.jitter
-        draw = random.Random(f"{seed} {name}")
-        return lambda: draw.randint(0, most_us) / 1e6
-
-
 def launch_of(
     work: Work,
-    asked: Asked,
+    options: Options,
     stream: Stream,
-    used: Iterable[int],
-    delay: Callable[[], float] | None,
+    locks: Sequence[threading.Lock],
     check: Callable[[], None],
 ) -> Launch:
-    """The op's launch into its stream. `used`: the plan's numbers of the devices it works on;
-    `check` may raise to end a wait."""
-    run = run_of(work)
+    """The op's launch into its stream. `locks`: those of the devices it works on, if no two of
+    their ops may overlap; `check` may raise to end a wait."""
+    run, trace = run_of(work), options.trace
     if work.metered:
         run = _metered(work, run)
-    if asked.watched and _must_not_draw(work):
-        run = _watched(work, run)
-    if asked.trace:
-        run = _traced(work.op.id, run, asked.trace)
+    if options.keep_going and _must_not_draw(work):  # a draw would fail tasks on other devices
+        run = _within(run, lambda r: None if work.is_metered(r) else no_draws(UNPLANNED))
+    if trace:
+        run = _within(run, lambda _: record_function(work.op.id) if trace.active else None)
     least = least_us(work.place.device.spec, work.op)
     launch = _marked(run, stream.queue, least, check)
-    if asked.locks:
-        launch = _alone(launch, [asked.locks[n] for n in sorted(used)], stream, check)
-    return _delayed(launch, delay) if delay else launch
+    if locks:
+        launch = _alone(launch, locks, stream, check)
+    if options.jitter:
+        seed, most_us = options.jitter
+        launch = _delayed(launch, random.Random(f"{seed} {work.op.id}"), most_us)
+    return launch
 
 
 def _metered(work: Work, run: Run) -> Run:
@@ -100,16 +78,9 @@ def _metered(work: Work, run: Run) -> Run:
     return metered
 
 
-def _watched(work: Work, run: Run) -> Run:
-    """Refuse random draws, but in a round that is metered, which does so anyway."""
-    return _within(run, lambda r: None if work.is_metered(r) else no_draws(UNPLANNED))
-
-
-def _traced(name: str, run: Run, trace: Trace) -> Run:
-    return _within(run, lambda _: record_function(name) if trace.active else None)
-
-
 def _within(run: Run, context: Callable[[int], AbstractContextManager[object] | None]) -> Run:
+    """Run within the round's context, if it has one."""
+
     def within(round_index: int) -> OnDone | None:
         around = context(round_index)
         if around is None:
@@ -152,9 +123,11 @@ def _alone(
     return alone
 
 
-def _delayed(launch: Launch, delay: Callable[[], float]) -> Launch:
+def _delayed(launch: Launch, draw: random.Random, most_us: int) -> Launch:
+    """Pause for a random time before the op, the same times for the same seed."""
+
     def delayed(round_index: int) -> tuple[Mark, Mark, OnDone | None]:
-        time.sleep(delay())
+        time.sleep(draw.randint(0, most_us) / 1e6)
         return launch(round_index)
 
     return delayed

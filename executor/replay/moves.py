@@ -25,7 +25,7 @@ from profiles.units import show_bytes
 Touches = Callable[[int, Collection[Interval]], bool]  # a segment, host bytes
 
 
-@dataclass(frozen=True)
+@dataclass
 class Traffic:
     """The bytes a run wrote to the disk and read from it, and the time that took."""
 
@@ -36,21 +36,22 @@ class Traffic:
     write_us: int = 0
     read_us: int = 0
 
+    def count(self, size: int, us: int, *, written: bool) -> None:
+        """Add a move of `size` bytes that took `us` µs."""
+        if written:
+            self.writes, self.written_bytes = self.writes + 1, self.written_bytes + size
+            self.write_us += us
+        else:
+            self.reads, self.read_bytes = self.reads + 1, self.read_bytes + size
+            self.read_us += us
 
-@dataclass(frozen=True)
-class Ended:
-    """A move that is over; error: why it failed, nothing if it did not."""
 
-    move: Move
-    task: str
-    error: str
+class Transfer:
+    """A move under way, in a thread of its own. `latest`: when it last got on, as
+    time.perf_counter() counts; error: why it failed, empty if it did not."""
 
-
-class _Going:
-    """A move under way. `latest`: when it last got on, as time.perf_counter() counts."""
-
-    def __init__(self, move: Move, work: Callable[[Tick], None], halt: Halt) -> None:
-        self.move = move
+    def __init__(self, move: Move, name: OpName, work: Callable[[Tick], None], halt: Halt) -> None:
+        self.move, self.task, self.writes = move, name.task, name.kind == "S"
         self.latest = time.perf_counter()
         self.done = False
         self.error = ""
@@ -85,7 +86,7 @@ class Moves:
         self._settled: set[int] = set()  # segments whose tasks may leave the store
         self._stopped: set[str] = set()
         self._dropped: set[str] = set()
-        self._going: _Going | None = None
+        self._going: Transfer | None = None
         self.traffic = Traffic()
 
     @property
@@ -106,26 +107,26 @@ class Moves:
         """The task's state is whole, and none of its segments will begin any more."""
         self._stopped.add(task)
 
-    def clear(self) -> None:
-        """Nothing moves any more but what is under way."""
-        self._left.clear()
-
     def drop(self, task: str) -> None:
         """Nobody needs the task's state any more."""
         self._dropped.add(task)
 
-    def collect(self) -> Ended | None:
+    def clear(self) -> None:
+        """Begin no more moves."""
+        self._left.clear()
+
+    def collect(self) -> Transfer | None:
         """The move that has ended since the last call, if one has."""
         going = self._going
         if going is None or not going.done:
             return None
         self._going = None
-        move, name = going.move, parse_id(going.move.id)
         if not going.error and not self._halt.stopped:
+            move = going.move
             self._recorder.op(move.segment, move.id, 0, going.start, going.end, metered=False)
             us = int((going.end.seconds() - going.start.seconds()) * 1e6)
-            self._count(name.kind, self._bytes[name.task], us)
-        return Ended(move, name.task, going.error)
+            self.traffic.count(self._bytes[going.task], us, written=going.writes)
+        return going
 
     def begin(self, unsafe: Collection[int], touches: Touches) -> None:
         """Start the next move if its turn has come.
@@ -136,14 +137,12 @@ class Moves:
         while self._left and self._going is None:
             move = self._left[0]
             name = parse_id(move.id)
-            if self._skipped(name.task, name.kind):
-                self._left.popleft()
-            elif not self._whole(move, name) or self.blocked(unsafe, touches):
-                return
-            else:
-                self._left.popleft()
+            if not self._skipped(name):
+                if not self._whole(move, name) or self.blocked(unsafe, touches):
+                    return
                 copy = self._store.spill if name.kind == "S" else self._store.fetch
-                self._going = _Going(move, partial(copy, name.task), self._halt)
+                self._going = Transfer(move, name, partial(copy, name.task), self._halt)
+            self._left.popleft()
 
     def blocked(self, unsafe: Collection[int], touches: Touches) -> str:
         """The task of the next move, if segments `unsafe` may write where it is to be used."""
@@ -157,9 +156,8 @@ class Moves:
         """A line about the move under way; empty without one."""
         if self._going is None:
             return ""
-        name = parse_id(self._going.move.id)
-        verb = "writes" if name.kind == "S" else "reads"
-        size = show_bytes(self._bytes[name.task])
+        verb = "writes" if self._going.writes else "reads"
+        size = show_bytes(self._bytes[self._going.task])
         return f"{self._going.move.id} {verb} {size} on {DISK}"
 
     def join(self, deadline: float) -> None:
@@ -171,18 +169,9 @@ class Moves:
         """True if the state that a move writes is whole; one that it reads always is."""
         return name.kind == "P" or move.segment in self._settled or name.task in self._stopped
 
-    def _skipped(self, task: str, kind: str) -> bool:
-        over = task in self._stopped and (kind == "P" or task in self._store.away)
-        return task in self._dropped or over
-
-    def _count(self, kind: str, size: int, us: int) -> None:
-        t = self.traffic
-        if kind == "S":
-            counts = (t.writes + 1, t.reads, t.written_bytes + size, t.read_bytes)
-            self.traffic = Traffic(*counts, t.write_us + us, t.read_us)
-        else:
-            counts = (t.writes, t.reads + 1, t.written_bytes, t.read_bytes + size)
-            self.traffic = Traffic(*counts, t.write_us, t.read_us + us)
+    def _skipped(self, name: OpName) -> bool:
+        over = name.task in self._stopped and (name.kind == "P" or name.task in self._store.away)
+        return name.task in self._dropped or over
 
 
 def _reached(plan: Plan) -> dict[str, list[Interval]]:

@@ -4,7 +4,7 @@ Nothing here waits or decides. An op gets its buffers as uint8 tensors of the va
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from executor.numerics import HooksRefused, LentGenerator, RandomMode, Value, no_draws, read_grads
-from executor.replay.feed import Feed
-from executor.replay.task_state import TaskState
+from executor.replay.task_state import Feed, TaskState
 from executor.replay.tickets import OnDone
 from executor.shards import DRAWS, NONE, Graph, Made, Place, Shard, Tie
 from executor.workload import held_batch, inputs_of
@@ -46,6 +45,10 @@ class Work:
         """True if this op's transients are measured in this round."""
         return self.metered and round_index == 0
 
+    def watched(self, step: int) -> bool:
+        """True if a random draw that the plan does not know of is found in this very op."""
+        return self.place.device.source.shared and self.is_metered(step - self.first_step)
+
     @property
     def activations(self) -> str:
         """The way in which the op's shard keeps activations for its backward."""
@@ -57,7 +60,7 @@ class Work:
 
 
 def run_of(work: Work) -> Run:
-    """Launches the op for a round; gives whom to call with the mark behind it, if anybody."""
+    """The op's launch for a round, which returns a callback for the mark behind it, if any."""
     handler, first = _HANDLERS[work.name.kind], work.first_step
     return lambda round_index: handler(work, first + round_index)
 
@@ -74,10 +77,7 @@ def resolve(
     evaluates: bool = False,
 ) -> Work:
     """The op with its buffers, found by name and cut to the bytes of the value in each role."""
-    name = parse_id(op.id)
-    feed = task.training
-    if evaluates and task.evaluation:
-        feed = task.evaluation
+    name, feed = parse_id(op.id), task.feed(evaluates=evaluates)
 
     def cut(roles: Mapping[Role, str]) -> dict[str, Tensor]:
         return {r: flats[b][: value_bytes(name, r, task.plan)] for r, b in roles.items()}
@@ -91,8 +91,16 @@ def resolve(
 
 
 @contextmanager
+def _first(work: Work, step: int) -> Iterator[None]:
+    """Around a forward that is no recomputation: it may change module buffers."""
+    turn = work.task.replicas.turn(work.name.number, work.name.index, work.place)
+    with turn, _random(work, step):
+        yield
+
+
+@contextmanager
 def _random(work: Work, step: int) -> Iterator[None]:
-    """Draw what the plain loop draws in this forward, and prove it afterwards.
+    """Draw the plain loop's random numbers in this forward, and prove it afterwards.
 
     A shard that draws nothing is spared the cost of a mode, and one that is alone with the
     generator as well, except where ops are metered anyway: there an unannounced draw is found in
@@ -100,7 +108,7 @@ def _random(work: Work, step: int) -> Iterator[None]:
     """
     task, name, source = work.task, work.name, work.place.device.source
     state = task.rng.state(step, name.index, name.number)
-    watched = source.shared and work.is_metered(step - work.first_step)
+    watched = work.watched(step)
     if task.plan.shards[name.number].rng_draws == 0 and not watched:
         yield
     else:
@@ -114,18 +122,9 @@ def _random(work: Work, step: int) -> Iterator[None]:
 @contextmanager
 def _no_random(work: Work, step: int) -> Iterator[None]:
     """A backward must not draw: found as it does where ops are metered anyway, else afterwards."""
-    metered = work.is_metered(step - work.first_step)
-    watch: AbstractContextManager[object] = nullcontext()
-    if work.place.device.source.shared and metered:
-        watch = no_draws()
-    with watch:
+    with no_draws() if work.watched(step) else nullcontext():
         yield
     work.place.guard.check()
-
-
-def _turn(work: Work) -> AbstractContextManager[object]:
-    """Around a forward that is no recomputation."""
-    return work.task.replicas.turn(work.name.number, work.name.index, work.place)
 
 
 def _input(work: Work) -> Value:
@@ -162,7 +161,7 @@ def _forward(work: Work, step: int) -> OnDone | None:
         task.before[number, microbatch] = made.before
     else:
         saved = work.writes.get("saved", _NOTHING) if work.activations == "offload" else None
-        with _turn(work), _random(work, step):
+        with _first(work, step):
             made, graph = shard.forward_graph(x, out, saved=saved)
         task.graphs[number, microbatch] = graph
     work.place.guard.check()
@@ -173,9 +172,8 @@ def _forward(work: Work, step: int) -> OnDone | None:
 def _evaluate(work: Work, number: int) -> OnDone | None:
     """A forward for the batch of this number, which draws no random numbers."""
     feed, shard, x = work.feed, _bound(work), _input(work)
-    watched = work.place.device.source.shared and work.is_metered(number - work.first_step)
     loss: Tensor | None = None
-    with no_draws(DRAWS) if watched else nullcontext():
+    with no_draws(DRAWS) if work.watched(number) else nullcontext():
         if "y" in work.writes:
             feed.boundary(work.name.number + 1, shard.evaluate(x, work.writes["y"]))
         else:
@@ -191,10 +189,10 @@ def _bare_forward(work: Work, step: int, shard: Shard, x: Value) -> Made:
     when it is their first time."""
     out, known = work.writes["y"], work.feed.boundaries.get(work.name.number + 1)
     try:
-        with _turn(work), _random(work, step):
+        with _first(work, step):
             return shard.forward(x, out, known)
     except HooksRefused:
-        with _turn(work), _random(work, step):
+        with _first(work, step):
             return shard.forward(x, out, known)
 
 
@@ -231,7 +229,7 @@ def _graph(work: Work, shard: Shard, step: int) -> Graph:
         with _random(work, step):
             return shard.graph(x, before=task.before.pop((number, microbatch)))
     batch = held_batch(work.feed.batches, work.source("batch"))
-    with _turn(work), _random(work, step):
+    with _first(work, step):
         scale = task.scale.to(work.place.device.where).scale if task.scale else None
         return shard.graph(x, batch=batch, scale=scale)
 

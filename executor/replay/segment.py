@@ -12,9 +12,9 @@ from torch import Tensor
 
 from executor.devices import Mark, QueueKind, until
 from executor.errors import text_of
-from executor.records import Failure, Recorder, UnattributedDraw
-from executor.replay.launches import Asked, launch_of
-from executor.replay.ops import Work, resolve
+from executor.records import Failure, Options, Recorder, UnattributedDraw
+from executor.replay.launches import launch_of
+from executor.replay.ops import resolve
 from executor.replay.task_state import TaskState
 from executor.replay.tickets import (
     PHASES,
@@ -34,11 +34,9 @@ from plans.schema import Op, Program, Segment
 
 @dataclass(frozen=True)
 class Setup:
-    """Shared by all segments of a run. `asked`: what is put around every op; `ahead`: rounds that
-    a stream may launch before its device has done them.
+    """Shared by all segments of a run. `locks`: one for each device, if its ops may not overlap.
 
-    `failed` is told what went wrong, from any thread; a segment in which something did stops by
-    itself.
+    `failed` is called from any thread with the failure of an op; its segment stops by itself.
     """
 
     places: Sequence[Place]
@@ -46,9 +44,9 @@ class Setup:
     host: Mapping[str, Tensor]
     recorder: Recorder
     halt: Halt
-    asked: Asked
+    options: Options
     failed: Callable[[Failure], None]
-    ahead: int
+    locks: Sequence[threading.Lock]
 
 
 class SegmentRun:
@@ -69,12 +67,11 @@ class SegmentRun:
         self._setup = setup
         self._metered = metered
         self._first_steps = first_steps
-        self._steps = {op.id for op in program.round}
+        self._in_round = {op.id for op in program.round}
         self._tasks = [setup.tasks[name] for name in program.tasks]
         self._evaluates = program.evaluates
         for task in self._tasks:
-            feed = (self._evaluates and task.evaluation) or task.training
-            feed.batches.start()  # data is prepared while all else is made
+            task.feed(evaluates=self._evaluates).batches.start()  # prepared while all else is made
         self._halt = Halt(setup.halt)
         self._rounds = {"enter": 1, "round": segment.rounds, "leave": 1}
         self._laps = {phase: Laps(count) for phase, count in self._rounds.items()}
@@ -82,7 +79,7 @@ class SegmentRun:
         names = sorted({op.stream for ops in phases.values() for op in ops})
         self._streams = {n: self._stream(n, 4 * len(program.round) + 1) for n in names}
         self._halt.watch(list(self._streams.values()))
-        job = self._job_maker(program, self._resolve(program, phases, first_steps))
+        job = self._job_maker(program)
         self._jobs, self._ends = jobs_of(phases, self._rounds, self._streams, job)
         self._threads = [
             threading.Thread(target=self._play, args=(name,), name=stream.name, daemon=True)
@@ -163,49 +160,34 @@ class SegmentRun:
         _, op, number, _ = stream.now or ("", "", 0, "")
         task = op.partition(".")[0]
         first = self._first_steps.get(task, 0)
-        step = first + (0 if self._evaluates else number) if op in self._steps else None
+        step = first + (0 if self._evaluates else number) if op in self._in_round else None
         tasks = (task,) if task else tuple(self._first_steps)
         return Failure(tasks, text, op or stream.name, stream.name, number, step, fatal)
 
-    def _resolve(
-        self, program: Program, phases: Mapping[str, Sequence[Op]], first_steps: Mapping[str, int]
-    ) -> dict[str, Work]:
-        """The work of every op, by its id."""
-        setup, devices = self._setup, self._segment.devices
-        flats = dict(setup.host)
-        homes = {b.name: (setup.places[devices[int(b.space)]], b) for b in program.buffers}
-        for name, (place, buffer) in homes.items():
-            flats[name] = place.device.view(buffer)
-        works = {}
-        for op in (op for ops in phases.values() for op in ops):
-            task = op.id.partition(".")[0]
-            number = device_of(op.stream)
-            place, memory = setup.places[devices[number]], program.memory[number]
+    def _job_maker(self, program: Program) -> Callable[[Op, tuple[Ticket, ...]], Job]:
+        """Makes the job of an op: its buffers found, its launch as the run's options say."""
+        setup, first_steps = self._setup, self._first_steps
+        places = [setup.places[number] for number in self._segment.devices]
+        homes = {buffer.name: (places[int(buffer.space)], buffer) for buffer in program.buffers}
+        views = {name: place.device.view(buffer) for name, (place, buffer) in homes.items()}
+        flats = {**setup.host, **views}
+
+        def job(op: Op, tickets: tuple[Ticket, ...]) -> Job:
+            number, stream = device_of(op.stream), self._streams[op.stream]
+            place, memory, task = places[number], program.memory[number], op.id.partition(".")[0]
             state, step = setup.tasks[task], first_steps[task]
             work = resolve(
                 op, state, place, step, memory, self._metered, flats, evaluates=self._evaluates
             )
-            works[op.id] = work
+            used = {place.number}
             for names, cut in ((op.reads, work.reads), (op.writes, work.writes)):
                 for role, name in names.items():
                     if name in homes:
                         home, buffer = homes[name]
                         home.touched(buffer.offset + len(cut[role]))
-        return works
-
-    def _job_maker(
-        self, program: Program, works: Mapping[str, Work]
-    ) -> Callable[[Op, tuple[Ticket, ...]], Job]:
-        """Makes the job of an op, its launch as the run asks for it."""
-        asked, devices = self._setup.asked, self._segment.devices
-        spaces = {buffer.name: int(buffer.space) for buffer in program.buffers}
-        delays = {name: asked.delays(stream.name) for name, stream in self._streams.items()}
-
-        def job(op: Op, tickets: tuple[Ticket, ...]) -> Job:
-            numbers = {spaces[name] for name in op.writes.values() if name in spaces}
-            used = {devices[n] for n in numbers | {device_of(op.stream)}}  # a transfer's target too
-            work, stream = works[op.id], self._streams[op.stream]
-            launch = launch_of(work, asked, stream, used, delays[op.stream], self._halt.check)
+                        used |= {home.number} if cut is work.writes else set()
+            locks = [setup.locks[n] for n in sorted(used)] if setup.locks else []
+            launch = launch_of(work, setup.options, stream, locks, self._halt.check)
             return Job(op.id, tickets, launch, work.metered)
 
         return job
@@ -251,6 +233,7 @@ class SegmentRun:
     def _replay(self, stream: Stream, jobs: Sequence[Job], rounds: Iterable[int]) -> None:
         """The steady state: wait for the tickets, launch the op between marks, count it."""
         index, halt, record = self._index, self._halt, self._setup.recorder.op
+        ahead = self._setup.options.limits.ahead
         ends: deque[Mark] = deque()
         for round_index in rounds:
             for job in jobs:
@@ -265,7 +248,7 @@ class SegmentRun:
                     on_done(end)
                 stream.tick(end)
             ends.append(end)
-            if len(ends) > self._setup.ahead:
+            if len(ends) > ahead:
                 stream.now = ("waits for ", job.id, round_index, "its device")
                 until(ends.popleft(), halt.check)
 

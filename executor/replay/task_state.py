@@ -1,31 +1,88 @@
-"""A task while it runs: what its ops leave for its next ones, besides their buffers."""
+"""The state of a task that outlives its ops, besides their buffers: batches and losses, random
+numbers, replicas, graphs and norms."""
 
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
+from executor.devices import Mark
 from executor.errors import RunError
-from executor.numerics import Grads, LossScale, Norms, Snapshot, Source, TaskRng
+from executor.numerics import Grads, Layout, LossScale, Norms, Snapshot, Source, TaskRng
 from executor.optim import Scaling
-from executor.replay.feed import Feed, evaluation_feed
 from executor.shards import NONE, Absent, Graph, HostTask, Replicas
-from executor.workload import Batches
+from executor.workload import Batches, data_by_number
+from plans.evaluation import due_of
 
 OnLoss = Callable[[str, int, float], None]  # task, step, loss; from any thread
+
+
+class Feed:
+    """Batches by number, the layouts of the boundaries that they pass, and their losses.
+
+    A loss is the mean over `count` batches, and comes every `every` steps. In training both are 1
+    and batches bear the numbers of steps; those of evaluations are numbered through.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        microbatches: int,
+        on_loss: Callable[[int, float], None],
+        every: int = 1,
+        count: int = 1,
+    ) -> None:
+        self.batches = batches
+        self.boundaries: dict[int, Layout] = {}  # by the shard that reads it
+        self._microbatches, self._every, self._count = microbatches, every, count
+        self._on_loss = on_loss
+        self._unread: deque[tuple[Mark, int, int, Callable[[], float]]] = deque()
+        self._parts: dict[int, dict[int, float]] = {}  # by step
+        self._reading = threading.Lock()
+
+    def number(self, step: int) -> int:
+        """The number of the first batch whose loss belongs to this step."""
+        return step // self._every * self._count
+
+    def boundary(self, shard: int, layout: Layout) -> None:
+        """Remember the layout of the boundary before `shard`; RunError where it changes."""
+        known = self.boundaries.setdefault(shard, layout)
+        if known is not layout and known != layout:
+            raise RunError(f"the boundary before shard {shard} {known.difference(layout)}")
+
+    def loss(self, number: int, microbatch: int, read: Callable[[], float], end: Mark) -> None:
+        """Note a microbatch's part of a batch's loss, which can be read when `end` is reached."""
+        step = number // self._count * self._every
+        part = number % self._count * self._microbatches + microbatch
+        self._unread.append((end, step, part, read))
+        self.collect()
+
+    def collect(self) -> None:
+        """Read the parts whose marks are reached; a loss is reported when all its parts are read.
+
+        Parts are summed over the microbatches of each batch, and averaged over the batches."""
+        size = self._microbatches
+        with self._reading:
+            while self._unread and self._unread[0][0].ready():
+                _, step, part, read = self._unread.popleft()
+                found = self._parts.setdefault(step, {})
+                found[part] = read()
+                if len(found) == self._count * size:
+                    parts = [found[k] for k in sorted(self._parts.pop(step))]
+                    sums = [sum(parts[k : k + size]) for k in range(0, len(parts), size)]
+                    self._on_loss(step, sum(sums) / self._count)
 
 
 class TaskState:
     """A task's batches, random numbers, replicas, graphs, gradients and norms."""
 
     def __init__(
-        self,
-        host: HostTask,
-        threads: int,
-        source: Source,
-        on_step: OnLoss,
-        on_evaluation: OnLoss = lambda task, step, loss: None,
+        self, host: HostTask, threads: int, source: Source, on_step: OnLoss, on_evaluation: OnLoss
     ) -> None:
         plan = host.plan
         self.host = host
@@ -33,8 +90,9 @@ class TaskState:
         draws = [shard.rng_draws for shard in plan.shards]
         self.rng = TaskRng(host.rng_state, draws, plan.microbatches, source, plan.done)
         batches = Batches(plan, host.task, threads, host.staging, self.rng.prepare)
-        self.training = Feed(batches, plan.microbatches, partial(on_step, plan.name))
-        self.evaluation = evaluation_feed(host, threads, partial(on_evaluation, plan.name))
+        training = Feed(batches, plan.microbatches, partial(on_step, plan.name))
+        evaluation = _evaluation_feed(host, threads, partial(on_evaluation, plan.name))
+        self._feeds = [training, *([evaluation] if evaluation else [])]
         self.replicas = Replicas(host.shards)
         self.graphs: dict[tuple[int, int], Graph] = {}  # (shard, microbatch) between F and B
         self.before: dict[tuple[int, int], Snapshot | None] = {}  # the same, where it runs again
@@ -44,14 +102,13 @@ class TaskState:
         self._noted: dict[int, Sequence[int]] = {}  # parameters whose norms are known, by shard
         self._norm_dtype = torch.float32
 
-    @property
-    def feeds(self) -> list[Feed]:
-        """That of training, and that of evaluation where there is one."""
-        return [self.training, *([self.evaluation] if self.evaluation else [])]
+    def feed(self, *, evaluates: bool) -> Feed:
+        """The batches and losses of training, or those of evaluation."""
+        return self._feeds[-1] if evaluates else self._feeds[0]
 
     def expect(self, shard: int, graph: Graph) -> None:
         """RunError when a graph begins where no gradient comes, since none was needed at first."""
-        needs = self.training.boundaries[shard + 1].needs
+        needs = self.feed(evaluates=False).boundaries[shard + 1].needs
         ends = graph.ends if isinstance(graph.ends, Mapping) else {}
         if not all(needs[number] for number in ends):
             raise RunError(
@@ -60,8 +117,8 @@ class TaskState:
             )
 
     def note_norms(self, shard: int, norms: Tensor, absent: Absent, flat: Tensor) -> None:
-        """The norms of a shard's gradients, without the absent ones, into the task's norm buffer
-        (uint8); the last shard of a step also says what they mean for its updates."""
+        """Write the norms of a shard's gradients, without the absent ones, to the task's norm
+        buffer (uint8); the last shard of a step also writes the factor for its updates."""
         buffer = Norms(flat, self.host.trainable)
         present = [k for n, k in enumerate(self.host.numbers[shard]) if n not in absent]
         buffer.note(present, norms)
@@ -82,17 +139,17 @@ class TaskState:
         return Scaling(buffer.factor, buffer.left_out if self.scale else None)
 
     def collect(self) -> None:
-        """Read the losses that are there."""
-        for feed in self.feeds:
+        """Read the losses whose marks are reached."""
+        for feed in self._feeds:
             feed.collect()
 
     def stop(self) -> None:
         """Load no more batches."""
-        for feed in self.feeds:
+        for feed in self._feeds:
             feed.batches.stop()
 
     def drop(self) -> None:
-        """The task trains no more; let go of what it has beside the host store."""
+        """The task trains no more; free all that it holds beside the host store."""
         self.stop()
         self.graphs.clear()
         self.before.clear()
@@ -106,8 +163,30 @@ class TaskState:
         self.host.loss_scale = self.scale.state() if self.scale else None
 
 
+def _evaluation_feed(
+    host: HostTask, threads: int, on_loss: Callable[[int, float], None]
+) -> Feed | None:
+    """Batches of the task's evaluations; None for a task without."""
+    plan, evaluate = host.plan, host.task.evaluate
+    if plan.evaluation is None:
+        return None
+    assert evaluate is not None, "checked when the store was made"
+    every, count = plan.evaluation.every, plan.evaluation.batches
+    due = due_of(plan)
+    numbered = structs.replace(plan, done=due.start // every * count, steps=len(due) * count)
+    batches = Batches(
+        numbered,
+        replace(host.task, data=data_by_number(evaluate, count)),
+        threads,
+        host.evaluation_staging,
+        lambda number: None,  # no random numbers to be found ahead
+        lambda number: f"evaluation data({number % count})",
+    )
+    return Feed(batches, plan.microbatches, on_loss, every, count)
+
+
 class Absences:
-    """Which parameters gradients lack, by the address of the gradients (uint8)."""
+    """The parameters that gradients lack, by the address of the gradients (uint8)."""
 
     def __init__(self) -> None:
         self._known: dict[int, Absent] = {}

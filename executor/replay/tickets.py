@@ -194,17 +194,15 @@ class Laps:
     def each(self) -> Iterator[int]:
         """The rounds of one stream."""
         index = 0
-        while self._begins(index):
+        while True:
+            with self._lock:
+                if index >= self.count:
+                    return
+                self._begun = max(self._begun, index + 1)
             yield index
             index += 1
 
     def end(self) -> None:
-        """No round begins any more that no stream has begun, but for the first."""
+        """Let no stream begin a round that none has begun, but for the first."""
         with self._lock:
             self.count = max(1, self._begun)
-
-    def _begins(self, index: int) -> bool:
-        with self._lock:
-            if index < self.count:
-                self._begun = max(self._begun, index + 1)
-            return index < self.count

@@ -1,19 +1,13 @@
-"""Stalls: what gets no further for too long, and who waits for it in vain."""
+"""Stalls: segments and moves in which nothing ends for too long, and what waits for them."""
 
 import time
 from collections.abc import Iterator, Mapping
 
-from executor.records import Failure, Recorder
+from executor.records import Failure, Options, Recorder
 from executor.replay.moves import Moves
 from executor.replay.segment import SegmentRun
 from executor.replay.turns import Turns
 from plans.schema import Plan
-
-
-def patience(plan: Plan) -> float:
-    """Seconds: twenty times the longest op the plan predicts, a minute at least."""
-    ops = [op for p in plan.programs for phase in (p.enter, p.round, p.leave) for op in phase]
-    return max(60.0, 20 * max(op.end_us - op.start_us for op in ops) / 1e6)
 
 
 class Watch:
@@ -26,10 +20,11 @@ class Watch:
     """
 
     def __init__(
-        self, limit_s: float, recorder: Recorder, turns: Turns, moves: Moves, *, keep_going: bool
+        self, plan: Plan, options: Options, recorder: Recorder, turns: Turns, moves: Moves
     ) -> None:
         self.lost: dict[int, SegmentRun] = {}  # stopped, and some op does not return
-        self._limit_s, self._keep_going = limit_s, keep_going
+        self._limit_s = options.stall_seconds or _patience_s(plan)
+        self._keep_going = options.keep_going
         self._recorder, self._turns, self._moves = recorder, turns, moves
         self._failed: dict[int, float] = {}  # when a segment was found silent
 
@@ -85,3 +80,9 @@ class Watch:
             f"no op ended for {silence:.1f} s, the limit is {self._limit_s:g}: {state}; "
             "raise --stall-seconds if it is only slow"
         )
+
+
+def _patience_s(plan: Plan) -> float:
+    """Twenty times the longest op the plan predicts, a minute at least."""
+    ops = [op for p in plan.programs for phase in (p.enter, p.round, p.leave) for op in phase]
+    return max(60.0, 20 * max(op.end_us - op.start_us for op in ops) / 1e6)

@@ -1,11 +1,14 @@
 """`python -m executor run` from the outside: output, files, and exit codes."""
 
 import json
+import multiprocessing
 import os
+import runpy
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -21,8 +24,6 @@ from executor.workload.task import load
 from plans import runlog
 from plans.schema import Plan
 from profiles.schema import Workload
-
-ROOT = Path(__file__).parents[2]
 
 WORK = """
 import time
@@ -148,65 +149,84 @@ def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
     assert err.count("\n") == 1
 
 
-def _heard() -> None:
-    """A shell starts what runs in the background with interrupts ignored, nohup with SIGHUP."""
-    for kind in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(kind, signal.SIG_DFL)
+@pytest.fixture(scope="module")
+def started() -> Iterator[Callable[..., BaseProcess]]:
+    """Starts processes that have loaded torch before."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["executor.cli", "executor.cutting.planned"])
+    processes: list[BaseProcess] = []
 
+    def start(*arguments: str) -> BaseProcess:
+        process = server.Process(target=_command, args=(Path.cwd(), arguments))
+        processes.append(process)
+        process.start()
+        return process
 
-def asleep(folder: Path, *options: str) -> subprocess.Popen[str]:
-    """A run in another process, once it is in a layer that sleeps for a minute."""
-    ref = workload(folder, sleep=60)
-    store(plans.load("plan.json"), ref, load(ref)[1])
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "executor", "run", "plan.json", *options],
-        env=os.environ | {"PYTHONPATH": path},
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=_heard,
-    )
-    while not (folder / "asleep").exists() and process.poll() is None:
-        time.sleep(0.05)
-    return process
-
-
-def said(process: subprocess.Popen[str]) -> str:
-    """What a process wrote that ends before its layer wakes up."""
-    try:
-        return process.communicate(timeout=30)[1]
-    except subprocess.TimeoutExpired:
+    yield start
+    for process in processes:
         process.kill()
-        process.communicate()
-        raise
 
 
-@pytest.mark.usefixtures("plan")
-def test_a_stuck_layer_does_not_hold_the_process(tmp_path: Path) -> None:
+def _command(folder: Path, arguments: tuple[str, ...]) -> None:
+    """`python -m executor` in this process, its stderr in `err`."""
+    os.chdir(folder)
+    os.dup2(os.open("err", os.O_WRONLY | os.O_CREAT), 2)
+    for kind in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(kind, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv[1:] = arguments
+    runpy.run_module("executor", run_name="__main__")
+
+
+@pytest.fixture
+def asleep(
+    plan: Plan, started: Callable[..., BaseProcess], tmp_path: Path
+) -> Callable[..., BaseProcess]:
+    """Starts a run in another process, and returns once it is in a layer that sleeps a minute."""
+
+    def start(*options: str) -> BaseProcess:
+        ref = workload(tmp_path, sleep=60)
+        store(plan, ref, load(ref)[1])
+        process = started("run", "plan.json", *options)
+        while not (tmp_path / "asleep").exists() and process.is_alive():
+            time.sleep(0.05)
+        return process
+
+    return start
+
+
+def said(process: BaseProcess) -> str:
+    """The stderr of a process that ends before its layer wakes up."""
+    process.join(30)
+    assert process.exitcode is not None
+    return Path("err").read_text()
+
+
+def test_a_stuck_layer_does_not_hold_the_process(asleep: Callable[..., BaseProcess]) -> None:
     """The process ends with code 1 although a thread of it still sleeps."""
-    process = asleep(tmp_path, "--stall-seconds", "2")
+    process = asleep("--stall-seconds", "1")
     err = said(process)
-    assert process.returncode == 1
+    assert process.exitcode == 1
     assert "a.s0.F0 runs on 0.compute" in err
     assert err.count("\n") == 1
 
 
-@pytest.mark.usefixtures("plan")
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("options", [(), ("--checkpoints", "kept")], ids=["", "kept"])
 def test_an_interrupt_ends_the_process(
-    kind: signal.Signals, options: tuple[str, ...], tmp_path: Path
+    kind: signal.Signals, options: tuple[str, ...], asleep: Callable[..., BaseProcess]
 ) -> None:
     """With the code of the signal, and the log says where it was; where checkpoints are kept it
     takes a second one, since the first lets rounds end."""
-    process = asleep(tmp_path, *options)
-    process.send_signal(kind)
+    process = asleep(*options)
+    assert process.pid is not None
+    os.kill(process.pid, kind)
     if options:
         time.sleep(0.5)
-        assert process.poll() is None
-        process.send_signal(kind)
+        assert process.is_alive()
+        os.kill(process.pid, kind)
     err = said(process)
-    assert process.returncode == 128 + kind
+    assert process.exitcode == 128 + kind
     assert err.startswith("error: interrupted in a.s0.F0 runs on 0.compute")
     end = runlog.load("runs/plan.jsonl").end
     assert end is not None

@@ -410,7 +410,7 @@ def test_progress_follows_the_plan() -> None:
     planned = {task.name: progress.planned_us(task.name, task.steps) for task in plan.tasks}
     now = 2 * progress.planned_us("a", 2)
     losses = {"a": {0: 1.5, 1: 1.25}, "b": {}, "c": {}, "d": {}}
-    a, b, c = progress.states(losses, {"a": now}, ["d"])
+    a, b, c = progress.standings(losses, {name: {} for name in losses}, {"a": now}, ["d"])
     assert (a.done, a.steps, a.loss, a.end_us) == (2, 4, 1.25, 2 * planned["a"])
     assert (b.done, b.loss, b.end_us, c.name) == (0, None, 2 * planned["b"], "c")
     assert line([a, b, c], now).startswith("2/12 steps, ")
