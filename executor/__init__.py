@@ -34,10 +34,11 @@ def run(plan: "Plan", tasks: "Sequence[Task]", options: "Options | None" = None)
 
     `options`: executor.records.options.Options, where logs and checkpoints go. RunError names the
     op that failed."""
-    from executor.cutting.planned import planned
+    from executor.cutting import left_out, planned
     from executor.replay import driver
 
-    return driver.run(plan, tasks, options or driver.Options(), planned)
+    with left_out():
+        return driver.run(plan, tasks, options or driver.Options(), planned)
 
 
 def __getattr__(name: str) -> Any:

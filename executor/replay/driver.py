@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from executor.cutting import left_out
 from executor.devices import (
     Device,
     HostMemory,
@@ -110,7 +109,7 @@ def _opened(
     devices = open_devices(plan.devices, _slabs(plan), casts=ring_bytes(plan) > 0)
     memory = host_memory(plan.devices)
     try:
-        with _young(), left_out():
+        with _young():
             return _run(plan, tasks, options, cut, out, devices, memory)
     finally:
         for device in devices:

@@ -1,4 +1,4 @@
-"""What a user writes: tasks, data, losses; and workloads of Hugging Face models by name."""
+"""Workloads: the tasks a user writes, their data and losses; Hugging Face models by name."""
 
 from executor.workload.batches import (
     Batches,
@@ -11,10 +11,12 @@ from executor.workload.batches import (
     part,
     staging_bytes,
 )
+from executor.workload.loading import NO_CACHE, caching, load
 from executor.workload.loss import Batch, Ending, loss_in
-from executor.workload.task import Evaluation, Task, build, caching, load
+from executor.workload.task import Evaluation, Task, build
 
 __all__ = [
+    "NO_CACHE",
     "Batch",
     "Batches",
     "Ending",
