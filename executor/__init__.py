@@ -39,7 +39,7 @@ def run(plan: "Plan", tasks: "Sequence[Task]", options: "Options | None" = None)
     from executor.replay import driver
 
     with left_out():
-        return driver.run(plan, tasks, options or Options(), planned.planned)
+        return driver.run(plan, tasks, options or Options(), planned)
 
 
 def __getattr__(name: str) -> Any:

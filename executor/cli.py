@@ -14,7 +14,7 @@ from executor import report, run, saving
 from executor.errors import MismatchError, UsageError
 from executor.records import Trace, stopping
 from executor.replay import driver
-from executor.workload import task as workload
+from executor.workload import NO_CACHE, Task, load
 from plans.schema import Plan
 from profiles import console
 from profiles.codec import check_target, read_bytes
@@ -107,7 +107,7 @@ def _workload(arguments: argparse.Namespace) -> str:
     """The reference from which a run loads the workload again."""
     names = ("task", "batch", "seq", "steps", "lr", "precision")
     asked = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    text, ending = str(arguments.workload), workload.NO_CACHE if arguments.no_cache else ""
+    text, ending = str(arguments.workload), NO_CACHE if arguments.no_cache else ""
     if not text.startswith("hf:"):
         for name in asked:
             raise UsageError(f"--{name} is for hf: workloads; {text} says its own")
@@ -268,13 +268,13 @@ def _run(arguments: argparse.Namespace) -> int:
     return 1 if result.dropped or errors else 0
 
 
-def load_tasks(plan: Plan) -> list[workload.Task]:
+def load_tasks(plan: Plan) -> list[Task]:
     """The plan's tasks from their workloads, which must be those that the plan was made for."""
-    loaded: dict[Workload, dict[str, workload.Task]] = {}
+    loaded: dict[Workload, dict[str, Task]] = {}
     for planned in plan.tasks:
         source = planned.workload
         if source not in loaded:
-            tasks, _ = workload.load(source.ref, source.sha256)
+            tasks, _ = load(source.ref, source.sha256)
             loaded[source] = {task.name: task for task in tasks}
         if planned.name not in loaded[source]:
             names = ", ".join(loaded[source])

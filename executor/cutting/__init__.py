@@ -5,6 +5,7 @@ from executor.cutting.chain import Chain, chain_of, first, name_of, run
 from executor.cutting.gap import Gap, device_of
 from executor.cutting.parts import Fixed, Unsupported, packed, unpacked
 from executor.cutting.pieces import hold
+from executor.cutting.planned import planned
 from executor.cutting.recomputing import TOLD, as_ever, left_out
 from executor.cutting.record import changed, shown
 from executor.cutting.same import difference, isolated, lowered, lowered_inputs, trace_twice
@@ -30,6 +31,7 @@ __all__ = [
     "lowered_inputs",
     "name_of",
     "packed",
+    "planned",
     "run",
     "shown",
     "through",

@@ -11,10 +11,12 @@ from executor.workload.batches import (
     part,
     staging_bytes,
 )
+from executor.workload.loading import NO_CACHE, caching, load
 from executor.workload.loss import Batch, Ending, loss_in
-from executor.workload.task import Evaluation, Task, build, caching, load
+from executor.workload.task import Evaluation, Task, build
 
 __all__ = [
+    "NO_CACHE",
     "Batch",
     "Batches",
     "Ending",

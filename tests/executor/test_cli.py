@@ -20,7 +20,7 @@ from support.plain import train
 
 import plans
 from executor.cli import main
-from executor.workload.task import load
+from executor.workload import load
 from plans import runlog
 from plans.schema import Plan
 from profiles.schema import Workload

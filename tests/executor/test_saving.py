@@ -20,7 +20,7 @@ from executor import outputs
 from executor.errors import UsageError
 from executor.records import checkpoint
 from executor.records.logfile import LogFile
-from executor.workload.task import load
+from executor.workload import load
 from profiles.schema import Workload
 
 WORK = """

@@ -65,6 +65,7 @@ COVERED_BY = {
     "executor.shards.store": "executor/shards/test_host_copies.py",
     "executor.shards.tied": "executor/shards/test_shard.py",
     "executor.workload.batches": "executor/cutting/test_planned.py",
+    "executor.workload.loading": "executor/workload/test_task.py",
     "executor.workload.loss": "executor/cutting/test_chain.py",
     "executor.workloads.bytes_lm": "executor/workload/test_bytes_lm.py",
     "planner.cli.build_commands": "whole/test_bad_input.py",

@@ -16,7 +16,7 @@ from support.quick import quickly
 from transformers import GPT2Config
 
 import plans
-from executor.workload import task as workload
+from executor.workload import load
 from plans import runlog
 
 pytestmark = pytest.mark.filterwarnings("default")  # transformers has its own
@@ -47,7 +47,7 @@ def trained(ref: str, *options: object) -> plans.Plan:
         succeeded(planner_cli("check", "plan.json"))
         succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl", "--save", "models"))
     plan = plans.load("plan.json")
-    ((task,), _), (planned,) = workload.load(plan.tasks[0].workload.ref), plan.tasks
+    ((task,), _), (planned,) = load(plan.tasks[0].workload.ref), plan.tasks
     plain, log = train(task, planned.microbatches), runlog.load("run.jsonl")
     assert [s.loss for s in sorted(log.steps, key=lambda s: s.step)] == plain.losses
     saved = torch.load(f"models/{task.name}.pt")["model"]

@@ -17,7 +17,7 @@ from executor import cli as executor
 from executor import run
 from executor.profiling.profiler import Options, profile
 from executor.replay.driver import Options as RunOptions
-from executor.workload import task as workload
+from executor.workload import load
 from executor.workload.task import Task
 from planner import Infeasible, Problem, build
 from planner.cli import parser as planner
@@ -44,13 +44,13 @@ def measured() -> Profile:
 
 @pytest.fixture(scope="module")
 def tasks() -> list[Task]:
-    return workload.load(REF)[0]
+    return load(REF)[0]
 
 
 @lru_cache
 def oracle(name: str, microbatches: int) -> Plain:
     """The plain loop, once per task and number of microbatches."""
-    task = next(t for t in workload.load(REF)[0] if t.name == name)
+    task = next(t for t in load(REF)[0] if t.name == name)
     return train(task, microbatches)
 
 

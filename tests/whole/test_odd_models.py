@@ -21,7 +21,7 @@ from torch.optim import SGD, AdamW
 
 import plans
 import profiles
-from executor.workload.task import Task, load
+from executor.workload import Task, load
 from plans import runlog
 from profiles.schema import Precision
 

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 from executor import run
 from executor.profiling.profiler import Options, profile
 from executor.replay.driver import Options as RunOptions
-from executor.workload import task
+from executor.workload import load
 from planner import Problem, build
 from profiles.schema import Emulation
 
@@ -35,7 +35,7 @@ def test_overlap_makes_a_link_heavy_run_faster(
     asked = Problem.of(measured, devices=1, device_bytes=None, host_bytes=None)
     plan = build(asked, profile_sha256="0" * 64)
     assert sum(not shard.resident for shard in plan.tasks[0].shards) > 2
-    tasks, _ = task.load("support.wide:tasks")
+    tasks, _ = load("support.wide:tasks")
     beside = run(plan, tasks, RunOptions(log=tmp_path / "beside.jsonl")).actual_us
     alone = run(plan, tasks, RunOptions(log=tmp_path / "alone.jsonl", serial_copies=True)).actual_us
     print(f"serial / overlapped = {alone} / {beside} µs = {alone / beside:.2f}")

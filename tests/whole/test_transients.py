@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 from executor import run
 from executor.profiling.profiler import Options, profile
-from executor.workload import task
+from executor.workload import load
 from planner.builder import assemble
 from planner.inputs.problem import Problem
 from planner.rounds.round import Round
@@ -68,7 +68,7 @@ def test_every_cut_runs_in_what_it_reserves(
         0,
     )
     prove(plan)
-    tasks, _ = task.load(REF)
+    tasks, _ = load(REF)
     done = run(plan, tasks)
     needs = made.slab.bytes + strategy.reserve_bytes
     assert done.slab_bytes == (made.slab.bytes,)

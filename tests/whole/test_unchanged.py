@@ -31,7 +31,7 @@ from executor.cutting.recomputing import left_out
 from executor.errors import WorkloadError
 from executor.profiling import task as task_profiler
 from executor.profiling.layer_checks import batch
-from executor.workload import task as workload
+from executor.workload import load
 from executor.workload.task import Task, build
 
 pytestmark = pytest.mark.filterwarnings("default")  # transformers and torch have their own
@@ -310,7 +310,7 @@ def test_without_a_cache_where_asked(tmp_path: Any) -> None:
     target = tmp_path / "profile.json"
     succeeded(executor_cli("profile", f"{__file__}:cached", *options, "-o", target))
     ref = profiles.load(target).tasks[0].workload.ref
-    (made,), _ = workload.load(ref)
+    (made,), _ = load(ref)
     model, _ = build(made)
     assert not model.config.use_cache  # type: ignore[union-attr]
     plain = train(TASKS["a special cache"], 1)

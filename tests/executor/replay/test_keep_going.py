@@ -31,7 +31,7 @@ from executor.records.progress import Progress, line
 from executor.replay.driver import Options, Result
 from executor.replay.segment import SegmentRun
 from executor.replay.turns import Turns
-from executor.workload.task import Task, load
+from executor.workload import Task, load
 from planner.views.compare import compare, table
 from plans import runlog
 from plans.schema import Plan

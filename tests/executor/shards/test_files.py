@@ -33,7 +33,7 @@ from executor.records.stopping import parse
 from executor.replay.driver import Options, Result
 from executor.shards import files
 from executor.shards.files import StateFile, open_files
-from executor.workload.task import Task, load
+from executor.workload import Task, load
 from planner.views.compare import compare, table
 from plans import metrics, runlog
 from plans.schema import Plan

@@ -9,8 +9,7 @@ from support.cli import executor_cli, planner_cli, refused, succeeded
 
 import plans
 from executor.errors import WorkloadError
-from executor.workload import huggingface
-from executor.workload.task import build, load
+from executor.workload import build, huggingface, load
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("quick", "warm")]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from executor.errors import WorkloadError
-from executor.workload.task import Task, build, load
+from executor.workload import Task, build, load
 from profiles.codec import sha256
 
 pytestmark = pytest.mark.usefixtures("quick")

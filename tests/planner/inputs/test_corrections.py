@@ -295,13 +295,13 @@ def test_real_run_corrects_a_wrong_profile() -> None:
     import executor
     from executor.profiling import profiler
     from executor.replay import driver
-    from executor.workload import task
+    from executor.workload import load
 
     ref = "support.demo_short:long"
     link = Emulation(h2d_bytes_per_s=10**8, d2h_bytes_per_s=10**8, latency_us=20)
     options = profiler.Options(device_bytes=12 << 20, emulation=link, devices=1, samples=3)
     wrong = wronged(profiler.profile(ref, options), compute=lambda layer: 3.0, link=0.5, update=0.5)
-    tasks, _ = task.load(ref)
+    tasks, _ = load(ref)
 
     def ran(plan: Plan) -> RunLog:
         with tempfile.TemporaryDirectory() as folder:
