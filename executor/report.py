@@ -78,7 +78,7 @@ def _finite(loss: float) -> float | None:
 def table(
     plan: Plan, result: Result, log: Path, saved: Sequence[Path], errors: Sequence[str] = ()
 ) -> str:
-    """A row per task, then times and peaks, and a line for each task dropped or file not written."""
+    """A row per task, times and peaks, and a line for each task dropped or file not written."""
     rows = [("task", "steps", "first loss", "last loss", "ended")]
     for task in plan.tasks:
         losses, ended = result.losses[task.name], show_us(result.ended_us.get(task.name, 0))

@@ -34,7 +34,7 @@ from planner.timetable import (
 )
 from plans import metrics, prove
 from plans.prediction import Bound, Prediction, Solver
-from plans.schema import Buffer, Device, Host, Plan, Prediction, Segment, Shard, Solver, Task
+from plans.schema import Buffer, Device, Host, Plan, Segment, Shard, Task
 from profiles.errors import FormatError
 
 
