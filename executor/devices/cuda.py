@@ -200,7 +200,8 @@ class CudaDevice:
         return CudaMeter(self.where)
 
     def limit(self, beside: int) -> None:
-        budget, total = self.spec.budget_bytes, torch.cuda.mem_get_info(self.where)[1]
+        total = torch.cuda.get_device_properties(self.where).total_memory
+        budget = self.spec.budget_bytes
         allowed = budget + margin(budget) + self._libraries + beside
         torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total), self.where)
 

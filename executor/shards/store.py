@@ -275,5 +275,5 @@ def _numbers(model: nn.Module, shards: Sequence[Shard]) -> list[list[int]]:
 
 
 def _flat(flats: dict[str, Tensor], name: str, size: int) -> Tensor:
-    """The value's bytes in its buffer; what has no bytes has no buffer."""
+    """The value's bytes in its buffer; a value without bytes has no buffer."""
     return flats[name][:size] if size else torch.empty(0, dtype=torch.uint8)
