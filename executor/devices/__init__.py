@@ -1,9 +1,7 @@
 """One face for the devices that a plan runs on: emulated ones and CUDA."""
 
-from executor.devices.casting import PIECE, ring_bytes
 from executor.devices.cpu import CpuDevice, Now
 from executor.devices.device import (
-    Cast,
     Device,
     HostMemory,
     Mark,
@@ -16,18 +14,12 @@ from executor.devices.device import (
     use_threads,
 )
 from executor.devices.gpu import describe, update_threads, usable
-from executor.devices.machine import (
-    apply,
-    default_source,
-    free_host_bytes,
-    host_memory,
-    open_devices,
-)
+from executor.devices.hostmem import PIECE, free_host_bytes, host_memory, ring_bytes
+from executor.devices.machine import apply, default_source, open_devices
 from executor.devices.pace import least_us
 
 __all__ = [
     "PIECE",
-    "Cast",
     "CpuDevice",
     "Device",
     "HostMemory",

@@ -13,9 +13,9 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from executor.devices.device import Cast, Mark, QueueKind, aligned, use_threads
+from executor.devices.device import Mark, QueueKind, aligned, use_threads
 from executor.devices.pace import wait_until
-from executor.numerics import CpuMeter, CpuSource, Source
+from executor.numerics import Cast, CpuMeter, CpuSource, Source
 from plans.schema import Buffer, Device
 from profiles.schema import Emulation
 
@@ -99,10 +99,6 @@ class Link:
         else:
             _here.due = end
 
-    def copy(self, target: Tensor, source: Tensor) -> None:
-        """Copy as `carry` has it."""
-        self.carry(source.numel(), partial(target.copy_, source))
-
 
 class Links(NamedTuple):
     """Both directions between the host and a device, or devices that share them."""
@@ -140,23 +136,14 @@ class CpuDevice:
         return CpuQueue(self.spec.threads if works else 1, ahead=ahead)
 
     def copy_in(self, target: Tensor, source: Tensor) -> None:
-        if self._links:
-            self._links.h2d.copy(target, source)
-        else:
-            target.copy_(source)
+        _carry(self._links and self._links.h2d, source.numel(), partial(target.copy_, source))
 
     def cast_in(self, casts: Sequence[Cast]) -> None:
-        if self._links:
-            count = sum(target.numel() * target.itemsize for target, _ in casts)
-            self._links.h2d.carry(count, partial(_cast, casts))
-        else:
-            _cast(casts)
+        count = sum(target.nbytes for target, _ in casts)
+        _carry(self._links and self._links.h2d, count, partial(_cast, casts))
 
     def copy_out(self, target: Tensor, source: Tensor) -> None:
-        if self._links:
-            self._links.d2h.copy(target, source)
-        else:
-            target.copy_(source)
+        _carry(self._links and self._links.d2h, source.numel(), partial(target.copy_, source))
 
     def later(self, value: Tensor) -> Callable[[], float]:
         return cast("Callable[[], float]", value.item)
@@ -174,16 +161,14 @@ class CpuDevice:
         """Nothing to give back."""
 
 
+def _carry(link: Link | None, count: int, work: Callable[[], object]) -> None:
+    """Do the work, and let the link take the time of so many bytes if there is one."""
+    if link:
+        link.carry(count, work)
+    else:
+        work()
+
+
 def _cast(casts: Sequence[Cast]) -> None:
     for target, master in casts:
         target.copy_(master)
-
-
-class Pageable:
-    """Ordinary memory: CPU devices copy in the calling thread."""
-
-    def take(self, count: int) -> Tensor:
-        return aligned(count)
-
-    def close(self) -> None:
-        """Nothing to give back."""

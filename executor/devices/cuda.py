@@ -12,13 +12,12 @@ from contextlib import contextmanager, suppress
 import torch
 from torch import Tensor
 
-from executor.devices import casting
 from executor.devices.cpu import Now
-from executor.devices.device import Cast, Mark, Queue, QueueKind, apart, until, use_threads
-from executor.devices.gpu import margin, total_bytes, update_cores
-from executor.devices.pinned import PageLocked
+from executor.devices.device import Mark, Queue, QueueKind, apart, until, use_threads
+from executor.devices.gpu import margin, update_cores
+from executor.devices.hostmem import PageLocked, Ring
 from executor.errors import RunError, UsageError
-from executor.numerics import Source
+from executor.numerics import Cast, Source
 from plans.schema import Buffer
 from plans.schema import Device as Spec
 from profiles.codec import ALIGNMENT
@@ -148,7 +147,7 @@ class CudaDevice:
         self._locked = PageLocked()
         self._scalars = self._locked.take(8 * _SCALARS).view(torch.float64)
         self._next = 0
-        self._ring = casting.Ring(self._locked.take(casting.RING_BYTES)) if casts else None
+        self._ring = Ring(self._locked) if casts else None
 
     def view(self, buffer: Buffer) -> Tensor:
         return self.slab[buffer.offset : buffer.offset + buffer.bytes]
@@ -201,7 +200,8 @@ class CudaDevice:
         return CudaMeter(self.where)
 
     def limit(self, beside: int) -> None:
-        budget, total = self.spec.budget_bytes, total_bytes(self.where)
+        total = torch.cuda.get_device_properties(self.where).total_memory
+        budget = self.spec.budget_bytes
         allowed = budget + margin(budget) + self._libraries + beside
         torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total), self.where)
 

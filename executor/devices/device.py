@@ -17,14 +17,12 @@ import torch
 from torch import Tensor
 
 from executor.errors import RunError
-from executor.numerics import Source
+from executor.numerics import Cast, Source
 from plans.schema import Buffer
 from plans.schema import Device as Spec
 from profiles.codec import ALIGNMENT
 
 T = TypeVar("T")
-
-Cast = tuple[Tensor, Tensor]  # bf16 on a device and fp32 in host memory, of one dimension
 
 QueueKind = Literal["compute", "h2d", "d2h", "p2p", "host"]
 
@@ -54,10 +52,11 @@ class Queue(Protocol):
         """Let what is launched later begin after `mark`; `check` may raise to end the wait."""
 
     def begin(self) -> Mark:
-        """Where an op begins that is launched now."""
+        """The point at which an op begins that is launched now."""
 
     def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> Mark:
-        """Where it ends that began at `start`: where compute is emulated, so much later at least.
+        """The point at which the op that began at `start` ends: with emulated compute not before
+        `least_us` after it.
         `check` may raise to end the wait."""
 
 
@@ -118,7 +117,7 @@ class Device(Protocol):
 
 
 class HostMemory(Protocol):
-    """Where host buffers come from: memory that the devices can copy from and to by themselves."""
+    """Allocates host buffers: memory that the devices can copy from and to by themselves."""
 
     def take(self, count: int) -> Tensor:
         """`count` uninitialised bytes that begin at a multiple of ALIGNMENT."""

@@ -17,7 +17,7 @@ _QUERIES = {"driver": "driver_version", "clocks": "clocks.sm,clocks.mem,clocks.m
 def usable(device: torch.device, offered: int | None) -> int:
     """Bytes that plans may use of `offered` bytes of device memory (None: what is free now).
 
-    What the driver and the libraries keep for themselves is not offered to plans.
+    Memory that the driver and the libraries keep for themselves is not offered to plans.
     """
     free, total = torch.cuda.mem_get_info(device)
     reserved = torch.cuda.memory_reserved(device)
@@ -36,11 +36,6 @@ def usable(device: torch.device, offered: int | None) -> int:
 def margin(budget_bytes: int) -> int:
     """Bytes of device memory beside a budget that the allocator may lose between its blocks."""
     return max(LEAST_MARGIN, budget_bytes // MARGIN)
-
-
-def total_bytes(device: torch.device) -> int:
-    """All memory of a device."""
-    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def update_cores() -> set[int]:

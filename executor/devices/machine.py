@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import ExitStack
 
 import torch
 
-from executor.devices.cpu import CpuDevice, Links, Pageable
+from executor.devices.cpu import CpuDevice, Links
 from executor.devices.cuda import CudaDevice, CudaSource
-from executor.devices.device import Device, HostMemory
-from executor.devices.pinned import PageLocked
+from executor.devices.device import Device
 from executor.errors import UsageError
 from executor.numerics import CpuSource, Source
 from plans.schema import Device as Spec
@@ -29,43 +28,23 @@ def open_devices(
             "numbers; build one plan for each"
         )
     made: list[Device] = []
-    try:
-        _open(specs, slabs, made, casts)
-    except BaseException:
-        for device in made:
-            device.close()
-        raise
+    shared: dict[int, Links] = {}
+    with ExitStack() as opened:  # closes them if one of the next cannot be opened
+        for index, (spec, slab) in enumerate(zip(specs, slabs, strict=True)):
+            if spec.kind == "cuda":
+                made.append(CudaDevice(spec, slab, index, casts=casts))
+            else:
+                links = None
+                if spec.emulation and spec.link_group is not None:
+                    links = shared.setdefault(spec.link_group, Links.of(spec.emulation))
+                made.append(CpuDevice(spec, slab, links))
+            opened.callback(made[-1].close)
+        opened.pop_all()
     return made
 
 
-def _open(specs: Sequence[Spec], slabs: Sequence[int], made: list[Device], casts: bool) -> None:
-    shared: dict[int, Links] = {}
-    for index, (spec, slab) in enumerate(zip(specs, slabs, strict=True)):
-        if spec.kind == "cuda":
-            made.append(CudaDevice(spec, slab, index, casts=casts))
-            continue
-        links = None
-        if spec.emulation and spec.link_group is not None:
-            links = shared.setdefault(spec.link_group, Links.of(spec.emulation))
-        made.append(CpuDevice(spec, slab, links))
-
-
-def host_memory(specs: Sequence[Spec]) -> HostMemory:
-    """Page-locked memory if any of the devices copies by itself."""
-    return PageLocked() if any(spec.kind == "cuda" for spec in specs) else Pageable()
-
-
-def free_host_bytes() -> int | None:
-    """Memory that is available now; None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * next(int(r.split()[1]) for r in lines if r.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        return None
-
-
 def default_source(kind: str) -> Source:
-    """Where the random numbers of a model on a device of this kind come from."""
+    """The default generator that models on a device of this kind draw from."""
     return CudaSource(0) if kind == "cuda" else CpuSource()
 
 

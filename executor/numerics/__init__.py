@@ -2,7 +2,7 @@
 
 from executor.numerics.buffers import Buffers, Found, Snapshot
 from executor.numerics.dispatch_mode import OpMode
-from executor.numerics.flat import Spec, Views, spec_of, view
+from executor.numerics.flat import Cast, Spec, Views, same, spec_of, view
 from executor.numerics.gradients import Home, HooksRefused, foreign_hooks, forgetting, homes
 from executor.numerics.meter import CpuMeter, MemoryMeter
 from executor.numerics.packing import PackError, Packing
@@ -34,7 +34,6 @@ from executor.numerics.values import (
     hold,
     mapped,
     read_grads,
-    same,
     tensors_of,
     write_grads,
 )
@@ -42,6 +41,7 @@ from executor.numerics.values import (
 __all__ = [
     "AUTOCAST",
     "Buffers",
+    "Cast",
     "CpuMeter",
     "CpuSource",
     "DrawError",

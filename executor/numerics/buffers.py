@@ -7,7 +7,7 @@ that the first run saw, and leaves the current ones alone.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -28,8 +28,8 @@ class _Slot(NamedTuple):
 
 
 class Found:
-    """Which buffers change, by their number; `numbers` is None until a forward has shown it.
-    `keeps`: a forward needs itself what its graph keeps."""
+    """The numbers of the buffers that change; None until a forward has shown them. `keeps`: a
+    forward itself reads what its graph keeps."""
 
     def __init__(self) -> None:
         self.numbers: tuple[int, ...] | None = None
@@ -43,11 +43,8 @@ class Buffers:
         self.found = found or Found()
         self._slots = _slots(layers)
         self._versions = self._current()
-
-    @property
-    def any(self) -> bool:
-        """True if there are buffers at all."""
-        return bool(self._slots)
+        if not self._slots:
+            self.found.numbers = ()
 
     @property
     def bytes(self) -> int:
@@ -64,13 +61,10 @@ class Buffers:
         """Bytes of those that change, each padded."""
         return sum(align(slot.home.nbytes) for slot in self.changing)
 
-    def kept(self, *, snapshot: bool) -> AbstractContextManager[list[Tensor]]:
+    @contextmanager
+    def kept(self, *, snapshot: bool) -> Iterator[list[Tensor]]:
         """Around a forward whose changes count and whose graph, if any, ends with the op. With
         `snapshot` the list holds afterwards what the changing buffers were before."""
-        return self._kept(snapshot) if self._slots else nullcontext([])
-
-    @contextmanager
-    def _kept(self, snapshot: bool) -> Iterator[list[Tensor]]:
         if self.found.numbers is None:
             with self._learned(apart=False) as before:
                 yield before
@@ -82,13 +76,10 @@ class Buffers:
         _settle(self.changing)
         self._expect_unchanged()
 
-    def apart(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def apart(self) -> Iterator[None]:
         """Around a forward whose changes count and whose graph stays: it works on tensors of its
         own, which the next forward does not change."""
-        return self._apart() if self._slots else nullcontext()
-
-    @contextmanager
-    def _apart(self) -> Iterator[None]:
         if self.found.numbers is None:
             with self._learned(apart=True):
                 yield
@@ -99,13 +90,13 @@ class Buffers:
         _settle(self.changing)
         self._expect_unchanged()
 
-    def again(self, before: Sequence[Tensor]) -> AbstractContextManager[None]:
-        """Around another run of a forward that began with the values `before`, which it may use
-        up; nothing changes."""
-        return self._again(before) if before else nullcontext()
-
     @contextmanager
-    def _again(self, before: Sequence[Tensor]) -> Iterator[None]:
+    def again(self, before: Sequence[Tensor]) -> Iterator[None]:
+        """Around another run of a forward that began with the values `before`, which it may use
+        up; nothing changes. Without values: buffers are left as they are."""
+        if not before:
+            yield
+            return
         for slot, own in zip(self.changing, before, strict=True):
             _show(slot, own)
         yield
@@ -176,7 +167,7 @@ class Buffers:
         return [slot.home._version for slot in self._slots]
 
     def _expect_unchanged(self) -> None:
-        """What did not change in the first forward must not do so later."""
+        """WorkloadError for a buffer that changes and did not in the first forward."""
         now, known = self._current(), self.found.numbers or ()
         if now == self._versions:
             return
@@ -221,7 +212,7 @@ def _settle(slots: Sequence[_Slot]) -> None:
 
 
 def _latest(slot: _Slot) -> Tensor:
-    """What a module shows that is not the tensor at home, if there is any."""
+    """The tensor that a module shows instead of the one at home, if there is any."""
     shown = (_shown(module, name, slot) for module, name in slot.owners)
     latest = next((tensor for tensor in shown if tensor is not slot.home), slot.home)
     if latest.shape != slot.home.shape:

@@ -1,4 +1,4 @@
-"""The one way in which code of ours sees every operation that torch runs."""
+"""Base class of the modes that see every operation that torch runs."""
 
 from typing import Any
 
@@ -20,5 +20,5 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.op(func, args, kwargs or {})
 
     def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the operation gives: func(*args, **kwargs), or something in its place."""
+        """The operation's result: func(*args, **kwargs), or something in its place."""
         raise NotImplementedError

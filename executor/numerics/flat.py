@@ -4,14 +4,16 @@ Invariant: every view begins at a multiple of `ALIGNMENT` bytes, and the bytes o
 tensors are the sum of their padded sizes, whatever dtypes it mixes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from profiles.codec import align
+
+Cast = tuple[Tensor, Tensor]  # bf16 on a device and fp32 in host memory, of one dimension
 
 
 class Spec(NamedTuple):
@@ -138,3 +140,21 @@ class Views:
         if address not in self._known:
             self._known[address] = views(flat, self.specs)
         return self._known[address]
+
+
+def same(left: Any, right: Any) -> bool:
+    """True for equal values: tensors, in whatever holds them, to the last bit."""
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        alike = left.shape == right.shape and left.dtype == right.dtype
+        return alike and torch.equal(_bits(left), _bits(right))
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(same(v, right[k]) for k, v in left.items())
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if left is right or type(left) is not type(right):
+        return left is right
+    return bool(left == right) or bool(left != left and right != right)  # no number is no number
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -74,7 +74,7 @@ class Packing:
         return saved_tensors_hooks(self.pack, self.unpack)
 
     def pack(self, tensor: Tensor) -> Note | Tensor:
-        """Where the tensor will be; PackError when its bytes cannot simply be copied."""
+        """A note of the tensor's place; PackError when its bytes cannot simply be copied."""
         if not _plain(tensor):
             raise PackError(
                 f"keeps a tensor for its backward that is not plain strided ({tensor.layout}), "
@@ -95,7 +95,7 @@ class Packing:
         return None
 
     def _place(self, tensor: Tensor) -> int:
-        """Where the tensor begins in the packed flat, after copying what holds it if needed."""
+        """The tensor's offset in the packed flat, after its storage was copied there if needed."""
         storage = tensor.untyped_storage()
         begin, size = _held(tensor)
         key = _Key(storage._cdata, tensor._version, begin, size)
@@ -153,8 +153,8 @@ def _extent(tensor: Tensor) -> int:
 
 
 def _held(tensor: Tensor) -> tuple[int, int]:
-    """Where the bytes begin that change with the tensor's version, in its storage, and how many
-    there are: those of the tensor that it is a view of."""
+    """Begin and number of the bytes that change with the tensor's version, in its storage: those
+    of the tensor that it is a view of."""
     root = tensor if tensor._base is None else tensor._base
     return int(root.storage_offset()) * root.itemsize, _extent(root)
 

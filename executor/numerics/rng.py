@@ -7,7 +7,7 @@ of a later microbatch is found by fast-forwarding over the draws of those before
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -62,11 +62,23 @@ class CpuSource:
     def advanced(self, state: Tensor, draws: int) -> Tensor:
         generator = Generator()
         generator.set_state(state)
-        advance(generator, draws)
+        _advance(generator, draws)
         return generator.get_state()
 
     def count(self, before: Tensor, after: Tensor, limit: int = 1 << 28) -> int | None:
-        return count_draws(before, after, limit)
+        """32-bit draws; no plain draws are: a small randn keeps half of a pair for later, and
+        reseeding goes anywhere."""
+        generator = Generator()
+        generator.set_state(before)
+        draws = _position(after) - _position(before)
+        while not torch.equal(generator.get_state()[_WORDS], after[_WORDS]):
+            _advance(generator, _BLOCK)
+            draws += _BLOCK
+            if draws > limit:
+                return None
+        if draws < 0:
+            return None
+        return draws if torch.equal(self.advanced(before, draws), after) else None
 
 
 def _told(source: Source, before: Tensor, after: Tensor) -> str:
@@ -75,31 +87,10 @@ def _told(source: Source, before: Tensor, after: Tensor) -> str:
     return "unknown" if drawn is None else str(drawn)
 
 
-def advance(generator: Generator, draws: int) -> None:
+def _advance(generator: Generator, draws: int) -> None:
     """Move the generator on by so many 32-bit draws."""
     if draws:
         torch.empty(draws, dtype=torch.uint8).random_(generator=generator)
-
-
-def count_draws(before: Tensor, after: Tensor, limit: int = 1 << 28) -> int | None:
-    """32-bit draws between two states of the default CPU generator.
-
-    None when there are more than `limit`, or when they were no plain draws: a small randn keeps
-    half of a pair for later, reseeding goes anywhere.
-    """
-    generator = Generator()
-    generator.set_state(before)
-    draws = _position(after) - _position(before)
-    while not torch.equal(generator.get_state()[_WORDS], after[_WORDS]):
-        advance(generator, _BLOCK)
-        draws += _BLOCK
-        if draws > limit:
-            return None
-    generator.set_state(before)
-    if draws < 0:
-        return None
-    advance(generator, draws)
-    return draws if torch.equal(generator.get_state(), after) else None
 
 
 def _position(state: Tensor) -> int:
@@ -186,51 +177,33 @@ class TaskRng:
 class RandomMode(OpMode):
     """While active in a thread, its random ops draw from `state`, which moves on with them.
 
-    After `close()` a random op is an error, as in a backward, which must not draw.
+    `refusal`: a random op is an error with these words, as in a backward, which must not draw; ops
+    that may draw, as attention does with dropout, are run to see if they do.
     """
 
-    def __init__(self, state: Tensor) -> None:
+    def __init__(self, state: Tensor, refusal: str = "") -> None:
         super().__init__()
         self.state = state
-        self._closed = ""
-
-    def close(self, why: str = _IN_BACKWARD) -> None:
-        """From now on refuse; `why` is what the error says."""
-        self._closed = why
+        self._refusal = refusal
 
     def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
-        if self._closed:
-            return self._drawless(lambda: func(*args, **kwargs))
-        if kwargs.get("generator") is not None:
+        if kwargs.get("generator") is not None and not self._refusal:
             raise DrawError("draws from a generator of its own; use torch's default generator")
-        return self._draw(lambda: func(*args, **kwargs))
-
-    def _drawless(self, op: Callable[[], Any]) -> Any:
-        """An op that may draw, as attention does with dropout, and must not."""
         generator = torch.default_generator
         with _GENERATOR:
             parked = generator.get_state()
+            begin = parked if self._refusal else self.state
+            generator.set_state(begin)
             try:
-                made = op()
-                drew = not torch.equal(generator.get_state(), parked)
-            finally:
-                generator.set_state(parked)
-        if drew:
-            raise DrawError(self._closed)
-        return made
-
-    def _draw(self, op: Callable[[], Any]) -> Any:
-        generator = torch.default_generator
-        with _GENERATOR:
-            parked = generator.get_state()
-            generator.set_state(self.state)
-            try:
-                return op()
+                made = func(*args, **kwargs)
             finally:
                 self.state = generator.get_state()
                 generator.set_state(parked)
+        if self._refusal and not torch.equal(self.state, begin):
+            raise DrawError(self._refusal)
+        return made
 
 
 class LentGenerator:
@@ -259,10 +232,8 @@ class LentGenerator:
 
 
 def no_draws(why: str = _IN_BACKWARD) -> RandomMode:
-    """A mode in which a random op is an error from the beginning."""
-    mode = RandomMode(torch.empty(0, dtype=torch.uint8))
-    mode.close(why)
-    return mode
+    """A mode in which a random op is a DrawError with the words `why`."""
+    return RandomMode(torch.empty(0, dtype=torch.uint8), why)
 
 
 class OwnRandomness(OpMode):

@@ -1,4 +1,4 @@
-"""What layers hand to each other: any pytree, kept in one flat as its tensors one after another.
+"""Values between layers: any pytree, kept in one flat as its tensors one after another.
 
     value     (hidden, None, {"mask": mask, "bias": bias}, mask)
     tensors   hidden, mask, bias        each once, whoever else shows it
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from executor.errors import MismatchError, WorkloadError
 from executor.numerics.flat import Spec, expanded_spec_of, put, spec_of, view
 from profiles.codec import align
 
-# What may be in a value beside tensors: it is equal for all microbatches, and has no parts.
+# Types of a value's constants, which are equal for all microbatches and have no parts.
 _CONSTANTS = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum),
@@ -41,7 +42,7 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a value lies in a flat. `tree` and `leaves` are None for a value that is one tensor.
+    """The layout of a value in a flat. `tree` and `leaves` are None for one that is one tensor.
 
     A leaf is the place of its tensor, or a constant with its type (True is no 1). `needs`: which
     tensors need gradients.
@@ -59,7 +60,7 @@ class Layout:
 
     @cached_property
     def _offsets(self) -> tuple[int, ...]:
-        """Where each tensor begins."""
+        """The first byte of each tensor."""
         ends = accumulate(align(spec.bytes) for spec in self.specs)
         return (0, *ends)[: len(self.specs)]
 
@@ -67,11 +68,13 @@ class Layout:
     def grad_bytes(self) -> int:
         """The most that their gradients have, which nothing expands."""
         pairs = zip(self.specs, self.needs, strict=True)
-        return sum(align(_whole(spec)) for spec, needed in pairs if needed)
+        return sum(
+            align(spec.dtype.itemsize * prod(spec.shape)) for spec, needed in pairs if needed
+        )
 
     @property
     def boundary_bytes(self) -> int:
-        """What a buffer needs that holds either."""
+        """Bytes of a buffer that holds either."""
         return max(self.bytes, self.grad_bytes)
 
     def write(self, flat: Tensor, tensors: Sequence[Tensor]) -> None:
@@ -179,7 +182,7 @@ def hold(value: Any) -> Value:
 
 @lru_cache(maxsize=4096)
 def _alone(spec: Spec, needs: bool) -> Layout:
-    """Of a value that is one tensor, as most are."""
+    """The layout of a value that is one tensor, as most are."""
     return Layout((spec,), (needs,))
 
 
@@ -244,30 +247,5 @@ def _constant(leaf: object) -> object:
     return leaf
 
 
-def _whole(spec: Spec) -> int:
-    count = spec.dtype.itemsize
-    for size in spec.shape:
-        count *= size
-    return count
-
-
 def _listed(shapes: list[list[int]]) -> str:
     return ", ".join(map(str, shapes)) or "without tensors"
-
-
-def same(left: Any, right: Any) -> bool:
-    """True for equal values: tensors, in whatever holds them, to the last bit."""
-    if isinstance(left, Tensor) and isinstance(right, Tensor):
-        alike = left.shape == right.shape and left.dtype == right.dtype
-        return alike and torch.equal(_bits(left), _bits(right))
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return left.keys() == right.keys() and all(same(v, right[k]) for k, v in left.items())
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    if left is right or type(left) is not type(right):
-        return left is right
-    return bool(left == right) or bool(left != left and right != right)  # no number is no number
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from executor.optim import kernels as onepass_kernels
+from executor.optim import kernels
 from executor.optim.kernels import Kernels
 
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 _UNSUPPORTED = ("amsgrad", "maximize", "differentiable", "capturable", "foreach")
 
 
@@ -23,7 +24,6 @@ class _Work(NamedTuple):
     """One parameter's update."""
 
     group: dict[str, Any]
-    state: dict[str, Any]  # empty before the first step, and then not yet the optimizer's
     master: Tensor
     param: Tensor | None  # None: only the master is kept
     grad: Tensor
@@ -31,12 +31,12 @@ class _Work(NamedTuple):
 
 def available() -> bool:
     """True if there are compiled kernels for `step`; makes them if that was not tried before."""
-    return isinstance(onepass_kernels.find(), Kernels)
+    return not why_not()
 
 
 def why_not() -> str:
-    """Why the kernels are not available, in one line; empty when they are."""
-    found = onepass_kernels.find()
+    """The reason for which there are no kernels, in one line; empty when there are some."""
+    found = kernels.find()
     return found if isinstance(found, str) else ""
 
 
@@ -55,7 +55,7 @@ def step(
     calling thread.
     """
     work = _plan(optimizer, masters, params, grads)
-    found = onepass_kernels.find() if work is not None else ""
+    found = kernels.find() if work is not None else ""
     if work is None or isinstance(found, str) or type(optimizer) not in found.roundings:
         return False
     _run(found, optimizer, work, scale)
@@ -89,9 +89,6 @@ def plain_step(
             param.copy_(master)
 
 
-# What is to be done, and whether it can be.
-
-
 def _plan(
     optimizer: Optimizer,
     masters: Sequence[Tensor],
@@ -99,7 +96,7 @@ def _plan(
     grads: Sequence[Tensor],
 ) -> list[_Work] | None:
     """The updates, in the order of `masters`; None when torch has to do them. Reads only."""
-    if type(optimizer) not in onepass_kernels.KINDS or _watched(optimizer):
+    if type(optimizer) not in kernels.KINDS or _watched(optimizer):
         return None
     groups = {p: group for group in optimizer.param_groups for p in group["params"]}
     stepped = set(masters)
@@ -110,10 +107,10 @@ def _plan(
         return None
     targets = [None] * len(masters) if params is None else params
     work = [
-        _Work(groups[master], optimizer.state.get(master, {}), master, param, grad)
+        _Work(groups[master], master, param, grad)
         for master, param, grad in zip(masters, targets, grads, strict=True)
     ]
-    return work if all(_fits(one) and _has_state(one) for one in work) else None
+    return work if all(_fits(one, optimizer.state.get(one.master)) for one in work) else None
 
 
 def _watched(optimizer: Optimizer) -> bool:
@@ -138,8 +135,7 @@ def _replaced(optimizer: Optimizer) -> bool:
 
 
 def _supported(group: dict[str, Any]) -> bool:
-    names = ("lr", "weight_decay", "eps")
-    numbers = [*(group[name] for name in names if name in group), *group.get("betas", ())]
+    numbers = [group["lr"], group["weight_decay"], group["eps"], *group["betas"]]
     return (
         group.get("fused") is True
         and not any(group.get(name) for name in _UNSUPPORTED)
@@ -153,14 +149,19 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float)
 
 
-def _fits(work: _Work) -> bool:
-    """True for tensors as the kernels want them."""
+def _fits(work: _Work, state: dict[str, Any] | None) -> bool:
+    """True for tensors, and state if there is any, as the kernels want them."""
     shape = work.master.shape
-    return (
-        _dense(work.master, torch.float32, shape)
-        and (work.param is None or _dense(work.param, torch.bfloat16, shape))
-        and _dense(work.grad, torch.bfloat16, shape)
-    )
+    wanted: list[tuple[Any, torch.dtype, torch.Size]] = [
+        (work.master, torch.float32, shape),
+        (work.grad, torch.bfloat16, shape),
+    ]
+    if work.param is not None:
+        wanted.append((work.param, torch.bfloat16, shape))
+    if state:
+        wanted.append((state.get("step"), torch.float32, torch.Size()))
+        wanted += [(state.get(name), torch.float32, shape) for name in _MOMENTS]
+    return all(_dense(*one) for one in wanted)
 
 
 def _dense(value: object, dtype: torch.dtype, shape: torch.Size) -> bool:
@@ -174,34 +175,19 @@ def _dense(value: object, dtype: torch.dtype, shape: torch.Size) -> bool:
     )
 
 
-def _has_state(work: _Work) -> bool:
-    """True if the state is not there yet or is what the kernel wants."""
-    state, shape = work.state, work.master.shape
-    return not state or (
-        _dense(state.get("step"), torch.float32, torch.Size())
-        and _dense(state.get("exp_avg"), torch.float32, shape)
-        and _dense(state.get("exp_avg_sq"), torch.float32, shape)
-    )
-
-
 @torch.no_grad()
-def _run(kernels: Kernels, optimizer: Optimizer, work: list[_Work], scale: float) -> None:
-    kind = type(optimizer)
-    for one in work:
-        moments, step = _advanced(optimizer, one)
-        scalars = onepass_kernels.scalars_of(kind, one.group, step)
-        kernels.update(kind, one.grad, one.master, moments, one.param, scalars, scale)
+def _run(found: Kernels, optimizer: Optimizer, work: list[_Work], scale: float) -> None:
+    for group, master, param, grad in work:
+        state = optimizer.state[master]
+        if not state:  # made as torch makes it
+            state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
+            for name in _MOMENTS:
+                state[name] = torch.zeros_like(master, memory_format=torch.preserve_format)
+        state["step"] += 1
+        moments = [state[name] for name in _MOMENTS]
+        found.update(
+            type(optimizer), group, float(state["step"]), grad, master, moments, param, scale
+        )
     # They were written past autograd, which has to know of it.
     written = [t for one in work for t in (one.master, one.param) if t is not None]
     torch.autograd.graph.increment_version(written)
-
-
-def _advanced(optimizer: Optimizer, work: _Work) -> tuple[list[Tensor], float]:
-    """Both moments, made as torch makes them if they are not there, and the step, counted up."""
-    state = optimizer.state[work.master]
-    if not state:
-        state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
-        for name in ("exp_avg", "exp_avg_sq"):
-            state[name] = torch.zeros_like(work.master, memory_format=torch.preserve_format)
-    state["step"] += 1
-    return [state["exp_avg"], state["exp_avg_sq"]], float(state["step"])

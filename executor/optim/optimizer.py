@@ -25,7 +25,7 @@ class StateError(RunError):
 
 
 class Scaling(NamedTuple):
-    """By what a step's gradients are multiplied first, and whether it is left out (one number)."""
+    """The factor of a step's gradients, and one number that is not 0 if the step is left out."""
 
     factor: Tensor
     left_out: Tensor | None
@@ -59,9 +59,9 @@ class ShardOptimizer:
         self._trainable = [p for p in parameters if p.requires_grad]
         self._home = masters
         self._twins = [_twin(p) for p in self._trainable] if masters else self._trainable
-        given = dict(zip(map(id, self._trainable), self._twins, strict=True))
-        self._given = [given.get(id(p), p) for p in self.parameters]
-        self.optimizer, self.scheduler = recipe.make(self.parameters, self._given)
+        twins = dict(zip(map(id, self._trainable), self._twins, strict=True))
+        self._given = {id(p): twins.get(id(p), p) for p in self.parameters}  # to the optimizer
+        self.optimizer, self.scheduler = recipe.make(self.parameters, list(self._given.values()))
         self.piecewise = (
             type(self.optimizer).__module__.startswith("torch.optim.") and not self.optimizer.state
         )
@@ -72,46 +72,52 @@ class ShardOptimizer:
     @property
     def state_bytes(self) -> int:
         """Bytes of the state's flat; 0 before the first step."""
-        return self._adopted.bytes + (self._home.bytes if self._home else 0)
+        return self.adopted_bytes + (self._home.bytes if self._home else 0)
+
+    @property
+    def adopted_bytes(self) -> int:
+        """Bytes of the state that the optimizer itself keeps, without masters."""
+        return self._adopted.bytes
 
     def state(self) -> dict[nn.Parameter, dict[str, Any]]:
         """Each parameter's state as the optimizer keeps it, with its `master` if it has one."""
         out: dict[nn.Parameter, dict[str, Any]] = {}
-        for parameter, twin in zip(self.parameters, self._given, strict=True):
+        for parameter in self.parameters:
+            twin = self._given[id(parameter)]
             master = {"master": twin.detach()} if twin is not parameter else {}
             out[parameter] = master | dict(self.optimizer.state.get(twin, {}))
         return out
 
-    def restore(self, saved: Sequence[Mapping[str, Any]], state_flat: Tensor) -> None:
-        """Go on from the state of each parameter, as `state` gave it; its tensors move into
-        `state_flat` as they would in a first step, as far as it has room for them."""
+    def restore(
+        self,
+        saved: Mapping[str, Mapping[str, Any]],
+        names: Mapping[int, str],
+        settings: Sequence[Mapping[str, Any]],
+        state_flat: Tensor,
+    ) -> None:
+        """Go on from `state` by parameter name, `names` by the id of the parameter, and from the
+        `settings` of shards that may have been cut in another way. Tensors move into `state_flat`
+        as they would in a first step, as far as it has room for them."""
+        restore(self.optimizer, self.scheduler, self._names(names), settings)  # says whose it is
         self._bind_masters(state_flat)
-        flat = self._after_masters(state_flat)
-        given = zip(self._given, saved, strict=True)
-        kept = [(parameter, dict(values)) for parameter, values in given if values]
-        for parameter, values in kept:
+        stated = []
+        for parameter in self.parameters:
+            twin, values = self._given[id(parameter)], dict(saved.get(names[id(parameter)], {}))
             master = values.pop("master", None)
             if master is not None:
-                parameter.detach().copy_(master)
+                twin.detach().copy_(master)
             if values:
-                self.optimizer.state[parameter] = values
-        begun = {id(twin) for twin, values in kept if values}
-        known = self._known()
-        self._adopt([p for p in self._trainable if id(known[id(p)]) in begun], flat, spare=True)
+                self.optimizer.state[twin] = values
+                stated.append(parameter)
+        flat = self._after_masters(state_flat)
+        self._adopt([p for p in stated if p.requires_grad], flat, spare=True)
 
     def settings(self, names: Mapping[int, str]) -> dict[str, Any] | None:
-        """What belongs to no parameter in particular, `names` by the id of the parameter."""
+        """Options of groups, scheduler and counters; `names` by the id of the parameter."""
         return settings_of(self.optimizer, self.scheduler, self._names(names))
 
-    def restore_settings(
-        self, saved: Sequence[Mapping[str, Any]], names: Mapping[int, str]
-    ) -> None:
-        """Go on with the `settings` of shards that may have been cut in another way."""
-        restore(self.optimizer, self.scheduler, self._names(names), saved)
-
     def _names(self, names: Mapping[int, str]) -> dict[int, str]:
-        pairs = zip(self.parameters, self._given, strict=True)
-        return {id(twin): names[id(parameter)] for parameter, twin in pairs}
+        return {id(twin): names[key] for key, twin in self._given.items()}
 
     def step(
         self, state_flat: Tensor | None, scaling: Scaling | None = None, *, params: bool = True
@@ -151,9 +157,9 @@ class ShardOptimizer:
             self._piece_by_piece(met, new, factor, state_flat)
         else:
             self._go(met, factor)
-            self._adopt(self._trainable, self._room(state_flat))
+            self._adopt(self._trainable, self._after_masters(state_flat))
         if new:
-            self._expect_room(self._room(state_flat))
+            self._expect_room(self._after_masters(state_flat))
         self._settle(state_flat)
 
     def _go(self, parameters: Sequence[nn.Parameter], factor: Tensor | None) -> None:
@@ -162,8 +168,7 @@ class ShardOptimizer:
             return
         grads = [p.grad for p in parameters if p.grad is not None]
         if self._home is not None:
-            known = self._known()
-            twins = [known[id(p)] for p in parameters]
+            twins = [self._given[id(p)] for p in parameters]
             values = [p.data for p in parameters] if self._params else None
             if factor is not None and factor.device.type != "cpu":  # nobody waits for its value
                 onepass.plain_step(self.optimizer, twins, values, grads, factor)
@@ -175,10 +180,6 @@ class ShardOptimizer:
         if factor is not None and grads:
             torch._foreach_mul_(grads, factor.to(grads[0].dtype))
         self.optimizer.step()
-
-    def _known(self) -> dict[int, nn.Parameter]:
-        """What the optimizer steps, by the id of the parameter."""
-        return dict(zip(map(id, self._trainable), self._twins, strict=True))
 
     def bind(self, state_flat: Tensor | None) -> None:
         """Point masters and the adopted state at `state_flat`, whose bytes are already there."""
@@ -192,24 +193,23 @@ class ShardOptimizer:
             for twin, value in zip(self._twins, self._home.at(state_flat), strict=True):
                 twin.data = value
 
-    def _after_masters(self, state_flat: Tensor) -> Tensor:
-        return state_flat[self._home.bytes if self._home else 0 :]
-
-    def _room(self, state_flat: Tensor | None) -> Tensor:
+    def _after_masters(self, state_flat: Tensor | None) -> Tensor:
         """The part of the state's flat behind the fp32 masters."""
-        return torch.empty(0) if state_flat is None else self._after_masters(state_flat)
+        if state_flat is None:
+            return torch.empty(0)
+        return state_flat[self._home.bytes if self._home else 0 :]
 
     def _adopt(
         self, parameters: Sequence[nn.Parameter], flat: Tensor, *, spare: bool = False
     ) -> None:
         """Move what state these parameters have since their first step into the flat, behind that
         of others. What has no room there is counted, but for `spare` state, which stays beside."""
-        known = self._known()
         for parameter in parameters:
-            kept = self.optimizer.state.get(known[id(parameter)], {})
+            twin = self._given[id(parameter)]
+            kept = self.optimizer.state.get(twin, {})
             if id(parameter) not in self._begun and (kept or parameter.grad is not None):
                 self._begun.add(id(parameter))
-                self._adopted.take(known[id(parameter)], flat, spare=spare)
+                self._adopted.take(twin, flat, spare=spare)
 
     def _expect_room(self, flat: Tensor) -> None:
         if self._adopted.bytes > flat.numel():
@@ -238,7 +238,7 @@ class ShardOptimizer:
             if id(parameter) in fresh:
                 parameter.grad = grad
                 self._go([parameter], factor)
-                self._adopt([parameter], self._room(state_flat))
+                self._adopt([parameter], self._after_masters(state_flat))
                 parameter.grad = None
         for parameter, grad in grads:
             parameter.grad = grad

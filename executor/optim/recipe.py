@@ -121,7 +121,7 @@ def _check_optimizer(made: object, given: Sequence[nn.Parameter]) -> None:
     kind = type(made).__name__
     if isinstance(made, SparseAdam):
         raise WorkloadError(f"{kind} wants sparse gradients, and here all are dense; use Adam")
-    if _wants(made.step, 0):
+    if _wants_arguments(made.step):
         raise WorkloadError(
             f"{kind}.step wants a closure that computes the loss again, which a timetable has no "
             "time for; use an optimizer whose step() takes nothing"
@@ -136,15 +136,14 @@ def _check_optimizer(made: object, given: Sequence[nn.Parameter]) -> None:
         raise WorkloadError(f"the {kind} holds a parameter twice and would update it twice")
 
 
-def _wants(method: Callable[..., Any], most: int) -> bool:
-    """True if a method cannot be called with so few arguments."""
+def _wants_arguments(method: Callable[..., Any]) -> bool:
+    """True if a method cannot be called without arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         found = inspect.signature(method).parameters.values()
     except (TypeError, ValueError):
         return False
-    needed = [p for p in found if p.default is p.empty and p.kind in kinds and p.name != "self"]
-    return len(needed) > most
+    return any(p.default is p.empty and p.kind in kinds and p.name != "self" for p in found)
 
 
 def _own_settings(made: Optimizer) -> None:
@@ -173,7 +172,7 @@ def _scheduled(scheduler: Schedule, optimizer: Optimizer) -> LRScheduler:
             f"scheduler(optimizer) returned {type(made).__name__}, not a "
             "torch.optim.lr_scheduler.LRScheduler"
         )
-    if _wants(made.step, 0):
+    if _wants_arguments(made.step):
         raise WorkloadError(
             f"{type(made).__name__}.step wants a metric, and the next step begins before this "
             "one's loss is known; use a scheduler that goes by the number of steps"

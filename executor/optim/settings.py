@@ -1,5 +1,5 @@
-"""What optimizers keep of no parameter in particular, in a form that outlives the cut in shards:
-options of parameter groups, schedulers, and counters under names of their own.
+"""The settings of optimizers, in a form that outlives the cut in shards: options of parameter
+groups, schedulers, and counters that belong to no parameter.
 
 Shards that agree, as they do after equally many steps, are one entry in a checkpoint; each shard
 of another plan takes the entry that has its parameters.

@@ -5,7 +5,7 @@ the parameters are stepped first, and then in the order of the keys. What is mad
 is adopted where there is room. Numbers and step counters stay where torch keeps them.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -108,11 +108,9 @@ class Adopted:
             if (id(parameter), key) not in self._known and _moves(key, value, parameter):
                 yield key
 
-    def _homes(self, flat: Tensor) -> Collection[tuple[int, tuple[nn.Parameter, str], Tensor]]:
-        """Each slot's number, whose state it is for, and where that is to be."""
-        if not self._slots:
-            return ()
-        homes = self._views.at(flat)
+    def _homes(self, flat: Tensor) -> list[tuple[int, tuple[nn.Parameter, str], Tensor]]:
+        """Each slot's number, its parameter and key, and its view of the flat."""
+        homes = self._views.at(flat) if self._slots else []
         return list(zip(range(len(homes)), self._slots, homes, strict=True))
 
 

@@ -117,7 +117,7 @@ class Bench:
         with mode or nullcontext():
             graph = shard.graph(self.x, batch=self.batch, before=before)
         recomputed()
-        shard.bind_grads(self.grads)
+        shard.parameters.bind_grads(self.grads)
         with no_draws() if self.draws is None and self.device.source.shared else nullcontext():
             shard.backward(graph, dy=self.dy, dx=self.dx)
         return mode.state if mode else self.state
@@ -129,7 +129,7 @@ class Bench:
         with self._random() or nullcontext():
             _, graph = shard.forward_graph(self.x, self.out, saved=saved)
         packed()
-        shard.bind_grads(self.grads)
+        shard.parameters.bind_grads(self.grads)
         shard.move(graph, self.x, saved)
         shard.backward(graph, dy=self.dy, dx=self.dx)
 
@@ -167,7 +167,7 @@ def on_device(case: Case, device: Device) -> Shard:
     host = aligned(home.param_bytes)
     home.write_params(host)
     shard = home.replica(device.where, apart=device.spec.kind != "cpu")
-    shard.bind_params(device.empty(home.param_bytes).copy_(host))
+    shard.parameters.bind(device.empty(home.param_bytes).copy_(host))
     return shard
 
 

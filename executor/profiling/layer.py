@@ -164,16 +164,16 @@ class Updates:
         recipe = case.recipe or Recipe(task.optimizer)
         own = recipe.unscheduled(zip(parameters, twins, strict=True))
         home = Shard([nn.ParameterList(twins)], own, precision=task.precision)
-        masters, params = aligned(home.master_bytes), aligned(home.param_bytes)
+        masters, params = aligned(home.parameters.master_bytes), aligned(home.param_bytes)
         home.write_params(params, masters)
         self.shard = home
         self.params = where.empty(home.param_bytes).copy_(params)
         self.grads = where.empty(home.grad_bytes)
         self.state = where.empty(STATE_ROOM * home.grad_bytes if room is None else room)
-        self.state[: home.master_bytes].copy_(masters)
-        home.bind_params(self.params)
-        home.bind_grads(self.grads)
-        for twin, grad in zip(home.trainable, grads, strict=True):
+        self.state[: home.parameters.master_bytes].copy_(masters)
+        home.parameters.bind(self.params)
+        home.parameters.bind_grads(self.grads)
+        for twin, grad in zip(home.parameters.trainable, grads, strict=True):
             assert twin.grad is not None
             twin.grad.copy_(grad)
 
@@ -183,7 +183,7 @@ class Updates:
 
     def norms(self) -> None:
         """Compute what N computes; nothing is written down."""
-        self.shard.norms(self.grads)
+        self.shard.parameters.norms(self.grads)
 
     def peak_bytes(self, meter: Meter) -> int:
         """The most that a first or a later step takes beside its state."""
@@ -193,7 +193,7 @@ class Updates:
         with meter.op(None, None):
             self.update()
         optimizer = self.shard.optimizer
-        made = self.shard.adopted_bytes if optimizer is not None and optimizer.piecewise else 0
+        made = optimizer.adopted_bytes if optimizer is not None and optimizer.piecewise else 0
         return max(first - made, meter.taken_bytes)
 
 
@@ -201,7 +201,7 @@ def gradients(case: Case, parameters: Sequence[nn.Parameter], bench: Bench) -> l
     """Gradients of those of the layer's `parameters` that learn, where it computes: real ones, or
     zeros where this batch gives none, since another may."""
     bench.recompute_backward()
-    own = dict(zip(map(id, _unique(case.layer)), bench.shard.parameters, strict=True))
+    own = dict(zip(map(id, _unique(case.layer)), bench.shard.parameters.all, strict=True))
     found = [own[id(p)] for p in parameters if p.requires_grad]
     return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in found]
 

@@ -101,7 +101,7 @@ def check_chain(task: Task, layers: Sequence[nn.Module], found: Batch, device: D
 
 
 def _places(shard: Shard) -> list[tuple[int, torch.dtype, torch.device]]:
-    return [(p.data_ptr(), p.dtype, p.device) for p in shard.parameters]
+    return [(p.data_ptr(), p.dtype, p.device) for p in shard.parameters.all]
 
 
 def _check_in_place(layer: nn.Module, before: Sequence[object], after: Sequence[object]) -> None:

@@ -136,7 +136,7 @@ def _input(work: Work) -> Value:
 def _bound(work: Work) -> Shard:
     """The shard's shell, its parameters those that the op reads."""
     shard = work.task.replicas.on(work.name.number, work.place)
-    shard.bind_params(work.source("param"))
+    shard.parameters.bind(work.source("param"))
     if "tied" in work.reads:
         shard.bind_tied(work.reads["tied"])
     return shard
@@ -199,7 +199,7 @@ def _bare_forward(work: Work, step: int, shard: Shard, x: Value) -> Made:
 def _backward(work: Work, step: int) -> OnDone | None:
     task, number, microbatch = work.task, work.name.number, work.name.index
     shard = _bound(work)
-    shard.bind_grads(work.writes.get("grad", _NOTHING))
+    shard.parameters.bind_grads(work.writes.get("grad", _NOTHING))
     graph, dy = _graph(work, shard, step), None
     if number < len(task.plan.shards) - 1:
         task.expect(number, graph)
@@ -245,7 +245,8 @@ def _norm(work: Work, step: int) -> None:
     """On the device, where the gradients are."""
     shard, grads = work.task.host.shards[work.name.number], work.source("grad")
     absent = work.task.absent.of(grads)
-    work.task.note_norms(work.name.number, shard.norms(grads, absent), absent, work.writes["norm"])
+    norms = shard.parameters.norms(grads, absent)
+    work.task.note_norms(work.name.number, norms, absent, work.writes["norm"])
 
 
 def _prefetch(work: Work, step: int) -> OnDone | None:
@@ -255,8 +256,8 @@ def _prefetch(work: Work, step: int) -> OnDone | None:
         work.task.absent.carry(work.reads[role], work.writes[role])
         return None
     if role == "param":
-        shard = work.task.host.shards[work.name.number]
-        work.place.device.cast_in(shard.casts(work.writes[role], work.reads["state"]))
+        parameters = work.task.host.shards[work.name.number].parameters
+        work.place.device.cast_in(parameters.casts(work.writes[role], work.reads["state"]))
         return None
     batches = work.feed.batches
     batch = batches.take(step, work.name.index)
@@ -273,9 +274,9 @@ def _spill(work: Work, step: int) -> None:
 def _reduce(work: Work, step: int) -> None:
     if "grad" in work.writes:
         task, target, other = work.task, work.writes["grad"], work.source("other")
-        shard = task.host.shards[work.name.number]
+        parameters = task.host.shards[work.name.number].parameters
         absent = task.absent.of(target), task.absent.of(other)
-        task.absent.note(target, shard.add_grads(target, other, *absent))
+        task.absent.note(target, parameters.add_grads(target, other, *absent))
 
 
 _HANDLERS: dict[str, Callable[[Work, int], OnDone | None]] = {

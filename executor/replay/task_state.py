@@ -125,7 +125,7 @@ class TaskState:
         self._noted[shard] = present
         if present:
             self._norm_dtype = norms.dtype
-        if len(self._noted) == sum(bool(one.trainable) for one in self.host.shards):
+        if len(self._noted) == sum(bool(one.parameters.trainable) for one in self.host.shards):
             found = sorted(number for numbers in self._noted.values() for number in numbers)
             self._noted.clear()
             scale = self.scale.to(flat.device) if self.scale else None

@@ -94,7 +94,7 @@ class StateFile:
             self.path.unlink(missing_ok=True)
 
     def _forget(self) -> None:
-        """Leave the machine's memory to others: who reads this next is far away."""
+        """Drop the file from the page cache: it is read again much later."""
         with suppress(OSError):
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -132,15 +132,16 @@ def remove(files: Mapping[str, StateFile]) -> None:
 
 def _reserve(folder: Path, files: Mapping[str, StateFile]) -> None:
     need, free = sum(file.size for file in files.values()), free_bytes(folder)
-    why = "" if need > free else None
+    why = ""
     try:
-        for file in files.values() if why is None else ():
-            file.reserve()
+        if need <= free:
+            for file in files.values():
+                file.reserve()
+            return
     except OSError as error:
         why = f" ({error.strerror})"
-    if why is not None:
-        raise RunError(
-            f"{folder}: the states of {len(files)} task(s) that wait on the disk need "
-            f"{show_bytes(need)} ({need} bytes), it has {show_bytes(free)} ({free} bytes) free"
-            f"{why}; free the disk, give another --disk, or build with more --host-memory"
-        )
+    raise RunError(
+        f"{folder}: the states of {len(files)} task(s) that wait on the disk need "
+        f"{show_bytes(need)} ({need} bytes), it has {show_bytes(free)} ({free} bytes) free"
+        f"{why}; free the disk, give another --disk, or build with more --host-memory"
+    )

@@ -1,4 +1,4 @@
-"""What the forwards and backwards of a shard leave."""
+"""The results of a shard's forwards and backwards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from executor.shards.parameters import NONE, Absent
 
 
 class Made(NamedTuple):
-    """What a forward left: how the boundary lies in its buffer, and with what values of changing
-    buffers it began; None when it cannot be run again."""
+    """A forward's result: the layout of the boundary in its buffer, and the values of changing
+    buffers that it began with; None when it cannot be run again."""
 
     layout: Layout
     before: Snapshot | None
 
 
 class Done(NamedTuple):
-    """What a backward made: the loss (last shard), how dx lies in its buffer, the parameters that
-    have no gradient after it, and those of a tie."""
+    """A backward's result: the loss (last shard), the layout of dx in its buffer, the parameters
+    that have no gradient after it, and those of a tie."""
 
     loss: Tensor | None
     dx: Grads
@@ -31,10 +31,10 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """What a forward left for its backward, which can be run once.
+    """A forward's autograd graph, which a backward can use once.
 
-    `leaves` are the input's tensors as autograd knows them, `ends` where backward begins, by the
-    number of the boundary's tensor, or the loss. With `packing` the graph holds no memory, and
+    `leaves` are the input's tensors as autograd knows them; backward begins at `ends`, the edges by
+    the number of the boundary's tensor, or the loss. With `packing` the graph holds no memory, and
     parameters and input may lie elsewhere later; without, both must be where they were.
     """
 
@@ -48,14 +48,7 @@ class Graph:
         found = enumerate(leaf.grad for leaf in self.leaves)
         return {n: grad for n, grad in found if grad is not None}
 
-    def move(self, param: Tensor, x: Value, saved: Tensor, tied: Tensor | None) -> None:
-        """Let a packed graph go on with a shard's flat, `x` and `saved` (uint8)."""
-        if self.packing is not None:
-            self.packing.move(param, x.tensors, saved, tied)
-            for leaf, tensor in zip(self.leaves, x.tensors, strict=True):
-                leaf.data = tensor.data
-
 
 def edges(y: Value) -> dict[int, GradientEdge]:
-    """From the edges, not from y, so that y can go as soon as no saved tensor needs it."""
+    """Where a backward through `y` begins: edges hold no memory, so y is freed when unused."""
     return {n: get_gradient_edge(t) for n, t in enumerate(y.tensors) if t.requires_grad}

@@ -45,5 +45,5 @@ def _model_bytes(plan: PlanTask, task: Task) -> int:
 
 
 def kept_sizes(shard: Shard) -> dict[str, int]:
-    """Bytes of what the store keeps of a shard."""
+    """Bytes that the store keeps of a shard, by role."""
     return {"param": 0 if shard.cast else shard.param_bytes, "state": shard.state_bytes}

@@ -1,8 +1,8 @@
 """A shard's parameters and their gradients, as views of flats that come and go.
 
 Invariant: parameters and gradients are views of the flats that were bound last. A parameter to
-which no microbatch of a step gave a gradient is *absent*: its part of the gradient flat says
-nothing, and the step leaves it out, as a plain loop does where `.grad` is None.
+which no microbatch of a step gave a gradient is *absent*: its part of the gradient flat has no
+meaning, and the step leaves it out, as a plain loop does where `.grad` is None.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,21 +10,24 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from executor.devices import Cast
 from executor.errors import WorkloadError
-from executor.numerics import Home, Spec, Views, foreign_hooks, homes, spec_of
+from executor.numerics import Cast, Home, Spec, Views, foreign_hooks, homes, norms_of, spec_of
 from profiles.schema import Precision
 
 Absent = frozenset[int]  # numbers of trainable parameters without a gradient
 
 NONE: Absent = frozenset()
 
-_NOWHERE, _OWN = -1, -2  # no addresses: see `bind` and `make`
+_NOWHERE, _OWN = -1, -2  # instead of an address: see `bind` and `make`
 
 
 class Parameters:
     """The parameters of some layers, in the order of `parameters()`, a shared one once, without
-    those that are `borrowed` from elsewhere."""
+    those that are `borrowed` from another shard.
+
+    views, grad_views: their layout in a flat, and that of their gradients. masters: layout of the
+    fp32 copies at the beginning of the optimizer's state; None where there are none.
+    """
 
     def __init__(
         self,
@@ -38,8 +41,8 @@ class Parameters:
         self.trainable = [p for p in self.all if p.requires_grad]
         low = precision == "bf16"
         self._layers = layers
-        self._params = Views([_spec(p, low) for p in self.all])
-        self._grads = Views([_spec(p, low) for p in self.trainable])
+        self.views = Views([_spec(p, low) for p in self.all])
+        self.grad_views = Views([_spec(p, low) for p in self.trainable])
         self.masters = (
             Views([_spec(p)._replace(dtype=torch.float32) for p in self.trainable]) if low else None
         )
@@ -49,26 +52,20 @@ class Parameters:
 
     @property
     def bytes(self) -> int:
-        return self._params.bytes
+        return self.views.bytes
 
     @property
     def grad_bytes(self) -> int:
-        return self._grads.bytes
-
-    @property
-    def views(self) -> Views:
-        """How the parameters lie in their flat."""
-        return self._params
-
-    def gradients(self, of: Collection[int]) -> Views:
-        """How gradients of the parameters of these ids lie in a flat of their own."""
-        pairs = zip(self.trainable, self._grads.specs, strict=True)
-        return Views([spec for parameter, spec in pairs if id(parameter) in of])
+        return self.grad_views.bytes
 
     @property
     def master_bytes(self) -> int:
-        """Bytes of the fp32 copies at the beginning of the state; 0 where there are none."""
         return self.masters.bytes if self.masters else 0
+
+    def gradients(self, of: Collection[int]) -> Views:
+        """The layout of a flat with the gradients of the parameters of these ids alone."""
+        pairs = zip(self.trainable, self.grad_views.specs, strict=True)
+        return Views([spec for parameter, spec in pairs if id(parameter) in of])
 
     def write(self, flat: Tensor | None, state: Tensor | None) -> None:
         """Copy the current parameters into `flat` (uint8), if there is one, and bind them there.
@@ -81,17 +78,17 @@ class Parameters:
             for layer in self._layers:
                 layer.to(torch.bfloat16)
         if flat is not None:
-            for parameter, target in zip(self.all, self._params.at(flat), strict=True):
+            for parameter, target in zip(self.all, self.views.at(flat), strict=True):
                 target.copy_(parameter.detach())
         self.bind(flat)
 
     def bind(self, flat: Tensor | None) -> None:
-        """Let the parameters be views of `flat`, whose bytes are already there. None: they are
-        nowhere, and have their shapes without memory."""
+        """Let the parameters be views of `flat`, whose bytes are already there. None: they have
+        their shapes and no memory."""
         place = _NOWHERE if flat is None else flat.data_ptr()
         if place == self._place:
             return
-        values = map(_shape_of, self.all) if flat is None else self._params.at(flat)
+        values = map(_shape_of, self.all) if flat is None else self.views.at(flat)
         for parameter, value in zip(self.all, values, strict=True):
             parameter.data = value
         self.flat = torch.empty(0, dtype=torch.uint8) if flat is None else flat
@@ -106,29 +103,32 @@ class Parameters:
             self._place = _OWN
 
     def casts(self, flat: Tensor, state: Tensor) -> list[Cast]:
-        """What makes the parameters in `flat` from the masters in `state`, as a step would; all of
-        them must be trained."""
+        """The casts that make the parameters in `flat` from the masters in `state`, as a step
+        would; all of them must be trained."""
         assert self.masters is not None, "without masters nothing is cast"
-        pairs = zip(self._params.at(flat), self.masters.at(state), strict=True)
+        pairs = zip(self.views.at(flat), self.masters.at(state), strict=True)
         return [(_line(parameter), _line(master)) for parameter, master in pairs]
 
     def bind_grads(self, flat: Tensor, absent: Absent = NONE) -> None:
         """Let gradients be in `flat`, all but the absent ones."""
-        views = zip(self.trainable, self._grads.at(flat), strict=True)
+        views = zip(self.trainable, self.grad_views.at(flat), strict=True)
         for number, (parameter, value) in enumerate(views):
             if number in absent:
                 parameter.grad = None
             elif parameter.grad is not value:
                 parameter.grad = value
 
-    def grads(self, flat: Tensor, absent: Absent = NONE) -> list[Tensor]:
-        """The gradients in `flat`, without the absent ones."""
-        views = self._grads.at(flat)
-        return [v for n, v in enumerate(views) if n not in absent] if absent else views
+    def norms(self, flat: Tensor, absent: Absent = NONE) -> Tensor:
+        """The norm of each gradient in `flat`, in the order of the trainable parameters, without
+        the absent ones."""
+        return norms_of([v for n, v in enumerate(self.grad_views.at(flat)) if n not in absent])
 
-    def add_grads(self, target: Tensor, other: Tensor, absent: Absent, others: Absent) -> Absent:
-        """Add the gradients in `other` to those in `target`; the parameters absent afterwards."""
-        pairs = zip(self._grads.at(target), self._grads.at(other), strict=True)
+    def add_grads(
+        self, target: Tensor, other: Tensor, absent: Absent = NONE, others: Absent = NONE
+    ) -> Absent:
+        """Add the gradients in `other`, without its absent `others`, to those in `target`; the
+        parameters absent afterwards."""
+        pairs = zip(self.grad_views.at(target), self.grad_views.at(other), strict=True)
         for number, (mine, theirs) in enumerate(pairs):
             if number in others:
                 continue
@@ -139,7 +139,7 @@ class Parameters:
         return absent & others
 
     def expect_grads(self, absent: Absent | None) -> None:
-        """A backward comes. Its gradients are added to the bound ones but for those of the
+        """Prepare for a backward. Its gradients are added to the bound ones but for those of the
         `absent`, which it begins; None: it begins all."""
         if self._homes is None:
             self._homes = homes(self.trainable)
@@ -152,8 +152,7 @@ class Parameters:
 
     def absent(self) -> Absent:
         """After the backward: those that have no gradient yet."""
-        missing = [n for n, parameter in enumerate(self.trainable) if parameter.grad is None]
-        return frozenset(missing) if missing else NONE
+        return frozenset(n for n, parameter in enumerate(self.trainable) if parameter.grad is None)
 
     def hollow(self, where: torch.device) -> dict[int, object]:
         """For a copy of the layers: parameters without memory, by the id of the one they are for.
@@ -165,11 +164,14 @@ class Parameters:
                     f"parameter {self._name(parameter)} has a hook, which would not see the "
                     "gradients of devices; put it into the layer or the optimizer"
                 )
-        return {id(p): _hollow(p, where) for p in (*self.all, *self.borrowed)}
+        return {
+            id(p): nn.Parameter(torch.empty(0, dtype=p.dtype, device=where), p.requires_grad)
+            for p in (*self.all, *self.borrowed)
+        }
 
     def take_layout(self, other: "Parameters") -> None:
         """Lie in flats as those that this one is a copy of, which may have been empty."""
-        self._params, self._grads = Views(other._params.specs), Views(other._grads.specs)
+        self.views, self.grad_views = Views(other.views.specs), Views(other.grad_views.specs)
 
     def _name(self, parameter: nn.Parameter) -> str:
         return next(
@@ -181,7 +183,7 @@ class Parameters:
 
 
 def _spec(parameter: nn.Parameter, low: bool = False) -> Spec:
-    """How a parameter lies in a flat; `low`: once it is bf16."""
+    """A parameter's layout in a flat; `low`: once it is bf16."""
     spec = spec_of(parameter)
     floating = parameter.is_floating_point()
     return spec._replace(dtype=torch.bfloat16) if low and floating else spec
@@ -195,8 +197,3 @@ def _shape_of(parameter: nn.Parameter) -> Tensor:
 def _line(value: Tensor) -> Tensor:
     """A view of a flat in the order of its memory: masters lie as their parameters do."""
     return value.as_strided((value.numel(),), (1,))
-
-
-def _hollow(parameter: nn.Parameter, where: torch.device) -> nn.Parameter:
-    empty = torch.empty(0, dtype=parameter.dtype, device=where)
-    return nn.Parameter(empty, requires_grad=parameter.requires_grad)

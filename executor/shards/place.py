@@ -1,4 +1,4 @@
-"""Where an op runs: a device of the plan, and the bytes seen in use there."""
+"""A device of the plan that ops run on, and the bytes seen in use there."""
 
 import gc
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,8 @@
-"""A task's shards on the devices that compute them, and whose module buffers are the latest."""
+"""A task's shards on the devices that compute them, with the latest values of module buffers."""
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 from executor.errors import RunError
 from executor.numerics import Buffers
@@ -31,14 +31,11 @@ class Replicas:
             self._made[key] = self._shards[shard].replica(device.where, apart=apart)
         return self._made[key]
 
-    def turn(self, shard: int, microbatch: int, place: Place) -> AbstractContextManager[object]:
+    @contextmanager
+    def turn(self, shard: int, microbatch: int, place: Place) -> Iterator[None]:
         """Around a forward that counts. RunError if it changes buffers, and not in the order of the
         plain loop; as long as it is not known whether it does, one device at a time finds out."""
         buffers = self._made[shard, place.number].buffers
-        return self._turn(shard, microbatch, place, buffers) if buffers.any else nullcontext()
-
-    @contextmanager
-    def _turn(self, shard: int, microbatch: int, place: Place, buffers: Buffers) -> Iterator[None]:
         with self._learning if buffers.found.numbers is None else nullcontext():
             known = bool(buffers.changing)
             if known:

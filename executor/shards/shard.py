@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from executor.devices import Cast
 from executor.errors import WorkloadError, one_line
 from executor.numerics import (
     Buffers,
@@ -26,13 +25,11 @@ from executor.numerics import (
     Value,
     forgetting,
     hold,
-    norms_of,
     write_grads,
 )
 from executor.optim import Factory, Recipe, Scaling, ShardOptimizer
-from executor.shards.forward import Forward
+from executor.shards.forward import Forward, Modes
 from executor.shards.graphs import Done, Graph, Made, edges
-from executor.shards.modes import Modes
 from executor.shards.parameters import NONE, Absent, Parameters
 from executor.shards.tied import Tie, Tied
 from executor.workload import Batch, Ending
@@ -43,8 +40,8 @@ _CPU = torch.device("cpu")
 
 class Shard:
     """Contiguous layers run as one. `ending` is given for the task's last shard only; `first`: the
-    input is the data, which becomes bf16 where the parameters are. `tied`: what it has to do with
-    parameters that other shards use as well; those that it borrows are not its own.
+    input is the data, which becomes bf16 where the parameters are. `tied`: its part in parameters
+    that other shards use as well; `parameters` are without those that it borrows.
 
     Bind parameters before a forward, parameters and gradients before a backward. One thread at
     a time may use a shard; `replica` makes another one for another device.
@@ -63,72 +60,40 @@ class Shard:
     ) -> None:
         self.layers = list(layers)
         self._factory = optimizer
-        self._ending = ending
-        self._precision = precision
-        self._first = first
         self._forward = Forward(self.layers, ending, precision, first)
         self._tied = tied
-        self._parameters = Parameters(
-            self.layers, precision, list(tied.borrowed.values()) if tied else ()
-        )
+        borrowed = list(tied.borrowed.values()) if tied else ()
+        self.parameters = Parameters(self.layers, precision, borrowed)
         self.buffers = Buffers(self.layers, found)
-        self.parameters, self.trainable = self._parameters.all, self._parameters.trainable
         # None before the first update, and in a shard without trainable parameters.
         self.optimizer: ShardOptimizer | None = None
         self._modes = Modes(self.layers)
 
     @property
     def param_bytes(self) -> int:
-        return self._parameters.bytes
+        return self.parameters.bytes
 
     @property
     def grad_bytes(self) -> int:
-        return self._parameters.grad_bytes
+        return self.parameters.grad_bytes
 
     @property
     def state_bytes(self) -> int:
         """Bytes of the optimizer's state; known after the first update."""
         return self.optimizer.state_bytes if self.optimizer else 0
 
-    @property
-    def master_bytes(self) -> int:
-        """Bytes of the fp32 copies at the beginning of the state; 0 where there are none."""
-        return self._parameters.master_bytes
-
-    @property
-    def adopted_bytes(self) -> int:
-        """Bytes of what the optimizer itself keeps, without masters."""
-        return self.state_bytes - self.master_bytes if self.optimizer else 0
-
     def write_params(self, flat: Tensor | None, state: Tensor | None = None) -> None:
         """Copy the current parameters into `flat` (uint8, param_bytes) and bind them there; None:
         keep nothing but the masters.
 
         In bf16 they become so now; `state` (uint8) gets the fp32 masters."""
-        self._parameters.write(flat, state)
+        self.parameters.write(flat, state)
         self.buffers = Buffers(self.layers, self.buffers.found)  # bf16 made others of them
-
-    def bind_params(self, flat: Tensor | None) -> None:
-        """Let the parameters be views of `flat`, whose bytes are already there; None: they have
-        shapes alone."""
-        self._parameters.bind(flat)
-
-    def make_params(self, state: Tensor) -> None:
-        """Let the parameters have memory of their own, made from the masters in `state`."""
-        self._parameters.make(state)
-
-    def casts(self, flat: Tensor, state: Tensor) -> list[Cast]:
-        """The casts that make the parameters in `flat` from the masters in `state`."""
-        return self._parameters.casts(flat, state)
 
     def bind_tied(self, flat: Tensor) -> None:
         """Let the parameters that are borrowed be views of their owner's flat."""
         if self._tied:
             self._tied.bind(flat)
-
-    def bind_grads(self, flat: Tensor) -> None:
-        """Let gradients end in `flat`."""
-        self._parameters.bind_grads(flat)
 
     def forward(self, x: Value, out: Tensor, known: Layout | None = None) -> Made:
         """Run the layers on `x`, keep no graph, and write the boundary to `out` (uint8).
@@ -224,7 +189,7 @@ class Shard:
         """For a forward on a value's tensors with the bound parameters."""
         constants = [buffer for layer in self.layers for buffer in layer.buffers()]
         tied = self._tied.bound if self._tied else None
-        return Packing(self._parameters.flat, leaves, saved, constants, tied)
+        return Packing(self.parameters.flat, leaves, saved, constants, tied)
 
     def backward(
         self,
@@ -242,7 +207,7 @@ class Shard:
         to those in the flat, of which the `absent` are none; None: the flat is overwritten.
         `tie`: what other shards that use the same parameters have given for this microbatch.
         """
-        self._parameters.expect_grads(absent)
+        self.parameters.expect_grads(absent)
         roots: list[tuple[Tensor | GradientEdge, Tensor | None]] = []
         if self._tied and tie:
             roots += self._tied.begin(tie)
@@ -255,16 +220,15 @@ class Shard:
             torch.autograd.backward(ends, [grad for _, grad in roots])
         grads = write_grads(dx, graph.grads()) if dx is not None else ()
         left = self._tied.absent(tie) if self._tied and tie else NONE
-        return Done(graph.loss, grads, self._parameters.absent(), left)
+        return Done(graph.loss, grads, self.parameters.absent(), left)
 
     def move(self, graph: Graph, x: Value, saved: Tensor) -> None:
         """Let a packed graph go on with the bound parameters, with `x` and `saved` (uint8)."""
-        graph.move(self._parameters.flat, x, saved, self._tied.bound if self._tied else None)
-
-    def norms(self, flat: Tensor, absent: Absent = NONE) -> Tensor:
-        """The norm of each gradient in `flat`, in the order of the trainable parameters, without
-        the absent ones."""
-        return norms_of(self._parameters.grads(flat, absent))
+        if graph.packing is not None:
+            tied = self._tied.bound if self._tied else None
+            graph.packing.move(self.parameters.flat, x.tensors, saved, tied)
+            for leaf, tensor in zip(graph.leaves, x.tensors, strict=True):
+                leaf.data = tensor.data
 
     def update(
         self,
@@ -277,13 +241,13 @@ class Shard:
         """One optimizer step in place on these flats, on the host or on a device.
 
         `param_flat` None: of the parameters only masters are kept, in the state. `state_flat` None:
-        the optimizer keeps no state beside its counters. `scaling`: what the
-        norms of all gradients say about this step. The `absent` stay as they are.
+        the optimizer keeps no state beside its counters. `scaling`: by what gradients are
+        multiplied, and whether the step is left out. The `absent` stay as they are.
         """
-        if not self.trainable:
+        if not self.parameters.trainable:
             return
-        self._parameters.bind(param_flat)
-        self._parameters.bind_grads(grad_flat, absent)
+        self.parameters.bind(param_flat)
+        self.parameters.bind_grads(grad_flat, absent)
         if self.optimizer is None:
             self.optimizer = self._new_optimizer()
         self.optimizer.step(state_flat, scaling, params=param_flat is not None)
@@ -297,28 +261,19 @@ class Shard:
     ) -> None:
         """Optimizer state by parameter name, `names` by the id of the parameter, into `state`;
         `settings` of groups and schedulers, of all shards of a task."""
-        if not self.trainable:
+        if not self.parameters.trainable:
             return
         self.optimizer = self._new_optimizer()
-        own = [saved.get(names[id(parameter)], {}) for parameter in self.parameters]
-        self.optimizer.restore_settings(settings, names)  # first: it says whose state this is
-        self.optimizer.restore(own, state)
+        self.optimizer.restore(saved, names, settings, state)
 
     def _new_optimizer(self) -> ShardOptimizer:
-        return ShardOptimizer(self.parameters, self._factory, self._parameters.masters)
-
-    def add_grads(
-        self, target: Tensor, other: Tensor, absent: Absent = NONE, others: Absent = NONE
-    ) -> Absent:
-        """Add the gradients in `other` to those in `target`, both flats of this shard in which
-        some are absent; those absent afterwards."""
-        return self._parameters.add_grads(target, other, absent, others)
+        return ShardOptimizer(self.parameters.all, self._factory, self.parameters.masters)
 
     def replica(self, where: torch.device = _CPU, *, apart: bool = False) -> "Shard":
         """The same layers as another shell, without parameters until some of `where` are bound.
 
         Module buffers are shared, or with `apart` copied to a device that has memory of its own."""
-        memo = self._parameters.hollow(where)
+        memo = self.parameters.hollow(where)
         own = (b for layer in self.layers for b in layer.buffers())
         memo |= {id(b): b.to(where, copy=True) if apart else b.to(where) for b in own}
         try:
@@ -328,11 +283,11 @@ class Shard:
         twin = Shard(
             layers,
             self._factory,
-            self._ending,
-            self._precision,
-            first=self._first,
+            self._forward.ending,
+            self._forward.precision,
+            first=self._forward.first,
             found=self.buffers.found,
             tied=self._tied.of(memo) if self._tied else None,
         )
-        twin._parameters.take_layout(self._parameters)
+        twin.parameters.take_layout(self.parameters)
         return twin

@@ -15,15 +15,16 @@ from executor.errors import MismatchError
 from executor.numerics import Source
 from executor.optim import merged
 from executor.shards.checks import (
-    expect_bytes,
-    expect_evaluation,
+    Saved,
+    dtype_mismatches,
     expect_layers,
-    expect_masters,
-    expect_precision,
+    expect_shard,
+    expect_task,
+    load,
+    misfit,
 )
 from executor.shards.files import StateFile, Tick
 from executor.shards.host_room import check_room, kept_sizes
-from executor.shards.saved import Saved, dtype_mismatches, load, misfit
 from executor.shards.shard import Shard
 from executor.shards.tied import tying
 from executor.workload import Ending, Task, build, staging_bytes
@@ -67,14 +68,12 @@ class HostTask:
             for k, sizes in enumerate(map(kept_sizes, plan.shards))
         ]
         for k, shard in enumerate(self.shards):
-            expect_bytes(plan, k, shard)
-            expect_masters(plan, k, shard)
+            expect_shard(plan, k, shard.parameters)
             shard.write_params(self._param(k), self._flats[k]["state"])
         self.buffer_bytes = sum(shard.buffers.bytes for shard in self.shards)
         self.numbers = _numbers(self.model, self.shards)
         self.trainable = sum(map(len, self.numbers))
-        expect_precision(plan, task, self.trainable)
-        expect_evaluation(plan, task)
+        expect_task(plan, task, self.trainable)
         if saved:
             self._restore(saved)
 
@@ -96,7 +95,7 @@ class HostTask:
         for shard, flats in zip(self.shards, self._flats, strict=True):
             if shard.optimizer:
                 shard.optimizer.bind(flats["state"])
-            for parameter in shard.parameters:
+            for parameter in shard.parameters.all:
                 parameter.grad = None
 
     def whole(self) -> nn.Module:
@@ -104,13 +103,13 @@ class HostTask:
         after `settle`, and until `release`."""
         for planned, shard, flats in zip(self.plan.shards, self.shards, self._flats, strict=True):
             if planned.cast:
-                shard.make_params(flats["state"])
+                shard.parameters.make(flats["state"])
         return self.model
 
     def release(self) -> None:
         """Let the model have nothing but what is in the store."""
         for k, shard in enumerate(self.shards):
-            shard.bind_params(self._param(k))
+            shard.parameters.bind(self._param(k))
 
     def _param(self, k: int) -> Tensor | None:
         """A shard's parameters in the store; None where it has only masters."""
@@ -118,13 +117,13 @@ class HostTask:
 
     @property
     def kept(self) -> list[Tensor]:
-        """What lives in the store between segments, shard by shard; without what has no bytes."""
+        """The flats that live in the store between segments, shard by shard; none that is empty."""
         return [flat for flats in self._flats for flat in flats.values() if flat.numel()]
 
     def leave(self) -> None:
         """Let go of the store, where others will be: using the model is an error from now on."""
         self.release()
-        self._places = [(p, p.data) for shard in self.shards for p in shard.parameters]
+        self._places = [(p, p.data) for shard in self.shards for p in shard.parameters.all]
         for parameter, place in self._places:
             parameter.data = place.new_empty(0)
 
@@ -146,7 +145,7 @@ class HostTask:
         }
 
     def settings(self) -> list[dict[str, Any]]:
-        """What the optimizers keep of no parameter in particular, as a checkpoint has it."""
+        """The optimizers' options, schedulers and counters, as a checkpoint has them."""
         names = {id(p): name for name, p in self.model.named_parameters()}
         return merged([s.optimizer.settings(names) for s in self.shards if s.optimizer])
 
@@ -236,7 +235,7 @@ class HostStore:
 
 
 def _overlap(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    """Whether some of these flats have bytes in common."""
+    """True if some of these flats have bytes in common."""
     spans = [(flat.data_ptr(), flat.data_ptr() + flat.numel()) for flat in other]
     return any(
         flat.data_ptr() < end and start < flat.data_ptr() + flat.numel()
@@ -269,12 +268,12 @@ def _shards(
 def _numbers(model: nn.Module, shards: Sequence[Shard]) -> list[list[int]]:
     """The place of every shard's trainable parameters among those of all, in the model's order: a
     total norm has other bits in another one, and layers may run in another one."""
-    held = {id(p) for shard in shards for p in shard.trainable}
+    held = {id(p) for shard in shards for p in shard.parameters.trainable}
     ordered = [id(p) for p in model.parameters() if id(p) in held]
     places = {parameter: number for number, parameter in enumerate(ordered)}
-    return [[places[id(p)] for p in shard.trainable] for shard in shards]
+    return [[places[id(p)] for p in shard.parameters.trainable] for shard in shards]
 
 
 def _flat(flats: dict[str, Tensor], name: str, size: int) -> Tensor:
-    """The value's bytes in its buffer; what has no bytes has no buffer."""
+    """The value's bytes in its buffer; a value without bytes has no buffer."""
     return flats[name][:size] if size else torch.empty(0, dtype=torch.uint8)

@@ -24,8 +24,8 @@ from profiles.schema import Precision
 
 
 class Tie(NamedTuple):
-    """A microbatch's sums (uint8): as they are given to a backward, and where it leaves them. Of
-    what is given, the `absent` parameters have none."""
+    """A microbatch's gradient sums (uint8): those given to a backward, and the flat that it writes
+    its own to. The `absent` parameters have none in what is given."""
 
     given: Tensor | None
     handed: Tensor | None
@@ -56,8 +56,8 @@ class Tied:
             self.bound = flat
 
     def begin(self, tie: Tie) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """A backward comes: the gradients that parameters begin with. What a shard hands on ends
-        where it is handed on."""
+        """Prepare for a backward: yield each shared parameter with its sum from the later shards;
+        this shard's own sum is written to `tie.handed`."""
         if tie.handed is not None:
             views, own = self.sums.at(tie.handed), list(self.summed.values())
             for number, parameter, home in zip(self.summed, own, homes(own), strict=True):
@@ -75,7 +75,7 @@ class Tied:
         return before - {n for n, p in self.summed.items() if p.grad is not None}
 
     def of(self, copies: Mapping[int, object]) -> "Tied":
-        """The same for copies of the parameters, by the ids of those that they are for."""
+        """This one for `copies` of the parameters, by the ids of the originals."""
 
         def copied(own: Mapping[int, nn.Parameter]) -> dict[int, nn.Parameter]:
             found = {number: copies[id(parameter)] for number, parameter in own.items()}

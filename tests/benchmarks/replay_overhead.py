@@ -91,7 +91,7 @@ def binding_us(parameters: int = 16, times: int = 5000) -> float:
     spent = []
     for number in range(times):
         start = time.perf_counter_ns()
-        shard.bind_params(slots[number % 2])
+        shard.parameters.bind(slots[number % 2])
         spent.append(time.perf_counter_ns() - start)
     return median(spent) / 1000
 

@@ -13,7 +13,7 @@ from executor.cutting.recomputing import left_out
 from executor.devices.device import aligned
 from executor.numerics.meter import MemoryMeter
 from executor.numerics.precision import needs_norms, norm_bytes
-from executor.numerics.rng import count_draws
+from executor.numerics.rng import CpuSource
 from executor.numerics.values import Value, detached, hold
 from executor.shards.shard import Shard
 from executor.workload.batches import batch_bytes, batch_of, part
@@ -108,7 +108,7 @@ def _shard(old: PlanShard, shard: Shard, value: Any, batch: Batch | None) -> tup
     params, grads, out = aligned(shard.param_bytes), aligned(shard.grad_bytes), aligned(1 << 16)
     state = aligned(16 * shard.param_bytes)
     shard.write_params(params, state)
-    shard.bind_grads(grads.zero_())
+    shard.parameters.bind_grads(grads.zero_())
     x, y, layout = hold(value), None, None
     before = torch.default_generator.get_state()
     if batch is None:
@@ -118,7 +118,7 @@ def _shard(old: PlanShard, shard: Shard, value: Any, batch: Batch | None) -> tup
             tensor.requires_grad_(needed)
     else:
         shard.losses(x, batch)
-    draws = count_draws(before, torch.default_generator.get_state())
+    draws = CpuSource().count(before, torch.default_generator.get_state())
     shard.update(params, grads, state)
     made = replace(
         old,

@@ -82,7 +82,7 @@ def _shard(
         aligned(size) for size in (shard.param_bytes, shard.grad_bytes, 1 << 16, 1 << 16)
     )
     shard.write_params(params)
-    shard.bind_grads(grads)
+    shard.parameters.bind_grads(grads)
     x, y, dy, known = hold(value), None, {}, None
     if batch is None:
         known = shard.forward(x, out).layout

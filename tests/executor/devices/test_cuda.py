@@ -22,7 +22,7 @@ from torch.optim import AdamW
 
 import plans
 from executor import run
-from executor.devices import casting, cuda, gpu, pinned
+from executor.devices import cuda, gpu, hostmem
 from executor.devices.device import aligned
 from executor.errors import RunError, UsageError
 from executor.profiling import contention, profiler
@@ -80,8 +80,8 @@ def test_bits_of_the_plain_loop_without_parameters_on_the_host(
     """Masters that come to the host later than they were sent, and a ring of few small slots."""
     made = CASTING[name]()
     fake_cuda.install(monkeypatch, pause_us=3000)
-    monkeypatch.setattr(casting, "PIECE", 128)
-    monkeypatch.setattr(casting, "RING_BYTES", 3 * 128)
+    monkeypatch.setattr(hostmem, "PIECE", 128)
+    monkeypatch.setattr(hostmem, "RING_BYTES", 3 * 128)
     tasks = bf16_tasks(made, 0.05 if "norms" in name else None)
     plan = on_cuda(fit(made, tasks))
     assert_same(plan, tasks, run(plan, tasks))
@@ -91,7 +91,7 @@ def test_bits_of_the_plain_loop_without_parameters_on_the_host(
 def test_a_segment_ends_when_its_last_copy_is_done(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a segment leaves is in the host store before anybody reads it there."""
+    """A segment's results are in the host store before anybody reads them there."""
     fake_cuda.install(monkeypatch, pause_us=20_000)
     tasks = tasks_for(handmade.PLANS[name]())
     plan = on_cuda(fit(handmade.PLANS[name](), tasks))
@@ -121,12 +121,12 @@ def test_host_memory_is_locked_at_its_exact_size(monkeypatch: pytest.MonkeyPatch
 
     def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
         most.append(sum(seen.locked.values()))
-        assert all(address % pinned.PAGE == 0 for address in seen.locked)
+        assert all(address % hostmem.PAGE == 0 for address in seen.locked)
         return first(step)
 
     run(plan, [replace(tasks[0], data=data), *tasks[1:]])
     sizes = [plan.host.bytes, 8 * cuda._SCALARS, *map(staging_bytes, plan.tasks)]
-    assert set(most) == {sum(map(pinned.pages, sizes))}
+    assert set(most) == {sum(map(hostmem.pages, sizes))}
     assert seen.locked == {}
 
 
@@ -145,8 +145,8 @@ def test_the_ring_of_casts_is_host_memory_of_the_run(monkeypatch: pytest.MonkeyP
 
     run(plan, [replace(tasks[0], data=data)])
     sizes = [plan.host.bytes, 8 * cuda._SCALARS, *map(staging_bytes, plan.tasks)]
-    assert set(most) == {sum(map(pinned.pages, [*sizes, casting.RING_BYTES]))}
-    needed = plan.host.bytes + sum(map(staging_bytes, plan.tasks)) + casting.RING_BYTES
+    assert set(most) == {sum(map(hostmem.pages, [*sizes, hostmem.RING_BYTES]))}
+    needed = plan.host.bytes + sum(map(staging_bytes, plan.tasks)) + hostmem.RING_BYTES
     needed += 3 * sum(shard.param_bytes for shard in plan.tasks[0].shards)  # fp32, and bf16 to cut
     monkeypatch.setattr(host_room, "free_host_bytes", lambda: needed - 1)
     with pytest.raises(RunError, match=f"need {needed} bytes, the machine has {needed - 1} free"):
@@ -156,9 +156,9 @@ def test_the_ring_of_casts_is_host_memory_of_the_run(monkeypatch: pytest.MonkeyP
 def test_memory_that_cannot_be_locked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the bytes and the remedy."""
     fake_cuda.install(monkeypatch)
-    monkeypatch.setattr(pinned, "_runtime", lambda: Refusing())
+    monkeypatch.setattr(hostmem, "_runtime", lambda: Refusing())
     with pytest.raises(RunError, match=r"4096 bytes of host memory .* \(CUDA error 2\); raise"):
-        pinned.PageLocked().take(4096)
+        hostmem.PageLocked().take(4096)
 
 
 class Pending:
@@ -243,7 +243,7 @@ def test_updates_keep_away_from_the_launching_cores() -> None:
 
 def test_the_runtime_that_is_called_exists() -> None:
     """Every function of torch.cuda that the code names is one that torch has."""
-    source = "".join(Path(module.__file__).read_text() for module in (cuda, gpu, pinned))
+    source = "".join(Path(module.__file__).read_text() for module in (cuda, gpu, hostmem))
     names = set(re.findall(r"torch\.cuda\.(\w+)", source))
     assert names >= {"Event", "Stream", "set_stream", "memory_allocated"}
     assert [name for name in names if not hasattr(torch.cuda, name)] == []
@@ -287,7 +287,7 @@ def test_a_profile_says_what_it_was_measured_on(measured: Profile) -> None:
     links = {link.kind: link for link in device.links}
     assert links.keys() == {"h2d", "d2h", "d2d", "cast"}  # one of the tasks is bf16
     cast = links["cast"].alone  # of which the first piece is over before any copy
-    assert cast.latency_us >= casting.PIECE * 10**6 // cast.bytes_per_s
+    assert cast.latency_us >= hostmem.PIECE * 10**6 // cast.bytes_per_s
     assert measured.machine.numerics == Numerics(tf32=True)
     assert [task.precision for task in measured.tasks] == ["fp32", "bf16", "fp16-autocast"]
     assert measured.provenance["compute beside copies"].endswith("times as long")

@@ -188,7 +188,7 @@ def test_waiting_is_never_short() -> None:
 
 
 def test_times_are_told_as_many_times_as_long() -> None:
-    """What was measured, times the slowdown."""
+    """The measured time, multiplied by the slowdown."""
     lab = replace(LAB, samples=3, slowdown=7)
     (time_,) = timed(lambda: (2_000_000,), lab)
     assert (time_.median_us, time_.p10_us, time_.p90_us) == (14_000, 14_000, 14_000)

@@ -42,7 +42,7 @@ CHAIN = (
 
 
 def test_layers_together_pack_no_more_than_each_for_itself() -> None:
-    """However layers are joined to shards, their offload bytes have room for what is packed."""
+    """Offload bytes have room for what is packed, however layers are joined to shards."""
     task, xs = _task(*CHAIN), [batches(0)[0]]
     each = []
     for k, layer in enumerate(CHAIN):
@@ -60,7 +60,7 @@ def test_layers_together_pack_no_more_than_each_for_itself() -> None:
 
 
 def test_a_packed_graph_that_is_timed_gives_the_same_gradients() -> None:
-    """What is measured is a backward that ends as the one does that recomputes."""
+    """The measured backward ends as the one that recomputes does."""
     task, layer = _task(*CHAIN), CHAIN[0]
     bench = Bench(Case(task, layer, batches(0)[0], None, False, len(batches(0)[0])), LAB.device)
     bench.grads.zero_()  # what is between gradients stays as it is

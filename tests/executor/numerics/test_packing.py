@@ -1,4 +1,4 @@
-"""What a graph keeps, packed: what takes room, what does not, and that it is found again."""
+"""Packing of what a graph keeps: the room it takes, and that it is found again."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,7 +18,7 @@ def packing(x: Tensor, room: int = 1 << 14, constants: tuple[Tensor, ...] = ()) 
 
 
 def found(made: Packing, x: Tensor, *notes: object) -> list[Tensor]:
-    """What the notes stand for, from the flats where they were packed."""
+    """The tensors of the notes, from the flats where they were packed."""
     saved = made._saved
     assert saved is not None
     made.move(aligned(256), [x], saved)
@@ -40,7 +40,7 @@ def test_a_storage_is_packed_once() -> None:
 
 
 def test_each_storage_begins_aligned() -> None:
-    """Whatever the dtypes, the second storage begins at the next multiple of 256 bytes."""
+    """The second storage begins at the next multiple of 256 bytes, whatever the dtypes."""
     x, made = torch.rand(4), packing(torch.rand(4))
     notes = [made.pack(torch.ones(3, dtype=kind)) for kind in (torch.bool, torch.float64)]
     assert made.bytes == 512
@@ -49,7 +49,7 @@ def test_each_storage_begins_aligned() -> None:
 
 
 def test_a_reused_address_is_another_storage() -> None:
-    """What is freed after it was packed is not mistaken for what takes its place."""
+    """A storage freed after it was packed is not mistaken for the one that takes its place."""
     x, made = torch.rand(4), packing(torch.rand(4), room=1 << 20)
     notes, wanted, addresses = [], [], set()
     for value in range(50):

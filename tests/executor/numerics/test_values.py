@@ -4,6 +4,7 @@ bits in every kind of plan."""
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +28,14 @@ from executor.shards.shard import Shard
 from executor.workload.task import Task
 from plans.schema import Plan
 
-PLANS = ("resident", "streamed", "pipeline", "offloaded", "saved", "packed", "returned", "state")
+# Each model with each way to keep activations; with other places of state those that it may touch.
+ACTIVATIONS = ("streamed", "pipeline", "saved", "packed", "returned")
+EVERY = sorted(MODELS)
+TOUCHING = ("experts", "statistics")  # gradients that are absent, buffers that change
+PLANS = [
+    *product(EVERY, ACTIVATIONS),
+    *product(TOUCHING, ("resident", "offloaded", "state")),
+]
 
 
 def setup(name: str, model: Callable[[int], nn.Module], **changes: Any) -> tuple[Plan, list[Task]]:
@@ -45,10 +53,9 @@ def fitted(
     return fit(made, tasks), tasks
 
 
-@pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize("model", sorted(MODELS))
+@pytest.mark.parametrize(("model", "name"), PLANS)
 def test_bits_of_the_plain_loop(model: str, name: str) -> None:
-    """Whatever a shard does with its activations, wherever boundaries go meanwhile."""
+    """A run has the plain loop's bits however it keeps activations and boundaries."""
     plan, tasks = setup(name, MODELS[model])
     plans.prove(plan)
     assert_same(plan, tasks, run(plan, tasks))
@@ -66,8 +73,9 @@ def on_cuda(plan: Plan) -> Plan:
     return structs.replace(plan, devices=devices)
 
 
-@pytest.mark.parametrize("name", ["streamed", "returned"])
-@pytest.mark.parametrize("model", sorted(MODELS))
+@pytest.mark.parametrize(
+    ("model", "name"), [*product(EVERY, ["streamed"]), *product(TOUCHING, ["returned"])]
+)
 def test_memory_of_its_own(model: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device that has copies of the buffers they come back to the model at the end."""
     fake_cuda.install(monkeypatch)
@@ -88,8 +96,7 @@ def test_buffers_move_with_their_task(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_same(plan, tasks, run(plan, tasks))
 
 
-@pytest.mark.parametrize("microbatches", [1, 3])
-@pytest.mark.parametrize("model", sorted(MODELS))
+@pytest.mark.parametrize(("model", "microbatches"), [*product(EVERY, [3]), *product(TOUCHING, [1])])
 def test_other_microbatches(model: str, microbatches: int) -> None:
     """One, or three of them: each begins a step as the plain loop's does."""
     made = handmade.solo(handmade.streamed_part("a", microbatches=microbatches))
@@ -105,10 +112,15 @@ def test_memory_to_the_byte(name: str) -> None:
     assert_same(tight, tasks, run(tight, tasks))
 
 
-@pytest.mark.parametrize("optimizer", [partial(SGD, lr=0.1, momentum=0.9), Adagrad, AdamW])
-@pytest.mark.parametrize("name", ["streamed", "state", "parallel", "norms-device", "norms-host"])
+@pytest.mark.parametrize(
+    ("name", "optimizer"),
+    [
+        *product(["streamed", "norms-host"], [partial(SGD, lr=0.1, momentum=0.9), Adagrad]),
+        *product(["streamed", "state", "parallel", "norms-device", "norms-host"], [AdamW]),
+    ],
+)
 def test_experts_that_get_nothing(name: str, optimizer: Any) -> None:
-    """Who got no gradient in a step is left out of it, of the norm and of the optimizer's state."""
+    """A parameter without gradient is left out of the step, the norm and the optimizer's state."""
     clip = 0.05 if name in noted.NOTED else None
     make = partial(optimizer, weight_decay=0.1)
     plan, tasks = setup(name, experts, optimizer=make, clip=clip)
@@ -218,7 +230,7 @@ class Odd(nn.Linear):
 def test_values_that_cannot_be_planned(
     armed: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is no tensor must stay the same, and must be known."""
+    """Parts that are no tensors must stay the same, and be of a known type."""
     plan, tasks = setup("streamed", lambda layers: nn.Sequential(*(Odd() for _ in range(layers))))
     monkeypatch.setattr(Odd, "armed", armed)
     monkeypatch.setattr(Odd, "calls", 1)

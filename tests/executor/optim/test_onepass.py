@@ -124,7 +124,7 @@ def test_one_pass_gives_the_bits_of_torch(kind: str, groups: bool) -> None:
 def test_any_sizes_and_values_give_the_bits_of_torch(
     kind: str, sizes: list[int], scales: list[float], seed: int
 ) -> None:
-    """Whatever is left over of a vector is stepped as torch steps it."""
+    """Elements beyond the last whole vector are stepped as torch steps them."""
     one, other = (Side(KINDS[kind], sizes, seed) for _ in range(2))
     train_both(one, other, scales)
     assert_same(one, other)

@@ -29,7 +29,7 @@ Make = Callable[[list[Any]], Optimizer]
 
 
 def muon(parameters: list[nn.Parameter]) -> Optimizer:
-    """Which is for matrices only: all else gets gradients and stays as it is."""
+    """Muon is for matrices only: all else gets gradients and stays as it is."""
     return optim.Muon([p for p in parameters if p.ndim == 2], lr=0.02)
 
 

@@ -216,7 +216,7 @@ def by_shard(parameters: list[nn.Parameter]) -> Optimizer:
 
 
 def test_settings_of_other_shards_are_not_mixed(tmp_path: Path) -> None:
-    """Where shards do not agree, none but the same cut can go on."""
+    """Shards that do not agree can go on with the same cut only."""
     plan, tasks = planned("streamed", optimizer=by_shard)
     run(later(plan, 0, 2), tasks, Options(checkpoints=tmp_path))
     run(later(plan, 2, 2), tasks, Options(resume=tmp_path))

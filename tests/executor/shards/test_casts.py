@@ -132,7 +132,7 @@ def run_in_shards(
     ]
     for shard in shards:
         shard.write_params(aligned(shard.param_bytes))
-        shard.bind_grads(aligned(shard.grad_bytes))
+        shard.parameters.bind_grads(aligned(shard.grad_bytes))
     for m, batch in enumerate(given):
         xs, graphs = [hold(batch.inputs)], list[Graph | None]()
         flats = [aligned(1 << 14) for _ in range(2 * LAYERS)]
@@ -185,7 +185,7 @@ def test_what_several_layers_cast(
 
 @pytest.mark.parametrize("precision", AUTOCAST)
 def test_the_input_is_packed_where_it_lies(precision: Precision) -> None:
-    """Of a norm's graph only its two small results take room: its input is found by its address."""
+    """A norm's graph takes room for its two small results only: its input is found by address."""
     shard = Shard([nn.LayerNorm(WIDTH)], partial(SGD, lr=0.1), None, precision)
     shard.write_params(aligned(shard.param_bytes))
     x, out = hold(torch.randn(ROWS, WIDTH).requires_grad_()), aligned(1 << 12)

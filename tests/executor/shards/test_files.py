@@ -26,7 +26,7 @@ from torch.nn import functional as F
 import plans
 from executor import run
 from executor.cli import main
-from executor.devices.cpu import Pageable
+from executor.devices.hostmem import Pageable
 from executor.errors import RunError, UsageError
 from executor.profiling import disk_profiler
 from executor.records.stopping import parse
@@ -119,7 +119,7 @@ def part(plan: Plan, until: int) -> Plan:
 
 
 def rest(plan: Plan, since: int) -> Plan:
-    """What `part` leaves, as a plan of its own that begins with all tasks on the disk but one."""
+    """A plan for the steps after `part`, which begins with all tasks on the disk but one."""
     assert plan.disk
     done = {t.name: t.steps for t in part(plan, since).tasks}
     tasks = tuple(
@@ -450,7 +450,7 @@ def test_the_profiler_measures_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_file_keeps_every_byte(tmp_path: Path) -> None:
-    """Of several values, over chunks that no value fills, and after its name is gone."""
+    """Several values, over chunks that no value fills, also after the file's name is gone."""
     sizes = (CHUNK - 1, 3 * CHUNK + 5, 1)
     generator = torch.Generator().manual_seed(1)
     values = [torch.randint(0, 256, (n,), dtype=torch.uint8, generator=generator) for n in sizes]

@@ -69,7 +69,7 @@ def first_of(plan: Plan, program: str) -> object:
 @pytest.mark.parametrize("name", ["saved", "returned", "packed"])
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_any_model(model: str, name: str) -> None:
-    """What layers do inside themselves changes no bit, whether their graphs stay or are packed."""
+    """Layers of any kind keep their bits, whether their graphs stay or are packed."""
     plan, tasks = setup(name, MODELS[model])
     plans.prove(plan)
     assert_same(plan, tasks, run(plan, tasks))

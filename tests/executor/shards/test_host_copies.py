@@ -57,7 +57,7 @@ def test_checkpoints_are_those_of_a_run_with_parameters_on_the_host(tmp_path: Pa
 
 
 def test_a_run_goes_on_after_its_own_checkpoints(tmp_path: Path) -> None:
-    """What a file was made of is let go of, and later steps give the bits of the plain loop."""
+    """A written state's memory is freed, and later steps give the bits of the plain loop."""
     made = CASTING["cast-moved"]()
     tasks = low(made)
     plan = fit(made, tasks)

@@ -110,8 +110,8 @@ def test_a_shard_moves() -> None:
         optimizer.zero_grad()
         params, state = params.clone(), state.clone()
         grads = aligned(shard.grad_bytes).fill_(7)
-        shard.bind_params(params)
-        shard.bind_grads(grads)
+        shard.parameters.bind(params)
+        shard.parameters.bind_grads(grads)
         shard.backward(shard.graph(hold(x), batch=Batch(x, y)))
         shard.update(params, grads, state)
         assert torch.equal(layer.weight, twin.weight)
@@ -125,8 +125,8 @@ def test_a_replica_has_its_own_parameters() -> None:
     other = shard.replica()
     flats = [aligned(shard.param_bytes).zero_() for _ in range(2)]
     flats[1].fill_(1)
-    shard.bind_params(flats[0])
-    other.bind_params(flats[1])
+    shard.parameters.bind(flats[0])
+    other.parameters.bind(flats[1])
     out = [aligned(256) for _ in range(2)]
     made = [
         s.forward(hold(torch.ones(1, 4)), o).layout.read(o)[0]
@@ -143,7 +143,7 @@ def test_a_replica_keeps_ties() -> None:
     second.weight = first.weight
     shard = Shard([first, second], make_optimizer)
     other = shard.replica()
-    assert len(other.parameters) == 3
+    assert len(other.parameters.all) == 3
     assert other.param_bytes == shard.param_bytes == 3 * 256
 
 
@@ -152,7 +152,7 @@ def test_state_that_does_not_fit() -> None:
     shard = Shard([nn.Linear(4, 4)], make_optimizer, Ending(F.mse_loss))
     params, grads = aligned(shard.param_bytes), aligned(shard.grad_bytes)
     shard.write_params(params)
-    shard.bind_grads(grads)
+    shard.parameters.bind_grads(grads)
     x, y = torch.rand(2, 1, 4)
     shard.backward(shard.graph(hold(x), batch=Batch(x, y)))
     with pytest.raises(RunError, match="keeps 1024 bytes of state, the plan has 256"):
@@ -160,7 +160,7 @@ def test_state_that_does_not_fit() -> None:
 
 
 def test_a_parameter_with_a_hook() -> None:
-    """What changes a gradient outside of the layer is refused, not lost."""
+    """A hook that changes a gradient outside of the layer is refused, not lost."""
     layer = nn.Linear(4, 4)
     layer.bias.register_hook(lambda grad: grad * 2)
     with pytest.raises(WorkloadError, match="parameter bias of layer 0 of the shard has a hook"):
@@ -191,7 +191,7 @@ def test_new_state_passes_through_little_memory(
     shard = Shard(layers, factory, Ending(F.mse_loss))
     params, grads, state = (aligned(n * shard.param_bytes) for n in (1, 1, 2))
     shard.write_params(params)
-    shard.bind_grads(grads.fill_(1))
+    shard.parameters.bind_grads(grads.fill_(1))
     with MemoryMeter() as meter:
         shard.update(params, grads, state)
     assert most <= meter.peak_bytes < most + 1024
@@ -208,7 +208,7 @@ def test_gradients_end_where_they_are_bound() -> None:
     x, y = torch.rand(3, 2, 4), torch.rand(3, 2, 4)
     flats = [aligned(shard.grad_bytes).fill_(255) for _ in range(2)]
     for m, (flat, add) in enumerate([(0, False), (1, False), (0, True)]):
-        shard.bind_grads(flats[flat])
+        shard.parameters.bind_grads(flats[flat])
         shard.backward(
             shard.graph(hold(x[m]), batch=Batch(x[m], y[m])), absent=NONE if add else None
         )
@@ -218,7 +218,7 @@ def test_gradients_end_where_they_are_bound() -> None:
         twin.zero_grad()
         for m in members:
             torch.autograd.backward(loss(twin(x[m]), y[m]))
-        shard.bind_grads(flats[flat])
+        shard.parameters.bind_grads(flats[flat])
         assert all(
             torch.equal(mine.grad, theirs.grad)  # type: ignore[arg-type]
             for mine, theirs in zip(layer.parameters(), twin.parameters(), strict=True)
@@ -243,7 +243,7 @@ def test_a_gradient_may_begin_with_a_later_microbatch() -> None:
     x, y = torch.rand(2, 4), torch.rand(2, 4)
     absent = None
     for expected in ({1}, set(), set()):
-        shard.bind_grads(grads)
+        shard.parameters.bind_grads(grads)
         done = shard.backward(shard.graph(hold(x), batch=Batch(x, y)), absent=absent)
         absent = done.absent
         assert absent == expected
@@ -255,7 +255,7 @@ def test_sparse_gradients_become_dense() -> None:
     shard = Shard([layer], make_optimizer)
     shard.write_params(aligned(shard.param_bytes))
     flat = aligned(shard.grad_bytes).fill_(255)
-    shard.bind_grads(flat)
+    shard.parameters.bind_grads(flat)
     graph = shard.graph(hold(torch.tensor([1, 1, 5])))
     shard.backward(graph, dy={0: torch.ones(3, 4)})
     assert layer.weight.grad is not None

@@ -1,0 +1,125 @@
+"""Host memory for the store and its copies: ordinary, page-locked, and the ring for casts.
+
+bf16 parameters are made from fp32 masters on their way to a CUDA device, piece by piece:
+
+    masters (host store) ──cast──▶ slot of the ring (page-locked) ──copy──▶ parameters (device)
+
+While one piece is copied, the next one is cast. CPU devices need no ring: they cast to the slab.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from executor.devices.device import HostMemory, Mark, aligned, until
+from executor.errors import RunError
+from executor.numerics import Cast
+from plans.schema import Device, Plan
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+PIECE = 4 << 20  # bytes of a slot
+RING_BYTES = 3 * PIECE
+_PORTABLE = 1  # cudaHostRegisterPortable: locked for every device
+
+
+class Pageable:
+    """Ordinary memory: CPU devices copy in the calling thread."""
+
+    def take(self, count: int) -> Tensor:
+        return aligned(count)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class PageLocked:
+    """Host memory, locked at its size in whole pages.
+
+    Torch's own pinned allocator rounds every block up to a power of two. A page can be locked only
+    once, so no two of these share one.
+    """
+
+    def __init__(self) -> None:
+        self._locked: list[Tensor] = []
+
+    def take(self, count: int) -> Tensor:
+        size = pages(count)
+        raw = aligned(size + PAGE)
+        skip = -raw.data_ptr() % PAGE
+        flat = raw[skip : skip + count]
+        if count:
+            code = _runtime().cudaHostRegister(flat.data_ptr(), size, _PORTABLE)
+            if int(code):
+                raise RunError(
+                    f"{size} bytes of host memory cannot be page-locked (CUDA error {int(code)}); "
+                    "raise the limit of locked memory (ulimit -l) or free host memory"
+                )
+            self._locked.append(flat)
+        return flat
+
+    def close(self) -> None:
+        with suppress(RuntimeError):
+            for flat in self._locked:
+                _runtime().cudaHostUnregister(flat.data_ptr())
+        self._locked = []
+
+
+def pages(count: int) -> int:
+    """Bytes of the pages that hold so many."""
+    return -(-count // PAGE) * PAGE
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+class Ring:
+    """RING_BYTES of page-locked memory as slots in turn, each free when its copy is done."""
+
+    def __init__(self, memory: PageLocked) -> None:
+        slots = torch.split(memory.take(RING_BYTES).view(torch.bfloat16), PIECE // 2)
+        self._slots: deque[tuple[Tensor, Mark | None]] = deque((slot, None) for slot in slots)
+
+    def send(
+        self,
+        casts: Sequence[Cast],
+        copy_in: Callable[[Tensor, Tensor], None],
+        mark: Callable[[], Mark],
+    ) -> None:
+        """Cast piece by piece and launch its copy; `mark` is the point after the copies so far."""
+        for target, master in casts:
+            pieces = (torch.split(value, PIECE // 2) for value in (target, master))
+            for to, piece in zip(*pieces, strict=True):
+                slot, sent = self._slots.popleft()
+                if sent is not None:
+                    until(sent)
+                made = slot[: len(piece)]
+                made.copy_(piece)
+                copy_in(to, made)
+                self._slots.append((slot, mark()))
+
+
+def host_memory(specs: Sequence[Device]) -> HostMemory:
+    """Page-locked memory if any of the devices copies by itself."""
+    return PageLocked() if any(spec.kind == "cuda" for spec in specs) else Pageable()
+
+
+def ring_bytes(plan: Plan) -> int:
+    """Host memory of the rings of the plan's devices."""
+    casts = any(shard.cast for task in plan.tasks for shard in task.shards)
+    return RING_BYTES * casts * sum(device.kind == "cuda" for device in plan.devices)
+
+
+def free_host_bytes() -> int | None:
+    """Bytes of memory that are available now; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(int(r.split()[1]) for r in lines if r.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return None
