@@ -12,8 +12,7 @@ import plans
 import profiles
 from executor import report, run, saving
 from executor.errors import MismatchError, UsageError
-from executor.records import Trace, stopping
-from executor.replay import driver
+from executor.records import Options, stopping
 from executor.workload import task as workload
 from plans.schema import Plan
 from profiles import console
@@ -146,8 +145,8 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 
 def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:
-    """The emulation of devices, so many times slower than this machine if nobody says; None for
-    CUDA devices, which are as they are."""
+    """The emulated devices, by default `slowdown` times slower than this machine; None for CUDA
+    devices."""
     h2d, d2h, latency = arguments.h2d, arguments.d2h, arguments.latency_us
     slow = arguments.slow_compute
     if arguments.device == "cpu":
@@ -215,12 +214,6 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--serial-copies", action="store_true", help="let no two ops of a device overlap"
     )
-    parser.add_argument(
-        "--torch-profile",
-        type=Path,
-        metavar="DIR",
-        help="write a trace of torch's profiler there, of the first seconds",
-    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(command=_run)
 
@@ -240,16 +233,13 @@ def _run(arguments: argparse.Namespace) -> int:
     evaluated = [task.name for task in plan.tasks if task.evaluation]
     stopping.check(rules, [task.name for task in plan.tasks], evaluated)
     tasks = load_tasks(plan)
-    folder, name = arguments.torch_profile, arguments.plan.stem
-    trace = Trace(folder, name) if folder else None
-    options = driver.Options(
+    options = Options(
         log=log,
         checkpoints=arguments.checkpoints,
         resume=arguments.resume,
         serial_copies=arguments.serial_copies,
         stall_seconds=arguments.stall_seconds,
         plan_sha256=plans.sha256(data),
-        trace=trace,
         keep_going=arguments.keep_going,
         stop=rules,
         disk=arguments.disk,
@@ -261,8 +251,6 @@ def _run(arguments: argparse.Namespace) -> int:
     show = report.to_json if arguments.json else report.table
     errors = [*result.troubles, *saved.errors]
     print(show(plan, result, log, saved.files, errors), flush=True)
-    if trace and not arguments.json:
-        print(f"torch profile: {trace.target}")
     for error in errors:
         console.fail(error, 1)
     return 1 if result.dropped or errors else 0

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from executor.records import told
+from executor.records import drop_text
 from executor.replay import Result
 from plans.schema import Plan, Task
 from profiles import console
@@ -78,7 +78,7 @@ def _finite(loss: float) -> float | None:
 def table(
     plan: Plan, result: Result, log: Path, saved: Sequence[Path], errors: Sequence[str] = ()
 ) -> str:
-    """A row per task, then times and peaks, and a line for each task dropped or file not written."""
+    """A row per task, then times and peaks; a line for each dropped task and unwritten file."""
     rows = [("task", "steps", "first loss", "last loss", "ended")]
     for task in plan.tasks:
         losses, ended = result.losses[task.name], show_us(result.ended_us.get(task.name, 0))
@@ -114,7 +114,7 @@ def table(
         if task.earlier_microbatch
     ]
     lines += [f"warning: task {name}: {text}" for name, text in result.warnings.items()]
-    lines += [f"dropped: {told(drop)}" for drop in result.dropped.values()]
+    lines += [f"dropped: {drop_text(drop)}" for drop in result.dropped.values()]
     lines += [f"stopped: {s.task} after step {s.step} by {s.rule}" for s in result.stopped.values()]
     lines += [f"not written: {error}" for error in errors]
     return "\n".join(lines)

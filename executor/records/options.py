@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from executor.records.stopping import Rule
-from executor.records.tracing import Trace
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Options:
     stall_seconds: longest time without any op ending; None follows from the plan.
     checkpoints: a folder where each task's state is written when a segment of it has ended.
     resume: the folder where tasks that were trained before this plan go on from.
-    plan_sha256: of the plan's file, for the log. trace: of torch's profiler.
+    plan_sha256: of the plan's file, for the log.
     keep_going: a task that fails is dropped, and the others are trained to their end.
     stop: rules that end a task early, looked at where a segment of it ends.
     disk: the folder in which idle tasks wait, for a plan that says so.
@@ -43,7 +42,6 @@ class Options:
     jitter: tuple[int, int] | None = None
     stall_seconds: float | None = None
     plan_sha256: str | None = None
-    trace: Trace | None = None
     keep_going: bool = False
     stop: tuple[Rule, ...] = ()
     disk: Path | None = None

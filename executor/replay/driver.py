@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -41,7 +41,6 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter) -> Res
     if plan.disk and options.disk is None:
         raise UsageError("the plan lets idle tasks wait on the disk; say where, --disk DIR")
     with (
-        options.trace.alone() if options.trace else nullcontext(),
         kept.opened(options, plan.tasks) as checkpoints,
         logfile.opened(options.log, options.overwrite) as log,
         _machine(plan) as (devices, memory),
@@ -65,19 +64,12 @@ def _replay(
     plan: Plan, options: Options, replay: Conductor, recorder: Recorder, store: HostStore
 ) -> Result:
     """Execute the plan and close the log; files that fail last cost nothing that is trained."""
-    if options.trace:
-        options.trace.begin()
     error = replay.execute()
     peaks = tuple(place.peak_bytes for place in replay.places)
     troubles = []
     try:
         recorder.close(error, peaks, store.bytes, interrupted=replay.interrupted > 0)
     except LogError as failure:
-        troubles.append(str(failure))
-    try:
-        if options.trace:
-            options.trace.end()
-    except RunError as failure:
         troubles.append(str(failure))
     if replay.interrupted:
         raise InterruptedRun("; ".join([error, *troubles]), replay.interrupted)

@@ -1,6 +1,6 @@
 """An op's launch, with everything that the run's options put around it when its job is made.
 
-    run_of(work) ─▶ metered ─▶ watched ─▶ traced ─▶ between marks ─▶ locked ─▶ delayed
+    run_of(work) ─▶ metered ─▶ watched ─▶ between marks ─▶ locked ─▶ delayed
 
 In the steady state of most runs an op is launched between two marks and nothing else.
 """
@@ -9,9 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-
-from torch.profiler import record_function
+from contextlib import ExitStack, nullcontext
 
 from executor.devices import Mark, Queue, least_us, until
 from executor.errors import RunError
@@ -35,13 +33,11 @@ def launch_of(
 ) -> Launch:
     """The op's launch into its stream. `locks`: those of the devices it works on, if no two of
     their ops may overlap; `check` may raise to end a wait."""
-    run, trace = run_of(work), options.trace
+    run = run_of(work)
     if work.metered:
         run = _metered(work, run)
     if options.keep_going and _must_not_draw(work):  # a draw would fail tasks on other devices
-        run = _within(run, lambda r: None if work.is_metered(r) else no_draws(UNPLANNED))
-    if trace:
-        run = _within(run, lambda _: record_function(work.op.id) if trace.active else None)
+        run = _watched(work, run)
     least = least_us(work.place.device.spec, work.op)
     launch = _marked(run, stream.queue, least, check)
     if locks:
@@ -78,17 +74,14 @@ def _metered(work: Work, run: Run) -> Run:
     return metered
 
 
-def _within(run: Run, context: Callable[[int], AbstractContextManager[object] | None]) -> Run:
-    """Run within the round's context, if it has one."""
+def _watched(work: Work, run: Run) -> Run:
+    """Refuse random draws, but in a round that is metered, which does so anyway."""
 
-    def within(round_index: int) -> OnDone | None:
-        around = context(round_index)
-        if around is None:
-            return run(round_index)
-        with around:
+    def watched(round_index: int) -> OnDone | None:
+        with nullcontext() if work.is_metered(round_index) else no_draws(UNPLANNED):
             return run(round_index)
 
-    return within
+    return watched
 
 
 def _marked(run: Run, queue: Queue, least: int, check: Callable[[], None]) -> Launch:
