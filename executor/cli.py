@@ -12,8 +12,7 @@ import plans
 import profiles
 from executor import report, run, saving
 from executor.errors import MismatchError, UsageError
-from executor.records import Trace, stopping
-from executor.replay import driver
+from executor.records import Options, Trace, stopping
 from executor.workload import NO_CACHE, Task, load
 from plans.schema import Plan
 from profiles import console
@@ -146,8 +145,8 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 
 def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:
-    """The emulation of devices, so many times slower than this machine if nobody says; None for
-    CUDA devices, which are as they are."""
+    """The emulated devices, by default `slowdown` times slower than this machine; None for CUDA
+    devices."""
     h2d, d2h, latency = arguments.h2d, arguments.d2h, arguments.latency_us
     slow = arguments.slow_compute
     if arguments.device == "cpu":
@@ -242,7 +241,7 @@ def _run(arguments: argparse.Namespace) -> int:
     tasks = load_tasks(plan)
     folder, name = arguments.torch_profile, arguments.plan.stem
     trace = Trace(folder, name) if folder else None
-    options = driver.Options(
+    options = Options(
         log=log,
         checkpoints=arguments.checkpoints,
         resume=arguments.resume,

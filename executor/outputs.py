@@ -1,7 +1,7 @@
-"""Files that a run writes: no other run's meanwhile, and tried before the first step.
+"""Files that a run writes: locked against other runs, and tried before the first step.
 
-Locks are on files, and the system takes them back when the process ends, however it does. Two runs
-that write the same files would destroy each other's: the second one is refused.
+Locks are on files, so the system releases them when the process ends, however it does. Of two runs
+that would write the same files the second one is refused.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from profiles.units import show_bytes
 
 
 def part_of(target: Path) -> Path:
-    """Where a file is until it is whole."""
+    """The path of a file until it is whole."""
     return target.with_name(f"{target.name}.part")
 
 
@@ -69,7 +69,7 @@ def take(path: Path, remedy: str, mode: int = 0o666) -> int:
             return file
         if _is_there(path, file):
             return file
-        os.close(file)  # who had it before has taken the name away meanwhile
+        os.close(file)  # its last holder has removed the name meanwhile
 
 
 @contextmanager

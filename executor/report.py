@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from executor.records import told
+from executor.records import drop_text
 from executor.replay import Result
 from plans.schema import Plan, Task
 from profiles import console
@@ -114,7 +114,7 @@ def table(
         if task.earlier_microbatch
     ]
     lines += [f"warning: task {name}: {text}" for name, text in result.warnings.items()]
-    lines += [f"dropped: {told(drop)}" for drop in result.dropped.values()]
+    lines += [f"dropped: {drop_text(drop)}" for drop in result.dropped.values()]
     lines += [f"stopped: {s.task} after step {s.step} by {s.rule}" for s in result.stopped.values()]
     lines += [f"not written: {error}" for error in errors]
     return "\n".join(lines)

@@ -83,7 +83,7 @@ def _step(task: Task, result: Result) -> int:
 
 
 def _elsewhere(task: Task, result: Result, options: Options, errors: list[str]) -> Path | None:
-    """Where the task is now; None where it could not be written anywhere."""
+    """The file that has the task now; None where it could not be written anywhere."""
     for target in _places(task, _step(task, result), options):
         try:
             return target if target.exists() else _write(target, task, result)
@@ -93,8 +93,8 @@ def _elsewhere(task: Task, result: Result, options: Options, errors: list[str]) 
 
 
 def _places(task: Task, step: int, options: Options) -> Iterator[Path]:
-    """Where else the task may be written, if not there already; new folders, so that nothing is
-    written over."""
+    """Other files for the task, in new folders so that nothing is overwritten; the first may
+    hold it already."""
     if options.checkpoints:
         yield checkpoint.path_of(options.checkpoints, task.name, step)
     for parent in (options.log.parent if options.log else Path(), Path(tempfile.gettempdir())):

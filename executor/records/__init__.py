@@ -5,7 +5,7 @@ from executor.records.failures import Drops, Failure, Losses, SharedGuard, Unatt
 from executor.records.kept import Kept
 from executor.records.logfile import LogFile
 from executor.records.options import Options
-from executor.records.recorder import Recorder, told
+from executor.records.recorder import Recorder, drop_text
 from executor.records.stopping import stopped_by
 from executor.records.tracing import Trace
 
@@ -20,7 +20,7 @@ __all__ = [
     "SharedGuard",
     "Trace",
     "UnattributedDraw",
+    "drop_text",
     "own",
     "stopped_by",
-    "told",
 ]

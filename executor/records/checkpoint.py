@@ -27,7 +27,7 @@ _WANTED = {"model", "optimizer", "step", "rng", "loss_scale"}
 
 
 def path_of(folder: Path, task: str, step: int) -> Path:
-    """Where a task's state after so many steps is kept."""
+    """The file of a task's state after so many steps."""
     return folder / f"{task}-{step}.pt"
 
 
@@ -37,7 +37,7 @@ def save(target: Path, task: HostTask, step: int) -> Path:
 
 
 def write_part(target: Path, task: HostTask, step: int) -> Path:
-    """Write all of the file under the name that it has until `put`. The folder must exist.
+    """Write the whole file under its temporary name, which `put` replaces. The folder must exist.
 
     The file holds {"model": state_dict, "optimizer": {parameter name: state}, "step": steps done,
     "rng": state of the default generator, "loss_scale": of fp16, "settings": of parameter groups
@@ -71,7 +71,7 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
 
 
 def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The signal that an error came of."""
+    """The signal that caused an error."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error
@@ -105,7 +105,7 @@ def step_of(path: Path) -> int:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         return int(content["step"])
-    except Exception:  # whatever is there, it is none of ours
+    except Exception:  # it is no checkpoint
         return 0
 
 
@@ -145,7 +145,7 @@ def load(folder: Path | None, tasks: Sequence[PlanTask]) -> dict[str, Saved]:
 
 
 def _wrong(content: dict[str, Any], step: int, path: Path) -> list[str]:
-    """A line for everything that is not as it was written, or as the plan has it."""
+    """A line for everything that differs from the file's manifest or from the plan."""
     manifest = content.pop("manifest", None)
     if manifest is None:
         console.warn(f"{path}: has no manifest, so nobody knows whether it is as it was written")
@@ -159,9 +159,9 @@ def _wrong(content: dict[str, Any], step: int, path: Path) -> list[str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The content; loading it runs no code from it.
+    """The file's content; no code from it is run.
 
-    A run that was killed between the log's line about a file and the file's name left a part.
+    A run that was killed after it logged a checkpoint and before it renamed the file left a part.
     """
     file = path if path.exists() or not part_of(path).exists() else part_of(path)
     try:

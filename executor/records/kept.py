@@ -1,7 +1,7 @@
-"""A folder of checkpoints: what it holds, who may write there, and what is removed from it.
+"""A folder of checkpoints that one run writes at a time.
 
-A run removes only what it has written itself. Where a folder holds later checkpoints than the plan
-goes on from, the run is refused, unless it is told to begin anew.
+A run removes only files that it has written itself. Where the folder holds later checkpoints than
+the plan goes on from, the run is refused, unless `overwrite` is set.
 """
 
 import re
@@ -41,7 +41,7 @@ class Kept:
     def keep(self, task: HostTask, step: int, note: Note) -> None:
         """Write the task's settled state, and remove what this run wrote of the task before.
 
-        The log is told by `note` before the file has its name: every checkpoint is in a log.
+        `note` logs it before the file has its name: every checkpoint is in a log.
         """
         name = task.plan.name
         target = checkpoint.path_of(self._folder, name, step)

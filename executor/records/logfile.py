@@ -1,4 +1,4 @@
-"""The file of a run log: nobody else's while a run writes it, and never written over in silence."""
+"""The file of a run log, locked while a run writes it, and never overwritten silently."""
 
 import os
 from collections.abc import Iterator

@@ -34,13 +34,13 @@ def differences(content: Mapping[str, Any], manifest: object) -> list[str]:
     named = bool(lines)
     for name, found in mine["tensors"].items():
         if found != written.get(name, found):
-            lines.append(f"{name}: {_told(found, str(written[name]))}")
+            lines.append(f"{name}: {_changed(found, str(written[name]))}")
     if not named and mine["rest"] != manifest.get("rest"):
         lines.append("its names, numbers or settings are not those that were written")
     return lines
 
 
-def _told(found: str, written: str) -> str:
+def _changed(found: str, written: str) -> str:
     (form, digest), (old_form, _, old_digest) = found.rsplit(" ", 1), written.rpartition(" ")
     if form != old_form:
         return f"is {form}, and was written as {old_form}"

@@ -119,7 +119,7 @@ class Recorder:
         """Note and print that a task has failed while others go on."""
         self._dropped[record.task] = record
         self._write([record])
-        tqdm.write(f"dropped: {told(record)}", file=sys.stderr)
+        tqdm.write(f"dropped: {drop_text(record)}", file=sys.stderr)
 
     def checkpoint(self, task: str, step: int, file: Path) -> None:
         """Note that a task can go on from `file`."""
@@ -169,7 +169,7 @@ class Recorder:
         failed: Literal["interrupted", "failed"] = "interrupted" if interrupted else "failed"
         end = End(
             status=failed if error else "partial" if self._dropped else "ok",
-            error=error or "; ".join(f"dropped: {told(r)}" for r in self._dropped.values()),
+            error=error or "; ".join(f"dropped: {drop_text(r)}" for r in self._dropped.values()),
             actual_us=self.actual_us,
             peak_bytes=peak_bytes,
             host_bytes=host_bytes,
@@ -200,7 +200,7 @@ class Recorder:
             self._log.write(lines, sync=sync)
 
 
-def told(drop: DropRecord) -> str:
+def drop_text(drop: DropRecord) -> str:
     """`a in step 3, a.s0.F1: RuntimeError: ...`, for people."""
     op = f", {drop.op}" if drop.op else ""
     return f"{drop.task} in step {drop.step}{op}: {drop.reason}"

@@ -61,8 +61,10 @@ class Conductor:
         self.dropped, self.traffic = self._drops.records, self._moves.traffic
         self.places = [_place(i, device, devices) for i, device in enumerate(devices)]
         threads, source = max(device.threads for device in plan.devices), devices[0].source
-        told = self._step, recorder.evaluation
-        tasks = {n: TaskState(t, threads, source, *told) for n, t in store.tasks.items()}
+        tasks = {
+            name: TaskState(task, threads, source, self._step, recorder.evaluation)
+            for name, task in store.tasks.items()
+        }
         locks = [threading.Lock() for _ in devices if options.serial_copies]
         self._setup = Setup(
             self.places, tasks, store.flats, recorder, self._halt, options, self._failed, locks

@@ -1,7 +1,7 @@
 """The plan's queue of moves between host store and disk, as the main thread starts them.
 
-Each move has a thread while it lasts. When tasks fail or are ended early their moves are left out:
-what others wait for is then no move any more but that nobody uses their bytes.
+Each move has a thread while it lasts. When tasks fail or are ended early their moves are left out;
+other moves then wait until no thread uses the bytes of these tasks.
 """
 
 import threading
@@ -96,7 +96,7 @@ class Moves:
 
     @property
     def latest(self) -> float | None:
-        """When the move under way last got on; None without one."""
+        """Time of the latest progress of the move under way; None without one."""
         return self._going.latest if self._going else None
 
     def settled(self, segment: int) -> None:
@@ -108,7 +108,7 @@ class Moves:
         self._stopped.add(task)
 
     def drop(self, task: str) -> None:
-        """Nobody needs the task's state any more."""
+        """The task's state is not needed any more."""
         self._dropped.add(task)
 
     def clear(self) -> None:

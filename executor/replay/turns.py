@@ -1,12 +1,11 @@
-"""When a segment's turn comes: after the earlier ones on its devices and of its tasks.
+"""The order of segments: each begins after the earlier ones on its devices and of its tasks.
 
-A segment that is skipped hands what it waited for on to those that waited for it. Of that, they
-need only wait for segments that share a device, a task or host bytes with them: one whose threads
-never return must not hold up what it cannot touch.
+A segment that is skipped passes its predecessors on to those that waited for it. They need only
+wait for those that share a device, a task or host bytes with them: a segment whose threads never
+return must not hold up one that it cannot touch.
 
-A segment whose task waits on the disk begins when it was read back.
-
-A task may have an earliest start, which counts from the beginning of the run, whatever came before.
+A segment whose task waits on the disk begins when that was read back, and none before the earliest
+start of its task, which counts from the beginning of the run.
 """
 
 from collections.abc import Collection, Iterator
@@ -18,7 +17,7 @@ from profiles.units import LARGEST
 
 
 class Turns:
-    """Which segments have not begun, and which of them may. `waiting`: those, by number."""
+    """The segments that have not begun. `waiting`: the segments that each waits for, by number."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -43,7 +42,7 @@ class Turns:
         self._unfetched[segment].discard(move)
 
     def next_us(self, now_us: int) -> int | None:
-        """When, after that time, the next segment may begin that waits for nothing else."""
+        """The next earliest start after that time of a segment that waits for nothing else."""
         early = [index for index, start in self._starts.items() if start > now_us]
         free = [i for i in early if i in self.waiting and not self._blockers(i)]
         return min((self._starts[index] for index in free), default=None)

@@ -13,10 +13,10 @@ from plans.schema import Plan
 class Watch:
     """Looks for stalls in segments and moves.
 
-    Where a failure ends the run, the run is stalled when nothing ends in any of them. Where tasks
-    survive each other each segment counts alone: one that is silent fails, and is stopped; one
-    that is silent as long again is lost, and fails whoever needs what its ops may still use. A
-    move that is silent holds everybody up.
+    Where a failure ends the run, the run is stalled when no op ends in any of them. With
+    `keep_going` each segment counts alone: a silent one fails and is stopped; one that is silent
+    as long again is lost, and the tasks fail that need what its ops may still use. A silent move
+    stalls the run.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Watch:
         """The failures by silence. Segments that are lost leave `active`."""
         now = time.perf_counter()
         moved = [] if self._moves.latest is None else [self._moves.latest]
-        # What has ended waits for nothing but this thread, which may have been writing.
+        # A segment that has ended waits only for this thread, which may have been writing.
         latest = {i: self._recorder.latest[i] for i, s in active.items() if not s.ended}
         silence = now - max(moved, default=now)
         if not self._keep_going:
@@ -46,7 +46,7 @@ class Watch:
             yield from self._held_up()
 
     def state(self, active: Mapping[int, SegmentRun]) -> str:
-        """The running ops first, then who waits for what."""
+        """A text of the ops that run, then of those that wait and for which op."""
         lines = [line for segment in active.values() for line in segment.states()]
         lines.sort(key=lambda line: " runs " not in line)
         lines += filter(None, [self._moves.state()])
@@ -64,7 +64,7 @@ class Watch:
             yield segment.stuck(self._stalled(silence, "; ".join(segment.states())))
 
     def _held_up(self) -> Iterator[Failure]:
-        """Fail who waits for a lost segment, or would use host memory that it may still write."""
+        """Fail tasks that wait for a lost segment or would use host memory it may still write."""
         if not self.lost:
             return
         held = "; ".join(line for segment in self.lost.values() for line in segment.states())
