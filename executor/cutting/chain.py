@@ -1,28 +1,38 @@
 """A model as a chain of layers: the units that are profiled, and that shards are made of.
 
 Three ways to find them are tried in turn: the model says what its layers are, its lists of modules
-do, or its graph; where none works the whole model is one layer.
+do, or its graph; where none works the whole model is one layer. Layers that were found are proven;
+a run cuts the model again by the record of the cut (`Cut`), without a proof.
 """
 
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as altered
 from functools import partial
 from typing import Any
 
 import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from executor.cutting import modules
-from executor.cutting.called import Called, call, through
-from executor.cutting.modules import fresh_copy, samples
+from executor.cutting.calling import (
+    SEED,
+    Called,
+    call,
+    first,
+    lowered,
+    lowered_inputs,
+    samples,
+)
 from executor.cutting.parts import OneSize, Unsupported
-from executor.cutting.same import SEED, difference, lowered, lowered_inputs, trace, trace_apart
-from executor.errors import WorkloadError, one_line
-from executor.numerics import HooksRefused, computing, forgetting
-from executor.workload import caching
+from executor.cutting.proof import Training, differs, trace
+from executor.errors import MismatchError, RunError, WorkloadError, one_line
+from executor.numerics import HooksRefused, OwnRandomness, computing, forgetting
+from executor.workload import Task, batch_of, caching
+from plans.schema import Task as PlanTask
 from profiles.schema import Cut, Precision
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -32,11 +42,12 @@ _CACHE = (
     "--no-cache trains it without, where kernels may give other bits"
 )
 
-Way = Callable[[nn.Module, Sequence[Any], bool], tuple[list[nn.Module], Cut]]
+Found = tuple[list[nn.Module], Cut]
+Way = Callable[[nn.Module, Sequence[Any], bool], Found]
 
 
-def _graph(model: nn.Module, batches: Sequence[Any], has_loss: bool) -> tuple[list[nn.Module], Cut]:
-    from executor.cutting.graph import layers as graph  # torch.export is slow to load
+def _graph(model: nn.Module, batches: Sequence[Any], has_loss: bool) -> Found:
+    from executor.cutting import graph  # torch.export is slow to load
 
     found, any_size = graph.cut(model, batches[0], has_loss)
     return found, Cut("graph", (), samples(batches[0]), () if any_size else None)
@@ -80,19 +91,19 @@ def chain_of(
     Layers that are not the model's own say-so are run beside the model, forward and backward,
     and taken only if every bit is equal. WorkloadError for a chain of no layers.
     """
-    listed = _listed(model, inputs)
-    if listed is not None:
-        return Chain(listed, Cut("sequential", versions=versions()))
+    children = listed(model, inputs)
+    if children is not None:
+        return Chain(children, Cut("sequential", versions=versions()))
     but = "with hooks" if type(model) is nn.Sequential else "not an nn.Sequential"
     why = [f"sequential: the model is a {type(model).__name__}, {but}"]
     with lowered(model, precision):
         few = lowered_inputs(inputs, precision)
         for name, way in _WAYS:
-            found = _attempt(way, model, few, has_loss, precision)
+            found = _attempt(way, model, few, Training(has_loss, precision))
             if not isinstance(found, str):
                 layers, cut = found
-                cut = replace(cut, versions=versions())
-                return Chain(layers, cut, tuple(why), cut.samples if _one_size(cut) else None)
+                size = cut.samples if cut.grows is None and cut.samples > 1 else None
+                return Chain(layers, replace(cut, versions=versions()), tuple(why), size)
             if not any(reason.startswith(name) for reason in why):
                 why.append(f"{name}: {found}")
     if caching(model):
@@ -111,7 +122,7 @@ def again(
     if cut.how == "whole":
         return [_whole(model, inputs)]
     if cut.how == "sequential":
-        return _listed(model, inputs) or []
+        return listed(model, inputs) or []
     with lowered(model, precision), computing(precision, torch.device("cpu")):
         few = first(lowered_inputs(inputs, precision), cut.samples)
         if cut.how == "graph":
@@ -123,37 +134,64 @@ def again(
             return modules.again(model, few, cut, has_loss)
 
 
+def planned(plan: PlanTask, task: Task, model: nn.Module) -> list[nn.Module]:
+    """The layers that were profiled, cut as the plan says.
+
+    They are found and proven once more where it does not say, or where packages are no longer
+    those that the model was profiled with. MismatchError for a model that cannot be cut so.
+    """
+    cut, has_loss = plan.cut, task.loss is not None
+    known = cut is not None and cut.versions == versions()
+    step = 0 if known else plan.done
+    try:
+        with OwnRandomness():
+            inputs: Any = batch_of(task, step).inputs
+    except Exception as error:
+        layers = listed(model, torch.empty(0)) or [model]
+        if len(layers) == plan.shards[-1].end_layer:
+            return layers  # the op that needs the batch says what is wrong, with its step
+        text = str(error) if isinstance(error, RunError) else one_line(error)
+        raise RunError(f"task {plan.name}: data({step}): {text}") from error
+    if cut is None or not known:
+        return chain_of(model, inputs, has_loss, task.precision).layers
+    try:
+        return again(model, inputs, cut, has_loss, task.precision)
+    except (Unsupported, LookupError, AttributeError) as error:
+        raise MismatchError(
+            f"task {plan.name}: the model cannot be taken apart as when it was profiled: "
+            f"{one_line(error)}; profile and build again"
+        ) from error
+
+
 def versions() -> str:
     """The packages that a model's modules and operations are from, as loaded now."""
     loaded = {name: sys.modules.get(name) for name in ("torch", "transformers", "torchvision")}
     return ", ".join(f"{name} {module.__version__}" for name, module in loaded.items() if module)
 
 
-def _one_size(cut: Cut) -> bool:
-    return cut.grows is None and cut.samples > 1
-
-
 def _whole(model: nn.Module, inputs: Any) -> nn.Module:
     return model if isinstance(inputs, Tensor) else Called(model)
 
 
-def _listed(model: nn.Module, inputs: Any) -> list[nn.Module] | None:
-    """The layers that the model says it has, None where it says nothing of them."""
-    listed = _chain(model)
-    if listed is not None:
-        if not listed:
-            raise WorkloadError(f"the model, a {type(model).__name__}, has no layers")
-        if not isinstance(inputs, Tensor):
-            listed[0] = Called(listed[0], single=True)
-    return listed
+def listed(model: nn.Module, inputs: Any) -> list[nn.Module] | None:
+    """The children of an nn.Sequential or nn.ModuleList, None for any other model.
+
+    A Sequential that overrides `forward`, or has hooks, is no chain: more than its children may
+    run, and in any way. WorkloadError for one without children.
+    """
+    if not isinstance(model, nn.Sequential | nn.ModuleList) or not modules.is_list(model):
+        return None
+    if isinstance(model, nn.Sequential) and any(getattr(model, hooks) for hooks in _HOOKS):
+        return None
+    layers = list(model)
+    if not layers:
+        raise WorkloadError(f"the model, a {type(model).__name__}, has no layers")
+    if not isinstance(inputs, Tensor):
+        layers[0] = Called(layers[0], single=True)
+    return layers
 
 
-Found = tuple[list[nn.Module], Cut]
-
-
-def _attempt(
-    way: Way, model: nn.Module, inputs: Any, has_loss: bool, precision: Precision
-) -> Found | str:
+def _attempt(way: Way, model: nn.Module, inputs: Any, how: Training) -> Found | str:
     """Layers found in this way, or why there are none.
 
     With two samples and one; with four and two where the model cannot take one, as one with batch
@@ -165,7 +203,7 @@ def _attempt(
     while sizes:
         pair = sizes.pop(0)
         try:
-            return _checked(way, model, inputs, pair, has_loss, precision)
+            return _proven(way, model, inputs, pair, how)
         except OneSize as error:
             reasons.append(str(error))
             sizes = [(most, most)] if pair != (most, most) else []
@@ -176,107 +214,40 @@ def _attempt(
     return reasons[0]
 
 
-def _checked(
-    way: Way,
-    model: nn.Module,
-    inputs: Any,
-    sizes: tuple[int, int],
-    has_loss: bool,
-    precision: Precision,
+def _proven(
+    way: Way, model: nn.Module, inputs: Any, sizes: tuple[int, int], how: Training
 ) -> Found:
-    """Layers that were seen to give the model's bits with both batch sizes, or with the one; each
-    time with other random numbers."""
-    large, small = sizes
-    batches = [first(inputs, large), first(inputs, small)]
-    with computing(precision, torch.device("cpu")):
-        layers, cut = way(model, batches, has_loss)
-    how: dict[str, Any] = {"has_loss": has_loss, "precision": precision}
-    if where := _difference(model, layers, batches[0], how):
+    """Layers that were seen to give the model's bits with both batch sizes, or with two batches of
+    the one; each time with other random numbers."""
+    large, small = (first(inputs, size) for size in sizes)
+    with computing(how.precision, torch.device("cpu")):
+        layers, cut = way(model, [large, small], how.has_loss)
+    whole = [lambda value, _: call(model, value)]
+    if where := differs(trace(model, whole, large, how), model, layers, large, how):
         raise Unsupported(f"run layer by layer, {where}")
-    if large == small:
-        if where := _with_other(model, layers, twice(inputs), how):
-            raise Unsupported(f"with another batch {where}")
-        return layers, replace(cut, grows=None)
-    if cut.grows is None:
+    one_size = sizes[0] == sizes[1]
+    if not one_size and cut.grows is None:
         raise OneSize("its layers are made for one batch size")
-    if where := _with_other(model, layers, batches[1], how):
-        raise OneSize(f"with another batch size {where}")
-    return layers, cut
-
-
-def _with_other(
-    model: nn.Module, layers: Sequence[nn.Module], inputs: Any, how: dict[str, Any]
-) -> str | None:
-    """Say what is wrong with the layers for a batch that they were not made from."""
-    how = {**how, "seed": SEED + 1}
-    trace(model, partial(call, model), fresh_copy(inputs), **how)  # the model may not take it
+    batch, how = _twice(inputs) if one_size else small, altered(how, seed=SEED + 1)
+    plain = trace(model, whole, batch, how)  # the model may not take it
     try:
-        where = _difference(model, layers, inputs, how)
+        where = differs(plain, model, layers, batch, how)
+        told = f"its layers differ: {where}"
     except Exception as error:
-        return f"its layers fail: {one_line(error)}"
-    return f"its layers differ: {where}" if where else None
+        where = told = f"its layers fail: {one_line(error)}"
+    if where and one_size:
+        raise Unsupported(f"with another batch {told}")
+    if where:
+        raise OneSize(f"with another batch size {told}")
+    return layers, replace(cut, grows=None) if one_size else cut
 
 
-def _difference(
-    model: nn.Module, layers: Sequence[nn.Module], inputs: Any, how: dict[str, Any]
-) -> str | None:
-    """Where layers and model differ: in one graph, and each layer in a graph of its own."""
-    plain = trace(model, partial(call, model), fresh_copy(inputs), **how)
-    chained = trace(model, partial(run, layers), fresh_copy(inputs), **how)
-    if where := difference(chained, plain):
-        return where
-    return difference(trace_apart(model, layers, fresh_copy(inputs), **how), plain)
-
-
-def run(layers: Sequence[nn.Module], inputs: Any) -> Any:
-    """Run the layers, one after another, for a batch's inputs."""
-    value = inputs
-    for layer in layers:
-        value = through(layer, value, inputs)
-    return value
-
-
-def first(inputs: Any, count: int) -> Any:
-    """The first `count` samples of a batch's inputs."""
-    return tree_map(lambda x: x[:count] if isinstance(x, Tensor) else x, inputs)
-
-
-def twice(inputs: Any) -> Any:
+def _twice(inputs: Any) -> Any:
     """A batch of as many samples, the first half of them twice."""
-    return tree_map(lambda x: x[torch.arange(len(x)) // 2] if isinstance(x, Tensor) else x, inputs)
+    return tree_map_only(Tensor, lambda x: x[torch.arange(len(x)) // 2], inputs)
 
 
 def name_of(layer: nn.Module) -> str:
     """A layer's name in a profile: where it is in the model, or its class."""
     label = getattr(layer, "label", None)
     return label if isinstance(label, str) else type(layer).__name__
-
-
-def split(model: nn.Module) -> list[nn.Module]:
-    """The layers in the order they run: an nn.Sequential's or nn.ModuleList's children.
-
-    Any other model is one layer. Each layer maps one tensor to one tensor. WorkloadError for an
-    empty chain and for parameters that belong to no layer.
-    """
-    layers = _chain(model)
-    if layers is None:
-        layers = [model]
-    if not layers:
-        raise WorkloadError(f"the model, a {type(model).__name__}, has no layers")
-    held = {id(p) for layer in layers for p in layer.parameters()}
-    loose = [name for name, p in model.named_parameters() if id(p) not in held]
-    if loose:
-        raise WorkloadError(
-            f"parameter {loose[0]} belongs to no layer of the model; move it into one of them"
-        )
-    return layers
-
-
-def _chain(model: nn.Module) -> list[nn.Module] | None:
-    """A Sequential that overrides `forward`, or has hooks, is no chain: more than its children
-    may run, and in any way."""
-    if isinstance(model, nn.ModuleList):
-        return list(model)
-    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
-        return None if any(getattr(model, hooks) for hooks in _HOOKS) else list(model)
-    return None

@@ -1,4 +1,4 @@
-"""Which value goes where in a recorded run, once it is known which calls are the layers.
+"""The flow of values in a recorded run, once it is known which calls are the layers.
 
 The run is gap 0, layer 1, gap 1, ... layer n, gap n. In a gap there are *units*, calls of modules
 that hold no layer, and free ops between them, which the model's own code runs.
@@ -28,7 +28,7 @@ class Key(NamedTuple):
 
 
 class Flow:
-    """Who makes and who uses which tensor.
+    """The makers and users of each tensor.
 
     `layers` are the calls of layers in order; `units` by gap. Keys stand for tensors that some
     piece makes; `leaf_of` has the tensor as it was when it was recorded.

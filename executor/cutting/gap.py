@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from executor.cutting.called import call
+from executor.cutting.calling import call
 from executor.cutting.parts import (
     Action,
     Const,

@@ -8,17 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch import nn
 
-from executor.cutting.building import Builder
-from executor.cutting.flow import Flow, units_of
-from executor.cutting.growth import Compared, Growth
+from executor.cutting.building import Builder, Compared, Growth
+from executor.cutting.calling import SEED, fresh_copy, isolated, samples
+from executor.cutting.flow import Flow
 from executor.cutting.needs import Needs
-from executor.cutting.parts import OneSize, Unsupported
+from executor.cutting.parts import Unsupported
 from executor.cutting.pieces import bytes_of, joined
 from executor.cutting.record import Call, Record, record
-from executor.cutting.same import SEED, isolated
 from profiles.schema import Cut
 
 _LEAST_SHARE = 0.3  # of the parameters outside embeddings that must be in listed modules
@@ -34,15 +32,13 @@ def cut(
 
     Unsupported when `listing` does not show them, and whatever running the model raises.
     """
-    inputs, smaller = batches
-    large = small = _recorded(model, inputs)
-    if samples(smaller) < samples(inputs):
-        small = _recorded(model, smaller, SEED + 1)
-    layers = sorted(listing(model, large), key=lambda call: call.start)
+    sizes = samples(batches[0]), samples(batches[1])
+    run, growth = _recorded(model, batches[0]), Growth(sizes[0], None)
+    if sizes[1] < sizes[0]:
+        growth = Compared(run, _recorded(model, batches[1], SEED + 1), sizes)
+    layers = sorted(listing(model, run), key=lambda call: call.start)
     _check_share(model, layers)
-    sizes = samples(inputs), samples(smaller)
-    growth = Compared(large, small, _twins(large, small, layers), sizes)
-    found = _layers(model, Flow(large, layers), growth, has_loss)
+    found = _layers(model, Flow(run, layers), growth, has_loss)
     paths = {module: path for path, module in model.named_modules()}
     listed = tuple(paths[call.module] for call in layers)
     return found, Cut("modules", listed, sizes[0], growth.noted)
@@ -80,16 +76,6 @@ def _layers(model: nn.Module, flow: Flow, growth: Growth, has_loss: bool) -> lis
     return found
 
 
-def samples(inputs: Any) -> int:
-    """The number of samples in a batch."""
-    return next(len(x) for x in tree_leaves(inputs) if isinstance(x, Tensor))
-
-
-def fresh_copy(inputs: Any) -> Any:
-    """The inputs as tensors that a model may change."""
-    return tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, inputs)
-
-
 def opened(model: nn.Module, run: Record) -> list[Call]:
     """The calls of the modules in the model's outermost lists, each called once.
 
@@ -120,7 +106,7 @@ def _listed(model: nn.Module, run: Record, most: float) -> list[Call]:
         found: list[Call] = []
         for child in module.children():
             members = list(child.children())
-            if _is_list(child) and members and all(member in once for member in members):
+            if is_list(child) and members and all(member in once for member in members):
                 for member in members:
                     found += (bytes_of(member) > most and inside(member)) or [once[member]]
             else:
@@ -137,27 +123,8 @@ def _once(run: Record) -> dict[nn.Module, Call]:
     return {call.module: call for call in run.calls if counts[call.module] == 1}
 
 
-def _twins(large: Record, small: Record, layers: Sequence[Call]) -> dict[int, Call]:
-    """For the number of each call in the large run, but those inside of layers and of modules
-    between them, the same call in the small one. OneSize when the model runs otherwise with
-    another batch size."""
-    modules = {call.module for call in layers}
-    outer = [_outer(large, layers), _outer(small, [c for c in small.calls if c.module in modules])]
-    if len(outer[0]) != len(outer[1]):
-        raise OneSize("it calls its modules otherwise for another batch size")
-    for left, right in zip(*outer, strict=True):
-        same = left.module is right.module and left.given_tree == right.given_tree
-        if not same or left.made_tree != right.made_tree:
-            raise OneSize("it calls its modules otherwise for another batch size")
-    return {left.number: right for left, right in zip(*outer, strict=True)}
-
-
-def _outer(run: Record, layers: Sequence[Call]) -> list[Call]:
-    nodes = {call.number for call in (*layers, *units_of(run, layers))}
-    return [call for call in run.calls if not nodes & set(call.parents)]
-
-
-def _is_list(module: nn.Module) -> bool:
+def is_list(module: nn.Module) -> bool:
+    """True for an nn.ModuleList, or an nn.Sequential with no forward of its own."""
     plain = isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
     return plain or isinstance(module, nn.ModuleList)
 

@@ -1,4 +1,4 @@
-"""What each piece of a recorded run needs from those before it, and what it makes for those after.
+"""The tensors that each piece of a recorded run takes from those before it and makes for others.
 
 The pieces are the layers, in order, and those of the gaps between them in which anything happens.
 """
@@ -19,7 +19,7 @@ class Place(NamedTuple):
 
 
 class Needs:
-    """Which tensors go where; `has_loss`: the model's outputs are wanted, not only its loss."""
+    """The tensors at each boundary; without `has_loss` the model's outputs are not wanted."""
 
     def __init__(self, flow: Flow, has_loss: bool) -> None:
         self.flow, self.has_loss = flow, has_loss
@@ -36,7 +36,7 @@ class Needs:
         return [*found, Place("gap", self.count)]
 
     def boundaries(self, places: Sequence[Place]) -> list[list[Key]]:
-        """What is handed on behind each piece, in the order in which it is made."""
+        """The tensors handed on behind each piece, in the order in which it is made."""
         uses = [self.uses(place) for place in places]
         made: list[Key] = []
         found = []
@@ -98,7 +98,7 @@ class Needs:
             ran |= more
 
     def _hands_on(self, gap: int) -> bool:
-        """Whether all that the gap does is to give the next layer what is there already, and the
+        """True if all that the gap does is to give the next layer what is there already, and the
         model's code cannot do anything else there for other values."""
         ops, layer = self.flow.ops(gap), self.layers[gap]
         made: set[int] = set()

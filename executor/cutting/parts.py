@@ -1,5 +1,5 @@
-"""What pieces of a model are told to do: where each leaf of arguments and outputs comes from, and
-what becomes of it. Between pieces go plain tensors: one, or a tuple."""
+"""Instructions for the pieces of a model: for each leaf of arguments and outputs, where it comes
+from and where it goes. Between pieces go plain tensors: one, or a tuple."""
 
 import enum
 import pickle
@@ -43,7 +43,7 @@ def packed(values: Sequence[Tensor]) -> Boundary:
 
 @dataclass(frozen=True)
 class Fixed(Generic[T]):
-    """What copies of a layer share, since nobody changes it."""
+    """A value that copies of a layer share, since nobody changes it."""
 
     value: T
 
@@ -173,13 +173,13 @@ Action = Left | Live | Stop
 
 @dataclass(frozen=True)
 class Script:
-    """What happens in a gap; copies of it share one, since nobody changes it.
+    """The events of a gap; copies of it share one, since nobody changes it.
 
     `actions`: the paths of the modules that are called, in turn, and what each call does.
     `inputs`: what the model is called with; the first and the last gap are given the batch.
     `out`: the boundary after it, from kept values and from the boundary before it. `batch`: a
     tensor of the boundary that says how large the batch is, and its values a sample. `quiet`: the
-    code left out draws random numbers. `fixed`: see quiet.Quiet.
+    code left out draws random numbers. `fixed`: see gap.Quiet.
     """
 
     actions: tuple[tuple[str, Action], ...]
@@ -238,7 +238,7 @@ def expect(
 
 
 def _is_known(value: Any) -> bool:
-    """Whether it is a function or class of a module, not one made in the run: a lambda may hold
+    """True for a function or class of a module, not one made in the run: a lambda may hold
     tensors of the batch, and a method those of its object."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     return callable(value) and getattr(module, getattr(value, "__name__", ""), None) is value

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
-from executor.cutting.called import takes_inputs, through
+from executor.cutting.calling import takes_inputs, through
 from executor.cutting.parts import (
     Boundary,
     Const,

@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
 
-from executor.cutting.called import call
+from executor.cutting.calling import call
 from executor.cutting.parts import Fresh
 from executor.numerics import OpMode
 

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map_only
 
 from executor.cutting import (
     Chain,
+    Training,
     as_ever,
     call,
     difference,
@@ -31,7 +32,7 @@ from executor.cutting import (
     lowered,
     lowered_inputs,
     run,
-    trace_twice,
+    trace,
 )
 from executor.errors import WorkloadError
 from executor.numerics import computing, tensors_of
@@ -275,11 +276,12 @@ def check_left_out(task: Task, model: nn.Module, chain: Chain, inputs: Any) -> N
     microbatches."""
     few = lowered_inputs(first(inputs, chain.batch or _SAMPLES), task.precision)
     forward = partial(run, chain.layers) if chain.how == "sequential" else partial(call, model)
-    how: dict[str, Any] = {"has_loss": task.loss is not None, "precision": task.precision}
+    how = Training(task.loss is not None, task.precision)
     with lowered(model, task.precision), left_out():
-        without = trace_twice(model, forward, few, **how)
+        stages = [lambda value, _: forward(value)]
+        without = trace(model, stages, few, how, times=2)
         with as_ever():
-            where = difference(without, trace_twice(model, forward, few, **how))
+            where = difference(without, trace(model, stages, few, how, times=2))
     if where:
         raise WorkloadError(
             "trains other bits with its checkpointing (torch.utils.checkpoint) than without: "

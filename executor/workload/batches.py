@@ -154,8 +154,8 @@ class Batches:
 
 
 def batch_of(task: Task, step: int) -> Batch:
-    """What the task's data gives for a step, detached. RunError when it has none or another form;
-    whatever else data raises goes on."""
+    """The batch that the task's data gives for a step, detached. RunError when it has none or
+    another form; whatever else data raises goes on."""
     try:
         given = task.data(step)
     except (IndexError, StopIteration) as error:

@@ -32,7 +32,7 @@ Batch = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Options:
-    """What is trained beside the model: `task` is a key of TASKS, `seq` tokens in a row."""
+    """Settings of a training: `task` is a key of TASKS, `seq` tokens in a row."""
 
     task: str = "causal-lm"
     batch: int = 8
@@ -117,7 +117,7 @@ def _weights(name: str) -> list[Path]:
 
 
 def _digest(name: str, config: Any, options: Options) -> str:
-    """Of what decides the model: its config, whatever transformers wrote it, and the options."""
+    """A sha256 of the model's config, whatever transformers wrote it, and of the options."""
     settings = json.loads(config.to_json_string(use_diff=False))
     for changing in ("transformers_version", "_name_or_path"):
         settings.pop(changing, None)

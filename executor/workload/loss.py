@@ -1,4 +1,4 @@
-"""How a task's last shard ends: in the loss of one microbatch, whoever computes it."""
+"""The end of a task's last shard: the loss of one microbatch, whoever computes it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

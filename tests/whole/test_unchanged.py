@@ -27,12 +27,13 @@ from torch.utils.checkpoint import checkpoint
 import profiles
 from executor import run
 from executor.cutting.chain import Chain, chain_of
-from executor.cutting.recomputing import left_out
 from executor.errors import WorkloadError
 from executor.profiling import task as task_profiler
 from executor.profiling.layer_checks import batch
 from executor.workload import load
 from executor.workload.task import Task, build
+from plans.schema import Plan
+from profiles.schema import Profile
 
 pytestmark = pytest.mark.filterwarnings("default")  # transformers and torch have their own
 
@@ -249,21 +250,23 @@ TASKS = {
 }
 
 
-def trained(made: Task, microbatches: int = 2) -> int:
-    """Profile, plan in the least memory there is and run; the number of shards."""
-    profile = measured(made, microbatches)
-    plan = built(profile, smallest(profile))
+def trained(made: Task, profile: Profile, room: int) -> Plan:
+    """Plan in so much memory and run, with the bits of the plain loop."""
+    plan = built(profile, room)
     assert_same(plan, [made], run(plan, [made]))
-    return len(plan.tasks[0].shards)
+    return plan
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_bits_of_the_plain_loop(name: str) -> None:
     """It is cut at its modules into several layers, for any microbatch, and trained as it is."""
-    assert trained(TASKS[name]) >= 3
-    with left_out():
-        chain = cut(TASKS[name])
-    assert (chain.how, chain.batch) == ("sequential" if "its own" in name else "modules", None)
+    profile = measured(TASKS[name], 2)
+    plan = trained(TASKS[name], profile, smallest(profile))
+    assert len(plan.tasks[0].shards) >= 3
+    cut = profile.tasks[0].cut
+    assert cut is not None
+    assert cut.how == ("sequential" if "its own" in name else "modules")
+    assert cut.grows is not None
 
 
 def test_a_size_that_the_layers_are_not_made_for_is_named(monkeypatch: Any) -> None:
@@ -280,11 +283,9 @@ def test_a_size_that_the_layers_are_not_made_for_is_named(monkeypatch: Any) -> N
 def test_a_shared_tower_takes_what_was_planned() -> None:
     """Gradients of all that is used twice wait for the second use, and there is room for them."""
     made = task(Siamese, couples, F.mse_loss)
-    for microbatches in (1, 3):
-        trained(made, microbatches)
-    profile = measured(made, 1)
-    plan = built(profile, ROOM)
-    assert_same(plan, [made], run(plan, [made]))
+    whole, thirds = measured(made, 1), measured(made, 3)
+    for profile, room in ((whole, smallest(whole)), (whole, ROOM), (thirds, smallest(thirds))):
+        trained(made, profile, room)
 
 
 def cut(made: Task) -> Chain:

@@ -1,7 +1,5 @@
-"""Where to cut the row of operations of a model's graph, and some of them in a row as a layer.
-
-It is cut where little goes across, in even pieces.
-"""
+"""Segments: consecutive operations of a model's graph as a layer, and the choice of the cuts
+between them, in even pieces where little goes across."""
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,9 +8,13 @@ from itertools import accumulate
 from typing import Any
 
 from torch import Tensor, fx, nn
+from torch.fx.node import map_arg
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
-from executor.cutting import Fixed, changed, device_of, hold, packed, shown, unpacked
+from executor.cutting.gap import device_of
+from executor.cutting.parts import Fixed, packed, unpacked
+from executor.cutting.pieces import hold
+from executor.cutting.record import changed, shown
 
 MOST = 64  # layers
 _WIDER = 2  # a cut may be so many times as wide as the wider end of the piece it halves
@@ -20,26 +22,29 @@ _HEAVY = 1 / 8  # of all weight: a piece so heavy is cut however wide the cut is
 
 
 @dataclass(frozen=True)
-class Ref:
-    """The value that the operation at this place in the graph makes."""
-
-    place: int
-
-
-@dataclass(frozen=True)
 class Code:
-    """One operation: what it is called with holds `Ref`s. `where`: it makes tensors on a device,
-    which is the one the boundary is on."""
+    """One operation; nodes among its arguments stand for their values. `where`: it makes tensors on
+    a device, which is the one the boundary is on."""
 
-    place: int
+    node: fx.Node
     function: Callable[..., Any]
     args: Any
     kwargs: Mapping[str, Any]
     where: bool
-    drops: tuple[int, ...]  # values that nobody needs after it
+    drops: tuple[fx.Node, ...]  # values that nobody needs after it
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Code":
-        return self
+
+@dataclass(frozen=True)
+class Listing:
+    """The operations of a segment. `given`: values that come with the boundary, or as the batch's
+    inputs (None: nobody needs it); `made`: those that are handed on; `end`: the model's output, of
+    nodes, in the last segment."""
+
+    codes: tuple[Code, ...]
+    given: Sequence[fx.Node | None]
+    made: Sequence[fx.Node]
+    end: tuple[Any, TreeSpec] | None
+    first: bool
 
 
 class Segment(nn.Module):
@@ -48,84 +53,60 @@ class Segment(nn.Module):
     def __init__(
         self,
         label: str,
-        codes: Sequence[Code],
-        given: Sequence[int | None],
-        made: Sequence[int],
-        held: Mapping[int, Tensor],
-        parts: Mapping[int, nn.Module],
-        ends: tuple[Any, TreeSpec] | None,
-        *,
-        first: bool,
+        listing: Listing,
+        held: Mapping[fx.Node, Tensor],
+        graphs: Mapping[fx.Node, nn.Module],
     ) -> None:
-        """`given`: places of the values that come with the boundary, or as the batch's inputs
-        (None: nobody needs it). `made`: those that are handed on. `held`: parameters, buffers and
-        constants by place, `parts` graphs that operations call. `ends`: the model's output."""
+        """`held`: parameters, buffers and constants; `graphs`: those that operations call."""
         super().__init__()
         self.label = label
-        self._codes, self._given, self._made = tuple(codes), tuple(given), tuple(made)
-        self._ends, self._first = Fixed(ends), first
-        self._names = hold(self, held)
-        self._parts = nn.ModuleDict({str(place): part for place, part in parts.items()})
+        self._listing = Fixed(listing)
+        self._names = Fixed(hold(self, held))
+        self._called = Fixed(tuple(graphs))
+        self._graphs = nn.ModuleList(graphs.values())
 
     def forward(self, value: Any) -> Any:
-        leaves = tree_leaves(value) if self._first else unpacked(value)
+        listing = self._listing.value
+        leaves = tree_leaves(value) if listing.first else unpacked(value)
         where = device_of(leaves)
-        values: dict[int, Any] = {
-            place: leaf
-            for place, leaf in zip(self._given, leaves, strict=True)
-            if place is not None
-        }
-        values |= {place: getattr(self, name) for place, name in self._names.items()}
-        values |= {int(place): part for place, part in self._parts.items()}
-        for code in self._codes:
-            args, kwargs = _filled(code.args, values), _filled(code.kwargs, values)
+        values: dict[Any, Any] = dict(zip(listing.given, leaves, strict=True))
+        values |= {node: getattr(self, name) for node, name in self._names.value.items()}
+        values |= dict(zip(self._called.value, self._graphs, strict=True))
+        for code in listing.codes:
+            args, kwargs = map_arg((code.args, code.kwargs), values.__getitem__)
             if code.where:
-                kwargs["device"] = where
-            values[code.place] = code.function(*args, **kwargs)
-            for place in code.drops:
-                del values[place]
-        if self._ends.value is None:
-            return packed([values[place] for place in self._made])
-        refs, tree = self._ends.value
-        return tree_unflatten(_filled(refs, values), tree)
+                kwargs = {**kwargs, "device": where}
+            values[code.node] = code.function(*args, **kwargs)
+            for node in code.drops:
+                del values[node]
+        if listing.end is None:
+            return packed([values[node] for node in listing.made])
+        nodes, tree = listing.end
+        return tree_unflatten(map_arg(nodes, values.__getitem__), tree)
 
 
-def _filled(value: Any, values: Mapping[int, Any]) -> Any:
-    """`value` with what its `Ref`s stand for."""
-    if isinstance(value, Ref):
-        return values[value.place]
-    if isinstance(value, list | tuple):
-        return [_filled(item, values) for item in value]
-    if isinstance(value, dict):
-        return {key: _filled(item, values) for key, item in value.items()}
-    return value
+def nodes_in(*values: Any) -> list[fx.Node]:
+    """All nodes in these, however deep."""
+    found: list[fx.Node] = []
+    map_arg(values, found.append)
+    return found
 
 
-def dropping(order: Sequence[tuple[int, Any, Any, Any]], kept: set[int]) -> list[Code]:
+def dropping(
+    order: Sequence[tuple[fx.Node, Any, Any, Any]], kept: set[fx.Node]
+) -> tuple[Code, ...]:
     """The operations, each with the values that are not needed after it."""
-    last: dict[int, int] = {}
-    for index, (place, _, args, kwargs) in enumerate(order):
-        for ref in (Ref(place), *refs_in((args, kwargs))):
-            last[ref.place] = index
-    drops: list[list[int]] = [[] for _ in order]
-    for place, index in last.items():
-        if place not in kept:
-            drops[index].append(place)
-    return [
-        Code(place, function, args, kwargs, kwargs.get("device") is not None, tuple(dropped))
-        for (place, function, args, kwargs), dropped in zip(order, drops, strict=True)
-    ]
-
-
-def refs_in(value: Any) -> list[Ref]:
-    """All `Ref`s in what an operation is called with, however deep."""
-    if isinstance(value, Ref):
-        return [value]
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, list | tuple):
-        return [ref for item in value for ref in refs_in(item)]
-    return []
+    last: dict[fx.Node, int] = {}
+    for index, (node, _, args, kwargs) in enumerate(order):
+        last |= dict.fromkeys((node, *nodes_in(args, kwargs)), index)
+    drops: list[list[fx.Node]] = [[] for _ in order]
+    for node, index in last.items():
+        if node not in kept:
+            drops[index].append(node)
+    return tuple(
+        Code(node, function, args, kwargs, kwargs.get("device") is not None, tuple(dropped))
+        for (node, function, args, kwargs), dropped in zip(order, drops, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -140,7 +121,7 @@ class Line:
 
 
 def cuts(line: Line, most: int = MOST) -> list[int]:
-    """Where to cut, ascending: before which operations. At most `most` pieces, each of which is
+    """The operations before which to cut, ascending. At most `most` pieces, each of which is
     the first to use some parameter.
 
     The heaviest piece is halved first, where it is narrowest and, among places as narrow, most
@@ -191,7 +172,7 @@ def roots(body: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
     found: dict[fx.Node, fx.Node] = {}
     for node in body:
         found[node] = node
-        for argument in _nodes(_shown(node)):
+        for argument in nodes_in(_shown(node)):
             found[node] = found.get(argument, argument)
     return found
 
@@ -200,7 +181,7 @@ def last_changes(body: Iterable[fx.Node], of: dict[fx.Node, fx.Node]) -> dict[fx
     """By root, the index of the last operation that changes it in place."""
     found: dict[fx.Node, int] = {}
     for index, node in enumerate(body):
-        for argument in _nodes(changed(node.target, node.args, node.kwargs)):
+        for argument in nodes_in(changed(node.target, node.args, node.kwargs)):
             found[of.get(argument, argument)] = index
     return found
 
@@ -209,7 +190,3 @@ def _shown(node: fx.Node) -> list[object]:
     if node.target is operator.getitem:  # one of several results
         return list(node.args[:1])
     return shown(node.target, node.args, node.kwargs)
-
-
-def _nodes(values: Iterable[object]) -> list[fx.Node]:
-    return [value for value in values if isinstance(value, fx.Node)]

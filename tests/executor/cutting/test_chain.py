@@ -15,7 +15,8 @@ from support.architectures import NAMES, WIDTH, architecture, series, tokens
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from executor.cutting.chain import Chain, again, chain_of, first, name_of, run
+from executor.cutting.calling import first, run
+from executor.cutting.chain import Chain, again, chain_of, listed, name_of
 from executor.cutting.graph import layers as graph
 from executor.cutting.graph.segment import Line, cuts
 from executor.errors import WorkloadError
@@ -281,7 +282,7 @@ class Branches(nn.Module):
 
 
 def test_values_in_attributes_take_the_graph() -> None:
-    """What a layer leaves in an attribute does not go through its output; the graph has it."""
+    """A tensor in a layer's attribute does not go through its output; the graph has it."""
     task = odd(Asides)
     model, chain = found(task)
     assert chain.how == "graph"
@@ -308,7 +309,7 @@ AGAIN |= {"graph": partial(odd, Asides), "whole": partial(odd, Branches)}
 def test_a_model_is_cut_again_by_one_forward_of_few_samples(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is recorded of a cut, written and read, is enough for the same layers; nothing goes
+    """The record of a cut, written and read, is enough for the same layers; nothing goes
     backward, and the model runs once at most."""
     task = AGAIN[name]()
     _, chain = found(task)
@@ -345,6 +346,25 @@ def test_a_sequential_is_its_children_whatever_the_inputs_are_called() -> None:
     assert chain_of(model, x).layers == list(model)
     with pytest.raises(WorkloadError, match="no layers"):
         chain_of(nn.Sequential(), x)
+
+
+class Backwards(nn.Sequential):
+    """Runs its children from the last to the first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in reversed(self):
+            x = layer(x)
+        return x
+
+
+def test_only_a_plain_list_is_a_chain_of_its_children() -> None:
+    """A Sequential or ModuleList, also one with a module twice; not one with its own forward."""
+    x, layers = torch.randn(2, 3), [nn.Linear(3, 3), nn.Tanh()]
+    assert listed(nn.Sequential(*layers), x) == layers
+    assert listed(nn.ModuleList(layers), x) == layers
+    assert listed(nn.Sequential(layers[0], layers[0]), x) == [layers[0], layers[0]]
+    assert listed(Backwards(*layers), x) is None
+    assert listed(layers[0], x) is None
 
 
 def test_a_structure_that_changes_is_an_error() -> None:

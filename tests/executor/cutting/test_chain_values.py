@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from executor.cutting.chain import Chain, chain_of, run
+from executor.cutting.calling import run
+from executor.cutting.chain import Chain, chain_of
 from executor.cutting.flow import Flow
 from executor.cutting.record import record
 from executor.errors import WorkloadError
@@ -264,7 +265,7 @@ def test_tensors_at_one_address_are_not_one() -> None:
 
 
 def test_parametrized_modules_are_taken_along() -> None:
-    """What computes a weight is no list of layers, or one like any other."""
+    """A module that computes a weight is no list of layers, or one like any other."""
 
     def make() -> nn.Module:
         model = Model(lambda model, x: model.leave(model.through(model.enter(x))))

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from executor.cli import main
-from executor.cutting.chain import split
 from executor.errors import WorkloadError
 from executor.numerics.rng import DrawError
 from executor.profiling.bench import Case
@@ -140,7 +139,7 @@ def test_update_peak_is_what_a_step_takes_beside_its_state(
     """Fused AdamW needs next to nothing, the plain one temporaries of a parameter's size."""
     optimizer = partial(AdamW, fused=fused, foreach=False)
     task = Task("toy", nn.Linear(32, 32, bias=False), batches, F.mse_loss, optimizer, steps=1)
-    layer, x = split(build(task)[0])[0], torch.randn(2, 32)
+    layer, x = build(task)[0], torch.randn(2, 32)
     case = Case(task, layer, x, Batch(x, torch.randn(2, 32)), True, 2)
     cost, _, _ = update_costs(case, list(layer.parameters()), LAB)
     assert cost.state_bytes == 2 * 32 * 32 * 4
@@ -206,7 +205,7 @@ def test_layer_that_cannot_be_recomputed_is_refused(layer: nn.Module, sentence: 
     task = _task(nn.Linear(WIDTH, 8), layer, nn.Linear(8, 4))
     model, _ = build(task)
     with pytest.raises(WorkloadError) as caught:
-        check_chain(task, split(model), batch(task), DEVICE)
+        check_chain(task, list(model.children()), batch(task), DEVICE)
     assert sentence in str(caught.value)
 
 
@@ -235,7 +234,7 @@ def test_varying_draws_are_unknown() -> None:
 def test_update_leaves_the_parameters_alone() -> None:
     """Timing an optimizer step does not train the layer that is measured next."""
     task = _task(nn.Linear(WIDTH, 4))
-    layer = split(build(task)[0])[0]
+    layer = next(build(task)[0].children())
     before = [p.detach().clone() for p in layer.parameters()]
     found = batch(task)
     case = Case(task, layer, found.inputs, found, True, BATCH)

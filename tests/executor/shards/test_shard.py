@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Adagrad, AdamW
 
-from executor.cutting.chain import split
 from executor.devices.device import aligned
 from executor.errors import RunError, WorkloadError
 from executor.numerics.flat import Spec, flat_bytes, spec_of, view, views
@@ -23,40 +22,6 @@ from executor.workload.loss import Batch, Ending
 
 def make_optimizer(parameters: list[nn.Parameter]) -> AdamW:
     return AdamW(parameters, lr=1e-2)
-
-
-def test_layers_of_a_model() -> None:
-    """A Sequential or ModuleList is a chain of its children, anything else one layer."""
-    layers = [nn.Linear(2, 2), nn.Linear(2, 2)]
-    assert split(nn.Sequential(*layers)) == layers
-    assert split(nn.ModuleList(layers)) == layers
-    assert split(layers[0]) == layers[:1]
-    assert split(nn.Sequential(layers[0], layers[0])) == [layers[0], layers[0]]
-
-
-class Backwards(nn.Sequential):
-    """Runs its children from the last to the first."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in reversed(self):
-            x = layer(x)
-        return x
-
-
-def test_a_sequential_with_its_own_forward_is_one_layer() -> None:
-    """Its children might run in another order than they stand."""
-    model = Backwards(nn.Linear(2, 2), nn.Linear(2, 2))
-    assert split(model) == [model]
-
-
-def test_models_that_cannot_be_split() -> None:
-    """No layers, or a parameter outside of all layers."""
-    with pytest.raises(WorkloadError, match="has no layers"):
-        split(nn.Sequential())
-    model = nn.Sequential(nn.Linear(2, 2))
-    model.register_parameter("scale", nn.Parameter(torch.ones(1)))
-    with pytest.raises(WorkloadError, match="parameter scale belongs to no layer"):
-        split(model)
 
 
 def test_ties_join_groups() -> None:

@@ -1,4 +1,4 @@
-"""What people get wrong in a task ends in one sentence that says what, where and what to do."""
+"""A mistake in a task ends in one sentence that says what, where and what to do."""
 
 from pathlib import Path
 
