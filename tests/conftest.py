@@ -3,14 +3,13 @@
 import importlib.util
 import os
 from collections.abc import Iterator
+from unittest import mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker on each core, and models are tiny
 
 import pytest
 from hypothesis import settings
-
-from planner.inputs import limits
-from planner.inputs.limits import Limits
+from support.searches import QUICK, searching
 
 settings.register_profile("gantry", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("gantry")
@@ -60,21 +59,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
-QUICK = Limits(
-    search_ops=4_500,
-    search_divisions=2,
-    search_guides=2,
-    every_cut_points=3,
-    bound_divisions=2,
-)
-
-
 @pytest.fixture(scope="module")
 def quick() -> Iterator[None]:
     """The planner looks at a tenth of the candidates and says less of its bounds: for tests of what
     a plan says and does, not of how good it is. Processes of their own search in full."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "DEFAULT", QUICK)
+    with searching(QUICK):
         yield
 
 
@@ -82,6 +71,7 @@ def quick() -> Iterator[None]:
 def warm() -> Iterator[None]:
     """Profiles leave the caches as they are between samples, which takes a tenth of the time: for
     tests that look at no times."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("executor.profiling.layer.CROWD_BYTES", 1)
+    from executor.profiling import layer
+
+    with mock.patch.object(layer, "CROWD_BYTES", 1):
         yield
