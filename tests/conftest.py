@@ -23,35 +23,10 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-_LONG = (  # files that take longest, in a run that gives each file to one process
-    "test_matrix",
-    "test_bring_your_model",
-    "test_random_modules",
-    "test_end_to_end",
-    "test_bad_input",
-    "test_suite",
-    "test_corrections",
-    "test_sweep",
-    "test_mutations",
-    "test_odd_models",
-    "test_builder",
-    "test_notebooks",
-    "test_cuda",
-    "test_huggingface",
-    "test_kinds",
-    "test_many_tasks",
-    "test_go_on",
-    "test_evaluation",
-    "test_ties",
-    "test_rounds",
-)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, so that none is left alone at the end; skip tests marked gpu on a machine
-    without one."""
-    places = {name: place for place, name in enumerate(_LONG)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    """Long files first, those of whole paths, so that none is left alone at the end of a run that
+    gives each file to one process; tests marked gpu are skipped on a machine without one."""
+    items.sort(key=lambda item: item.path.parent.name not in ("whole", "gpu"))
     if any(item.get_closest_marker("gpu") for item in items) and not _has_gpu():
         skip = pytest.mark.skip(reason="needs a CUDA device")
         for item in items:
