@@ -158,7 +158,7 @@ def test_signals_leave_no_half_of_a_checkpoint(
             signal.raise_signal(signal.SIGTERM)
         return real(*arguments)
 
-    monkeypatch.setattr(f"executor.checkpoint.{where}", pressed)
+    monkeypatch.setattr(f"executor.records.checkpoint.{where}", pressed)
     with pytest.raises(InterruptedRun, match=r"^interrupted"):
         run(plan, tasks, Options(checkpoints=tmp_path))
     assert names(tmp_path) == set()
