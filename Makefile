@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 DEMO := executor/workloads/bytes_lm.py:demo
 
-.PHONY: demo test lint format schemas notebooks clean
+.PHONY: demo test test-fast lint format schemas notebooks clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -24,6 +24,17 @@ demo: $(VENV)/.ready  ## the whole path on two emulated devices, on real text
 
 test: $(VENV)/.ready  ## every test, a file at a time on each core
 	$(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+
+# Rules of the house, formats, checker, rounds, replay, and two whole paths; without what is slow.
+FAST := tests/test_architecture.py tests/profiles tests/plans tests/planner/estimate \
+	tests/planner/lp tests/planner/rounds tests/planner/shards tests/planner/views \
+	tests/executor/records tests/executor/replay \
+	tests/whole/test_end_to_end.py tests/whole/test_evaluation.py
+SLOW := alike check_mutations check_disk check_fuzz check_hostile host_bytes memory
+
+test-fast: $(VENV)/.ready  ## the tests that catch most, within a minute
+	$(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder -m "not slow" \
+		$(SLOW:%=--ignore-glob='*/test_%.py') --ignore=tests/planner/rounds/test_evaluation.py $(FAST)
 
 lint: $(VENV)/.ready  ## ruff and mypy
 	$(PY) -m ruff check .

@@ -3,14 +3,13 @@
 import importlib.util
 import os
 from collections.abc import Iterator
+from unittest import mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker on each core, and models are tiny
 
 import pytest
 from hypothesis import settings
-
-from planner.inputs import limits
-from planner.inputs.limits import Limits
+from support.searches import QUICK, searching
 
 settings.register_profile("gantry", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("gantry")
@@ -24,35 +23,10 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-_LONG = (  # files that take longest, in a run that gives each file to one process
-    "test_matrix",
-    "test_bring_your_model",
-    "test_random_modules",
-    "test_end_to_end",
-    "test_bad_input",
-    "test_suite",
-    "test_corrections",
-    "test_sweep",
-    "test_mutations",
-    "test_odd_models",
-    "test_builder",
-    "test_notebooks",
-    "test_cuda",
-    "test_huggingface",
-    "test_kinds",
-    "test_many_tasks",
-    "test_go_on",
-    "test_evaluation",
-    "test_ties",
-    "test_rounds",
-)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, so that none is left alone at the end; skip tests marked gpu on a machine
-    without one."""
-    places = {name: place for place, name in enumerate(_LONG)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    """Long files first, those of whole paths, so that none is left alone at the end of a run that
+    gives each file to one process; tests marked gpu are skipped on a machine without one."""
+    items.sort(key=lambda item: item.path.parent.name not in ("whole", "gpu"))
     if any(item.get_closest_marker("gpu") for item in items) and not _has_gpu():
         skip = pytest.mark.skip(reason="needs a CUDA device")
         for item in items:
@@ -60,21 +34,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
-QUICK = Limits(
-    search_ops=4_500,
-    search_divisions=2,
-    search_guides=2,
-    every_cut_points=3,
-    bound_divisions=2,
-)
-
-
 @pytest.fixture(scope="module")
 def quick() -> Iterator[None]:
     """The planner looks at a tenth of the candidates and says less of its bounds: for tests of what
     a plan says and does, not of how good it is. Processes of their own search in full."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "DEFAULT", QUICK)
+    with searching(QUICK):
         yield
 
 
@@ -82,6 +46,7 @@ def quick() -> Iterator[None]:
 def warm() -> Iterator[None]:
     """Profiles leave the caches as they are between samples, which takes a tenth of the time: for
     tests that look at no times."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("executor.profiling.layer.CROWD_BYTES", 1)
+    from executor.profiling import layer
+
+    with mock.patch.object(layer, "CROWD_BYTES", 1):
         yield

@@ -94,6 +94,7 @@ def past_faces(module: str) -> list[str]:
         if isinstance(node, ast.ImportFrom) and node.module in _all():
             home = node.module
             within = room(home) in (room(module), module) or is_face(home)
+            within = within or room(module).startswith(f"{room(home)}.")  # a room within a room
             if not within and room(home) != home:
                 found.append(f"from {home} import ...")
     return found

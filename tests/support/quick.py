@@ -1,21 +1,18 @@
 """From tasks to plans in a second or two: one sample of each time, one microbatch size, a short
-search, one thread, since tiny models are slower on two. No test that plans this way looks at times.
+search. No test that plans this way looks at times.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-import torch
+from support.searches import SHORT, searching
 
 from executor.profiling import layer, profiler
 from executor.profiling import task as task_profiler
 from executor.profiling.profiler import Options, profile
 from executor.workload.task import Task
-from planner import Problem, build
-from planner.errors import Infeasible
-from planner.inputs import limits
-from planner.inputs.limits import Limits
+from planner import Infeasible, Problem, build
 from plans.schema import Plan
 from profiles.schema import Emulation, Profile
 
@@ -24,19 +21,11 @@ _LINK = Emulation(h2d_bytes_per_s=10**9, d2h_bytes_per_s=10**9, latency_us=5)
 
 
 @contextmanager
-def quickly(ops: int = 500) -> Iterator[None]:
-    """Profiles and builds are cheap: the caches stay as they are between samples, at most `ops`
-    are simulated."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with (
-        mock.patch.object(layer, "CROWD_BYTES", 1),
-        mock.patch.object(limits, "DEFAULT", Limits(search_ops=ops, search_divisions=2)),
-    ):
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
+def quickly() -> Iterator[None]:
+    """Profiles and builds are cheap: the caches stay as they are between samples, and commands
+    search as short as `built` does."""
+    with mock.patch.object(layer, "CROWD_BYTES", 1), searching(SHORT):
+        yield
 
 
 def measured(task: Task, microbatches: int) -> Profile:
@@ -52,7 +41,7 @@ def measured(task: Task, microbatches: int) -> Profile:
 def built(made: Profile, device_bytes: int) -> Plan:
     """A plan for one device of this size. Infeasible where that is too small."""
     asked = Problem.of(made, devices=1, device_bytes=device_bytes, host_bytes=None)
-    return build(asked, profile_sha256="0" * 64)
+    return build(asked, profile_sha256="0" * 64, limits=SHORT)
 
 
 def smallest(made: Profile) -> int:

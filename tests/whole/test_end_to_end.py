@@ -3,6 +3,7 @@
 import json
 from functools import lru_cache
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -15,6 +16,7 @@ import plans
 import profiles
 from executor import cli as executor
 from executor import run
+from executor.profiling import task as task_profiler
 from executor.profiling.profiler import Options, profile
 from executor.replay.driver import Options as RunOptions
 from executor.workload import load
@@ -37,8 +39,7 @@ def measured() -> Profile:
     """One profile for all plans; a single sample and two ways to cut the batch will do, since no
     time is asserted."""
     options = Options(device_bytes=BUDGET, emulation=LINK, devices=1, samples=1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("executor.profiling.task.microbatch_sizes", lambda batch: [batch // 4, batch])
+    with mock.patch.object(task_profiler, "microbatch_sizes", lambda batch: [batch // 4, batch]):
         return profile(REF, options)
 
 

@@ -1,0 +1,24 @@
+"""Short searches: the one place where tests change the planner's default limits."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from planner.inputs import limits
+from planner.inputs.limits import Limits
+
+QUICK = Limits(
+    search_ops=4_500,
+    search_divisions=2,
+    search_guides=2,
+    every_cut_points=3,
+    bound_divisions=2,
+)
+SHORT = Limits(search_ops=500, search_divisions=2)
+
+
+@contextmanager
+def searching(chosen: Limits) -> Iterator[None]:
+    """Builds that are given no limits, as those of commands, use these."""
+    with mock.patch.object(limits, "DEFAULT", chosen):
+        yield
