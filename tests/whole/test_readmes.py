@@ -1,0 +1,51 @@
+"""The READMEs name files that exist, commands and options that are known."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import plans
+from executor.cli import main as executor_main
+from planner.cli import main as planner_main
+
+ROOT = Path(plans.__file__).parents[1]
+READMES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md"))]
+MAINS: dict[str, Callable[[list[str]], int]] = {"planner": planner_main, "executor": executor_main}
+
+each = pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
+
+
+@each
+def test_links_lead_somewhere(readme: Path) -> None:
+    """Links to pages and pictures of this repository."""
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", readme.read_text())
+    assert [link for link in links if not (readme.parent / link).exists()] == []
+
+
+@each
+def test_files_that_are_named_exist(readme: Path) -> None:
+    """Python and C files with their folder, from the root or from the README's own folder."""
+    text = readme.read_text()
+    files = re.findall(r"[\w.-]+(?:/[\w.-]+)+\.(?:py|c)\b", text)
+    files += [name.replace(".", "/") + ".py" for name in re.findall(r"-m (tests[\w.]+)", text)]
+    homes = ROOT, readme.parent
+    assert [f for f in files if not any((home / f).exists() for home in homes)] == []
+
+
+@each
+def test_options_that_are_named_are_known(readme: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every option of every command line, by the help of the command."""
+    unknown = []
+    for package, command, rest in re.findall(
+        r"python -m (planner|executor) ([a-z]+)([^`\n]*)", readme.read_text()
+    ):
+        with pytest.raises(SystemExit):
+            MAINS[package]([command, "--help"])
+        known = re.findall(r"(?<!\S)(?:-o|--[a-z0-9-]+)", capsys.readouterr().out)
+        named = re.findall(r"(?<!\S)(?:-o|--[a-z0-9-]+)", rest)
+        unknown += [f"{package} {command} {flag}" for flag in named if flag not in known]
+    assert unknown == []
