@@ -16,7 +16,6 @@ from torch.optim import SGD
 from executor import run
 from executor.profiling.profiler import Options, profile
 from executor.replay.driver import Options as RunOptions
-from executor.workload import load
 from executor.workload.task import Task
 from planner import Problem, build
 from profiles.schema import Emulation

@@ -14,7 +14,6 @@ from torch.optim import AdamW
 
 from executor import run
 from executor.profiling.profiler import Options, profile
-from executor.workload import load
 from executor.workload.task import Task
 from planner.builder import assemble
 from planner.inputs.problem import Problem
