@@ -14,7 +14,6 @@ from planner.lp.branch_and_bound import Solution, again
 from planner.lp.rows import Weights, grouped
 from planner.shards import HELD, Activations, Mode, Place, Strategy, settled
 
-_DIVES = 1  # times that the program is asked again
 _SURE = 0.5  # of a shard
 
 
@@ -24,16 +23,11 @@ def rounded(guide: Solution, groups: int, even: bool, effort: Effort) -> Strateg
     even: what is done in a group of items is spread evenly over them. The program does not care,
     but copies that come at once wait for each other.
     """
-    for _ in range(_DIVES):
-        modes, sure = _modes(_evened(guide, groups) if even else guide)
-        if all(sure):
-            break
+    modes, sure = _modes(_evened(guide, groups) if even else guide)
+    if not all(sure):
         fixed = tuple(m if s else None for m, s in zip(modes, sure, strict=True))
         closer = replace(guide, part=replace(guide.part, fixed=fixed))
-        found = again(closer, guide.terms, groups, effort)
-        if not found:
-            break
-        guide = found
+        guide = again(closer, guide.terms, groups, effort) or guide
     modes, _ = _modes(guide)
     items = guide.terms.items
     cuts = (*(first for first, _ in items), items[-1][1])

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from planner.rounds.ops import Entry, Needs, Stream
+from planner.rounds.timeline import execution_order
 
 
 def dependencies(
@@ -87,7 +88,7 @@ def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[in
     count = len(needs)
     kept: list[list[int]] = [[] for _ in needs]
     empty = [0] * len(clocks.length)
-    order = _execution_order(queues, needs)
+    order = execution_order(queues.values(), needs)
     for lap in range(3):
         for at in order:
             stream = clocks.stream[at]
@@ -106,19 +107,3 @@ def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[in
             clock[stream] = clocks.tick(Run(at, lap))
             clocks.ended[Run(at, lap)] = latest[stream] = clock
     return kept
-
-
-def _execution_order(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[int]:
-    """Positions so that an op follows its stream's earlier ops and its same-round needs."""
-    done: set[int] = set()
-    left = {stream: list(reversed(queue)) for stream, queue in queues.items()}
-    order: list[int] = []
-    while len(order) < len(needs):
-        begun = len(order)
-        for queue in left.values():
-            while queue and all(dep < 0 or dep in done for dep in needs[queue[-1]]):
-                done.add(queue[-1])
-                order.append(queue.pop())
-        if len(order) == begun:
-            raise ValueError("the stream order contradicts the order of meaning")
-    return order

@@ -130,52 +130,49 @@ def _shifted(needs: Needs, moved: frozenset[int]) -> Needs:
 def _played(draft: Draft) -> list[list[int]]:
     """The starts of all ops, by round, when rounds are played event by event.
 
-    A run is an op in a round: lap * count + op. Heaps hold whole numbers, whose leading part
-    orders them: lap and rank for what is ready, the end's time for what is at work.
+    A run is an op in a round: lap * count + op. Heaps hold whole numbers that end with the run
+    (modulo `runs`) and begin with what orders them: lap and rank for what is ready, the end's time
+    for what is at work.
     """
-    count, us, rank = len(draft.us), draft.us, draft.rank
-    runs, ranks = _ROUNDS * count, max(rank, default=0) + 1
+    count, laps, ranks = len(draft.us), range(_ROUNDS), max(draft.rank, default=0) + 1
+    runs, us, needs = _ROUNDS * count, draft.us * _ROUNDS, _chained(draft)
     numbers = {stream: number for number, stream in enumerate(sorted({*draft.streams}))}
-    stream_of = [numbers[stream] for stream in draft.streams]
-    needs = _chained(draft)
-    followers: list[list[int]] = [[] for _ in range(count)]  # of round 0, as runs
+    streams = [numbers[stream] for stream in draft.streams] * _ROUNDS
+    wanted = [
+        (lap * ranks + rank) * runs + lap * count + at
+        for lap in laps
+        for at, rank in enumerate(draft.rank)
+    ]
+    followers: list[list[int]] = [[] for _ in range(count)]  # so many runs later
     for at, edges in enumerate(needs):
         for dep in edges:
-            followers[dep].append(at if dep >= 0 else at + count)
+            followers[dep].append(at - dep)
     waiting = [sum(dep >= 0 for dep in edges) for edges in needs]
     waiting += [len(edges) for edges in needs] * (_ROUNDS - 1)
     ready: list[list[int]] = [[] for _ in numbers]
-    free = [True] * len(numbers)
-    starts, now = [0] * runs, 0
-    ends: list[int] = []
     for run, left in enumerate(waiting):
         if not left:
-            lap, at = divmod(run, count)
-            heappush(ready[stream_of[at]], (lap * ranks + rank[at]) * count + at)
+            heappush(ready[streams[run]], wanted[run])
+    free, ends = [True] * len(numbers), list[int]()
+    starts, now = [0] * runs, 0
     while True:
         for number, queue in enumerate(ready):
             if queue and free[number]:
-                order, at = divmod(heappop(queue), count)
-                run = order // ranks * count + at
+                run = heappop(queue) % runs
                 starts[run], free[number] = now, False
-                heappush(ends, (now + us[at]) * runs + run)
+                heappush(ends, (now + us[run]) * runs + run)
         if not ends:
-            return [starts[lap : lap + count] for lap in range(0, runs, count)]
+            return [starts[lap * count :][:count] for lap in laps]
         now = ends[0] // runs
-        while ends and ends[0] < (now + 1) * runs:
+        while ends and ends[0] // runs == now:
             run = heappop(ends) % runs
-            at = run % count
-            free[stream_of[at]] = True
-            for follower in followers[at]:
-                later = run - at + follower
+            free[streams[run]] = True
+            for delta in followers[run % count]:
+                later = run + delta
                 if later < runs:
                     waiting[later] -= 1
                     if not waiting[later]:
-                        lap, other = divmod(later, count)
-                        heappush(
-                            ready[stream_of[other]],
-                            (lap * ranks + rank[other]) * count + other,
-                        )
+                        heappush(ready[streams[later]], wanted[later])
 
 
 def _chained(draft: Draft) -> list[Sequence[int]]:

@@ -26,11 +26,12 @@ from itertools import chain
 from planner.rounds.emit import Emitter
 from planner.rounds.hazards import dependencies
 from planner.rounds.host_bytes import Scratch
+from planner.rounds.lay_out import lay_out
 from planner.rounds.list_schedule import Draft, Orders, dispatched, in_order, without
 from planner.rounds.ops import Entry, Stream, queued
 from planner.rounds.program import Cycle, assembled
 from planner.rounds.shard_major import PARAM, STATE_OUT, ShardMajor, visits
-from planner.rounds.slab import Slab, lay_out
+from planner.rounds.slab import Slab
 from planner.rounds.timeline import Deadlock, Settled, settled
 from planner.shards import Links, Slots, Strategy
 from plans.schema import Memory, OpName, Program

@@ -96,6 +96,12 @@ def _topological(same: Sequence[Sequence[int]]) -> list[int]:
     return order
 
 
+def execution_order(queues: Queues, needs: Needs) -> list[int]:
+    """Positions so that an op follows its stream's earlier ops and its same-round needs; Deadlock
+    when there is no such order."""
+    return _linked([0] * len(needs), queues, needs).order
+
+
 def once(us: Sequence[int], queues: Queues, needs: Needs) -> list[int]:
     """Starts of ops that run once, as soon as possible."""
     return _sweep(_linked(us, queues, needs), [0] * len(us), None)

@@ -27,8 +27,6 @@ from planner.search import pool
 from planner.shards import Links, TaskCosts, castable, cut_points, layer_graph, shape_of, untied
 from profiles.schema import Layer, Task
 
-_GROUPS = 12  # of the load program over phases
-
 Able = Callable[[str, int], bool]  # whether a task can be trained on the kind at this place
 
 
@@ -121,7 +119,8 @@ def phase_us(
         )
         for costs in sizes
     ]
-    return narrowed(roots, _GROUPS, len(roots) + effort.limits.bound_divisions, effort)
+    limits = effort.limits
+    return narrowed(roots, limits.bound_groups, len(roots) + limits.bound_divisions, effort)
 
 
 def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort: Effort) -> int:

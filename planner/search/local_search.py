@@ -18,7 +18,6 @@ Evaluate = Callable[[Strategy], Round | None]  # None when the strategy does not
 Score = tuple[int, int]
 
 _REJECTIONS = 4  # strategies that do not fit, for the price of one that does
-_SKIPS = 1  # strategies that cannot be better, for the price of one
 _LEAST = 60  # ops that the smallest strategy counts for
 _ACTS: tuple[Activations, ...] = ("recompute", "saved", "offload")
 
@@ -48,7 +47,7 @@ def improve(
             strategy = other
         elif (least := least_us(strategy, best.links)) > best.period_us:
             seen.add(strategy.key)
-            ops -= max(_LEAST, len(best.entries)) // _SKIPS
+            ops -= max(_LEAST, len(best.entries))
             heapq.heappush(others, ((least, 0), next(number), strategy))
             continue
         seen.add(strategy.key)

@@ -17,7 +17,7 @@ from planner.inputs import Effort, Limits
 from planner.lp import Solution, Terms, again, guides, rounded, scratch_bytes
 from planner.rounds import PLENTY, HydraStrategy, Round, fitted, least_bytes
 from planner.search.local_search import improve, least_us, score
-from planner.search.short import short_device, short_host
+from planner.search.shares import short_device, short_host
 from planner.shards import (
     SCALARS_BYTES,
     Links,
@@ -40,16 +40,9 @@ from plans.schema import Program
 from profiles.schema import Task
 
 _SHARDS = (4, 8, 16, 32, 64)  # that guides are solved for
-_GROUPS = 8  # of the load program
-_ITEMS = 64  # of the load program, at most
 _LESS = (2, 4)  # parts of the memory that a guide may do without
-_EACH = 2  # of them for the same sizes of shards
-_SHRINKS = 4  # times that a solution is asked for with less memory
-_STARTS = 4  # plans that are improved a little
-_BETTER = 1  # plans that are improved further
-_FINALS = 3  # plans that are looked at microbatch by microbatch
 _WORTH = 32  # parts of a round that plain training may lose to updates before others are looked at
-_NO_SCORES = [(1 << 62, 0)] * _STARTS
+_NO_SCORE = 1 << 62, 0
 _STAYS = Mode("resident", "device")
 _UPDATES: tuple[Update, ...] = ("host", "device-streamed")
 
@@ -113,10 +106,11 @@ class Search:
         ends = self._plain_training()
         self.plain = bool(ends)
         if not ends:
-            short = self._improved(self._starts(effort), _STARTS, effort)
-            ends = [*self._improved(short, _BETTER, effort), *short]
+            short = self._improved(self._starts(effort), effort.limits.search_starts, effort)
+            ends = [*self._improved(short, 1, effort), *short]
+        finals = effort.limits.search_finals
         exact = (self._round(replace(m.strategy, lumped=False)) for m in sorted(ends, key=score))
-        found = [(made.strategy, made.program()) for made in islice(filter(None, exact), _FINALS)]
+        found = [(made.strategy, made.program()) for made in islice(filter(None, exact), finals)]
         strategy, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
         return Candidate(strategy, (program,), self.tried, effort.left > 0)
 
@@ -130,7 +124,7 @@ class Search:
         waiting: list[tuple[int, int, Strategy | Round]] = []
         for strategy in plain:
             waiting.append((least_us(strategy, self.links), len(waiting), strategy))
-        for made in self._guided(effort):
+        for made in self._guided(effort) if effort.left > 0 else ():
             waiting.append((least_us(made.strategy, self.links), len(waiting), made))
             ops -= len(made.entries)
             if effort.left <= 0 or ops <= 0:
@@ -138,13 +132,13 @@ class Search:
         self.tried += len(waiting)
         starts: dict[tuple[int, tuple[int, ...]], Round] = {}
         for least, _, one in sorted(waiting):  # what can be the shortest first
-            if least > nsmallest(_STARTS, [*map(score, starts.values()), *_NO_SCORES])[-1][0]:
+            scores = [*map(score, starts.values()), *[_NO_SCORE] * limits.search_starts]
+            if least > nsmallest(limits.search_starts, scores)[-1][0]:
                 break
-            if starts and (effort.left <= 0 or ops <= 0):
+            if starts and effort.left <= 0:
                 break
             laid = one if isinstance(one, Round) else self._round(one)
             if laid:
-                ops -= len(laid.entries)
                 key = laid.strategy.costs.microbatch, laid.strategy.cuts
                 starts[key] = min(starts.get(key, laid), laid, key=score)
         return list(starts.values())
@@ -179,7 +173,8 @@ class Search:
 
     def _guided_by(self, roots: Sequence[Terms], effort: Effort) -> Iterator[Round]:
         limits = effort.limits
-        found = guides(roots, _GROUPS, len(roots) + limits.search_divisions, _EACH, effort)
+        groups, programs = limits.search_groups, len(roots) + limits.search_divisions
+        found = guides(roots, groups, programs, limits.search_each, effort)
         for number, guide in enumerate(islice(found, limits.search_guides)):
             yield from self._realised(guide, effort)
             # What has room for copies is a start as well, and what is good with less memory; room
@@ -189,7 +184,7 @@ class Search:
                 room = guide.terms.room_bytes - self.device_bytes // part
                 others.append(replace(guide.terms, room_bytes=room))
             for terms in others:
-                other = again(guide, terms, _GROUPS, effort)
+                other = again(guide, terms, groups, effort)
                 if other:
                     yield from self._realised(other, effort)
 
@@ -211,8 +206,9 @@ class Search:
         if len(self.points) <= limits.every_cut_points:
             every = all_cuts(self.points)
         else:
-            ladder = sorted({max(1.0, len(self._items) / shards) for shards in _SHARDS})
-            every = (even(costs, self._items, per_shard) for per_shard in ladder)
+            items = self._items(limits.search_items)
+            ladder = sorted({max(1.0, len(items) / shards) for shards in _SHARDS})
+            every = (even(costs, items, per_shard) for per_shard in ladder)
         packs = self.links.d2d and any(cost.offload_bytes for cost in costs.costs)
         for cuts in dict.fromkeys(every):
             for offload in (False, True) if packs else (False,):
@@ -235,10 +231,11 @@ class Search:
 
     def _realised(self, guide: Solution, effort: Effort) -> Iterator[Round]:
         """Whole shards of a guide; where they take too much, the program is solved for less."""
-        for _ in range(_SHRINKS):
+        groups = effort.limits.search_groups
+        for _ in range(effort.limits.search_shrinks):
             overs = []
             for evened in (False, True):
-                strategy = rounded(guide, _GROUPS, evened, effort)
+                strategy = rounded(guide, groups, evened, effort)
                 fits = fitted(strategy, self.host_bytes)
                 missing = 0 if fits else least_bytes(strategy) - self.host_bytes
                 made = Round(
@@ -253,7 +250,7 @@ class Search:
                 return
             # A little more, since whole shards never fit exactly; or no more, where that is tight.
             shrunk = (_shrunk(guide.terms, *min(overs, key=sum), part) for part in (64, 0))
-            tighter = (again(guide, terms, _GROUPS, effort) for terms in shrunk)
+            tighter = (again(guide, terms, groups, effort) for terms in shrunk)
             smaller = next(filter(None, tighter), None)
             if smaller is None:
                 return
@@ -264,11 +261,10 @@ class Search:
         """About what a shard more costs for its copies and launches."""
         return 3 * self.links.h2d.latency_us + 100
 
-    @cached_property
-    def _items(self) -> list[tuple[int, int]]:
-        """The finest pieces, neighbours taken together where there are many."""
+    def _items(self, most: int) -> list[tuple[int, int]]:
+        """The finest pieces, neighbours taken together where there are more than so many."""
         pieces = list(pairwise(self.points))
-        each = -(-len(pieces) // _ITEMS)
+        each = -(-len(pieces) // most)
         return [
             (pieces[i][0], pieces[min(i + each, len(pieces)) - 1][1])
             for i in range(0, len(pieces), each)

@@ -13,7 +13,7 @@ from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.inputs import Effort, Kind
 from planner.lp import scratch_bytes
 from planner.rounds import HydraStrategy, Round, hydra, least_bytes
-from planner.search.short import short_host
+from planner.search.shares import short_host
 from planner.search.task import Candidate, Search
 from planner.shards import Links, Strategy, castable, separable
 from plans.metrics import duration_us

@@ -1,6 +1,5 @@
 """A task cut into shards: boundaries, modes, costs, and the strategy that says all of it."""
 
-from planner.shards.buffers import DEVICE, SCALARS_BYTES, extent, pack, placed
 from planner.shards.copy_windows import Clock
 from planner.shards.costs import Links, ShardCost, TaskCosts, castable, copy_us, shape_of, sizes
 from planner.shards.cuts import all_cuts, cut_points, even, ladder, layer_graph
@@ -20,7 +19,7 @@ from planner.shards.modes import (
 from planner.shards.slots import Slots
 from planner.shards.strategy import Strategy
 from planner.shards.ties import separable, untied
-from planner.shards.values import Value
+from planner.shards.values import DEVICE, SCALARS_BYTES, Value, extent, pack, placed
 
 __all__ = [
     "DEVICE",

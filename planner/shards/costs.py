@@ -17,7 +17,6 @@ prefetch that     casts n bytes of parameters from masters: the longer of copy a
                   latency of the other
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -25,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import Infeasible
-from planner.shards.ties import Group, Part, separable
+from planner.shards.ties import Group, Part, held_gradients, separable
 from profiles.codec import align
 from profiles.schema import Device, Layer, LayerCost, Rate, Task
 
@@ -64,7 +63,7 @@ class ShardCost:
 
     @property
     def param_out_bytes(self) -> int:
-        """What of the parameters goes to the host after an update on the device."""
+        """Bytes of parameters that go to the host after an update on the device."""
         return 0 if self.cast else self.param_bytes
 
     def bytes_of(self, role: str) -> int:
@@ -80,14 +79,6 @@ class ShardCost:
     def kept_bytes(self) -> int:
         """The same in all, in buffers of the host store."""
         return sum(map(align, self.kept.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """Bytes of a shard's parameters and of its transients: what it needs, or what it may need."""
-
-    param_bytes: int
-    transient_bytes: int
 
 
 def _packing(cost: LayerCost) -> tuple[int, int]:
@@ -170,7 +161,8 @@ class TaskCosts:
         return self.microbatches == 1 or all(cost.rng_draws is not None for cost in self.costs)
 
     @cached_property
-    def _sums(self) -> dict[str, Array]:
+    def sums(self) -> dict[str, Array]:
+        """Columns of the layers, each as sums of all layers below."""
         layers, costs = self.layers, self.costs
         columns = {
             "param": [layer.param_bytes for layer in layers],
@@ -190,33 +182,15 @@ class TaskCosts:
             "offload": [cost.offload_bytes or 0 for cost in costs],
             "pack": [_packing(cost)[0] for cost in costs],
             "unpack": [_packing(cost)[1] for cost in costs],
-            "tied": self._tied_bytes(),
+            "tied": held_gradients(self.task, self.group),
             "buffer": [layer.buffer_bytes for layer in layers],
         }
         return {name: _prefix(values) for name, values in columns.items()}
 
-    def _tied_bytes(self) -> list[int]:
-        """Per owner of a tied parameter: autograd holds its users' gradients until all are there.
-
-        The sums so far of all of them, and the next one; of whole layers, since the profile does
-        not say which of their parameters are tied, but not of a group's last, which has none for
-        others. Apart, the sum so far is there for all but the last user, and the next one as well
-        where a shard has several.
-        """
-        apart = self.group.layers if self.group else ()
-        held = [0] * len(self.layers)
-        for group in (group for group in self.task.ties if group != apart):
-            sums = [self.layers[layer].grad_bytes for layer in group[:-1]]
-            for layer, size in zip(group, sums, strict=False):
-                held[layer] += size
-            held[group[0]] += max(sums)
-        for layer in apart[:-1]:
-            held[layer] += self.tie_bytes * (1 if layer == apart[0] else 2)
-        return held
-
     @cached_property
-    def _peaks(self) -> dict[str, Array]:
-        costs, saved = self.costs, self._sums["saved"][:-1]
+    def peaks(self) -> dict[str, Array]:
+        """Transients per layer, in bytes: at the end of a shard, and inside one."""
+        costs, saved = self.costs, self.sums["saved"][:-1]
         backward = np.array([c.backward_peak_bytes for c in costs], np.int64)
         out = np.array([c.out_bytes for c in costs], np.int64)
         forward = np.array([c.forward_peak_bytes for c in costs], np.int64)
@@ -231,49 +205,24 @@ class TaskCosts:
 
     def total(self, what: str, first: int = 0, end: int | None = None) -> int:
         """Sum of a column over layers first..end-1."""
-        sums = self._sums[what]
+        sums = self.sums[what]
         return int(sums[len(self.layers) if end is None else end] - sums[first])
 
     def backward_transient(self, first: int, end: int) -> int:
         """Peak beside the slab while the shard recomputes and runs backward."""
-        peaks, base = self._peaks, int(self._sums["saved"][first])
+        peaks, base = self.peaks, int(self.sums["saved"][first])
         last = int(peaks["backward"][end - 1])
         inner = int(peaks["backward_inner"][first : end - 1].max(initial=0))
         return max(last, inner) - base + self.total("tied", first, end)
 
-    def growing(self, points: Sequence[int], left: int) -> Iterator[tuple[int, Caps]]:
-        """What ever longer shards from cut point `left` on need: (right point, bytes).
-
-        Neither number falls as a shard grows.
-        """
-        param, saved, tied, last, inner = self._lists
-        first, reached, most = points[left], points[left], 0
-        for right in range(left + 1, len(points)):
-            end = points[right]
-            most = max(most, *inner[max(first, reached - 1) : end - 1], 0)
-            reached = end
-            peak = max(most, last[end - 1]) - saved[first] + tied[end] - tied[first]
-            yield right, Caps(param[end] - param[first], peak)
-
-    @cached_property
-    def _lists(self) -> tuple[list[int], ...]:
-        """Columns that the cut search reads layer by layer; lists are faster there than arrays."""
-        return (
-            self._sums["param"].tolist(),
-            self._sums["saved"].tolist(),
-            self._sums["tied"].tolist(),
-            self._peaks["backward"].tolist(),
-            self._peaks["backward_inner"].tolist(),
-        )
-
     def forward_transient(self, first: int, end: int) -> int:
-        peaks = self._peaks
+        peaks = self.peaks
         inner = int(peaks["forward_inner"][first + 1 : end].max(initial=0))
         return max(int(peaks["forward"][first]), inner)
 
     def graph_transient(self, first: int, end: int) -> int:
         """Peak of a backward alone, or of either half of an offloading shard."""
-        return int(self._peaks["graph"][first:end].max()) + self.total("tied", first, end)
+        return int(self.peaks["graph"][first:end].max()) + self.total("tied", first, end)
 
     @lru_cache(maxsize=1 << 14)  # noqa: B019 (costs live as long as the process plans)
     def shard(self, first: int, end: int) -> ShardCost:

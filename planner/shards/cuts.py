@@ -8,16 +8,25 @@ cheapest is a shortest path over the cut points: an edge is a shard within the c
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, pairwise
 
 import networkx as nx
 
-from planner.shards.costs import Caps, TaskCosts
+from planner.shards.costs import TaskCosts
 from profiles.schema import Task
 
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
 _PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Bytes of a shard's parameters and of its transients: what it needs, or what it may need."""
+
+    param_bytes: int
+    transient_bytes: int
 
 
 def layer_graph(task: Task) -> nx.MultiGraph:
@@ -88,10 +97,19 @@ def _reach(costs: TaskCosts, points: tuple[int, ...], caps: Caps) -> list[int]:
 @lru_cache(maxsize=16)
 def _needs(costs: TaskCosts, points: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
     """For every point but the last the bytes of ever longer shards from there on, ascending."""
+    names = ("param", "saved", "tied")  # lists are faster layer by layer than arrays
+    param, saved, tied = (costs.sums[name].tolist() for name in names)
+    last, inner = (costs.peaks[name].tolist() for name in ("backward", "backward_inner"))
     made = []
-    for left in range(len(points) - 1):
-        caps = [needs for _, needs in costs.growing(points, left)]
-        made.append(([c.param_bytes for c in caps], [c.transient_bytes for c in caps]))
+    for left, first in enumerate(points[:-1]):
+        params, transients, reached, most = list[int](), list[int](), first, 0
+        for end in points[left + 1 :]:
+            most = max(most, *inner[max(first, reached - 1) : end - 1], 0)
+            reached = end
+            peak = max(most, last[end - 1]) - saved[first] + tied[end] - tied[first]
+            params.append(param[end] - param[first])
+            transients.append(peak)
+        made.append((params, transients))
     return made
 
 

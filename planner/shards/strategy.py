@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from planner.shards.buffers import SCALARS_BYTES
 from planner.shards.costs import ShardCost, TaskCosts
 from planner.shards.modes import Mode
+from planner.shards.values import SCALARS_BYTES
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,3 +46,24 @@ def untied(task: Task) -> Task:
     return structs.replace(
         task, ties=tuple(tie for tie, _ in kept), tie_bytes=tuple(size for _, size in kept)
     )
+
+
+def held_gradients(task: Task, apart: Group | None) -> list[int]:
+    """Bytes per owner of a tied parameter: autograd holds its users' gradients until all are there.
+
+    The sums so far of all of them, and the next one; of whole layers, since the profile does not
+    say which of their parameters are tied, but not of a group's last, which has none for others.
+    Apart, the sum so far is there for all but the last user, and the next one as well where a shard
+    has several.
+    """
+    held = [0] * len(task.layers)
+    split = apart.layers if apart else ()
+    for group in (group for group in task.ties if group != split):
+        sums = [task.layers[layer].grad_bytes for layer in group[:-1]]
+        for layer, size in zip(group, sums, strict=False):
+            held[layer] += size
+        held[group[0]] += max(sums)
+    if apart:
+        for layer in split[:-1]:
+            held[layer] += apart.bytes * (1 if layer == split[0] else 2)
+    return held

@@ -23,6 +23,8 @@ from profiles import synthetic
 from profiles.errors import FormatError
 from profiles.schema import Evaluation, Task
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 def chain(name: str, steps: int, evaluation: Evaluation | None, seed: int = 0) -> Task:
     """A small chain of layers, in microbatches of one or more."""

@@ -7,7 +7,8 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.rounds.slab import Slab, bytes_alive, lay_out
+from planner.rounds.lay_out import lay_out
+from planner.rounds.slab import Slab, bytes_alive
 from planner.shards.costs import Links
 from planner.shards.values import Into, Out, Value
 from plans.schema import Buffer

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from planner.builder import build
 from planner.errors import Infeasible
+from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort, Problem
 from planner.rounds.round import Round
 from planner.search.rename import renamed
@@ -15,6 +16,8 @@ from planner.search.shapes import baselines, searched
 from planner.shards.costs import Links, TaskCosts
 from profiles import synthetic
 from profiles.codec import pretty
+
+FEW = Limits(search_ops=2_000, search_divisions=2, search_guides=1, bound_divisions=2)
 
 
 def asked(*names: str, budget: int = 6 << 20) -> Problem:
@@ -29,7 +32,7 @@ def asked(*names: str, budget: int = 6 << 20) -> Problem:
 def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
     """Also where the task is called like a buffer."""
     problem = asked("t", name)
-    (first,), (second,) = searched(problem, Effort(time.monotonic() + 60, 0), 1)
+    (first,), (second,) = searched(problem, Effort(time.monotonic() + 60, 0, FEW), 1)
     strategy = replace(
         first.strategy, costs=TaskCosts(problem.tasks[1], first.strategy.costs.microbatch)
     )
@@ -50,7 +53,7 @@ def test_two_processes_find_the_same_plan() -> None:
     tasks = [synthetic.task(f"t{i}", layers=3 + i, seed=i) for i in range(2)]
     profile = synthetic.profile(*tasks, usable_bytes=10 << 20)
     problem = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
-    one, two = (build(problem, profile_sha256="0" * 64, jobs=jobs) for jobs in (1, 2))
+    one, two = (build(problem, profile_sha256="0" * 64, jobs=jobs, limits=FEW) for jobs in (1, 2))
     assert pretty(structs.replace(one, provenance={})) == pretty(
         structs.replace(two, provenance={})
     )

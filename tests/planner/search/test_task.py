@@ -10,6 +10,7 @@ from msgspec import structs
 from support.strategies import Small, faster, fitted, small
 
 from planner import Infeasible, build
+from planner.inputs.limits import Limits, default
 from planner.inputs.problem import Effort
 from planner.search.task import Candidate, Search
 from planner.shards.costs import Links
@@ -18,13 +19,20 @@ from profiles.schema import LayerCost, Time
 
 PLENTY_S = 60.0
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 def found(
-    case: Small, links: Links, device_bytes: int, seconds: float = PLENTY_S
+    case: Small,
+    links: Links,
+    device_bytes: int,
+    seconds: float = PLENTY_S,
+    limits: Limits | None = None,
 ) -> Candidate | None:
     """What the search finds in time, if there is anything."""
+    effort = Effort(time.monotonic() + seconds, 0, limits or default())
     try:
-        return Search(case.task, links, device_bytes).best(Effort(time.monotonic() + seconds, 0))
+        return Search(case.task, links, device_bytes).best(effort)
     except Infeasible:
         return None
 
@@ -99,7 +107,7 @@ def packed(case: Small, pack_us: int, unpack_us: int) -> Small:
 def test_measured_packing_is_what_ops_last(seed: int) -> None:
     """F and B of a shard that packs take as much longer as was measured, not what bytes say."""
     case = packed(small(seed, 3), 7, 5)
-    best = found(case, case.links, case.device_bytes)
+    best = found(case, case.links, case.device_bytes, limits=Limits())
     assert best
     lasts = {op.id: op.end_us - op.start_us for op in best.program.round}
     strategy, packing = best.strategy, 0

@@ -5,8 +5,8 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.shards.costs import Caps, TaskCosts
-from planner.shards.cuts import cheapest, cut_points, layer_graph
+from planner.shards.costs import TaskCosts
+from planner.shards.cuts import Caps, cheapest, cut_points, layer_graph
 from profiles import synthetic
 from profiles.schema import Task
 

@@ -21,6 +21,8 @@ from planner.shards.ties import Group, separable, untied
 from profiles.codec import align
 from profiles.schema import Profile
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 def tied_gpt() -> Profile:
     """An estimated GPT-2 whose head uses the embedding's table."""

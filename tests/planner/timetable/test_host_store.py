@@ -20,7 +20,7 @@ from support.streaming import streamed_part
 
 import profiles
 from planner import Infeasible, Problem, build
-from planner.shards.buffers import extent, pack
+from planner.shards.values import extent, pack
 from planner.timetable import host_store
 from planner.timetable.scratch import stores_of
 from planner.timetable.swaps import Tenant, Timed, Turn, swaps, together, ways
