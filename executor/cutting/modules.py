@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import nn
 
-from executor.cutting.building import Builder, Compared, Growth
+from executor.cutting.building import Builder
 from executor.cutting.calling import SEED, fresh_copy, isolated, samples
 from executor.cutting.flow import Flow
-from executor.cutting.needs import Needs
+from executor.cutting.needs import Compared, Growth, Needs
 from executor.cutting.parts import Unsupported
 from executor.cutting.pieces import bytes_of, joined
 from executor.cutting.record import Call, Record, record

@@ -6,9 +6,11 @@ The pieces are the layers, in order, and those of the gaps between them in which
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from torch import Tensor
+
 from executor.cutting.flow import Flow, Key
-from executor.cutting.parts import Unsupported
-from executor.cutting.record import Leaf, Op
+from executor.cutting.parts import Dims, OneSize, Unsupported
+from executor.cutting.record import Leaf, Op, Record
 
 
 class Place(NamedTuple):
@@ -139,3 +141,76 @@ class Needs:
         given = self.flow.fresh(index) if kind == "gap" and index < self.count else []
         inputs = [key for key in known if key.kind == "input" and place == ("gap", 0)]
         return [*inputs, *given, *own]
+
+
+Noted = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class Growth:
+    """Dimensions of a recorded run's tensors that grow with the batch.
+
+    They are those `noted` of the tensor's key by an earlier cut; all others have the first one, if
+    it is as large as the batch. With None nothing grows.
+    """
+
+    def __init__(self, samples: int, noted: Noted | None) -> None:
+        self.samples = samples
+        self.any_size = noted is not None
+        self._noted = dict(noted or ())
+
+    @property
+    def noted(self) -> Noted | None:
+        """All that a later run needs beside its own tensors."""
+        return tuple(sorted(self._noted.items())) if self.any_size else None
+
+    def dims(self, key: Key, tensor: Tensor) -> Dims:
+        """The tensor's sizes, of one sample where they grow."""
+        grows = self._noted.get(str(key), self._usual(tensor))
+        return tuple(
+            (int(size) // self.samples, True) if dim in grows else (int(size), False)
+            for dim, size in enumerate(tensor.shape)
+        )
+
+    def _usual(self, tensor: Tensor) -> tuple[int, ...]:
+        first = tensor.dim() > 0 and len(tensor) == self.samples
+        return (0,) if self.any_size and first else ()
+
+
+class Compared(Growth):
+    """The same, found by a second run, `small`, with fewer samples; all that is unusual is noted
+    when it is asked for."""
+
+    def __init__(self, large: Record, small: Record, samples: tuple[int, int]) -> None:
+        super().__init__(samples[0], ())
+        self._large, self._small, self._fewer = large, small, samples[1]
+
+    def dims(self, key: Key, tensor: Tensor) -> Dims:
+        """OneSize for sizes that do not grow in proportion to the batch."""
+        other = self._twin(key).value
+        if tensor.dim() != other.dim():
+            raise OneSize("a tensor has other dimensions for another batch size")
+        pairs = list(enumerate(zip(tensor.shape, other.shape, strict=True)))
+        if any(a != b and not self._in_proportion(a, b) for _, (a, b) in pairs):
+            raise OneSize("a tensor's size is not in proportion to the batch")
+        grows = tuple(dim for dim, (a, b) in pairs if a != b)
+        if grows != self._usual(tensor):
+            self._noted[str(key)] = grows
+        return super().dims(key, tensor)
+
+    def _in_proportion(self, size: int, other: int) -> bool:
+        each, rest = divmod(size, self.samples)
+        return rest == 0 and each * self._fewer == other
+
+    def _twin(self, key: Key) -> Leaf:
+        """The tensor as it was with fewer samples: of the same call of the same module."""
+        if key.kind == "input":
+            return self._small.inputs[key.leaf]
+        call = self._large.calls[key.number]
+        calls, twins = (
+            [c for c in run.calls if c.module is call.module] for run in (self._large, self._small)
+        )
+        if len(twins) == len(calls):
+            twin = twins[calls.index(call)]
+            if (twin.given_tree, twin.made_tree) == (call.given_tree, call.made_tree):
+                return (twin.made if key.kind == "made" else twin.given)[key.leaf]
+        raise OneSize("it calls its modules otherwise for another batch size")

@@ -101,8 +101,7 @@ def _forward_and_backward(stages: Sequence[Stage], inputs: Any, how: Training) -
         arriving = [None] * len(given)
         for place, x in enumerate(given):
             if x.requires_grad:  # a hook sees strides, which `grad` may not have
-                hook = partial(arriving.__setitem__, place)
-                x.register_hook(hook)  # type: ignore[no-untyped-call]
+                x.register_hook(partial(arriving.__setitem__, place))  # type: ignore[no-untyped-call]
         if reached:
             torch.autograd.backward([x for x, _ in reached], [g for _, g in reached])
     return [x.detach().clone() for x in ends]
