@@ -12,7 +12,7 @@ from plans.schema import Buffer, Plan
 
 Label = object
 
-UNIT = 8  # bytes that have one label; all sizes of handmade plans are multiples of it
+UNIT = 256  # bytes that have one label; all offsets and sizes of these plans are multiples of it
 
 
 @dataclass
@@ -66,7 +66,7 @@ def _run(plan: Plan, draw: random.Random) -> str | None:
         ready = [n for n in needs if n not in done and n not in running and needs[n] <= done]
         if not ready and not running:
             return "nothing can begin any more"
-        node = draw.strategy(sorted(ready) + running)
+        node = draw.choice(sorted(ready) + running)
         begin = node not in running
         step = _segment(world, node, tasks, begin) if node.isdigit() else _move(world, node, begin)
         if step:

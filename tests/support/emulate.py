@@ -3,7 +3,8 @@
 Beside it plain sequential training with the same hashes, so that both can be compared.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from hashlib import shake_128
 from typing import NamedTuple
 
@@ -24,10 +25,12 @@ def need(fact: bool, what: str) -> None:
         raise Harm(what)
 
 
-def digest(size: int, *parts: object) -> bytes:
+@lru_cache(maxsize=1 << 14)  # mutants of a plan compute most of the values that it computes
+def digest(size: int, *parts: Hashable) -> bytes:
     return shake_128(repr(parts).encode()).digest(size)
 
 
+@lru_cache(maxsize=1 << 14)
 def _add(a: bytes, b: bytes) -> bytes:
     return bytes((x + y) % 256 for x, y in zip(a, b, strict=True))
 
