@@ -23,7 +23,7 @@ from executor.errors import WorkloadError
 from executor.numerics import OpMode, hold, needs_norms
 from executor.optim import Recipe
 from executor.profiling.bench import Bench, Case
-from executor.profiling.layer import FEWEST, Lab, NormCost, UpdateCost, layer_cost, update_costs
+from executor.profiling.layer import FEWEST, Lab, UpdateCost, layer_cost, update_costs
 from executor.shards import Shard
 from profiles.schema import LayerCost, Time
 
@@ -33,7 +33,7 @@ _FACTOR = 2
 _NOISE_US = 100
 
 Costs = tuple[LayerCost, ...]  # by microbatch, ascending
-Updates = tuple[UpdateCost, UpdateCost, NormCost | None]
+Updates = tuple[UpdateCost, UpdateCost, UpdateCost | None]  # on device and host, and the norms
 
 
 class Look(NamedTuple):
@@ -150,8 +150,7 @@ class Kinds:
         copied = _Copied(index, case.layer, tuple(look.draws for look in looks.values()))
         if self._met[kind] == 2 or not self._left[part]:
             largest = next(c for c in cases if c.microbatch == known[-1].microbatch)
-            found, _ = layer_cost(largest, self._few, shard)
-            if not agree(found, known[-1]):
+            if not agree(layer_cost(largest, self._few, shard), known[-1]):
                 return self._parted(kind, cases, copied, shard)
             self.checked += 1
         self._copied.setdefault(kind, []).append(copied)
@@ -177,7 +176,7 @@ class Kinds:
         costs: list[LayerCost] = []
         for case in cases:
             try:
-                costs.append(layer_cost(case, self._lab, shard)[0])
+                costs.append(layer_cost(case, self._lab, shard))
             except torch.OutOfMemoryError:
                 break
         if not costs:
@@ -215,14 +214,8 @@ def agree(one: LayerCost, other: LayerCost) -> bool:
 
 
 def _bytes(cost: LayerCost) -> tuple[int | None, ...]:
-    ends = cost.in_bytes, cost.out_bytes
-    return (
-        *ends,
-        cost.saved_bytes,
-        cost.forward_peak_bytes,
-        cost.backward_peak_bytes,
-        cost.offload_bytes,
-    )
+    peaks = cost.forward_peak_bytes, cost.backward_peak_bytes
+    return cost.in_bytes, cost.out_bytes, cost.saved_bytes, *peaks, cost.offload_bytes
 
 
 def _near(one: Time, other: Time) -> bool:

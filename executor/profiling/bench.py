@@ -23,6 +23,7 @@ from executor.numerics import (
     mapped,
     no_draws,
     read_grads,
+    same,
     tensors_of,
     write_grads,
 )
@@ -65,7 +66,7 @@ class Bench:
         self.shard = shard or on_device(case, device)
         x = hold(moved(case.x, device.where))
         self.batch = None if case.batch is None else Batch(*moved(tuple(case.batch), device.where))
-        self.made = made = self._output(x)
+        self.made = made = first_output(self.shard, device, x, self._inputs)[0]
         # Any dy of these shapes costs the same; the output itself is at hand.
         y = hold(made) if case.batch is None else None
         self.in_bytes = x.layout.boundary_bytes
@@ -85,9 +86,6 @@ class Bench:
         self.state = device.source.get()
         self.draws: bool | None = None  # until counted
         self.alone = False
-
-    def _output(self, x: Value) -> Any:
-        return first_output(self.shard, self.device, x, self._inputs)[0]
 
     @property
     def _inputs(self) -> Any:
@@ -204,7 +202,7 @@ def checked_output(
 
     `names`: of the model's own parameters, which a copied layer must not know."""
     state, notes = device.source.get(), [note(shard.layers)]
-    pristine, one, other = hold(x), hold(_copied(x)), hold(_copied(x))
+    pristine, one, other = hold(x), hold(mapped(_copied, x)), hold(mapped(_copied, x))
     first, before = first_output(shard, device, one, inputs)
     notes.append(note(shard.layers))
     device.source.set(state)
@@ -213,9 +211,9 @@ def checked_output(
         second = detached(made)
     check_notes(notes[0], notes[1], note(shard.layers))
     check_reach(made, names or {})
-    if not all(map(_same, other.tensors, pristine.tensors)):
+    if not same(list(other.tensors), list(pristine.tensors)):
         raise WorkloadError("changes its input in place; use inplace=False")
-    if not _equal(first, second):
+    if not same(tensors_of(first), tensors_of(second)):
         raise WorkloadError(
             "gives another output when it is recomputed from the same input and random state; let "
             "it keep nothing from one run to the next, draw from torch's default generator only, "
@@ -241,18 +239,5 @@ def _bare_output(shard: Shard, x: Value, inputs: Any) -> tuple[Any, Snapshot]:
     return output, tuple(before)
 
 
-def _copied(value: Any) -> Any:
-    return mapped(lambda t: t.detach().clone().requires_grad_(t.requires_grad), value)
-
-
-def _equal(left: Any, right: Any) -> bool:
-    """True if two values have the same tensors."""
-    pairs = zip(tensors_of(left), tensors_of(right), strict=False)
-    return len(tensors_of(left)) == len(tensors_of(right)) and all(_same(a, b) for a, b in pairs)
-
-
-def _same(left: Tensor, right: Tensor) -> bool:
-    """Equal values, nan being equal to nan."""
-    if left.shape != right.shape or not left.is_floating_point():
-        return torch.equal(left, right)
-    return torch.allclose(left, right, rtol=0, atol=0, equal_nan=True)
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from executor.devices import CpuDevice, Device, Meter, Queue, aligned, apart, un
 from executor.numerics import CpuMeter, needs_norms
 from executor.optim import Recipe
 from executor.profiling.bench import Bench, Case, loaded
-from executor.profiling.contention import copying
+from executor.profiling.links import copying
 from executor.shards import Shard
 from profiles.schema import LayerCost, Time
 
@@ -59,7 +59,7 @@ class Memory(NamedTuple):
 
 
 class UpdateCost(NamedTuple):
-    """One optimizer step of some parameters.
+    """One optimizer step of some parameters, or the norms of their gradients, which have no state.
 
     peak_bytes: the most alive at once beside state_bytes, which the first step makes anew: layer
     by layer, or else what it makes counts as well.
@@ -70,21 +70,13 @@ class UpdateCost(NamedTuple):
     time: Time
 
 
-class NormCost(NamedTuple):
-    """The norms of some parameters' gradients."""
-
-    peak_bytes: int
-    time: Time
-
-
-def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> tuple[LayerCost, Any]:
-    """The case's bytes and times, and the layer's output, whose tensors say which of them need
-    gradients; `shard` as in Bench."""
+def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> LayerCost:
+    """The case's bytes and times; `shard` as in Bench."""
     bench = Bench(case, lab.device, shard)
     memory = _memory(bench)
     bench.draws, bench.alone = memory.draws != 0, lab.alone
     with loaded(bench, lab.load), copying(lab.device) if lab.crowded else nullcontext():
-        (forward,) = timed(lambda: elapsed(bench.forward, lab.queue), lab)
+        forward = _duration(bench.forward, lab)
         both, backward = timed(lambda: _halves(bench.recompute_backward, lab.queue), lab)
         pack = _pack_times(bench, memory.packed, lab)
     return LayerCost(
@@ -101,7 +93,7 @@ def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> tuple[LayerC
         offload_bytes=memory.packed,
         pack_backward=pack[0],
         unpack_backward=pack[1],
-    ), bench.made
+    )
 
 
 def _pack_times(bench: Bench, count: int | None, lab: Lab) -> tuple[Time, Time] | tuple[None, None]:
@@ -125,14 +117,11 @@ def _memory(bench: Bench) -> Memory:
     bench.recompute_backward()  # what libraries take once is not the op's
     source.set(bench.state)
     meter = bench.device.meter()
-    with meter.op(None, None):
-        bench.forward()
-    forward_peak = meter.taken_bytes
+    forward_peak = _taken(meter, bench.forward)
     source.set(bench.state)
     with meter.op("graph", None):
         kept = bench.graph()
-    with meter.op(None, None):
-        pass
+    _taken(meter, lambda: None)  # as the next op begins, so that the graph's bytes are counted
     saved = meter.graph_bytes
     del kept
     end = source.get()
@@ -141,6 +130,13 @@ def _memory(bench: Bench) -> Memory:
         again = bench.recompute_backward()
     draws = source.count(bench.state, end) if torch.equal(again, end) else None
     return Memory(saved, packed, forward_peak, meter.taken_bytes, draws)
+
+
+def _taken(meter: Meter, work: Callable[[], object]) -> int:
+    """The most bytes that the work has alive at once."""
+    with meter.op(None, None):
+        work()
+    return meter.taken_bytes
 
 
 class Updates:
@@ -187,32 +183,24 @@ class Updates:
 
     def peak_bytes(self, meter: Meter) -> int:
         """The most that a first or a later step takes beside its state."""
-        with meter.op(None, None):
-            self.update()
-        first = meter.taken_bytes
-        with meter.op(None, None):
-            self.update()
+        first, later = _taken(meter, self.update), _taken(meter, self.update)
         optimizer = self.shard.optimizer
         made = optimizer.adopted_bytes if optimizer is not None and optimizer.piecewise else 0
-        return max(first - made, meter.taken_bytes)
+        return max(first - made, later)
 
 
 def gradients(case: Case, parameters: Sequence[nn.Parameter], bench: Bench) -> list[Tensor]:
     """Gradients of those of the layer's `parameters` that learn, where it computes: real ones, or
     zeros where this batch gives none, since another may."""
     bench.recompute_backward()
-    own = dict(zip(map(id, _unique(case.layer)), bench.shard.parameters.all, strict=True))
+    own = dict(zip(map(id, case.layer.parameters()), bench.shard.parameters.all, strict=True))
     found = [own[id(p)] for p in parameters if p.requires_grad]
     return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in found]
 
 
-def _unique(layer: nn.Module) -> list[nn.Parameter]:
-    return list({id(p): p for p in layer.parameters()}.values())
-
-
 def update_costs(
     case: Case, parameters: Sequence[nn.Parameter], lab: Lab
-) -> tuple[UpdateCost, UpdateCost, NormCost | None]:
+) -> tuple[UpdateCost, UpdateCost, UpdateCost | None]:
     """An optimizer step of `parameters`, those of the case's layer that count in it, on the device
     and on the host, and the norms of their gradients if updates wait for those.
 
@@ -222,34 +210,23 @@ def update_costs(
     noted = needs_norms(case.task.precision, case.task.clip)
     if not any(p.requires_grad for p in parameters):
         nothing = UpdateCost(0, 0, NO_TIME)
-        return nothing, nothing, NormCost(0, NO_TIME) if noted else None
+        return nothing, nothing, nothing if noted else None
     bench = Bench(case, lab.device)
-    bench.recompute_backward()
     grads = gradients(case, parameters, bench)
     host, room = None, None
     if lab.device.spec.kind != "cpu":
         host = _host_update_cost(case, grads, parameters, lab)
         room = host.state_bytes
     updates = Updates(case, grads, parameters, lab.device, room)
-    norm = _norm_cost(updates, bench, lab) if noted else None
-    device = _update_cost(updates, bench, lab)
-    return device, host or device, norm
-
-
-def _update_cost(updates: Updates, bench: Bench, lab: Lab) -> UpdateCost:
-    peak = updates.peak_bytes(lab.device.meter())
+    norm, meter = None, lab.device.meter()
+    if noted:
+        norm = UpdateCost(0, _taken(meter, updates.norms), NO_TIME)
+        with loaded(bench, lab.load):
+            norm = norm._replace(time=_duration(updates.norms, lab))
+    peak = updates.peak_bytes(meter)
     with loaded(bench, lab.load + lab.crowded):
-        (duration,) = timed(lambda: elapsed(updates.update, lab.queue), lab)
-    return UpdateCost(updates.shard.state_bytes, peak, duration)
-
-
-def _norm_cost(updates: Updates, bench: Bench, lab: Lab) -> NormCost:
-    meter = lab.device.meter()
-    with meter.op(None, None):
-        updates.norms()
-    with loaded(bench, lab.load):
-        (duration,) = timed(lambda: elapsed(updates.norms, lab.queue), lab)
-    return NormCost(meter.taken_bytes, duration)
+        device = UpdateCost(updates.shard.state_bytes, peak, _duration(updates.update, lab))
+    return device, host or device, norm
 
 
 def _host_update_cost(
@@ -264,8 +241,7 @@ def _host_update_cost(
     def measured() -> UpdateCost:
         peak = updates.peak_bytes(CpuMeter())
         with copying(lab.device):
-            (duration,) = timed(lambda: elapsed(updates.update, queue), there)
-        return UpdateCost(updates.shard.state_bytes, peak, duration)
+            return UpdateCost(updates.shard.state_bytes, peak, _duration(updates.update, there))
 
     return apart(queue, measured)
 
@@ -294,13 +270,17 @@ def _crowd(count: int, where: torch.device) -> Tensor:
     return torch.zeros(count, dtype=torch.uint8, device=where)
 
 
-def elapsed(work: Callable[[], object], queue: Queue) -> tuple[int]:
-    """The time (ns) that the queue needs for the work."""
-    start = queue.mark()
-    work()
-    end = queue.mark()
-    until(end)
-    return (round((end.seconds() - start.seconds()) * 1e9),)
+def _duration(work: Callable[[], object], lab: Lab) -> Time:
+    """The spread of the times that the lab's queue needs for the work."""
+
+    def once() -> tuple[int]:
+        start = lab.queue.mark()
+        work()
+        end = lab.queue.mark()
+        until(end)
+        return (round((end.seconds() - start.seconds()) * 1e9),)
+
+    return timed(once, lab)[0]
 
 
 def _halves(work: Callable[[Callable[[], None]], object], queue: Queue) -> tuple[int, int]:

@@ -7,10 +7,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from executor.cutting import name_of
+from executor.cutting import call, first, lowered, lowered_inputs, name_of, run
 from executor.devices import Device
 from executor.errors import WorkloadError, one_line
-from executor.numerics import DrawError, OwnRandomness, computing, hold, mapped, tensors_of
+from executor.numerics import (
+    DrawError,
+    OwnRandomness,
+    computing,
+    hold,
+    mapped,
+    no_draws,
+    same,
+    tensors_of,
+)
 from executor.profiling.bench import Case, checked_output, moved, on_device
 from executor.profiling.model_checks import (
     check_held,
@@ -21,9 +30,14 @@ from executor.profiling.model_checks import (
     names_of,
     spans_of,
 )
-from executor.shards import Shard
-from executor.workload import Batch, Ending, Task, batch_of
+from executor.shards import DRAWS, Modes, Shard
+from executor.workload import Batch, Ending, Task, batch_of, loss_in
 from profiles.errors import GantryError
+
+_CUT = (
+    "layers of the model were found as it trains, and are not what it does in eval mode; let it be "
+    "an nn.Sequential, or do the same in both modes outside of its modules"
+)
 
 
 @contextmanager
@@ -125,3 +139,36 @@ def _check_value(value: Any, device: Device) -> None:
                 f"gives a tensor on {tensor.device} and computes on {device.where}; make new "
                 "tensors on the device of the input, and leave moving to the plan"
             )
+
+
+def check_eval_mode(task: Task, model: nn.Module, layers: Sequence[nn.Module], inputs: Any) -> None:
+    """WorkloadError when the layers, found in training, give other bits than the model in eval
+    mode, draw random numbers there, or change a buffer."""
+    where = f"task {task.name}: evaluation"
+    few = lowered_inputs(first(inputs, 2), task.precision)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with blamed(where), lowered(model, task.precision), _evaluating(task, [model]):
+        whole = call(model, few)
+    with blamed(f"{where}: {_CUT}"), lowered(model, task.precision), _evaluating(task, layers):
+        parts = run(layers, few)
+    for name, buffer in model.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise WorkloadError(
+                f"{where}: buffer {name} changes in eval mode; let it, where training is False, be"
+            )
+    if task.loss is None:
+        whole, parts = loss_in(whole), loss_in(parts)
+    if not same(tensors_of(whole), tensors_of(parts)):
+        raise WorkloadError(f"{where}: {_CUT}: it gives other values")
+
+
+@contextmanager
+def _evaluating(task: Task, layers: Sequence[nn.Module]) -> Iterator[None]:
+    """Eval mode for a while, on the host, without gradients or random numbers."""
+    modes, bits = Modes(layers), computing(task.precision, torch.device("cpu"))
+    modes.train(False)
+    try:
+        with bits, torch.no_grad(), no_draws(DRAWS):
+            yield
+    finally:
+        modes.train(True)

@@ -1,4 +1,4 @@
-"""Measures latency and rate of a device's links, alone and with both at work.
+"""Measures latency and rate of a device's links, alone and with both at work, and of a disk.
 
 A copy inside the device shares no link with others: alone and both are one measurement. Casts are
 measured without their copies: a prefetch that casts lasts as long as the slower of the two.
@@ -6,23 +6,32 @@ measured without their copies: a prefetch that casts lasts as long as the slower
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import cycle
+from pathlib import Path
 from statistics import median
 
 import torch
 from torch import Tensor
 
 from executor.devices import PIECE, Device, HostMemory, Queue, QueueKind, apart, until, use_threads
-from profiles.schema import Link, Rate
+from executor.outputs import free_bytes
+from executor.shards import open_files, remove
+from profiles.schema import Disk, Link, Rate
 
 LARGEST = 8 << 20
 MASTERS = 128 << 20  # bytes that casts are made from in turn: more than caches hold
 SLAB_BYTES = 2 * LARGEST  # room for one copy in each direction
+FILE_BYTES = 32 << 20
+FILE_SAMPLES = 3
+DISK_SHARE = 0.9  # of what is free now
+_COPIES = 500  # that an emulated link makes in a second while others compute
+_WARM_S = 1.0  # clocks of a device that had nothing to do are low
+_SIDE = 4096  # of the matrices that are multiplied meanwhile
 
-Copy = Callable[[int], None]  # copies so many bytes, and returns when they are there
+Copy = Callable[[int], object]  # copies so many bytes, or launches that
 
 
 class _Line:
@@ -33,56 +42,60 @@ class _Line:
         self._launch = launch
 
     def copy(self, count: int) -> None:
+        """Copy so many bytes, and return when they are there."""
         self._launch(count)
         until(self.queue.mark())
 
+    def rate(self, large: int, samples: int) -> Rate:
+        """The line through the times of a small and a large copy."""
+        return apart(self.queue, lambda: _rate(self.copy, (large // 64, large), samples))
+
+
+def _both_ways(device: Device, host: Sequence[Tensor]) -> tuple[_Line, _Line]:
+    """h2d and d2h between two flats of host memory and the beginning of the slab."""
+    size = len(host[0])
+    into, out = device.slab[:size], device.slab[size : 2 * size]
+    return (
+        _Line(device, "h2d", lambda n: device.copy_in(into[:n], host[0][:n])),
+        _Line(device, "d2h", lambda n: device.copy_out(host[1][:n], out[:n])),
+    )
+
 
 def links(
-    device: Device, memory: HostMemory, bytes_per_s: int | None, samples: int
+    device: Device, memory: HostMemory, bytes_per_s: int | None, samples: int, *, casts: bool
 ) -> tuple[Link, ...]:
-    """h2d, d2h and d2d of `device`, whose slab holds SLAB_BYTES, with host memory of `memory`.
+    """h2d, d2h and d2d of `device`, whose slab holds SLAB_BYTES, with host memory of `memory`; with
+    `casts`, that of masters too, alone and while parameters leave the device.
 
     `bytes_per_s` is the expected rate of the slower link, where one is known: none of its copies
     lasts long over 20 ms.
     """
-    large = _large(bytes_per_s)
-    host_in, host_out = memory.take(LARGEST).zero_(), memory.take(LARGEST).zero_()
-    slab_in, slab_out = device.slab[:LARGEST], device.slab[LARGEST : 2 * LARGEST]
-    h2d = _Line(device, "h2d", lambda n: device.copy_in(slab_in[:n], host_in[:n]))
-    d2h = _Line(device, "d2h", lambda n: device.copy_out(host_out[:n], slab_out[:n]))
-    d2d = _Line(device, "compute", lambda n: _inside(slab_in[:n], slab_out[:n]))
-    inside = apart(d2d.queue, lambda: _rate(d2d.copy, LARGEST, samples))
-    rates = {}
-    for kind, mine, other in (("h2d", h2d, d2h), ("d2h", d2h, h2d)):
-        measure = partial(_rate, mine.copy, large, samples)
-        alone = apart(mine.queue, measure)
-        with busy(partial(other.copy, large), other.queue):
-            rates[kind] = alone, apart(mine.queue, measure)
-    return (
-        Link("h2d", *rates["h2d"]),
-        Link("d2h", *rates["d2h"]),
-        Link("d2d", inside, inside),
-    )
-
-
-def cast(device: Device, memory: HostMemory, bytes_per_s: int | None, samples: int) -> Link:
-    """The rate of casts of masters for `device`, alone and while parameters leave it."""
-    host_in, host_out = memory.take(LARGEST).zero_(), memory.take(LARGEST).zero_()
-    slab_out = device.slab[LARGEST : 2 * LARGEST]
-    mine = _Line(device, "h2d", _casting(host_in))
-    other = _Line(device, "d2h", lambda n: device.copy_out(host_out[:n], slab_out[:n]))
-    measure = partial(_rate, mine.copy, LARGEST, samples)
-    rates = [apart(mine.queue, measure)]
-    with busy(partial(other.copy, _large(bytes_per_s)), other.queue):
-        rates.append(apart(mine.queue, measure))
+    large = _count(bytes_per_s, 50)
+    host = [memory.take(LARGEST).zero_() for _ in range(2)]
+    h2d, d2h = _both_ways(device, host)
+    into, out = device.slab[:LARGEST], device.slab[LARGEST : 2 * LARGEST]
+    d2d = _Line(device, "compute", lambda n: into[:n].copy_(out[:n]))
+    inside = d2d.rate(LARGEST, samples)
+    rates = [_rates(h2d, large, d2h, large, samples), _rates(d2h, large, h2d, large, samples)]
+    found = Link("h2d", *rates[0]), Link("d2h", *rates[1]), Link("d2d", inside, inside)
+    if not casts:
+        return found
+    cast = _rates(_Line(device, "h2d", _casting(host[0])), LARGEST, d2h, large, samples)
     if device.spec.kind == "cuda":  # nothing is copied before the first piece is cast
-        rates = list(map(_begun, rates))
-    return Link("cast", *rates)
+        cast = [_begun(rate) for rate in cast]
+    return (*found, Link("cast", *cast))
 
 
-def _large(bytes_per_s: int | None) -> int:
-    """Bytes of a copy that is not too long for the link."""
-    return LARGEST if bytes_per_s is None else min(LARGEST, max(4096, bytes_per_s // 50))
+def _rates(line: _Line, count: int, other: _Line, beside: int, samples: int) -> list[Rate]:
+    """The rate of a line alone, and while another one copies `beside` bytes again and again."""
+    alone = line.rate(count, samples)
+    with busy(partial(other.copy, beside), other.queue):
+        return [alone, line.rate(count, samples)]
+
+
+def _count(bytes_per_s: int | None, per_second: int) -> int:
+    """Bytes of a copy of which the link makes so many in a second, within bounds."""
+    return LARGEST if bytes_per_s is None else min(LARGEST, max(4096, bytes_per_s // per_second))
 
 
 def _casting(target: Tensor) -> Copy:
@@ -103,15 +116,37 @@ def _begun(rate: Rate) -> Rate:
     return Rate(rate.bytes_per_s, rate.latency_us + first_us)
 
 
-def _inside(target: Tensor, source: Tensor) -> None:
-    target.copy_(source)
+def disk_rates(folder: Path, memory: HostMemory) -> Disk:
+    """Rates and room of files in `folder`, in which idle tasks wait; RunError when it has no room
+    for the measurement.
+
+    Nothing is left there."""
+    flat = memory.take(FILE_BYTES)
+    noise = torch.randint(0, 256, flat.shape, dtype=torch.uint8, generator=torch.Generator())
+    flat.copy_(noise)  # zeros would be left out by some file systems
+    sizes = FILE_BYTES // 32, FILE_BYTES
+    files = open_files(folder, {str(size): size for size in sizes})
+    try:  # the first write finds a file its place
+        write = _rate(lambda n: files[str(n)].write([flat[:n]]), sizes, FILE_SAMPLES)
+        read = _rate(lambda n: files[str(n)].read([flat[:n]]), sizes, FILE_SAMPLES)
+        usable = max(1, int(free_bytes(folder) * DISK_SHARE))
+    finally:
+        remove(files)
+    return Disk(usable, read, write)
 
 
-def _rate(copy: Copy, large: int, samples: int) -> Rate:
-    """The line through the median times of a small and a large copy."""
-    copy(large)  # touch the pages
-    points = [(count, _median_us(copy, count, samples)) for count in (large // 64, large)]
-    return fit(points[0], points[1])
+def _rate(copy: Copy, counts: tuple[int, int], samples: int) -> Rate:
+    """The line through the median times of a small and a large copy, after one of each."""
+    points = []
+    for count in counts:
+        copy(count)  # touch the pages
+        times = []
+        for _ in range(samples):
+            start = time.perf_counter_ns()
+            copy(count)
+            times.append((time.perf_counter_ns() - start) / 1000)
+        points.append((count, max(0.001, median(times))))
+    return fit(*points)
 
 
 def fit(small: tuple[int, float], large: tuple[int, float]) -> Rate:
@@ -123,17 +158,35 @@ def fit(small: tuple[int, float], large: tuple[int, float]) -> Rate:
     return Rate(bytes_per_s=max(1, round(1e6 / us_per_byte)), latency_us=round(latency))
 
 
-def _median_us(copy: Copy, count: int, samples: int) -> float:
-    times = []
-    for _ in range(samples):
-        start = time.perf_counter_ns()
-        copy(count)
-        times.append((time.perf_counter_ns() - start) / 1000)
-    return max(0.001, median(times))
+def warm_up(device: Device) -> None:
+    """Let a device's clocks rise before anything is timed; emulated ones have none of their own.
+
+    In the thread that has entered the device's compute queue."""
+    if device.spec.kind == "cpu":
+        return
+    matrix = torch.ones(_SIDE, _SIDE, dtype=torch.bfloat16, device=device.where).normal_()
+    queue, end = device.queue("compute"), time.monotonic() + _WARM_S
+    while time.monotonic() < end:
+        torch.mm(matrix, matrix)
+        until(queue.mark())
 
 
 @contextmanager
-def busy(work: Callable[[], None], queue: Queue | None = None) -> Iterator[None]:
+def copying(device: Device) -> Iterator[None]:
+    """Both directions of a device's links are busy; its slab holds SLAB_BYTES, or two copies that
+    an emulated link makes soon."""
+    emulation = device.spec.emulation
+    rates = (emulation.h2d_bytes_per_s, emulation.d2h_bytes_per_s) if emulation else None
+    count = _count(min(rates) if rates else None, _COPIES)
+    host = torch.zeros(2, count, dtype=torch.uint8, pin_memory=device.where.type == "cuda")
+    with ExitStack() as stack:
+        for line in _both_ways(device, list(host)):
+            stack.enter_context(busy(partial(line.copy, count), line.queue))
+        yield
+
+
+@contextmanager
+def busy(work: Callable[[], object], queue: Queue | None = None) -> Iterator[None]:
     """`work` again and again in a thread of its own, for as long as the context lasts.
 
     It launches into `queue`; without one its ops use as many threads as those of the caller,

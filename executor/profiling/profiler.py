@@ -17,7 +17,6 @@ from tqdm import tqdm
 from executor.cutting import left_out
 from executor.devices import (
     Device,
-    HostMemory,
     apply,
     describe,
     free_host_bytes,
@@ -28,11 +27,9 @@ from executor.devices import (
     use_threads,
 )
 from executor.errors import UsageError
-from executor.profiling import disk_profiler
 from executor.profiling import links as link_profiler
 from executor.profiling import task as task_profiler
 from executor.profiling.alike import Kinds
-from executor.profiling.contention import contention, warm_up
 from executor.profiling.layer import Lab
 from executor.workload import load
 from plans.schema import Device as DeviceSpec
@@ -71,7 +68,8 @@ def profile(ref: str, options: Options) -> schema.Profile:
     workload = schema.Workload(ref, digest)
     apply(options.numerics)
     threads = torch.get_num_threads()
-    (device,), memory = open_devices([_spec(options)], [link_profiler.SLAB_BYTES]), _memory(options)
+    spec = _spec(options)
+    (device,), memory = open_devices([spec], [link_profiler.SLAB_BYTES]), host_memory([spec])
     try:
         casts = any(task.precision == "bf16" for task in tasks)
         bar = tqdm(total=0, unit="layer", disable=None, file=sys.stderr, desc="links")
@@ -79,9 +77,11 @@ def profile(ref: str, options: Options) -> schema.Profile:
             lab = _lab(device, options)
             kinds = Kinds(lab)
             usable = _usable(device, options)
-            links = _links(device, memory, options, casts=casts)
+            links = link_profiler.links(
+                device, memory, _slowest(options.emulation), options.samples, casts=casts
+            )
             bar.set_description("disk")
-            disk = disk_profiler.measure(options.disk, memory) if options.disk else None
+            disk = link_profiler.disk_rates(options.disk, memory) if options.disk else None
             measured = tuple(task_profiler.measure(task, workload, kinds, bar) for task in tasks)
         print(kinds, file=sys.stderr)
         provenance = _provenance(device, lab) | {"layers": str(kinds)}
@@ -105,18 +105,13 @@ def _spec(options: Options) -> DeviceSpec:
     return DeviceSpec("cuda:0", "cuda", most, update_threads(_cores(), options.devices))
 
 
-def _memory(options: Options) -> HostMemory:
-    return host_memory([_spec(options)])
-
-
 def _lab(device: Device, options: Options) -> Lab:
     """Emulated devices share the cores that they compute with, others share nothing."""
     queue = device.queue("compute")
     queue.enter()
-    warm_up(device)
-    slowdown = _slowdown(options.emulation)
-    alone = options.devices == 1
-    return Lab(device, queue, _load(options), options.samples, slowdown, alone)
+    link_profiler.warm_up(device)
+    slower, alone = _slowdown(options.emulation), options.devices == 1
+    return Lab(device, queue, _load(options), options.samples, slower, alone)
 
 
 def _load(options: Options) -> int:
@@ -138,6 +133,11 @@ def slowdown(devices: int) -> int:
 
 def _slowdown(emulation: schema.Emulation | None) -> int:
     return emulation.compute_slowdown if emulation else 1
+
+
+def _slowest(emulation: schema.Emulation | None) -> int | None:
+    """Bytes per second of the slower link, where it is known."""
+    return min(emulation.h2d_bytes_per_s, emulation.d2h_bytes_per_s) if emulation else None
 
 
 def table(measured: schema.Profile) -> str:
@@ -186,18 +186,6 @@ def _usable(device: Device, options: Options) -> int:
     return usable(device.where, options.device_bytes)
 
 
-def _links(
-    device: Device, memory: HostMemory, options: Options, *, casts: bool
-) -> tuple[schema.Link, ...]:
-    emulation = options.emulation
-    slowest = min(emulation.h2d_bytes_per_s, emulation.d2h_bytes_per_s) if emulation else None
-    links = link_profiler.links(device, memory, slowest, options.samples)
-    made = tuple(_computed(link, _slowdown(emulation)) for link in links)
-    if not casts:
-        return made
-    return (*made, link_profiler.cast(device, memory, slowest, options.samples))
-
-
 def _computed(link: schema.Link, slowdown: int) -> schema.Link:
     """A copy inside the device is its own work: it takes so many times as long."""
     if link.kind != "d2d":
@@ -220,7 +208,7 @@ def _machine(
             kind=spec.kind,
             usable_bytes=usable_bytes,
             threads=spec.threads,
-            links=links,
+            links=tuple(_computed(link, _slowdown(options.emulation)) for link in links),
             emulation=spec.emulation,
         )
         for number in range(options.devices)
@@ -252,7 +240,7 @@ def _provenance(device: Device, lab: Lab) -> dict[str, str]:
         "cpu": _cpu_model(),
     }
     if device.spec.kind == "cuda":
-        return noted | describe(device.where) | {"compute beside copies": contention(device)}
+        return noted | describe(device.where)
     slower = f", {lab.slowdown} times slower than measured" if lab.slowdown > 1 else ""
     return noted | {"timing": f"emulated devices, {lab.load} computing at once{slower}"}
 

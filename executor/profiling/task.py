@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 from torch import nn
-from torch.optim import Optimizer
 from tqdm import tqdm
 
 from executor.cutting import chain_of, left_out, name_of
@@ -15,10 +14,17 @@ from executor.devices import Device
 from executor.errors import WorkloadError
 from executor.numerics import needs_norms, norm_bytes, tensors_of
 from executor.optim import Recipe
-from executor.profiling import batch_checks, eval_mode
+from executor.profiling import batch_checks
 from executor.profiling.alike import Costs, Kinds, Look, look
 from executor.profiling.bench import Bench, Case, on_device
-from executor.profiling.layer_checks import batch, blamed, check_chain, layer_place, samples
+from executor.profiling.layer_checks import (
+    batch,
+    blamed,
+    check_chain,
+    check_eval_mode,
+    layer_place,
+    samples,
+)
 from executor.profiling.model_checks import check_left_out, check_model
 from executor.shards import Shard, tie_bytes, ties
 from executor.workload import Batch, Task, batch_bytes, build, part
@@ -60,14 +66,19 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
         with blamed(f"task {task.name}"):
             check_left_out(task, model, chain, found.inputs)
     if task.evaluate:
-        eval_mode.check(task, model, layers, found.inputs)
+        check_eval_mode(task, model, layers, found.inputs)
     bar.total += len(layers) * len(sizes)
     bar.set_description(f"{task.name}: measuring")
     trainable = {id(p) for layer in layers for p in layer.parameters() if p.requires_grad}
-    recipe = task.recipe(model)
-    optimizer = _optimizer(task, recipe, list(model.parameters()))
-    measured = tuple(_layers(task, recipe, layers, found, sizes, kinds, bar.update))
-    measured = tuple(_drawing(m) if n in draws else m for n, m in enumerate(measured))
+    recipe, parameters = task.recipe(model), list(model.parameters())
+    optimizer = None
+    if parameters:  # one for the whole model, as in a plain loop, to refuse what could not train
+        with blamed(f"task {task.name}: optimizer"):
+            optimizer = recipe.make(parameters, parameters)[0]
+    measured = _layers(task, recipe, layers, found, sizes, kinds, bar.update)
+    for index in draws:  # from one batch to another a varying number
+        costs = tuple(replace(cost, rng_draws=None) for cost in measured[index].costs)
+        measured[index] = replace(measured[index], costs=costs)
     fit, groups = {cost.microbatch for cost in measured[0].costs}, ties(layers)
     return schema.Task(
         name=task.name,
@@ -82,16 +93,12 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
         tie_bytes=tuple(tie_bytes(layers, group, task.precision) for group in groups),
         precision=task.precision,
         norm_bytes=norm_bytes(len(trainable)) if needs_norms(task.precision, task.clip) else 0,
-        evaluation=_evaluation(task),
+        evaluation=schema.Evaluation(task.evaluate.every, task.evaluate.batches)
+        if task.evaluate
+        else None,
         cut=chain.cut,
-        layers=measured,
+        layers=tuple(measured),
     )
-
-
-def _evaluation(task: Task) -> schema.Evaluation | None:
-    if task.evaluate is None:
-        return None
-    return schema.Evaluation(task.evaluate.every, task.evaluate.batches)
 
 
 def _check_layers(
@@ -177,11 +184,6 @@ def _layers(
     ]
 
 
-def _drawing(layer: schema.Layer) -> schema.Layer:
-    """The layer, one that draws a varying number of random numbers."""
-    return replace(layer, costs=tuple(replace(c, rng_draws=None) for c in layer.costs))
-
-
 def _looks(cases: list[Case], shard: Shard, device: Device, tick: Tick) -> dict[int, Look]:
     """The layer as seen at the sizes that it can be run with.
 
@@ -222,11 +224,3 @@ def _layer(
         norm_peak_bytes=norm.peak_bytes if norm else 0,
         costs=costs,
     )
-
-
-def _optimizer(task: Task, recipe: Recipe, parameters: list[nn.Parameter]) -> Optimizer | None:
-    """One for the whole model, as a plain loop makes it, to refuse what could not train."""
-    if not parameters:
-        return None
-    with blamed(f"task {task.name}: optimizer"):
-        return recipe.make(parameters, parameters)[0]

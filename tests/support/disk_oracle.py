@@ -12,7 +12,7 @@ from plans.schema import Buffer, Plan
 
 Label = object
 
-UNIT = 8  # bytes that have one label; all sizes of handmade plans are multiples of it
+UNIT = 256  # bytes that have one label; all offsets and sizes of these plans are multiples of it
 
 
 @dataclass

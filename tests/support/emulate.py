@@ -5,6 +5,8 @@ Beside it plain sequential training with the same hashes, so that both can be co
 
 import marshal
 from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from hashlib import shake_128
 from typing import NamedTuple
 
@@ -27,10 +29,12 @@ def need(fact: bool, what: str) -> None:
         raise Harm(what)
 
 
-def digest(size: int, *parts: object) -> bytes:
+@lru_cache(maxsize=1 << 14)  # mutants of a plan compute most of the values that it computes
+def digest(size: int, *parts: Hashable) -> bytes:
     return shake_128(marshal.dumps(parts, 2)).digest(size)  # 2: equal values, equal bytes
 
 
+@lru_cache(maxsize=1 << 14)
 def _add(a: bytes, b: bytes) -> bytes:
     """Byte by byte, modulo 256."""
     need(len(a) == len(b), "sizes differ")

@@ -199,7 +199,7 @@ def test_a_profile_of_slow_devices_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     than there are compute at once while one is measured."""
     rate = Rate(bytes_per_s=7000, latency_us=3)
     links = tuple(Link(kind, rate, rate) for kind in ("h2d", "d2h", "d2d"))  # type: ignore[arg-type]
-    monkeypatch.setattr(link_profiler, "links", lambda *_: links)
+    monkeypatch.setattr(link_profiler, "links", lambda *_, **__: links)
     options = Options(1 << 20, PACED, devices=8, samples=1, host_bytes=1 << 30)
     found = profile(f"{TOYS}:mlp", options)
     assert found.machine.load == 2

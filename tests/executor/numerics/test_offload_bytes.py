@@ -46,9 +46,9 @@ def test_layers_together_pack_no_more_than_each_for_itself() -> None:
     task, xs = _task(*CHAIN), [batches(0)[0]]
     each = []
     for k, layer in enumerate(CHAIN):
-        cost, y = layer_cost(Case(task, layer, xs[-1], None, k == 0, len(xs[-1])), LAB)
-        each.append(cost.offload_bytes or 0)
-        xs.append(y)
+        case = Case(task, layer, xs[-1], None, k == 0, len(xs[-1]))
+        each.append(layer_cost(case, LAB).offload_bytes or 0)
+        xs.append(Bench(case, LAB.device).made)
     assert each[3] == 0  # a view of its input
     for first, end in combinations(range(len(CHAIN) + 1), 2):
         shard = Shard(CHAIN[first:end], task.optimizer)
@@ -84,7 +84,5 @@ class SparseLayer(nn.Module):
 def test_what_cannot_be_packed_has_no_offload_bytes() -> None:
     """A layer that keeps something sparse is measured, and not offered for offloading."""
     task, layer = _task(SparseLayer()), SparseLayer()
-    cost, _ = layer_cost(
-        Case(task, layer, torch.rand(4, 4, requires_grad=True), None, False, 4), LAB
-    )
+    cost = layer_cost(Case(task, layer, torch.rand(4, 4, requires_grad=True), None, False, 4), LAB)
     assert cost.offload_bytes is None

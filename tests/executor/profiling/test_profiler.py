@@ -228,7 +228,7 @@ def test_varying_draws_are_unknown() -> None:
 
     task = _task(Moody())
     case = Case(task, Moody(), torch.randn(8, 4), None, False, 8)
-    assert layer_cost(case, LAB)[0].rng_draws is None
+    assert layer_cost(case, LAB).rng_draws is None
 
 
 def test_update_leaves_the_parameters_alone() -> None:

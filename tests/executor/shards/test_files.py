@@ -28,7 +28,7 @@ from executor import run
 from executor.cli import main
 from executor.devices.hostmem import Pageable
 from executor.errors import RunError, UsageError
-from executor.profiling import disk_profiler
+from executor.profiling import links as link_profiler
 from executor.records.stopping import parse
 from executor.replay.driver import Options, Result
 from executor.shards import files
@@ -439,14 +439,14 @@ def test_the_command(
 
 def test_the_profiler_measures_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both rates and the room, and leaves nothing behind; a full disk is said so."""
-    monkeypatch.setattr(disk_profiler, "LARGEST", 1 << 20)
-    found = disk_profiler.measure(tmp_path, Pageable())
+    monkeypatch.setattr(link_profiler, "FILE_BYTES", 1 << 20)
+    found = link_profiler.disk_rates(tmp_path, Pageable())
     assert found.usable_bytes <= files.free_bytes(tmp_path)
     assert min(found.read.bytes_per_s, found.write.bytes_per_s) > 1 << 20
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(files, "free_bytes", lambda folder: 1)
     with pytest.raises(RunError, match=r"it has 1 B \(1 bytes\) free"):
-        disk_profiler.measure(tmp_path, Pageable())
+        link_profiler.disk_rates(tmp_path, Pageable())
 
 
 def test_a_file_keeps_every_byte(tmp_path: Path) -> None:

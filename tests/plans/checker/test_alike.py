@@ -1,5 +1,6 @@
 """What is proven once is proven for programs that are alike, and for no others."""
 
+from functools import cache
 from itertools import count
 
 from msgspec import structs
@@ -13,6 +14,7 @@ from plans.schema import Plan
 from profiles import synthetic
 
 
+@cache
 def twins() -> Plan:
     """Three tasks of one shape, the names of which are parts of each other and of buffers'."""
     task = synthetic.task("t", layers=4, seed=1, batch=2, param_bytes=1 << 20)
