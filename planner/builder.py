@@ -101,7 +101,8 @@ def _built(asked: _Asked, parts: int | None) -> Plan:
     ways = baselines(problem) if hydra else searched(problem, effort, jobs, parts)
     firsts = {own[0].strategy.costs.task.name: store(own[0].strategy) for own in ways}
     host_store.fits(problem, firsts)  # refuses before the bounds take their time
-    chosen = settled(problem, ways, effort)
+    taken = settled(problem, [[way.programs for way in own] for own in ways], effort)
+    chosen = [own[at] for own, at in zip(ways, taken, strict=True)]
     segments = _segments(problem, chosen, policy, effort)
     bounds = _bounds(problem, ways, chosen, effort, jobs)
     plan = assemble(problem, chosen, segments, bounds, policy, effort.seed)

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 import time
+from inspect import signature
 
 import plans
 from planner.builder import build
@@ -11,30 +12,13 @@ from planner.inputs import read_problem
 from planner.views import describe, summary
 from profiles.codec import check_target
 
-_ASKED = (
-    "profile",
-    "devices",
-    "device_memory",
-    "host_memory",
-    "h2d",
-    "d2h",
-    "corrections",
-    "after",
-    "microbatch",
-    "objective",
-    "start",
-    "deadline",
-    "priority",
-    "segment_steps",
-    "link_groups",
-    "disk_space",
-)
-
 
 def build_plan(options: argparse.Namespace) -> int:
     """Make, prove and write a plan."""
     check_target(options.output, *options.profile, *options.corrections, *options.after)
-    problem = read_problem(**{name: vars(options)[name] for name in _ASKED})
+    problem = read_problem(
+        **{name: vars(options)[name] for name in signature(read_problem).parameters}
+    )
     begun = time.monotonic()
     print(f"planning {len(problem.tasks)} task(s) on {problem.devices} device(s)", file=sys.stderr)
     plan = build(

@@ -97,55 +97,36 @@ def _named(profile: Profile, name: str) -> Task:
     return next(task for task in profile.tasks if task.name == name)
 
 
-Difference = tuple[str, object, object]  # what, and its two values
+def _differences(one: Profile, other: Profile) -> Iterator[tuple[str, object, object]]:
+    """The facts in which two profiles differ, each with its two values; a size that only one of
+    them measured is none."""
+    mine, theirs = _facts(one), _facts(other)
+    for what in mine:
+        if what in theirs and mine[what] != theirs[what]:
+            yield what, mine[what], theirs[what]
 
 
-def _differences(one: Profile, other: Profile) -> Iterator[Difference]:
-    """Facts that two profiles must agree on and do not."""
-    names = [", ".join(sorted(task.name for task in of.tasks)) for of in (one, other)]
-    yield from _unequal("the list of tasks", *names)
-    numerics = one.machine.numerics, other.machine.numerics
-    for field in numerics[0].__struct_fields__:
-        yield from _unequal(f"machine.numerics.{field}", *(getattr(n, field) for n in numerics))
-    for task in one.tasks:
-        yield from _task(task, _named(other, task.name))
-
-
-def _task(one: Task, other: Task) -> Iterator[Difference]:
-    where = one.name
-    yield from _unequal(f"{where}.workload.sha256", one.workload.sha256, other.workload.sha256)
-    for field in _TASK:
-        yield from _unequal(f"{where}.{field}", getattr(one, field), getattr(other, field))
-    yield from _unequal(f"{where}: the number of layers", len(one.layers), len(other.layers))
-    for number, (mine, theirs) in enumerate(zip(one.layers, other.layers, strict=True)):
-        yield from _layer(f"{where}.layers[{number}]", mine, theirs)
-    sizes = {batch.microbatch: batch.batch_bytes for batch in other.batches}
-    for batch in one.batches:
-        size = sizes.get(batch.microbatch, batch.batch_bytes)
-        what = f"{where}: batch_bytes at microbatch {batch.microbatch}"
-        yield from _unequal(what, batch.batch_bytes, size)
-
-
-def _layer(where: str, one: Layer, other: Layer) -> Iterator[Difference]:
-    for field in _LAYER:
-        yield from _unequal(f"{where}.{field}", getattr(one, field), getattr(other, field))
-    for mine, theirs in _both(one, other):
-        for field in _COST:
-            what = f"{where}.{field} at microbatch {mine.microbatch}"
-            yield from _unequal(what, getattr(mine, field), getattr(theirs, field))
-
-
-def _both(one: Layer, other: Layer) -> Iterator[tuple[LayerCost, LayerCost]]:
-    """The costs at the sizes that both have."""
-    theirs = {cost.microbatch: cost for cost in other.costs}
-    for cost in one.costs:
-        if cost.microbatch in theirs:
-            yield cost, theirs[cost.microbatch]
-
-
-def _unequal(what: str, one: object, other: object) -> Iterator[Difference]:
-    if one != other:
-        yield what, one, other
+def _facts(profile: Profile) -> dict[str, object]:
+    """All that profiles of one plan must agree on, by its name."""
+    facts: dict[str, object] = {
+        "the list of tasks": ", ".join(sorted(task.name for task in profile.tasks))
+    }
+    numerics = profile.machine.numerics
+    facts |= {f"machine.numerics.{f}": getattr(numerics, f) for f in numerics.__struct_fields__}
+    for task in profile.tasks:
+        facts[f"{task.name}.workload.sha256"] = task.workload.sha256
+        facts |= {f"{task.name}.{field}": getattr(task, field) for field in _TASK}
+        facts[f"{task.name}: the number of layers"] = len(task.layers)
+        for number, layer in enumerate(task.layers):
+            where = f"{task.name}.layers[{number}]"
+            facts |= {f"{where}.{field}": getattr(layer, field) for field in _LAYER}
+            for cost in layer.costs:
+                size = f"at microbatch {cost.microbatch}"
+                facts |= {f"{where}.{field} {size}": getattr(cost, field) for field in _COST}
+        for batch in task.batches:
+            what = f"{task.name}: batch_bytes at microbatch {batch.microbatch}"
+            facts[what] = batch.batch_bytes
+    return facts
 
 
 def _level(tasks: Sequence[Task]) -> list[Task]:

@@ -18,7 +18,7 @@ from typing import Any
 from planner.inputs import Effort, Problem
 from planner.lp import duals, minimise, solve, total
 from planner.rounds import least_us
-from planner.search import Bounds, Candidate, TaskBound
+from planner.search import Bounds, TaskBound
 from plans.metrics import duration_us
 from plans.prediction import Bound
 from plans.schema import Program
@@ -99,17 +99,17 @@ def configuration(demand: Demand, columns: Sequence[Column], effort: Effort) -> 
 
 
 def settled(
-    problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effort
-) -> list[Candidate]:
-    """One strategy for every task, which it keeps in its programs for all kinds of devices: those
-    that let all tasks end soonest, or where there are too many to say so, those by which the
-    program trains most of each task."""
+    problem: Problem, ways: Sequence[Sequence[Sequence[Program | None]]], effort: Effort
+) -> list[int]:
+    """The number of one strategy for every task, which it keeps on all kinds of devices: those that
+    let all tasks end soonest, or where there are too many to say so, those by which the program
+    trains most of each task. ways: of each task its strategies, each as a program for each kind."""
     if all(len(own) == 1 for own in ways):
-        return [own[0] for own in ways]
+        return [0] * len(ways)
     columns, of = [], []
     for number, (task, own) in enumerate(zip(problem.tasks, ways, strict=True)):
-        for strategy, way in enumerate(own):
-            for kind, program in zip(problem.kinds, way.programs, strict=True):
+        for strategy, programs in enumerate(own):
+            for kind, program in zip(problem.kinds, programs, strict=True):
                 if program:
                     columns.append(column(program, kind.name, task.steps))
                     of.append((number, strategy))
@@ -117,11 +117,10 @@ def settled(
     if sum(map(len, ways)) <= effort.limits.chosen_binaries:
         parts = _one_choice_each(demand, columns, of, effort)
     trained = [[0.0] * len(own) for own in ways]
-    for (number, strategy), part in zip(
-        of, parts or configuration(demand, columns, effort).parts, strict=True
-    ):
+    found = parts or configuration(demand, columns, effort).parts
+    for (number, strategy), part in zip(of, found, strict=True):
         trained[number][strategy] += part
-    return [own[each.index(max(each))] for own, each in zip(ways, trained, strict=True)]
+    return [each.index(max(each)) for each in trained]
 
 
 def _one_choice_each(

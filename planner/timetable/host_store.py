@@ -17,9 +17,10 @@ from planner.inputs import Problem, Want
 from planner.rounds import Store
 from planner.search import short_with_disk, without_disk
 from planner.shards import copy_us, extent
+from planner.timetable.places import Tenant, Turn, tight, together
+from planner.timetable.places import extent as extent_of
 from planner.timetable.scratch import sharing, stores_of
-from planner.timetable.swaps import Tenant, Turn, Way, tight, together, ways
-from planner.timetable.swaps import extent as extent_of
+from planner.timetable.swaps import Way, ways
 from plans.disk import kept_bytes
 from plans.metrics import duration_us
 from plans.prediction import Bound

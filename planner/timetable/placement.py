@@ -133,10 +133,9 @@ def works_of(
 
 def work_of(problem: Problem, name: str, programs: Sequence[Program | None], rounds: int) -> Work:
     """So many rounds of programs that do the same on different kinds of devices."""
-    tasks = next(program.tasks for program in programs if program)
     want = problem.wants.get(name, Want())
     runs = tuple(_run(program) if program else None for program in programs)
-    return Work(name, tasks, rounds, runs, want.start_us, want.deadline_us, want.weight)
+    return Work(name, rounds, runs, want.start_us, want.deadline_us, want.weight)
 
 
 def _run(program: Program) -> Run:

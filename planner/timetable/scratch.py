@@ -11,7 +11,7 @@ from msgspec import structs
 
 from planner.rounds import Store
 from planner.shards import extent, pack
-from planner.timetable.swaps import tight
+from planner.timetable.places import tight
 from plans.checker import ancestors
 from plans.schema import Buffer, Plan
 from plans.view import stored

@@ -21,15 +21,13 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """Rounds to run: of one task, or of several that share a device.
+    """Rounds of a task to run, never in two places at a time.
 
     runs: on each kind of device, None where it cannot run. It may not begin before start_us and
-    should be done by deadline_us; weight: in the mean completion time. Works that share a task
-    never run at the same time.
+    should be done by deadline_us; weight: in the mean completion time.
     """
 
     name: str
-    tasks: tuple[str, ...]
     rounds: int
     runs: tuple[Run | None, ...]
     start_us: int = 0
@@ -39,14 +37,14 @@ class Work:
     @classmethod
     def of(cls, task: str, rounds: int, fixed_us: int, period_us: int) -> "Work":
         """A task's work where all devices are alike."""
-        return cls(task, (task,), rounds, (Run(fixed_us, period_us),))
+        return cls(task, rounds, (Run(fixed_us, period_us),))
 
     def us(self, kind: int, rounds: int) -> int:
         """The time of so many rounds on a device of a kind where it can run."""
         run = self.runs[kind]
         if run is None:
             raise ValueError(f"{self.name} cannot run on kind {kind}")
-        return run.fixed_us + rounds * run.period_us
+        return run.us(rounds)
 
     def whole_us(self, kind: int) -> int:
         """The time of all rounds in one segment."""
@@ -84,26 +82,18 @@ class Score(NamedTuple):
 
 
 class Ready:
-    """From when on each work may run, while pieces of it and of others that share a task are
-    laid one after the other."""
+    """The time from which each work may run, while its pieces are laid one after the other."""
 
     def __init__(self, works: Sequence[Work]) -> None:
-        self._works = works
-        self._after: dict[str, int] = {}
+        self._us = [work.start_us for work in works]
 
     def us(self, at: int) -> int:
         """The earliest start of the work at this position."""
-        work, after = self._works[at], self._after
-        ready = work.start_us
-        for task in work.tasks:
-            if (us := after.get(task, 0)) > ready:
-                ready = us
-        return ready
+        return self._us[at]
 
     def run(self, at: int, end_us: int) -> None:
         """A piece of it ends then."""
-        for task in self._works[at].tasks:
-            self._after[task] = end_us
+        self._us[at] = end_us
 
 
 def timed(works: Sequence[Work], queues: Queues, devices: Devices) -> list[Piece]:

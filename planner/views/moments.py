@@ -17,9 +17,10 @@ from planner.views.focus import (
     programs_of,
     rank,
 )
+from planner.views.op_words import meaning
 from plans.disk import kept_bytes
 from plans.metrics import Planned, plan_stream, running, upcoming
-from plans.schema import Move, Op, Plan, parse_id
+from plans.schema import Move, Plan, parse_id
 from plans.segments import first_steps
 from profiles.console import columns
 from profiles.errors import FormatError
@@ -225,48 +226,10 @@ def _next_segment(
     return min(found)[1] if found else None
 
 
-_WORDS = {
-    "F": "forward of shard {0}, microbatch {1}",
-    "B": "backward of shard {0}, microbatch {1}",
-    "B recompute": "backward of shard {0}, microbatch {1}, after its forward again",
-    "B last": "forward, loss and backward of shard {0}, microbatch {1}",
-    "U compute": "update of shard {0} on the device",
-    "U host": "update of shard {0} on the host",
-    "N": "norms of the gradients of shard {0}",
-    "R": "sum of gradients of shard {0}",
-    "P": "prefetch",
-    "S": "spill",
-    "X": "send",
-    "param": "parameters of shard {0}",
-    "state": "optimizer state of shard {0}",
-    "grad": "gradients of shard {0}",
-    "x": "boundary before shard {0}, microbatch {1}",
-    "dx": "gradient of the boundary before shard {0}, microbatch {1}",
-    "saved": "activations of shard {0}, microbatch {1}",
-    "batch": "batch, microbatch {1}",
-    "norm": "norms of the gradients",
+_PHASES = {
     "enter": "loading, before its round 0",
     "leave": "writing back, after its last round",
 }
-_ROLES = {"y": "x", "dy": "dx", "a": "saved", "s": "shard {0}"}  # of outputs, and by item
-
-
-def meaning(plan: Plan, op: Op) -> str:
-    """An op in words: `backward of shard 3, microbatch 2, after its forward again`."""
-    name = parse_id(op.id)
-    key = name.kind
-    if key == "B":
-        shards = next(task for task in plan.tasks if task.name == name.task).shards
-        key += " last" if name.number == len(shards) - 1 else ""
-        key += " recompute" if key == "B" and shards[name.number].activations == "recompute" else ""
-    elif key == "U":
-        key += " host" if op.stream.startswith("host") else " compute"
-    words = _WORDS[key]
-    if key in "PSX":  # a copy is named by the role of what it writes
-        role = next(iter(op.writes), name.item)
-        role = _ROLES.get(role, role)
-        words += " " + _WORDS.get(role, role)
-    return words.format(name.number, name.index)
 
 
 def describe_moment(plan: Plan, at: Moment) -> str:
@@ -302,7 +265,7 @@ def _waits(plan: Plan, who: str, index: int | None, where: str = "") -> str:
 
 def _segment_lines(one: ActiveSegment) -> list[str]:
     more = f" ({one.begun_round} has begun)" if one.begun_round > one.round else ""
-    state = _WORDS.get(one.phase, f"round {one.round} of {one.rounds}{more}")
+    state = _PHASES.get(one.phase, f"round {one.round} of {one.rounds}{more}")
     head = (
         f"segment {one.segment}: {one.program} on {on_devices(one.devices)} from "
         f"{show_clock(one.start_us)} to {show_clock(one.end_us)}: {state}"

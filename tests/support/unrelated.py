@@ -22,7 +22,7 @@ def tiny(works: int, *, seed: int) -> list[Work]:
         fast = Run(rng.choice([0, 0, 1]), rng.randint(1, 2))
         slow = Run(rng.choice([0, 0, 1]), rng.randint(1, 3))
         runs = (fast, None if rng.random() < 0.15 else slow)
-        made.append(Work(f"t{number}", (f"t{number}",), rng.randint(1, 5), runs))
+        made.append(Work(f"t{number}", rng.randint(1, 5), runs))
     return made
 
 
@@ -78,5 +78,5 @@ def scaled(works: int, kinds: int, *, seed: int) -> list[Work]:
             run = Run(rng.randint(10**6, 5 * 10**6), round(period * rng.uniform(1, 3)))
             runs.append(run if rng.random() < 0.9 else None)
         rounds = rng.randint(1000, 5000)
-        made.append(Work(f"t{number}", (f"t{number}",), rounds, tuple(runs)))
+        made.append(Work(f"t{number}", rounds, tuple(runs)))
     return made

@@ -54,7 +54,7 @@ cases = st.lists(
     max_size=6,
 ).map(
     lambda found: [
-        Work(f"t{i}", (f"t{i}",), rounds, (one, other) if first else (other, one), start)
+        Work(f"t{i}", rounds, (one, other) if first else (other, one), start)
         for i, (rounds, one, other, start, first) in enumerate(found)
     ]
 )
@@ -71,7 +71,7 @@ def sound(works: Sequence[Work], devices: Sequence[int], pieces: Sequence[Piece]
             us = work.us(devices[piece.device], piece.rounds)
             assert (piece.end_us, piece.start_us >= work.start_us) == (piece.start_us + us, True)
     for left, right in ((a, b) for a in pieces for b in pieces if a is not b):
-        if set(of[left.work].tasks) & set(of[right.work].tasks) or left.device == right.device:
+        if left.work == right.work or left.device == right.device:
             assert left.end_us <= right.start_us or right.end_us <= left.start_us
 
 
@@ -106,7 +106,7 @@ def test_tiny_cases_are_as_short_as_any_timetable(devices: tuple[int, ...]) -> N
     assert 0 <= lost <= 1
 
 
-@pytest.mark.parametrize("counts", [(1, 1), (2, 2), (20, 20), (4, 4, 4)])
+@pytest.mark.parametrize("counts", [(1, 1), (2, 2), (12, 12), (4, 4, 4)])
 def test_placement_comes_near_the_bound(counts: tuple[int, ...]) -> None:
     """Five tasks for two devices, kinds up to three times as slow: within 3 % of the bound."""
     devices = tuple(kind for kind, count in enumerate(counts) for _ in range(count))
@@ -115,22 +115,9 @@ def test_placement_comes_near_the_bound(counts: tuple[int, ...]) -> None:
     assert makespan(place(works, devices, floor, effort())) <= floor * 1.03
 
 
-def test_works_that_share_a_task_take_turns() -> None:
-    """A pair and the rest of one of its tasks, beside another task, on devices of both kinds."""
-    works = [
-        Work("a+b", ("a", "b"), 10, (Run(0, 10), Run(0, 12))),
-        Work("a", ("a",), 5, (Run(0, 6), Run(0, 7))),
-        Work("c", ("c",), 20, (Run(0, 5), Run(0, 5))),
-    ]
-    for devices in ((0, 0), (0, 1), (0, 0, 0)):
-        pieces = place(works, devices, 0, effort())
-        sound(works, devices, pieces)
-        assert makespan(pieces) == 130
-
-
 def test_a_list_waits_for_the_device_that_is_done_sooner() -> None:
     """A device that is free but four times as slow is left to what comes later."""
-    works = [Work(name, (name,), 10, (Run(0, 10), Run(0, 40))) for name in "abc"]
+    works = [Work(name, 10, (Run(0, 10), Run(0, 40))) for name in "abc"]
     pieces = listed(works, range(3), (0, 1))
     assert [(p.work, p.device, p.end_us) for p in pieces] == [
         ("a", 0, 100),

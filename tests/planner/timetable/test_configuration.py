@@ -31,7 +31,7 @@ works = st.lists(
     ),
     min_size=1,
     max_size=6,
-).map(lambda ws: [replace(w, name=f"t{i}", tasks=(f"t{i}",)) for i, w in enumerate(ws)])
+).map(lambda ws: [replace(w, name=f"t{i}") for i, w in enumerate(ws)])
 
 
 def alone(work: Work, devices: int = 1) -> Column:

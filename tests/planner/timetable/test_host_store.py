@@ -22,8 +22,9 @@ import profiles
 from planner import Infeasible, Problem, build
 from planner.shards.values import extent, pack
 from planner.timetable import host_store
+from planner.timetable.places import Tenant, Turn, together
 from planner.timetable.scratch import stores_of
-from planner.timetable.swaps import Tenant, Timed, Turn, swaps, together, ways
+from planner.timetable.swaps import Timed, swaps, ways
 from planner.views import gantt, moments
 from planner.views.show import describe
 from planner.views.summary import traffic
@@ -324,9 +325,9 @@ def test_a_moment_names_the_move_that_runs() -> None:
     plan = shown()
     moves = plan.disk.moves if plan.disk else ()
     writing, reading = moves
-    words = moments.describe(plan, moments.moment(plan, writing.start_us))
+    words = moments.describe_moment(plan, moments.moment(plan, writing.start_us))
     assert "disk: a.disk.S0: writes 1.2 KiB of a after segment 0" in words
-    words = moments.describe(plan, moments.moment(plan, 0, "c"))
+    words = moments.describe_moment(plan, moments.moment(plan, 0, "c"))
     assert "c waits on the disk for segment 2" in words
     assert "disk: idle until c.disk.P0: reads 1.2 KiB of c for segment 2" in words
     last = moments.moment(plan, plan.prediction.makespan_us - 1)

@@ -25,7 +25,7 @@ works = st.lists(
     ),
     min_size=1,
     max_size=5,
-).map(lambda ws: [replace(w, name=f"t{i}", tasks=(f"t{i}",)) for i, w in enumerate(ws)])
+).map(lambda ws: [replace(w, name=f"t{i}") for i, w in enumerate(ws)])
 
 
 BRIEF = Limits(timetable_parts=2_000)

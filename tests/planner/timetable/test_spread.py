@@ -39,7 +39,7 @@ def test_tasks_that_all_need_the_fast_device_take_turns_on_it() -> None:
     """Four tasks on a V100 and three K80s: each of three has to be on one of them all the time, so
     that they change places in the right moments or end 9 % later."""
     works = [
-        Work(f"t{n}", (f"t{n}",), rounds, (Run(10**6, fast), Run(10**6, slow)))
+        Work(f"t{n}", rounds, (Run(10**6, fast), Run(10**6, slow)))
         for n, (rounds, fast, slow) in enumerate(FOUR)
     ]
     assert ratio(works, (0, 1, 1, 1)) <= 1.002

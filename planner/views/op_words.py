@@ -1,0 +1,44 @@
+"""An op in words."""
+
+from plans.schema import Op, Plan, parse_id
+
+_WORDS = {
+    "F": "forward of shard {0}, microbatch {1}",
+    "B": "backward of shard {0}, microbatch {1}",
+    "B recompute": "backward of shard {0}, microbatch {1}, after its forward again",
+    "B last": "forward, loss and backward of shard {0}, microbatch {1}",
+    "U compute": "update of shard {0} on the device",
+    "U host": "update of shard {0} on the host",
+    "N": "norms of the gradients of shard {0}",
+    "R": "sum of gradients of shard {0}",
+    "P": "prefetch",
+    "S": "spill",
+    "X": "send",
+    "param": "parameters of shard {0}",
+    "state": "optimizer state of shard {0}",
+    "grad": "gradients of shard {0}",
+    "x": "boundary before shard {0}, microbatch {1}",
+    "dx": "gradient of the boundary before shard {0}, microbatch {1}",
+    "saved": "activations of shard {0}, microbatch {1}",
+    "batch": "batch, microbatch {1}",
+    "norm": "norms of the gradients",
+}
+_ROLES = {"y": "x", "dy": "dx", "a": "saved", "s": "shard {0}"}  # of outputs, and by item
+
+
+def meaning(plan: Plan, op: Op) -> str:
+    """An op in words: `backward of shard 3, microbatch 2, after its forward again`."""
+    name = parse_id(op.id)
+    key = name.kind
+    if key == "B":
+        shards = plan.task(name.task).shards
+        key += " last" if name.number == len(shards) - 1 else ""
+        key += " recompute" if key == "B" and shards[name.number].activations == "recompute" else ""
+    elif key == "U":
+        key += " host" if op.stream.startswith("host") else " compute"
+    words = _WORDS[key]
+    if key in "PSX":  # a copy is named by the role of what it writes
+        role = next(iter(op.writes), name.item)
+        role = _ROLES.get(role, role)
+        words += " " + _WORDS.get(role, role)
+    return words.format(name.number, name.index)
