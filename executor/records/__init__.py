@@ -1,4 +1,4 @@
-"""Options of a run, and its records: log, progress, checkpoints, failures."""
+"""A run's options and records: log, progress, checkpoints, failures."""
 
 from executor.records.checkpoint import own
 from executor.records.failures import Drops, Failure, Losses, SharedGuard, UnattributedDraw
