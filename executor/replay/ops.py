@@ -16,8 +16,7 @@ from executor.replay.task_state import Feed, TaskState
 from executor.replay.tickets import OnDone
 from executor.shards import DRAWS, NONE, Graph, Made, Place, Shard, Tie
 from executor.workload import held_batch, inputs_of
-from plans.checker import value_bytes
-from plans.schema import Memory, Op, OpName, Role, parse_id
+from plans.schema import Memory, Op, OpName
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
@@ -63,31 +62,6 @@ def run_of(work: Work) -> Run:
     """The op's launch for a round, which returns a callback for the mark behind it, if any."""
     handler, first = _HANDLERS[work.name.kind], work.first_step
     return lambda round_index: handler(work, first + round_index)
-
-
-def resolve(
-    op: Op,
-    task: TaskState,
-    place: Place,
-    first_step: int,
-    memory: Memory,
-    metered: bool,
-    flats: Mapping[str, Tensor],
-    *,
-    evaluates: bool = False,
-) -> Work:
-    """The op with its buffers, found by name and cut to the bytes of the value in each role."""
-    name, feed = parse_id(op.id), task.feed(evaluates=evaluates)
-
-    def cut(roles: Mapping[Role, str]) -> dict[str, Tensor]:
-        return {r: flats[b][: value_bytes(name, r, task.plan)] for r, b in roles.items()}
-
-    if name.kind in "FB":
-        task.replicas.on(name.number, place).train(not evaluates)
-    place.took(memory.slab_bytes)
-    metered = metered and op.stream.endswith("compute")
-    first, reads, writes = feed.number(first_step), cut(op.reads), cut(op.writes)
-    return Work(op, name, task, feed, place, first, memory, metered, reads, writes, evaluates)
 
 
 @contextmanager

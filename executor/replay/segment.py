@@ -14,7 +14,7 @@ from executor.devices import Mark, QueueKind, until
 from executor.errors import text_of
 from executor.records import Failure, Options, Recorder, UnattributedDraw
 from executor.replay.launches import launch_of
-from executor.replay.ops import resolve
+from executor.replay.ops import Work
 from executor.replay.task_state import TaskState
 from executor.replay.tickets import (
     PHASES,
@@ -28,8 +28,9 @@ from executor.replay.tickets import (
     jobs_of,
 )
 from executor.shards import Place
+from plans.checker import value_bytes
 from plans.metrics import plan_stream
-from plans.schema import Op, Program, Segment
+from plans.schema import Memory, Op, Program, Role, Segment, parse_id
 
 
 @dataclass(frozen=True)
@@ -166,31 +167,47 @@ class SegmentRun:
 
     def _job_maker(self, program: Program) -> Callable[[Op, tuple[Ticket, ...]], Job]:
         """Makes the job of an op: its buffers found, its launch as the run's options say."""
-        setup, first_steps = self._setup, self._first_steps
+        setup = self._setup
         places = [setup.places[number] for number in self._segment.devices]
         homes = {buffer.name: (places[int(buffer.space)], buffer) for buffer in program.buffers}
         views = {name: place.device.view(buffer) for name, (place, buffer) in homes.items()}
         flats = {**setup.host, **views}
 
         def job(op: Op, tickets: tuple[Ticket, ...]) -> Job:
-            number, stream = device_of(op.stream), self._streams[op.stream]
-            place, memory, task = places[number], program.memory[number], op.id.partition(".")[0]
-            state, step = setup.tasks[task], first_steps[task]
-            work = resolve(
-                op, state, place, step, memory, self._metered, flats, evaluates=self._evaluates
-            )
-            used = {place.number}
-            for names, cut in ((op.reads, work.reads), (op.writes, work.writes)):
+            number = device_of(op.stream)
+            work = self._work(op, places[number], program.memory[number], flats)
+            used = {work.place.number}
+            for names, values in ((op.reads, work.reads), (op.writes, work.writes)):
                 for role, name in names.items():
                     if name in homes:
                         home, buffer = homes[name]
-                        home.touched(buffer.offset + len(cut[role]))
-                        used |= {home.number} if cut is work.writes else set()
+                        home.touched(buffer.offset + len(values[role]))
+                        used |= {home.number} if values is work.writes else set()
             locks = [setup.locks[n] for n in sorted(used)] if setup.locks else []
+            stream = self._streams[op.stream]
             launch = launch_of(work, setup.options, stream, locks, self._halt.check)
             return Job(op.id, tickets, launch, work.metered)
 
         return job
+
+    def _work(self, op: Op, place: Place, memory: Memory, flats: Mapping[str, Tensor]) -> Work:
+        """The op with its buffers, found by name and cut to the bytes of the value in each role."""
+        name = parse_id(op.id)
+        task = self._setup.tasks[name.task]
+        if name.kind in "FB":
+            task.replicas.on(name.number, place).train(not self._evaluates)
+        place.took(memory.slab_bytes)
+        feed = task.feed(evaluates=self._evaluates)
+
+        def cut(roles: Mapping[Role, str]) -> dict[str, Tensor]:
+            return {r: flats[b][: value_bytes(name, r, task.plan)] for r, b in roles.items()}
+
+        reads, writes = cut(op.reads), cut(op.writes)
+        first = feed.number(self._first_steps[name.task])
+        metered = self._metered and op.stream.endswith("compute")
+        return Work(
+            op, name, task, feed, place, first, memory, metered, reads, writes, self._evaluates
+        )
 
     def _play(self, name: str) -> None:
         """A stream's thread: its jobs of each phase, then wait for all streams' phase to end."""
