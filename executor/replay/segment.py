@@ -30,7 +30,7 @@ from executor.replay.tickets import (
 from executor.shards import Place
 from plans.checker import value_bytes
 from plans.metrics import plan_stream
-from plans.schema import Memory, Op, Program, Segment, parse_id
+from plans.schema import Memory, Op, Program, Role, Segment, parse_id
 
 
 @dataclass(frozen=True)
@@ -198,10 +198,11 @@ class SegmentRun:
             task.replicas.on(name.number, place).train(not self._evaluates)
         place.took(memory.slab_bytes)
         feed = task.feed(evaluates=self._evaluates)
-        reads, writes = (
-            {role: flats[b][: value_bytes(name, role, task.plan)] for role, b in roles.items()}
-            for roles in (op.reads, op.writes)
-        )
+
+        def cut(roles: Mapping[Role, str]) -> dict[str, Tensor]:
+            return {r: flats[b][: value_bytes(name, r, task.plan)] for r, b in roles.items()}
+
+        reads, writes = cut(op.reads), cut(op.writes)
         first = feed.number(self._first_steps[name.task])
         metered = self._metered and op.stream.endswith("compute")
         return Work(

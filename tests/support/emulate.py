@@ -4,7 +4,6 @@ Beside it plain sequential training with the same hashes, so that both can be co
 """
 
 import marshal
-from collections.abc import Mapping
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from hashlib import shake_128
