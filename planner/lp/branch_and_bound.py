@@ -9,23 +9,14 @@ what it says of the whole.
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 
 from planner.inputs import Effort
 from planner.lp.rows import Part, Terms
-from planner.lp.windows import Optimum, optimum
+from planner.lp.windows import Solution, optimum
 
 _NARROW = 1.15  # a range of transients whose ends are as near as this is not divided further
-
-
-@dataclass(frozen=True)
-class Solution:
-    """An optimum of the program for a part of the plans."""
-
-    terms: Terms
-    part: Part
-    optimum: Optimum
 
 
 def whole(terms: Terms) -> Part:

@@ -75,6 +75,15 @@ class Optimum:
     weights: tuple[Weights, ...]
 
 
+@dataclass(frozen=True)
+class Solution:
+    """An optimum of the program for a part of the plans."""
+
+    terms: Terms
+    part: Part
+    optimum: Optimum
+
+
 class Phases:
     """The program, made once for its terms and solved for one part of the plans after another.
 

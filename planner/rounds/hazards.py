@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from planner.rounds.ops import Entry, Needs, Stream
-from planner.rounds.timeline import execution_order
+from planner.rounds.ops import Entry, Stream
+from planner.rounds.timeline import Needs, execution_order
 
 
 def dependencies(

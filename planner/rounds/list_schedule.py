@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from planner.rounds.ops import Needs, Stream
+from planner.rounds.ops import Stream
+from planner.rounds.timeline import Needs
 
 _ROUNDS = 4
 

@@ -22,11 +22,6 @@ class Stream(NamedTuple):
         return f"host.{self.device}" if self.kind == "host" else f"{self.device}.{self.kind}"
 
 
-Needs = Sequence[Sequence[int]]
-"""The ops that every op of a round waits for, by position. An op of the round before has its
-position less the number of ops, so that it indexes the same element of a list."""
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An op without times, and how long it takes. reads, writes: roles, and buffers by name."""

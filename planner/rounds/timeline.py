@@ -12,7 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from planner.rounds.ops import Needs
+Needs = Sequence[Sequence[int]]
+"""The ops that every op of a round waits for, by position. An op of the round before has its
+position less the number of ops, so that it indexes the same element of a list."""
+
 
 _SETTLE = 48  # rounds tried before the period is searched for instead
 

@@ -1,5 +1,5 @@
 """Lower bounds on the steps of a task, for the named bounds on the makespan of any plan that the
-executor could run (`configuration.named_bounds`).
+executor could run (`placement.named_bounds`).
 
 compute        one forward and one backward of every layer, and the norms of its gradients where
                updates wait for them, spread evenly over the devices

@@ -1,7 +1,7 @@
 """A task cut into shards: boundaries, modes, costs, and the strategy that says all of it."""
 
 from planner.shards.copy_windows import Clock
-from planner.shards.costs import Links, ShardCost, TaskCosts, castable, copy_us, shape_of, sizes
+from planner.shards.costs import TaskCosts, castable, shape_of, sizes
 from planner.shards.cuts import all_cuts, cut_points, even, ladder, layer_graph
 from planner.shards.modes import (
     HELD,
@@ -16,6 +16,7 @@ from planner.shards.modes import (
     possible,
     settled,
 )
+from planner.shards.shard_cost import Links, ShardCost, copy_us
 from planner.shards.slots import Slots
 from planner.shards.strategy import Strategy
 from planner.shards.ties import separable, untied

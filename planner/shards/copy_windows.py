@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 
-from planner.shards.costs import Links
+from planner.shards.shard_cost import Links
 from planner.shards.slots import Slots
 from planner.shards.values import Into, Out, Value
 

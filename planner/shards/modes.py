@@ -13,7 +13,7 @@ activations, whether the boundary before it leaves the device.
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from planner.shards.costs import ShardCost
+from planner.shards.shard_cost import ShardCost
 
 Params = Literal["resident", "kept", "streamed"]
 Update = Literal["host", "device", "device-streamed"]

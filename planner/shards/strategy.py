@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from planner.shards.costs import ShardCost, TaskCosts
+from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
+from planner.shards.shard_cost import ShardCost
 from planner.shards.values import SCALARS_BYTES
 
 

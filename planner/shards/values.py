@@ -4,7 +4,7 @@ lie one after the other."""
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from planner.shards.costs import Links
+from planner.shards.shard_cost import Links
 from plans.schema import Buffer
 from profiles.codec import align
 

@@ -1,7 +1,7 @@
 """Many tasks on many devices: which program runs where and when, on host memory and disk."""
 
-from planner.timetable.configuration import named_bounds, settled
-from planner.timetable.placement import configured, in_time, timetable, works_of
+from planner.timetable.configuration import settled
+from planner.timetable.placement import configured, in_time, named_bounds, timetable, works_of
 from planner.timetable.segments import cut, few_segments
 
 __all__ = [

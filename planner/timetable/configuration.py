@@ -11,16 +11,13 @@ solver: what it says a device's time and a task's time are worth is rounded to w
 schedule can be shorter than all tasks cost at least at these prices.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from planner.inputs import Effort, Problem
 from planner.lp import duals, minimise, solve, total
-from planner.rounds import least_us
-from planner.search import Bounds, TaskBound
 from plans.metrics import duration_us
-from plans.prediction import Bound
 from plans.schema import Program
 
 _PRICE = 10**12  # prices are whole multiples of 1 / _PRICE
@@ -170,51 +167,6 @@ def proven_us(demand: Demand, columns: Iterable[Column], prices: Prices) -> int:
         least[one.task] = min(cost, least.get(one.task, cost))
     starts = sum(prices.task.get(task, 0) * us for task, us in demand.start_us.items())
     return -(-(sum(least.values()) + starts) // end)
-
-
-def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) -> tuple[Bound, ...]:
-    """All named bounds on the makespan, in µs, from those of the tasks (`bounds`).
-
-    phased: the plan is of the kind that the phase bound is about.
-    """
-    demand = Demand({kind.name: kind.count for kind in problem.kinds})
-    # Segments of a device never overlap, so its evaluations come on top of whatever is trained.
-    more = [
-        [least_us(task, problem.done.get(task.name, 0)) for task in kind.tasks]
-        for kind in problem.kinds
-    ]
-
-    def columns(us: Callable[[TaskBound], int]) -> list[Column]:
-        """All steps and evaluations of every task on every kind of devices."""
-        return [
-            Column(task.name, kind.name, task.steps * us(one) + evaluating[number])
-            for number, (task, of) in enumerate(zip(problem.tasks, bounds, strict=True))
-            for kind, one, evaluating in zip(problem.kinds, of, more, strict=True)
-            if one
-        ]
-
-    links = [
-        Column(task.name, kind.name, task.steps * one.link_us * kind.sharers)
-        for task, of in zip(problem.tasks, bounds, strict=True)
-        for kind, one in zip(problem.kinds, of, strict=True)
-        if one
-    ]
-    compute, phase = columns(lambda b: b.compute_us), columns(lambda b: b.phase_us)
-    return (
-        Bound("compute", even_us(demand, compute)),
-        Bound("link", even_us(demand, links)),
-        Bound("load", _longest(columns(lambda b: b.load_us))),
-        *([Bound("phase", max(_longest(phase), even_us(demand, phase)))] * phased),
-        Bound("critical-path", _longest(compute)),
-    )
-
-
-def _longest(columns: Iterable[Column]) -> int:
-    """The task that takes longest, each on the kind where it takes least."""
-    least: dict[str, int] = {}
-    for one in columns:
-        least[one.task] = min(one.us, least.get(one.task, one.us))
-    return max(least.values())
 
 
 def _whole(price: float) -> int:

@@ -7,7 +7,7 @@ where works have starts or deadlines or where their mean completion counts. The 
 made better by small changes (`local_search`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -15,15 +15,23 @@ from msgspec import structs
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Objective, Policy, Problem, Want
-from planner.rounds import share_us
+from planner.rounds import least_us, share_us
+from planner.search import Bounds, TaskBound
 from planner.timetable.assign import balanced, whole
-from planner.timetable.configuration import column, configuration, demand_of
+from planner.timetable.configuration import (
+    Column,
+    Demand,
+    column,
+    configuration,
+    demand_of,
+    even_us,
+)
 from planner.timetable.greedy import greedy, listed
 from planner.timetable.local_search import improved
 from planner.timetable.spread import spread
 from planner.timetable.works import Devices, Piece, Run, Work, makespan, score, timed
 from plans.metrics import duration_us
-from plans.prediction import Prediction
+from plans.prediction import Bound, Prediction
 from plans.schema import Plan, Program, Segment
 from profiles.units import show_us
 
@@ -188,3 +196,48 @@ def in_time(problem: Problem, plan: Plan) -> None:
         f"{show_us(due)} ({due} µs); give it --deadline {worst}={end}us, others a later one, or "
         "raise --devices"
     )
+
+
+def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) -> tuple[Bound, ...]:
+    """All named bounds on the makespan, in µs, from those of the tasks (`bounds`).
+
+    phased: the plan is of the kind that the phase bound is about.
+    """
+    demand = Demand({kind.name: kind.count for kind in problem.kinds})
+    # Segments of a device never overlap, so its evaluations come on top of whatever is trained.
+    more = [
+        [least_us(task, problem.done.get(task.name, 0)) for task in kind.tasks]
+        for kind in problem.kinds
+    ]
+
+    def columns(us: Callable[[TaskBound], int]) -> list[Column]:
+        """All steps and evaluations of every task on every kind of devices."""
+        return [
+            Column(task.name, kind.name, task.steps * us(one) + evaluating[number])
+            for number, (task, of) in enumerate(zip(problem.tasks, bounds, strict=True))
+            for kind, one, evaluating in zip(problem.kinds, of, more, strict=True)
+            if one
+        ]
+
+    links = [
+        Column(task.name, kind.name, task.steps * one.link_us * kind.sharers)
+        for task, of in zip(problem.tasks, bounds, strict=True)
+        for kind, one in zip(problem.kinds, of, strict=True)
+        if one
+    ]
+    compute, phase = columns(lambda b: b.compute_us), columns(lambda b: b.phase_us)
+    return (
+        Bound("compute", even_us(demand, compute)),
+        Bound("link", even_us(demand, links)),
+        Bound("load", _longest(columns(lambda b: b.load_us))),
+        *([Bound("phase", max(_longest(phase), even_us(demand, phase)))] * phased),
+        Bound("critical-path", _longest(compute)),
+    )
+
+
+def _longest(columns: Iterable[Column]) -> int:
+    """The task that takes longest, each on the kind where it takes least."""
+    least: dict[str, int] = {}
+    for one in columns:
+        least[one.task] = min(one.us, least.get(one.task, one.us))
+    return max(least.values())

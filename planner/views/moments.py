@@ -17,9 +17,9 @@ from planner.views.focus import (
     programs_of,
     rank,
 )
-from planner.views.op_words import meaning
 from plans.disk import kept_bytes
 from plans.metrics import Planned, plan_stream, running, upcoming
+from plans.op_words import meaning
 from plans.schema import Move, Plan, parse_id
 from plans.segments import first_steps
 from profiles.console import columns

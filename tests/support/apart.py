@@ -7,8 +7,9 @@ from planner.inputs.problem import Kind, Problem
 from planner.rounds.round import Round
 from planner.search.local_search import resettled
 from planner.search.task import Candidate
-from planner.shards.costs import Links, TaskCosts
+from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
+from planner.shards.shard_cost import Links
 from planner.shards.strategy import Strategy
 from plans import prove
 from plans.metrics import duration_us

@@ -16,8 +16,9 @@ from planner.inputs.problem import Kind, Problem
 from planner.rounds import host_bytes as host
 from planner.rounds.round import Round
 from planner.rounds.slab import bytes_alive
-from planner.shards.costs import Links, TaskCosts, sizes
+from planner.shards.costs import TaskCosts, sizes
 from planner.shards.modes import HELD, Activations, Held, Mode, Place, possible
+from planner.shards.shard_cost import Links
 from planner.shards.slots import Slots
 from planner.shards.strategy import Strategy
 from profiles import synthetic

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from planner.rounds.ops import Needs
-from planner.rounds.timeline import earliest, settled
+from planner.rounds.timeline import Needs, earliest, settled
 from plans.schema import Op
 
 

@@ -24,9 +24,10 @@ from torch.optim import SGD, AdamW
 from executor import run
 from executor.workload.task import Task
 from planner import Problem
-from planner.shards.costs import Links, sizes
+from planner.shards.costs import sizes
 from planner.shards.cuts import cut_points, layer_graph
 from planner.shards.modes import Place, possible
+from planner.shards.shard_cost import Links
 from planner.shards.strategy import Strategy
 from planner.shards.ties import separable, untied
 from plans.schema import Plan

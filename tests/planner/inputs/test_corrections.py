@@ -18,7 +18,7 @@ from planner.inputs import corrections
 from planner.inputs.corrections import Corrections, apply
 from planner.inputs.problem import Policy
 from planner.inputs.residuals import residuals
-from planner.shards.costs import copy_us
+from planner.shards.shard_cost import copy_us
 from plans import runlog
 from plans.runlog import RunLog
 from plans.schema import Plan, parse_id

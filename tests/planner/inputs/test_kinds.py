@@ -20,9 +20,9 @@ from planner.inputs.limits import Limits
 from planner.inputs.link_groups import shared
 from planner.inputs.problem import Effort, Objective, Policy, Problem
 from planner.search.bounds import TaskBound
-from planner.timetable.configuration import Column, Demand, configuration, named_bounds
+from planner.timetable.configuration import Column, Demand, configuration
 from planner.timetable.greedy import greedy, listed
-from planner.timetable.placement import place
+from planner.timetable.placement import named_bounds, place
 from planner.timetable.works import Piece, Run, Work, makespan
 from profiles import Profile, synthetic
 from profiles.errors import FormatError

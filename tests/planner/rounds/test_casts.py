@@ -8,7 +8,8 @@ from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort
 from planner.search.bounds import task_bound
 from planner.search.task import Search
-from planner.shards.costs import Links, TaskCosts, castable
+from planner.shards.costs import TaskCosts, castable
+from planner.shards.shard_cost import Links
 from profiles import synthetic
 from profiles.schema import Layer, Link, Rate, Task
 

@@ -14,7 +14,8 @@ from planner import Infeasible, Problem, build
 from planner.inputs.problem import Policy
 from planner.rounds.evaluation import evaluating
 from planner.rounds.hydra import HydraStrategy
-from planner.shards.costs import Links, sizes
+from planner.shards.costs import sizes
+from planner.shards.shard_cost import Links
 from planner.timetable.placement import works_of
 from plans import violations
 from plans.metrics import duration_us

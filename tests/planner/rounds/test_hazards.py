@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.rounds.hazards import dependencies, pruned
-from planner.rounds.ops import Entry, Needs, Stream, queued
+from planner.rounds.ops import Entry, Stream, queued
+from planner.rounds.timeline import Needs
 from plans.schema import OpName
 
 STREAMS = [Stream(0, "compute"), Stream(0, "h2d"), Stream(0, "d2h"), Stream(0, "host")]

@@ -11,7 +11,8 @@ from planner.estimate.profile import Spec, estimate
 from planner.inputs.limits import default
 from planner.inputs.problem import Effort
 from planner.search.task import Search
-from planner.shards.costs import Links, TaskCosts
+from planner.shards.costs import TaskCosts
+from planner.shards.shard_cost import Links
 from planner.views.show import describe
 from planner.views.summary import host_bytes
 from plans.schema import Plan

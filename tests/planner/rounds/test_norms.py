@@ -6,7 +6,8 @@ from msgspec import structs
 from planner import Infeasible, Problem, build
 from planner.inputs.problem import Effort
 from planner.search.bounds import task_bound
-from planner.shards.costs import Links, TaskCosts
+from planner.shards.costs import TaskCosts
+from planner.shards.shard_cost import Links
 from plans.schema import Op, Plan, parse_id
 from profiles import synthetic
 from profiles.check import violations

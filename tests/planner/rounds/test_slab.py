@@ -7,9 +7,9 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.rounds.lay_out import lay_out
+from planner.rounds.round import lay_out
 from planner.rounds.slab import Slab, bytes_alive
-from planner.shards.costs import Links
+from planner.shards.shard_cost import Links
 from planner.shards.values import Into, Out, Value
 from plans.schema import Buffer
 from profiles.schema import Rate

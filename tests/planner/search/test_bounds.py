@@ -14,7 +14,7 @@ from planner.inputs.problem import Effort
 from planner.rounds import hydra
 from planner.search.bounds import phase_us, task_bound, task_bounds
 from planner.shards.costs import TaskCosts, sizes
-from planner.timetable.configuration import named_bounds
+from planner.timetable.placement import named_bounds
 from profiles.schema import Link, Rate
 
 EFFORT_SECONDS = 30.0

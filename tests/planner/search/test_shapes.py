@@ -13,7 +13,8 @@ from planner.inputs.problem import Effort, Problem
 from planner.rounds.round import Round
 from planner.search.rename import renamed
 from planner.search.shapes import baselines, searched
-from planner.shards.costs import Links, TaskCosts
+from planner.shards.costs import TaskCosts
+from planner.shards.shard_cost import Links
 from profiles import synthetic
 from profiles.codec import pretty
 

@@ -13,7 +13,7 @@ from planner import Infeasible, build
 from planner.inputs.limits import Limits, default
 from planner.inputs.problem import Effort
 from planner.search.task import Candidate, Search
-from planner.shards.costs import Links
+from planner.shards.shard_cost import Links
 from profiles.codec import pretty
 from profiles.schema import LayerCost, Time
 

@@ -15,8 +15,9 @@ from planner.estimate.profile import Spec, estimate
 from planner.inputs.problem import Effort, Problem
 from planner.rounds.round import Round
 from planner.search.bounds import task_bound
-from planner.shards.costs import Links, TaskCosts
+from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode, holdings
+from planner.shards.shard_cost import Links
 from planner.shards.ties import Group, separable, untied
 from profiles.codec import align
 from profiles.schema import Profile

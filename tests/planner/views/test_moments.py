@@ -12,8 +12,8 @@ from support.unrolled import duration, periodic, unrolled
 
 from planner.views.focus import focus, place
 from planner.views.moments import TaskStep, describe_moment, moment
-from planner.views.op_words import meaning
 from plans import metrics
+from plans.op_words import meaning
 from plans.schema import Op, Plan, Program, Segment
 from profiles.errors import FormatError
 
