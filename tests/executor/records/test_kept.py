@@ -206,7 +206,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFi
 HOLD = """
 import sys, time
 from pathlib import Path
-from executor import checkpoint, outputs
+from executor import outputs
 with outputs.locked(Path(sys.argv[1]), ""):
     print("held", flush=True)
     time.sleep(60)
