@@ -1,4 +1,4 @@
-"""What can go wrong while profiling and running: one line each, with an exit code."""
+"""Errors of profiling and running: one line each, with an exit code."""
 
 from profiles.errors import GantryError
 

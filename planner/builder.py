@@ -256,7 +256,7 @@ def _shard(cost: ShardCost, mode: Mode) -> Shard:
 
 
 def _kept_bytes(cost: ShardCost, mode: Mode) -> int:
-    """What a microbatch's forward leaves for its backward beside the boundary."""
+    """Bytes that a microbatch's forward leaves for its backward beside the boundary."""
     if mode.activations == "saved":
         return cost.saved_bytes
     return (cost.offload_bytes or 0) if mode.activations == "offload" else 0

@@ -18,7 +18,7 @@ _HEAD = ("memory", "step", "spill tax", "bottleneck", "busy", "gap", "peak", "ho
 
 @dataclass(frozen=True)
 class Line:
-    """What the rows of one line have in common. microbatch None: any that was measured."""
+    """The facts that the rows of one line share. microbatch None: any that was measured."""
 
     h2d_bytes_per_s: int
     d2h_bytes_per_s: int
@@ -27,7 +27,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a plan of a case says; `busy` is the bottleneck's share of a period."""
+    """The result of a case's plan; `busy` is the bottleneck's share of a period."""
 
     step_us: int
     bottleneck: str

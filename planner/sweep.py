@@ -1,4 +1,4 @@
-"""How fast with how much memory, over which link: one plan per case, and where more stops helping.
+"""Plans for many memory budgets and links: one per case, and the budget where more stops helping.
 
 step        time of a step once the run is steady (the period; see `step_us` for many tasks)
 spill tax   step / step with memory for everything at once, over the same link
@@ -28,7 +28,7 @@ Link = tuple[int | None, int | None]  # h2d and d2h alone, bytes per second; Non
 
 @dataclass(frozen=True)
 class Setting:
-    """What every plan of a sweep may use: devices, host memory (None: as profiled), time, seed."""
+    """Settings of every plan of a sweep: devices, host memory (None: as profiled), time, seed."""
 
     devices: int = 1
     host_bytes: int | None = None
@@ -67,7 +67,7 @@ def sweep(
 
 
 def in_memory_bytes(profile: Profile) -> int:
-    """Of a device that keeps all there is of its task: parameters, gradients, state, and of every
+    """Bytes of a device that keeps all of its task: parameters, gradients, state, and of every
     microbatch the batch and the graph, at the size that takes most; the most of any task, beside
     all tasks' module buffers."""
     buffers = sum(layer.buffer_bytes for task in profile.tasks for layer in task.layers)
@@ -107,7 +107,7 @@ def _row(profile: Profile, line: Line, budget: int, setting: Setting) -> Row:
 
 
 def outcome(plan: Plan) -> Outcome:
-    """What a plan says about its case."""
+    """The outcome of a case, from its plan."""
     kind, busy = bottleneck(longest(plan))
     return Outcome(
         step_us=step_us(plan),

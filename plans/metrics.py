@@ -106,7 +106,7 @@ def upcoming(index: int, program: Program, segment: Segment, us: int) -> Iterato
 
 
 def phases(program: Program, segment: Segment) -> tuple[tuple[Sequence[Op], int, int, int], ...]:
-    """Of enter, round and leave: ops, start, and how they repeat: period (above 0), how often."""
+    """Enter, round and leave: ops, start, period (above 0) and how often they repeat."""
     enter, first, leave = phase_starts(program, segment, 0)
     period = max(program.period_us, 1)  # where all ops of a round take no time
     return (

@@ -39,7 +39,7 @@ class Prediction(Struct, frozen=True):
 
 
 class Solver(Struct, frozen=True, forbid_unknown_fields=False):
-    """How the plan was found; nothing here changes between two builds of the same inputs.
+    """The search that found the plan; the same for two builds of the same inputs.
 
     Fields of older versions are passed over: no run depends on them."""
 

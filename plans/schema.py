@@ -171,7 +171,7 @@ class Host(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True):
-    """Of one device: the slab holds the buffers; ops take their transients from the reserve.
+    """Memory of one device: the slab holds the buffers, the reserve the transients of ops.
 
     live_bytes: the most that is alive at once in the slab, as planned; the rest is lost to gaps.
     """
@@ -182,7 +182,7 @@ class Memory(Struct, frozen=True):
 
 
 class Program(Struct, frozen=True):
-    """What a segment does: `enter` once, `round` again and again, `leave` once.
+    """The ops of a segment: `enter` once, `round` again and again, `leave` once.
 
     Devices are numbered from 0, with `memory` for each; a segment says which of the plan's devices
     they are.
@@ -291,10 +291,10 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def emulated(self) -> str:
-        """What to say wherever a time is shown: how devices are emulated, nothing of real ones."""
+        """The words wherever a time is shown: how devices are emulated, nothing of real ones."""
         return next((device.emulation.words for device in self.devices if device.emulation), "")
 
     @property
     def compute_slowdown(self) -> int:
-        """How many times slower than their host its devices compute, 1 where they are not."""
+        """The factor by which its devices compute slower than their host, 1 where they do not."""
         return max(d.emulation.compute_slowdown if d.emulation else 1 for d in self.devices)

@@ -123,7 +123,7 @@ class Workload(Struct, frozen=True):
 
 
 class Cut(Struct, frozen=True):
-    """How a model was taken apart when its layers were proven, so that a run does it alike.
+    """The way in which a model was cut when its layers were proven, so that a run cuts it alike.
 
     how: "sequential", the model lists its layers; "modules", calls of the modules at `paths` and
     what the model does between them; "graph", the operations of torch.export; "whole", one layer.

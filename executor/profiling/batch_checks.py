@@ -101,7 +101,7 @@ def varying(
     largest: int,
     device: Device,
 ) -> dict[int, str]:
-    """How layers, by index, draw a varying number of random numbers, in so much of each batch or in
+    """Layers, by index, whose number of random draws varies, in so much of each batch or in
     the smallest microbatch. WorkloadError when a batch goes another way through the model."""
     found = _run_all(task, layers, batches, largest, device)
     for size in (size for size in sizes if size < largest):

@@ -1,4 +1,4 @@
-"""What layers do beside computing from what they are given: refusals before measuring.
+"""Side effects of layers that a plan cannot repeat: refusals before measuring.
 
 Parameters move, forwards run again, and layers are copied for other devices. Code that counts its
 forwards, or that has a parameter in another way than as one of its layer's, would train something
@@ -48,7 +48,7 @@ Names = Mapping[int, str]  # of parameters, by their ids
 
 @dataclass(frozen=True)
 class Note:
-    """What modules hold between two forwards: the numbers among their attributes, by module and
+    """The state of modules between two forwards: the numbers among their attributes, by module and
     name; their buffers; each parameter's place in memory and a sum over its bits, by its name; the
     seed of the default generator."""
 
@@ -59,7 +59,7 @@ class Note:
 
 
 def note(layers: Sequence[nn.Module]) -> Note:
-    """How the layers are now."""
+    """The layers' state now."""
     modules = list(modules_of(layers))
     return Note(
         {
@@ -163,7 +163,7 @@ def check_hooked(layer: nn.Module) -> None:
 
 
 def names_of(layers: Sequence[nn.Module]) -> Names:
-    """How errors call the layers' parameters, one of several layers as in the first."""
+    """The names of the layers' parameters in errors, of shared ones that in the first layer."""
     names: dict[int, str] = {}
     for index, layer in enumerate(layers):
         for name, parameter in layer.named_parameters():

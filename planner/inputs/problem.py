@@ -1,4 +1,4 @@
-"""What is asked of the planner: tasks, devices and budgets, frozen."""
+"""The planner's question: tasks, devices and budgets, frozen."""
 
 import time
 from collections.abc import Mapping
@@ -127,7 +127,7 @@ class Problem:
 
     @property
     def devices(self) -> int:
-        """How many there are, of all kinds."""
+        """The number of devices, of all kinds."""
         return sum(kind.count for kind in self.kinds)
 
     @property
@@ -141,7 +141,7 @@ class Problem:
 
     @property
     def evaluated(self) -> bool:
-        """Whether some task is evaluated."""
+        """True if some task is evaluated."""
         return any(task.evaluation for task in self.tasks)
 
 
@@ -152,7 +152,7 @@ def _without_buffers(task: Task) -> Task:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long the search may take, the seed of its solver, and what else limits it."""
+    """The deadline of the search, the seed of its solver, and its other limits."""
 
     deadline: float  # time.monotonic()
     seed: int

@@ -54,7 +54,7 @@ class Frame:
         self.into, self.out = columns.new(), columns.new()  # copies in flight
 
     def held_as(self, i: int, params: str = "", update: str = "", by: float = 1) -> Row:
-        """How much of item i is held in these ways."""
+        """The part of item i that is held in these ways."""
         return [
             (by, x)
             for (p, u), x in self.items[i].held.items()
@@ -62,15 +62,15 @@ class Frame:
         ]
 
     def on_device(self, i: int, by: float) -> Row:
-        """How much of item i is updated on the device."""
+        """The part of item i that is updated on the device."""
         return self.held_as(i, "", "device", by) + self.held_as(i, "", "device-streamed", by)
 
     def block(self, i: int, by: float = 1) -> Row:
-        """How much of item i is in the block."""
+        """The part of item i that is in the block."""
         return [(by, self.items[i].once), (by, self.items[i].again)]
 
     def graph(self, i: int, by: float = 1) -> Row:
-        """How much of item i, below the block, is not recomputed."""
+        """The part of item i, below the block, that is not recomputed."""
         return [(by, self.items[i].saved), (by, self.items[i].packed)]
 
     def moves(self, i: int) -> bool:
@@ -144,7 +144,7 @@ class Frame:
                     yield item.held[held], _ALL if held == mode.held else _NONE
 
     def weights(self, values: list[float]) -> tuple[Weights, ...]:
-        """What a solution says of every item."""
+        """The weights of every item in a solution."""
         return tuple(
             Weights(
                 {held: values[x] for held, x in item.held.items()},

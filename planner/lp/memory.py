@@ -158,7 +158,7 @@ def all_round(frame: Frame) -> Piece:
 
 
 def _in_flight(frame: Frame, i: int, shape: ShardCost) -> Iterator[Constraint]:
-    """What of a shard comes and goes is within what the slab has for copies of each direction."""
+    """Copies of a shard in each direction fit the room that the slab has for them."""
     param, state, grad = shape.param_bytes / MB, shape.state_bytes / MB, shape.grad_bytes / MB
     moved = frame.held_as(i, "streamed", "", param) + frame.held_as(i, "kept", "", param)
     streams = frame.held_as(i, "", "device-streamed", state)

@@ -1,4 +1,4 @@
-"""What the load program (`phases`) is asked, what it is made of, and what it says of every item."""
+"""The load program's terms, its rows and columns, and its answer for every item."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ INFINITY = float("inf")
 
 @dataclass(frozen=True)
 class Terms:
-    """What the program is about. Rates in bytes per second, the copies' own latency left out.
+    """The task, memory and links of a program. Rates in bytes per second, without latencies.
 
     items: ranges of layers, from first to end; the shards, when a plan is looked for and not a
     bound: room is then left for copies in flight. room_bytes: what the device offers, less what is
@@ -41,7 +41,7 @@ class Terms:
 
     @property
     def load_weight(self) -> float:
-        """How many times longer than their copies loads of parameters keep the link of a plan: it
+        """The factor by which loads keep a plan's link longer than their copies last: it
         waits for casts."""
         rate = self.links.cast_both if self.plan and self.costs.cast else None
         return max(1.0, self.h2d / rate.bytes_per_s) if rate else 1.0
@@ -70,7 +70,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Weights:
-    """How much of an item is held in each way, keeps its graph, packs it, spills its boundary, is
+    """Parts of an item that are held in each way, keep a graph, pack it, spill its boundary, are
     in the block at the top; `once`: and is computed once there, its graph kept."""
 
     held: dict[Held, float]

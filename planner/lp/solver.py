@@ -108,7 +108,7 @@ def _pulp4(model: Any, raw: Any) -> Outcome:
 
 
 def duals(model: Any) -> dict[str, float]:
-    """Of a solved program without integers: how much the optimum gains per unit of each named
+    """The duals of a solved program without integers: the optimum's gain per unit of each named
     constraint's right-hand side."""
     held = model.constraints
     rows = held() if callable(held) else held.values()  # 4.x, 3.3

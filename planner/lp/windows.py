@@ -168,7 +168,7 @@ def _windows(frame: Frame, pieces: Sequence[Piece]) -> Iterator[Constraint]:
 
 
 def _uses(frame: Frame, pieces: Sequence[Piece], resource: Resource) -> list[Row]:
-    """Of a resource what all pieces take, by window."""
+    """The use of a resource by all pieces, by window."""
     rows: list[Row] = [[] for _ in range(frame.windows)]
     for piece in pieces:
         for what, w, by, column in piece.uses:

@@ -82,7 +82,7 @@ class Residency(Protocol):
 
 
 class _Work(NamedTuple):
-    """How long a visit takes, the roles of what it reads and writes, and what it needs besides."""
+    """A visit's duration, the roles that it reads and writes, and its transient bytes."""
 
     us: int
     reads: list[Role]

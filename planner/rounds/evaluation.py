@@ -182,7 +182,7 @@ def evaluating(strategy: Strategy | HydraStrategy, links: Links, device_bytes: i
 
 
 def _layouts(strategy: Strategy | HydraStrategy) -> Iterator[Layout]:
-    """What may fit: all shards staying or fewer and fewer, all microbatches together or fewer; the
+    """Layouts that may fit: all shards staying or fewer, all microbatches together or fewer; the
     least, one microbatch at a time and none ahead, is no more than training takes."""
     count, microbatches = len(strategy.shards), strategy.costs.microbatches
     stays = sorted({count * n // _KEPT for n in range(_KEPT + 1)} | {count - 1}, reverse=True)
@@ -194,7 +194,7 @@ def _layouts(strategy: Strategy | HydraStrategy) -> Iterator[Layout]:
 
 
 def _fullest(layouts: Iterable[Layout]) -> list[Layout]:
-    """Of equal slots and groups the one with most on the device: more never makes it longer."""
+    """The layouts with most on the device among equal slots and groups: more is never longer."""
     found: dict[tuple[int, int, bool], Layout] = {}
     for each in layouts:
         found.setdefault((each.slots, each.group, each.ahead), each)
@@ -202,7 +202,7 @@ def _fullest(layouts: Iterable[Layout]) -> list[Layout]:
 
 
 def least_us(task: Task, done: int) -> int:
-    """What all evaluations of a task compute at least, `done` steps having been trained before."""
+    """The least compute time of all evaluations of a task, after `done` steps trained before."""
     if task.evaluation is None:
         return 0
     each = min(costs.microbatches * _forward_us(costs) for costs in sizes(task))
@@ -219,6 +219,6 @@ def _forward_us(costs: TaskCosts) -> int:
 
 
 def share_us(evaluation: Evaluation, train: Program, program: Program) -> int:
-    """What evaluating adds to a step, with the entering and leaving of one more segment."""
+    """The time that evaluating adds to a step, with entering and leaving one more segment."""
     more = duration_us(program, evaluation.batches) + duration_us(train, 1) - train.period_us
     return -(-more // evaluation.every)

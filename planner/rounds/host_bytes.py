@@ -1,4 +1,4 @@
-"""What a task has in the host store: parameters and state, and scratch of its rounds.
+"""The bytes of a task in the host store: parameters and state, and scratch of its rounds.
 
 Scratch is what waits on the host for a while: boundaries and packed activations from forward to
 backward, gradients from backward to their update, norms. While there is room everything has bytes
@@ -157,7 +157,7 @@ def _stretched(strategy: Strategy, room: int) -> Slab:
 
 
 def _laid(strategy: Strategy, grads: int, room: int) -> Slab:
-    """What waits, with so many gradients at a time; placed for `room` bytes to stretch into."""
+    """The waiting values, with so many gradients at a time, placed to stretch into `room` bytes."""
     return Slab([Life.of(value) for value in _values(strategy, grads)], Slots(strategy).count, room)
 
 

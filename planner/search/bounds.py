@@ -155,7 +155,7 @@ def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort:
 
 
 def _least_bytes(layer: Layer, *, grads: bool) -> int:
-    """What a layer that does not stay moves at least: its parameters (or, outwards, gradients),
+    """The least that a layer which does not stay moves: its parameters (or, outwards, gradients),
     or its state when it is updated on a device that only keeps the parameters."""
     moved = layer.grad_bytes if grads else layer.param_bytes
     return min(moved, layer.state_bytes) if layer.state_bytes else moved

@@ -171,7 +171,7 @@ def _of_tasks(problem: Problem, shapes: Sequence[Shape], found: Sequence[Sequenc
 
 
 def _everywhere(problem: Problem, shape: Shape, place: int, found: Candidate) -> Candidate:
-    """What was found for a shape on one kind, with its programs on all kinds that it fits."""
+    """A shape's candidate of one kind, with its programs on all kinds that it fits."""
     strategy = found.strategy
     programs = tuple(
         found.program if at == place else variants.program_on(kind, strategy, task)

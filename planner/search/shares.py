@@ -1,4 +1,4 @@
-"""How much host memory every task's search may plan with, so that all fit the host together.
+"""Shares of the host memory for every task's search, such that all fit the host together.
 
 Everybody's parameters and state are there all the time (or, with a disk, of those that train); what
 waits there for a while only of the tasks that train at the same time, so that the rest is divided

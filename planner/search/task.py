@@ -85,7 +85,7 @@ class Search:
 
     @property
     def offered_bytes(self) -> int:
-        """Of the device, with what others have of it."""
+        """The whole device, with the bytes that others have of it."""
         return self.device_bytes + self.taken_bytes
 
     @cached_property

@@ -33,7 +33,7 @@ Array = NDArray[np.int64]
 
 
 def _packing(cost: LayerCost) -> tuple[int, int]:
-    """What packing adds to a forward with a graph, and to the backward."""
+    """The times that packing adds to a forward with a graph, and to the backward."""
     if cost.pack_backward is None or cost.unpack_backward is None:
         return 0, 0
     both, alone = cost.recompute_backward.median_us, cost.backward.median_us
@@ -62,7 +62,7 @@ class TaskCosts:
 
     @property
     def noted(self) -> bool:
-        """Whether updates wait for the norms of all gradients."""
+        """True if updates wait for the norms of all gradients."""
         return self.task.norm_bytes > 0
 
     @property
@@ -79,7 +79,7 @@ class TaskCosts:
 
     @cached_property
     def least_us(self) -> int:
-        """What a step computes in any case: a backward of every layer and microbatch, norms."""
+        """Compute time of a step in any case: a backward of every layer and microbatch, norms."""
         return self.microbatches * self.total("backward") + self.total("norm")
 
     @cached_property
@@ -88,7 +88,7 @@ class TaskCosts:
 
     @property
     def fixed_bytes(self) -> int:
-        """What is on the device in any case: the batch, the layers' own buffers, norms; with ties
+        """Bytes on the device in any case: the batch, the layers' own buffers, norms; with ties
         apart what waits of every microbatch's gradients."""
         batches = self.microbatches * (self.batch_bytes + self.tie_bytes)
         return batches + self.total("buffer") + align(self.task.norm_bytes)
@@ -100,12 +100,12 @@ class TaskCosts:
 
     @property
     def tie_bytes(self) -> int:
-        """Of one microbatch's gradients of what these share."""
+        """Bytes of one microbatch's gradients of the parameters that these share."""
         return self.group.bytes if self.group else 0
 
     @cached_property
     def plannable(self) -> bool:
-        """Whether every layer draws as often each time, or there is but one microbatch.
+        """True if every layer draws as often each time, or there is but one microbatch.
 
         Otherwise microbatches cannot run shard-major with the random numbers of the plain loop.
         """
@@ -177,7 +177,7 @@ class TaskCosts:
 
     @lru_cache(maxsize=1 << 14)  # noqa: B019 (costs live as long as the process plans)
     def shard(self, first: int, end: int) -> ShardCost:
-        """What layers first..end-1 cost as one shard."""
+        """The costs of layers first..end-1 as one shard."""
         known = all(cost.rng_draws is not None for cost in self.costs[first:end])
         packed = all(cost.offload_bytes is not None for cost in self.costs[first:end])
         param, grad = self.total("param", first, end), self.total("grad", first, end)

@@ -1,4 +1,4 @@
-"""What a plan may do with a shard: where its parameters stay, who updates it, what happens to its
+"""A shard's modes: where its parameters stay, who updates it, what happens to its
 activations, whether the boundary before it leaves the device.
 
     parameters   resident  always on the device
@@ -32,7 +32,7 @@ HELD: tuple[Held, ...] = (
 
 @dataclass(frozen=True, order=True)
 class Mode:
-    """What happens to one shard."""
+    """The decisions about one shard."""
 
     params: Params = "streamed"
     update: Update = "host"
@@ -88,7 +88,7 @@ class Place:
 
 
 def possible(shard: ShardCost, mode: Mode, place: Place) -> bool:
-    """Whether the mode is one for this shard.
+    """True if the mode is possible for this shard.
 
     A graph keeps the addresses it was made with: a saved shard must hold its parameters and its
     input from forward to backward. The last shard has no forward of its own.

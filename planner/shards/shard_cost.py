@@ -47,7 +47,7 @@ class ShardCost:
 
     @property
     def kept(self) -> dict[str, int]:
-        """What the host keeps of the shard between segments: roles and bytes."""
+        """The bytes that the host keeps of the shard between segments, by role."""
         return {"param": 0 if self.cast else self.param_bytes, "state": self.state_bytes}
 
     @property

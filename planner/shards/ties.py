@@ -21,7 +21,7 @@ class Group(NamedTuple):
     bytes: int
 
     def part(self, first: int, end: int) -> Part:
-        """Of a shard of layers first..end-1."""
+        """The part of a shard of layers first..end-1."""
         inside = sum(first <= layer < end for layer in self.layers)
         if inside in (0, len(self.layers)):
             return ""

@@ -1,4 +1,4 @@
-"""How soon all tasks can be done by any schedule of given programs: the configuration program.
+"""The configuration program: a bound on any schedule of given programs, and its shares.
 
     minimise T                            over x_c >= 0, the part of its task that column c trains
     every task        sum of its parts       >=  1
@@ -51,7 +51,7 @@ def column(program: Program, kind: str, steps: int) -> Column:
 
 @dataclass(frozen=True)
 class Demand:
-    """What is asked for: the devices of every kind, and tasks' earliest starts in µs."""
+    """The demand: the devices of every kind, and tasks' earliest starts in µs."""
 
     devices: Mapping[str, int]
     start_us: Mapping[str, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def demand_of(problem: Problem) -> Demand:
 
 @dataclass(frozen=True)
 class Prices:
-    """What a µs of a device's time is worth, by its kind, and one of a task's own time; in whole
+    """The worth of a µs of a device's time, by its kind, and of a task's own time; in whole
     multiples of an arbitrary unit."""
 
     device: Mapping[str, int]

@@ -18,7 +18,7 @@ from plans.view import stored
 
 
 def stores_of(plan: Plan) -> dict[str, Store]:
-    """What every task of a plan has in its host store, each from byte 0 on."""
+    """The host store of every task of a plan, each from byte 0 on."""
     own: dict[str, list[Buffer]] = {task.name: [] for task in plan.tasks}
     for buffer in plan.host.buffers:
         own[buffer.name.partition(".")[0]].append(buffer)
@@ -76,7 +76,7 @@ def _together(plan: Plan, names: Sequence[str]) -> list[set[int]]:
 
 
 def _segments(plan: Plan, names: Sequence[str]) -> Iterator[int]:
-    """Of every task the segments that train it, as bits."""
+    """The segments that train each task, as bits."""
     trains = {program.name: program.tasks for program in plan.programs if not program.evaluates}
     for name in names:
         numbers = (n for n, s in enumerate(plan.segments) if name in trains.get(s.program, ()))

@@ -46,6 +46,6 @@ def likeness(view: View) -> bytes:
 
 
 def _judged(task: Task) -> tuple[object, ...]:
-    """What the rules about a program look at in a task."""
+    """The facts of a task that the rules about a program look at."""
     sizes = task.batch_bytes, task.norm_bytes, task.tie_bytes
     return task.microbatches, *sizes, crossing(task), task.shards

@@ -102,7 +102,7 @@ def _programs(found: Findings, plan: Plan, stays: Stays | None) -> dict[str, Vie
 
 
 def _inside(found: Findings, what: View, store: Host, where: str) -> None:
-    """What is wrong inside a program of sound shape: nothing, or something in all alike."""
+    """Violations inside a program of sound shape; programs that are alike are judged once."""
     parts = phases(what.program)
     found.add("memory", values_fit(what), where)
     found.add("memory", memory_fits(what, store), where)

@@ -142,7 +142,7 @@ def races(phase: Phase, order: list[int], buffers: dict[str, Buffer]) -> Iterato
 
 
 def _accesses(op: Op, where: dict[str, Span], buffers: dict[str, Buffer]) -> list[Access]:
-    """What an op touches."""
+    """The accesses of an op."""
     return [
         Access(where[name], buffers[name], role, writes)
         for roles, writes in ((op.reads, False), (op.writes, True))

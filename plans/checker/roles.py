@@ -69,7 +69,7 @@ def casts(task: Task) -> Iterator[str]:
 
 
 def _ties(name: OpName, task: Task) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Of tied weights that cross shards: what F and B of a shard read of the owner's parameters,
+    """Roles of tied weights that cross shards: F and B of a shard read the owner's parameters,
     and what its B is given and hands on of their gradients."""
     cross, nothing = crossing(task), frozenset[str]()
     if cross is None or name.number not in (cross.owner, *cross.holders):
@@ -81,7 +81,7 @@ def _ties(name: OpName, task: Task) -> tuple[frozenset[str], frozenset[str], fro
 
 
 def wrong_roles(op: Op, name: OpName, task: Task, *, evaluates: bool = False) -> Iterator[str]:
-    """What is wrong with the roles of an op of a shard that `task` has."""
+    """Violations in the roles of an op of a shard that `task` has."""
     empty = _empty_roles(name, task)
     got = (frozenset(op.reads), frozenset(op.writes))
     every = allowed_roles(name, task, evaluates=evaluates)

@@ -124,13 +124,13 @@ def _buffers(program: Program, host: dict[str, Buffer]) -> Iterator[str]:
 
 
 def _edges(ops: Sequence[Op], phase: str) -> set[str]:
-    """What ops of a phase may wait for."""
+    """The ops that those of a phase may wait for."""
     names = {op.id for op in ops}
     return names | {f"{name}@-1" for name in names} if phase == "round" else names
 
 
 def _op(op: Op, phase: str, view: View) -> Iterator[str]:
-    """What is wrong with one op by itself, the first things first."""
+    """Violations of one op by itself."""
     try:
         name = op_name(op.id)
         kind, device = site(op.stream)

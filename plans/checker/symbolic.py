@@ -16,7 +16,7 @@ from plans.view import View, stored
 
 
 class Value(NamedTuple):
-    """What a buffer holds. `step` is a version for param and state: the updates it has seen.
+    """The content of a buffer. `step` is a version for param and state: the updates it has seen.
 
     Of kind norm, `shard` is 0 and `microbatches` are the shards whose gradients' norms it has; of
     kind tie, `shard` is the last that added to it, so that all holders above it have.
@@ -53,7 +53,7 @@ def _numbers(microbatches: tuple[int, ...]) -> str:
 
 
 class _Memory:
-    """What each buffer holds. Every write owns its bytes, so that later ones can destroy it."""
+    """The content of each buffer. Every write owns its bytes, so that later ones can destroy it."""
 
     def __init__(self, where: dict[str, Span], sizes: dict[str, int]) -> None:
         self._where = where

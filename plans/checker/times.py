@@ -93,7 +93,7 @@ def _claims(segment: Segment, program: Program) -> list[str]:
 def _clash(
     segment: Segment, program: Program, busy: dict[str, tuple[int, int]]
 ) -> tuple[str, tuple[int, int]] | None:
-    """What is in use for longest after the segment begins: a task rather than its device."""
+    """The claim in use for longest after the segment begins: a task rather than its device."""
     claims = [(what, busy[what]) for what in _claims(segment, program) if what in busy]
     late = [claim for claim in claims if claim[1][0] > segment.start_us]
     return max(late, key=lambda claim: claim[1][0], default=None)
