@@ -1,7 +1,8 @@
 """The results of a shard's forwards and backwards."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor
@@ -43,10 +44,19 @@ class Graph:
     loss: Tensor | None
     packing: Packing | None
 
+    _given: dict[int, Tensor] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Note gradients as they come: `grad` would give them the strides of their tensor, and
+        kernels further down go by strides."""
+        for number, leaf in enumerate(self.leaves):
+            if leaf.requires_grad:
+                note = partial(self._given.__setitem__, number)
+                leaf.register_hook(note)  # type: ignore[no-untyped-call]
+
     def grads(self) -> dict[int, Tensor]:
         """After the backward: the gradients of the input's tensors that have some."""
-        found = enumerate(leaf.grad for leaf in self.leaves)
-        return {n: grad for n, grad in found if grad is not None}
+        return self._given
 
 
 def edges(y: Value) -> dict[int, GradientEdge]:
