@@ -1,6 +1,6 @@
 """The flows of the load program: what one group of items puts into links, windows and memory.
 
-Of a group g, in MB or in ms, by the window w in which it happens (`phases` has the windows):
+Of a group g, in MB or in ms, by the window w in which it happens (`windows` has them):
 
     load_w      parameters in, for F_g; from B_g on, around the end of the round, to F_g
     reload_w    parameters in again, for B_g; from F_g to B_g

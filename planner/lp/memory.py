@@ -1,4 +1,4 @@
-"""The memory of the load program (`phases`): boundaries, graphs, slab and reserve.
+"""The memory of the load program (`windows`): boundaries, graphs, slab and reserve.
 
 Slab and reserve are parts of the device's memory that do not change during a round. In the slab
 are parameters, gradients, state in flight and boundaries; in the reserve live graphs and what the

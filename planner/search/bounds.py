@@ -10,7 +10,7 @@ phase          steps x the best period of one task alone, of rounds that take al
                of a shard in turn, or those of a block at the top one by one, and whose gradients,
                where updates wait for norms, wait where they are updated: what a layer needs
                between its update and its forward, and between forward and backward, must cross
-               the link or hold memory meanwhile (`phases`); all tasks' spread over the devices
+               the link or hold memory meanwhile (`windows`); all tasks' spread over the devices
 critical-path  steps x the compute time of the longest task, which runs one step at a time
 """
 

@@ -55,7 +55,7 @@ class Value:
     """Bytes that live in a space from slot `first` to slot `last`, both included.
 
     Slots below 0 lie in the round before, from `Slots.count` on in the next one. What comes in may
-    begin to live earlier than at `first`, what goes out end later than at `last`: `lifetimes`
+    begin to live earlier than at `first`, what goes out end later than at `last`: `lay_out`
     decides.
     parts: the value is so many equal buffers, one per microbatch. bytes: of all of them, aligned.
     space: of the device, or "host".
