@@ -24,7 +24,8 @@ With parts of layers allowed, no room for anything beside what is listed and the
 is a relaxation of every plan that takes all microbatches of a shard in turn, or those of the block
 one by one: its optimum is a lower bound on the period. With room for copies in flight its solution
 is what plans are made of: `rounding` turns parts into whole shards. Either says more the less it
-leaves open: `branch_and_bound` divides the plans by where the block begins and by what a shard may need.
+leaves open: `branch_and_bound` divides the plans by where the block begins and by what a shard may
+need.
 """
 
 import math
