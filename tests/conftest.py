@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 from unittest import mock
 
@@ -50,3 +51,13 @@ def warm() -> Iterator[None]:
 
     with mock.patch.object(layer, "CROWD_BYTES", 1):
         yield
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """No signal is ignored, as some are in the background."""
+    kinds = (signal.SIGINT, signal.SIGHUP)
+    before = [signal.signal(kind, signal.default_int_handler) for kind in kinds]
+    yield
+    for kind, known in zip(kinds, before, strict=True):
+        signal.signal(kind, known)

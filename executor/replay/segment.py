@@ -131,7 +131,8 @@ class SegmentRun:
     def join(self, deadline: float) -> None:
         """Wait for the threads until `deadline` (of time.monotonic)."""
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            with suppress(RuntimeError):  # an interrupt came before it was started
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _stream(self, name: str, keep: int) -> Stream:
         """A stream with its queue; marks of the rounds that may be under way are kept."""

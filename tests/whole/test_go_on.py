@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -245,16 +244,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
         budget = ("--devices", 2, "--device-memory", smallest_budget("two.json"))
         succeeded(planner_cli("build", "two.json", *budget, "-o", "first.json"))
     return folder
-
-
-@pytest.fixture
-def heard() -> Iterator[None]:
-    """No signal is ignored, as some are in the background."""
-    kinds = (signal.SIGINT, signal.SIGHUP)
-    before = [signal.signal(kind, signal.default_int_handler) for kind in kinds]
-    yield
-    for kind, known in zip(kinds, before, strict=True):
-        signal.signal(kind, known)
 
 
 @pytest.mark.usefixtures("heard")

@@ -111,6 +111,7 @@ def test_a_stall_is_found() -> None:
     assert "a.s2.S0 waits for a.s2.B1 on 0.d2h in round 0" in str(e.value)
 
 
+@pytest.mark.usefixtures("heard")
 def test_an_interrupt_names_the_op(night: Night) -> None:
     """Ctrl-C ends the run with what was running, although that does not return."""
     plan, tasks = setup(Asleep)
@@ -121,6 +122,24 @@ def test_an_interrupt_names_the_op(night: Night) -> None:
 
     threading.Thread(target=press, daemon=True).start()
     with pytest.raises(RunError, match=r"^interrupted in a\.s0\.F0 runs on 0\.compute"):
+        run(plan, tasks)
+
+
+def test_an_interrupt_while_a_segment_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between the starts of a segment's threads ends the run as it does later."""
+    plan, tasks = setup()
+    begun: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        if thread.name.startswith("0."):
+            begun.append(thread)
+            if len(begun) == 2:
+                raise KeyboardInterrupt
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(RunError, match=r"^interrupted in "):
         run(plan, tasks)
 
 
