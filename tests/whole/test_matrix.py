@@ -1,10 +1,11 @@
-"""Models as people write them x microbatches x clipping x memory x optimizers: every bit of a run
+"""Models as people write them x microbatches x clipping x plans x optimizers: every bit of a run
 is that of a plain PyTorch loop, dropout on.
 
 Not every combination is run, but every two values of two factors meet in some; no pair is left
 out. Models are those of support/architectures.py, as transformers or their authors wrote them.
 """
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,12 +18,16 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from support.architectures import NAMES, architecture
+from support.plain import train
 from support.quick import ROOM, built, measured, quickly, smallest
+from support.random_plans import some_plan
 from support.same import assert_same
 from torch.optim import SGD, Adafactor, AdamW
 
 from executor import run
 from executor.workload.task import Task
+from plans.schema import Plan
+from profiles.schema import Profile
 
 pytestmark = pytest.mark.filterwarnings("default")  # transformers and torch.export have their own
 
@@ -34,16 +39,18 @@ OPTIMIZERS = {
 
 
 class Case(NamedTuple):
-    """One run. `microbatches`: of a batch of six."""
+    """One run. `microbatches`: of a batch of six. `plan`: built for all the memory it may want, or
+    for the least there is; or a few random ones."""
 
     model: str
     microbatches: int
     clip: bool
-    memory: str
+    plan: str
     optimizer: str
 
 
-FACTORS = Case(NAMES, (1, 3), (False, True), ("all", "least"), tuple(OPTIMIZERS))  # type: ignore[arg-type]
+RANDOM = 3  # plans
+FACTORS = Case(NAMES, (1, 3), (False, True), ("all", "least", "random"), tuple(OPTIMIZERS))  # type: ignore[arg-type]
 Pair = tuple[int, object, int, object]  # two places in a case and the values there
 
 
@@ -100,17 +107,27 @@ def test_every_pair_of_values_meets() -> None:
 
 def named(case: Case) -> str:
     clipped = "clip" if case.clip else "free"
-    return f"{case.model}-{case.microbatches}-{clipped}-{case.memory}-{case.optimizer}"
+    return f"{case.model}-{case.microbatches}-{clipped}-{case.plan}-{case.optimizer}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_bits_of_the_plain_loop(case: Case) -> None:
     """Losses, parameters, optimizer state and buffers, from the unchanged model through profile,
-    plan and checker to the run, in all the memory it may want or in the least there is."""
+    plan and checker to the run."""
     task = task_of(case)
-    profile = measured(task, case.microbatches)
-    plan = built(profile, ROOM if case.memory == "all" else smallest(profile))
-    assert plan.tasks[0].microbatches == case.microbatches
-    assert len(plan.tasks[0].shards) > 1 or case.memory == "all"
-    assert_same(plan, [task], run(plan, [task]))
+    profile, plain = measured(task, case.microbatches), train(task, case.microbatches)
+    for plan in plans_of(case, profile):
+        assert plan.tasks[0].microbatches == case.microbatches
+        assert_same(plan, [task], run(plan, [task]), lambda *_: plain)
+
+
+def plans_of(case: Case, profile: Profile) -> Iterator[Plan]:
+    """The plans that the case is about."""
+    if case.plan == "random":
+        rng = random.Random(named(case))
+        yield from (some_plan(profile, rng) for _ in range(RANDOM))
+        return
+    plan = built(profile, ROOM if case.plan == "all" else smallest(profile))
+    assert len(plan.tasks[0].shards) > 1 or case.plan == "all"
+    yield plan

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 
 import pytest
 
@@ -12,26 +11,16 @@ pytest.importorskip("torch")
 import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from support import apart
 from support.plain import train
-from support.quick import ROOM, measured, quickly
+from support.quick import measured, quickly
+from support.random_plans import some_plan
 from support.same import assert_same
-from support.strategies import WHOLE, in_less
 from support.trees import MODELS, ROWS, WIDTH, Spec, model
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from executor import run
 from executor.workload.task import Task
-from planner import Problem
-from planner.shards.costs import sizes
-from planner.shards.cuts import cut_points, layer_graph
-from planner.shards.modes import Place, possible
-from planner.shards.shard_cost import Links
-from planner.shards.strategy import Strategy
-from planner.shards.ties import separable, untied
-from plans.schema import Plan
-from profiles.schema import Profile
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch.export has its own
 
@@ -45,30 +34,6 @@ def rows(step: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(step)
     inputs, targets = torch.randn(2, ROWS, WIDTH, generator=generator)
     return inputs, targets
-
-
-def some_plan(profile: Profile, rng: random.Random) -> Plan:
-    """Any cuts that may be, any mode that each shard may have, any block, little or much memory on
-    the host."""
-    asked = Problem.of(profile, devices=1, device_bytes=ROOM, host_bytes=None)
-    (task,), links = asked.tasks, Links.of(asked.device)
-    split = separable(task) is not None and rng.random() < 0.7
-    points = cut_points(layer_graph(untied(task) if split else task))
-    inner = [point for point in points[1:-1] if rng.random() < 0.7]
-    cuts = (0, *inner, points[-1])
-    (costs,) = sizes(task, apart=split)
-    last = len(cuts) - 2
-    block = rng.randint(0, last) if costs.microbatches > 1 else last
-    modes = tuple(
-        rng.choice([mode for mode in WHOLE.modes(links) if possible(shard, mode, place)])
-        for shard, place in (
-            (costs.shard(*piece), Place(not k, k == last, block <= k < last))
-            for k, piece in enumerate(pairwise(cuts))
-        )
-    )
-    strategy = Strategy(costs, cuts, modes, block, rng.choice([2, 2, 4]))
-    less = in_less(strategy, rng.choice([0, 20, 100]))  # of the host's memory
-    return apart.planned(asked, less if rng.random() < 0.5 else strategy)
 
 
 @settings(max_examples=25)
