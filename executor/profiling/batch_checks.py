@@ -20,7 +20,6 @@ from executor.numerics import Layout, OwnRandomness, hold
 from executor.profiling.bench import Case, first_output, moved, on_device
 from executor.profiling.layer_checks import (
     blamed,
-    check_boundary,
     check_loss,
     checked_output,
     layer_place,
@@ -137,7 +136,7 @@ def check_chain(trial: Trial, size: int) -> dict[int, str]:
     names, xs = names_of(trial.layers), dict(inputs)
     found: dict[int, str] = {}
     for index, layer in enumerate(trial.layers):
-        where = trial.place(index)
+        where, last = trial.place(index), index == len(trial.layers) - 1
         counts: dict[int, int | None] = {}
         with blamed(where):
             shard = on_device(Case(task, layer, xs[0], None, index == 0, size), device)
@@ -145,7 +144,7 @@ def check_chain(trial: Trial, size: int) -> dict[int, str]:
             state = source.get()
             if step == 0:
                 with blamed(where):
-                    xs[0] = checked_output(shard, device, x, inputs[0], names)
+                    xs[0] = checked_output(shard, device, x, inputs[0], names, last=last)
             else:
                 with blamed(f"{where}: data({step})", told(batches)):
                     xs[step] = first_output(shard, device, hold(x), inputs[step])[0]
@@ -154,9 +153,6 @@ def check_chain(trial: Trial, size: int) -> dict[int, str]:
                 found[index] = (
                     f"{_draws(counts[0])} for data(0) and {_draws(counts[step])} for data({step})"
                 )
-        if index < len(trial.layers) - 1:
-            with blamed(where):
-                check_boundary(xs[0], device)
     check_loss(task, xs[0], batches[0], names, device)
     return found
 

@@ -24,11 +24,9 @@ from executor.profiling.bench import first_output, moved
 from executor.profiling.model_checks import (
     Names,
     check_held,
-    check_hooked,
+    check_modules,
     check_notes,
     check_reach,
-    check_sparse,
-    check_views,
     names_of,
     note,
     spans_of,
@@ -92,19 +90,21 @@ def check_layers(task: Task, layers: Sequence[nn.Module]) -> None:
         spans = spans_of(layers)
     for index, layer in enumerate(layers):
         with blamed(layer_place(task, index, layer)):
-            check_hooked(layer)
-            check_views(layer, spans)
+            check_modules(layer, spans)
             check_held(layer, names)
-            check_sparse(layer)
 
 
-def checked_output(shard: Shard, device: Device, x: Any, inputs: Any, names: Names) -> Any:
+def checked_output(
+    shard: Shard, device: Device, x: Any, inputs: Any, names: Names, *, last: bool
+) -> Any:
     """The layer's output, after a recomputation that gave the same; WorkloadError otherwise.
 
     `names`: of the model's own parameters, which a copied layer must not know."""
     state, notes = device.source.get(), [note(shard.layers)]
     pristine, one, other = hold(x), hold(mapped(_copied, x)), hold(mapped(_copied, x))
     first, before = first_output(shard, device, one, inputs)
+    if not last:
+        _check_boundary(first, device)
     notes.append(note(shard.layers))
     device.source.set(state)
     with shard.buffers.again(before):
@@ -127,9 +127,9 @@ def _copied(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
-def check_boundary(value: Any, device: Device) -> None:
+def _check_boundary(value: Any, device: Device) -> None:
     """WorkloadError for what cannot lie in a boundary's buffer."""
-    for tensor in hold(value).tensors:
+    for tensor in tensors_of(value):
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise WorkloadError(f"gives a tensor that is not plain strided ({tensor.layout})")
         if tensor.device.type != device.where.type:
@@ -137,6 +137,7 @@ def check_boundary(value: Any, device: Device) -> None:
                 f"gives a tensor on {tensor.device} and computes on {device.where}; make new "
                 "tensors on the device of the input, and leave moving to the plan"
             )
+    hold(value)
 
 
 def check_loss(task: Task, outputs: Any, found: Batch, names: Names, device: Device) -> None:

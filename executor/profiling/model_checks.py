@@ -115,9 +115,9 @@ def check_notes(before: Note, once: Note, twice: Note) -> None:
 def check_model(task: Task, model: nn.Module, inputs: Any) -> None:
     """WorkloadError for a model whose own code does so; its layers, once they are found, may be
     without that code. One that cannot be run with few samples is left to others."""
+    _check_sparse(model)
     if isinstance(model, nn.ModuleList) or type(model).forward is nn.Sequential.forward:
         return  # layers are all that it is
-    check_sparse(model)
     few = lowered_inputs(first(inputs, _SAMPLES), task.precision)
     notes: list[Note] = []
     with suppress(Exception), lowered(model, task.precision):
@@ -131,27 +131,15 @@ def check_model(task: Task, model: nn.Module, inputs: Any) -> None:
         check_notes(*notes)
 
 
-def check_sparse(layer: nn.Module) -> None:
-    """WorkloadError for a layer whose gradients are sparse in a plain loop."""
-    for name, module in layer.named_modules():
+def _check_sparse(model: nn.Module) -> None:
+    """WorkloadError for a model whose gradients are sparse in a plain loop."""
+    for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             where = f"{type(module).__name__} {name}" if name else type(module).__name__
             raise WorkloadError(
                 f"{where} makes sparse gradients, whose updates round otherwise than those of "
                 "dense ones, which a plan has; use sparse=False"
             )
-
-
-def check_hooked(layer: nn.Module) -> None:
-    """WorkloadError for a layer with a weight that a hook makes of parameters before a forward."""
-    for path, module in layer.named_modules():
-        for hook in module._forward_pre_hooks.values():
-            if name := _OLD.get(type(hook)):
-                raise WorkloadError(
-                    f"its {type(module).__name__}{path and f' {path}'} has torch.nn.utils.{name}, "
-                    "whose weight is no parameter and cannot be copied to a device; use "
-                    f"torch.nn.utils.parametrizations.{name}, which gives the same model"
-                )
 
 
 def names_of(layers: Sequence[nn.Module]) -> Names:
@@ -194,18 +182,15 @@ def check_reach(made: Any, names: Names) -> None:
 
 def _leaves(tensors: Sequence[Tensor]) -> Iterator[int]:
     """The ids of the leaves that backward would reach."""
-    waiting: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    waiting: list[Any] = [t.grad_fn for t in tensors]
     yield from (id(t) for t in tensors if t.grad_fn is None)
-    seen = set()
+    seen: set[Any] = {None}
     while waiting:
         node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            yield id(variable)
-        waiting += [later for later, _ in node.next_functions if later is not None]
+        if node not in seen:
+            seen.add(node)
+            yield id(getattr(node, "variable", None))
+            waiting += [later for later, _ in node.next_functions]
 
 
 class Span(NamedTuple):
@@ -232,9 +217,17 @@ def spans_of(layers: Sequence[nn.Module]) -> list[Span]:
     return list(spans.values())
 
 
-def check_views(layer: nn.Module, spans: Sequence[Span]) -> None:
-    """WorkloadError when the layer holds what shows a parameter's memory and is none itself."""
+def check_modules(layer: nn.Module, spans: Sequence[Span]) -> None:
+    """WorkloadError for a layer with a weight that a hook makes of parameters before a forward, or
+    with what shows a parameter's memory and is none itself."""
     for path, module in layer.named_modules():
+        for hook in module._forward_pre_hooks.values():
+            if name := _OLD.get(type(hook)):
+                raise WorkloadError(
+                    f"its {type(module).__name__}{path and f' {path}'} has torch.nn.utils.{name}, "
+                    "whose weight is no parameter and cannot be copied to a device; use "
+                    f"torch.nn.utils.parametrizations.{name}, which gives the same model"
+                )
         for name, tensor in [*module._buffers.items(), *vars(module).items()]:
             if not isinstance(tensor, Tensor) or isinstance(tensor, nn.Parameter):
                 continue

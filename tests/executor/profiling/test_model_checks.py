@@ -162,6 +162,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "buffer inside": (lambda: Inner(Late()), "makes buffer middle.seen in its forward"),
     "change": (lambda: nn.Sequential(Clamped(), linear()), r"changes its parameter linear.weight"),
     "change inside": (lambda: Inner(Clamped()), r"changes its parameter middle.linear.weight"),
+    "sparse": (lambda: nn.Sequential(Applied(Tensor.to_sparse), linear()), "not plain strided"),
+    "meta": (lambda: nn.Sequential(Applied(lambda x: x.to("meta")), linear()), "tensor on meta"),
     "view": (lambda: nn.Sequential(linear(), Viewing()), r"its shown shows the memory of param"),
     "list": (hidden, r"layer 2 \(Applied\): holds parameter weight of layer 0 out of sight"),
     "function": (enclosed, r"layer 2 \(Applied\): uses parameter weight of layer 0 from outside"),
