@@ -24,8 +24,8 @@ from profiles.schema import Layer, LayerCost, Time
 ENOUGH_NS = 100_000_000  # a measurement of FEWEST samples or more ends after so long
 FEWEST = 3
 CROWD_BYTES = 64 << 20  # as large as the caches that cores share
-_GRADIENT = 1e-3
 STATE_ROOM = 16  # no optimizer keeps more bytes of state per byte of gradient
+_GRADIENT = 1e-3  # updates take as long with any other
 
 NO_TIME = Time(0, 0, 0, 1)
 
@@ -123,8 +123,7 @@ def _taken(meter: Meter, work: Callable[[], object]) -> int:
 
 
 class Updates:
-    """Optimizer steps, or norms, on copies of some parameters, with gradients that are no numbers
-    in particular.
+    """Optimizer steps, or norms, on copies of some parameters, with made-up gradients.
 
     `where`: on the device, or on the host for updates there.
     """
