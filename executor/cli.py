@@ -4,9 +4,9 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 """
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import plans
 import profiles
@@ -18,6 +18,39 @@ from plans.schema import Plan
 from profiles import console
 from profiles.codec import check_target, read_bytes
 from profiles.schema import Emulation, Numerics, Workload
+
+_SLOWEST = 100_000  # bytes per second of an emulated link
+
+_HUGGING_FACE = {
+    "--task": "causal-lm (the default), masked-lm, ...",
+    "--batch": "samples; default 8",
+    "--seq": "tokens in a row; default 128",
+    "--steps": "default 100",
+    "--lr": "of AdamW; default 1e-4",
+    "--precision": "fp32 (the default), bf16, ...",
+}
+_PROFILE_SWITCHES = {
+    "--no-cache": "models of transformers keep no keys and values in training, which may change "
+    "bits",
+    "--explain": "say what the layers are and why; measure nothing",
+    "--tf32": "let fp32 products round to TF32",
+    "--deterministic": "only kernels that repeat their bits",
+}
+_RUN_FOLDERS = {
+    "--save": "write <task>.pt files there",
+    "--checkpoints": "keep <task>-<step>.pt there, of a task's latest segment that has ended",
+    "--resume": "where the tasks of this plan go on from",
+    "--disk": "where idle tasks wait, if a plan's tasks do not fit the host memory together",
+    "--torch-profile": "write a trace of torch's profiler there, of the first seconds",
+}
+_RUN_SWITCHES = {
+    "--overwrite": "train again what later checkpoints in these folders have, and write over them "
+    "and over a log that a run could go on from",
+    "--keep-going": "drop a task that fails and train the others to their end; exit code 1 if any "
+    "did",
+    "--serial-copies": "let no two ops of a device overlap",
+    "--json": "print the result as JSON",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,88 +66,54 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add(parser: argparse._ActionsContainer, options: Mapping[str, str], **kind: Any) -> None:
+    """Add options of one kind, each with its help."""
+    for flag, text in options.items():
+        parser.add_argument(flag, help=text, **kind)
+
+
 def _add_profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "workload",
-        help="file.py:function, package.module:function, or hf:NAME, a model or a local folder "
-        "of Hugging Face transformers",
-    )
-    _add_hugging_face(parser)
-    parser.add_argument(
-        "--no-cache",
-        action="store_true",
-        help="models of transformers keep no keys and values in training, which may change bits",
-    )
-    parser.add_argument(
-        "--explain", action="store_true", help="say what the layers are and why; measure nothing"
-    )
-    parser.add_argument(
-        "--device", choices=["cpu", "cuda"], default="cpu", help="cpu: emulated devices"
-    )
-    parser.add_argument(
-        "--device-memory",
-        type=console.size,
-        metavar="SIZE",
-        help="24MiB; of a CUDA device, what its process may take, by default all that is free",
-    )
-    for link in ("--h2d", "--d2h"):
-        parser.add_argument(
-            link, type=console.rate, metavar="RATE", help="of emulated devices, default 1GB/s"
-        )
-    parser.add_argument(
-        "--latency-us", type=int, metavar="N", help="of a copy of emulated devices, default 20"
-    )
-    parser.add_argument(
-        "--slow-compute",
-        type=int,
-        metavar="N",
-        help="emulated devices compute N times slower than this machine, so that its cores hold "
-        "none of them up; 1: as fast as they can; by default as much as its cores ask for",
-    )
-    parser.add_argument(
-        "--devices", type=int, metavar="N", help="default 2 emulated ones, or one CUDA device"
-    )
-    parser.add_argument("--tf32", action="store_true", help="let fp32 products round to TF32")
-    parser.add_argument(
-        "--deterministic", action="store_true", help="only kernels that repeat their bits"
-    )
-    parser.add_argument("--samples", type=int, default=9, metavar="N", help="of each time")
-    parser.add_argument(
-        "--host-memory", type=console.size, metavar="SIZE", help="default: what is free"
-    )
-    parser.add_argument(
-        "--disk",
-        type=Path,
-        metavar="DIR",
-        help="measure files there, so that idle tasks can wait on that disk",
-    )
+    text = "file.py:function, package.module:function, or hf:NAME, a model or a local folder of "
+    text += "Hugging Face transformers"
+    parser.add_argument("workload", help=text)
+    _add(parser.add_argument_group("of hf: workloads"), _HUGGING_FACE)
+    _add(parser, _PROFILE_SWITCHES, action="store_true")
+    text = "cpu: emulated devices"
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help=text)
+    text = "24MiB; of a CUDA device, what its process may take, by default all that is free"
+    parser.add_argument("--device-memory", type=console.size, metavar="SIZE", help=text)
+    links = dict.fromkeys(("--h2d", "--d2h"), "of emulated devices, default 1GB/s")
+    _add(parser, links, type=_link_rate, metavar="RATE")
+    slow = "emulated devices compute N times slower than this machine, so that its cores hold none "
+    slow += "of them up; 1: as fast as they can; by default as much as its cores ask for"
+    for flag, least, most, text in (
+        ("--latency-us", 0, 100_000, "of a copy of emulated devices, default 20"),
+        ("--slow-compute", 1, 1000, slow),
+        ("--devices", 1, 64, "default 2 emulated ones, or one CUDA device"),
+        ("--samples", 1, 1000, "of each time, default 9"),
+    ):
+        parser.add_argument(flag, type=console.whole(least, most), metavar="N", help=text)
+    text = "default: what is free"
+    parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=text)
+    text = "measure files there, so that idle tasks can wait on that disk"
+    parser.add_argument("--disk", type=Path, metavar="DIR", help=text)
     parser.add_argument("-o", "--output", type=Path, help="profile file; needed but for --explain")
-    parser.set_defaults(command=_profile)
-
-
-def _add_hugging_face(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("of hf: workloads")
-    group.add_argument("--task", metavar="TASK", help="causal-lm (the default), masked-lm, ...")
-    group.add_argument("--batch", type=int, metavar="N", help="samples; default 8")
-    group.add_argument("--seq", type=int, metavar="N", help="tokens in a row; default 128")
-    group.add_argument("--steps", type=int, metavar="N", help="default 100")
-    group.add_argument("--lr", type=float, metavar="RATE", help="of AdamW; default 1e-4")
-    group.add_argument("--precision", metavar="KIND", help="fp32 (the default), bf16, ...")
+    parser.set_defaults(command=_profile, samples=9)
 
 
 def _workload(arguments: argparse.Namespace) -> str:
     """The reference from which a run loads the workload again."""
-    names = ("task", "batch", "seq", "steps", "lr", "precision")
-    asked = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    given = vars(arguments)
+    names = [flag.removeprefix("--") for flag in _HUGGING_FACE]
+    asked = {name: given[name] for name in names if given[name] is not None}
     text, ending = str(arguments.workload), NO_CACHE if arguments.no_cache else ""
-    if not text.startswith("hf:"):
-        for name in asked:
-            raise UsageError(f"--{name} is for hf: workloads; {text} says its own")
-        return text + ending
-    from executor.workload import huggingface
+    if text.startswith("hf:"):
+        from executor.workload import huggingface
 
-    name, options = huggingface.parse(text)
-    return huggingface.ref(name, replace(options, **asked)) + ending
+        return huggingface.completed(text, asked) + ending
+    for name in asked:
+        raise UsageError(f"--{name} is for hf: workloads; {text} says its own")
+    return text + ending
 
 
 def _profile(arguments: argparse.Namespace) -> int:
@@ -127,7 +126,7 @@ def _profile(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         raise UsageError("where to write the profile is missing; add -o profiles/x.json")
     check_target(arguments.output, _source(arguments.workload))
-    devices = _or(arguments.devices, 2 if arguments.device == "cpu" else 1)
+    devices = arguments.devices or (2 if arguments.device == "cpu" else 1)
     options = profiler.Options(
         device_bytes=arguments.device_memory,
         emulation=_emulation(arguments, profiler.slowdown(devices)),
@@ -147,80 +146,39 @@ def _profile(arguments: argparse.Namespace) -> int:
 def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:
     """The emulated devices, by default `slowdown` times slower than this machine; None for CUDA
     devices."""
-    h2d, d2h, latency = arguments.h2d, arguments.d2h, arguments.latency_us
-    slow = arguments.slow_compute
+    given = vars(arguments)
+    defaults = {"h2d": 10**9, "d2h": 10**9, "latency_us": 20, "slow_compute": slowdown}
+    asked = {name: given[name] for name in defaults if given[name] is not None}
     if arguments.device == "cpu":
         if arguments.device_memory is None:
             raise UsageError("--device cpu emulates devices; say their size, --device-memory 24MiB")
-        return Emulation(_or(h2d, 10**9), _or(d2h, 10**9), _or(latency, 20), _or(slow, slowdown))
-    asked = {"--h2d": h2d, "--d2h": d2h, "--latency-us": latency, "--slow-compute": slow}
-    for flag in (flag for flag, value in asked.items() if value is not None):
+        return Emulation(*(defaults | asked).values())
+    for name in asked:
         raise UsageError(
-            f"{flag} is for emulated devices; a CUDA device is measured as it is, "
-            "and `planner build` takes other rates to plan for"
+            f"--{name.replace('_', '-')} is for emulated devices; a CUDA device is measured as it "
+            "is, and `planner build` takes other rates to plan for"
         )
     return None
 
 
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
+def _link_rate(text: str) -> int:
+    """A rate of a link; over a slower one even a small copy lasts long."""
+    rate = console.rate(text)
+    if rate < _SLOWEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than {_SLOWEST} bytes per second")
+    return rate
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, help="plan file, proven before it runs")
-    parser.add_argument(
-        "-o", "--output", type=Path, help="run log; default runs/<plan's name>.jsonl"
-    )
-    parser.add_argument("--save", type=Path, metavar="DIR", help="write <task>.pt files there")
-    parser.add_argument(
-        "--checkpoints",
-        type=Path,
-        metavar="DIR",
-        help="keep <task>-<step>.pt there, of the latest segment of the task that has ended",
-    )
-    parser.add_argument(
-        "--resume", type=Path, metavar="DIR", help="where the tasks of this plan go on from"
-    )
-    parser.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="train again what later checkpoints in these folders have, and write over them and "
-        "over a log that a run could go on from",
-    )
-    parser.add_argument(
-        "--disk",
-        type=Path,
-        metavar="DIR",
-        help="where idle tasks wait, for a plan whose tasks do not fit the host memory together",
-    )
-    parser.add_argument(
-        "--stall-seconds",
-        type=console.seconds,
-        metavar="N",
-        help="give up when no op ends for so long; default 60, or 20 times the longest op",
-    )
-    parser.add_argument(
-        "--keep-going",
-        action="store_true",
-        help="drop a task that fails and train the others to their end; exit code 1 if any did",
-    )
-    parser.add_argument(
-        "--stop",
-        action="append",
-        default=[],
-        metavar="RULE",
-        help="loss>3.5@200, or task:loss<0.1@200: end a task early, where a segment of it ends",
-    )
-    parser.add_argument(
-        "--serial-copies", action="store_true", help="let no two ops of a device overlap"
-    )
-    parser.add_argument(
-        "--torch-profile",
-        type=Path,
-        metavar="DIR",
-        help="write a trace of torch's profiler there, of the first seconds",
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    text = "run log; default runs/<plan's name>.jsonl"
+    parser.add_argument("-o", "--output", type=Path, help=text)
+    _add(parser, _RUN_FOLDERS, type=Path, metavar="DIR")
+    _add(parser, _RUN_SWITCHES, action="store_true")
+    text = "give up when no op ends for so long; default 60, or 20 times the longest op"
+    parser.add_argument("--stall-seconds", type=console.seconds, metavar="N", help=text)
+    text = "loss>3.5@200, or task:loss<0.1@200: end a task early, where a segment of it ends"
+    parser.add_argument("--stop", action="append", default=[], metavar="RULE", help=text)
     parser.set_defaults(command=_run)
 
 

@@ -45,10 +45,8 @@ def free_bytes(folder: Path) -> int:
 
 def make_folder(folder: Path) -> None:
     """Make the folder if there is none; UsageError if that cannot be."""
-    try:
+    with _told(folder, "made"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
 
 
 def take(path: Path, remedy: str, mode: int = 0o666) -> int:
@@ -58,7 +56,8 @@ def take(path: Path, remedy: str, mode: int = 0o666) -> int:
     line on stderr says so.
     """
     while True:
-        file = _open(path, mode)
+        with _told(path, "written"):
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -83,11 +82,13 @@ def locked(path: Path, remedy: str) -> Iterator[None]:
         os.close(file)
 
 
-def _open(path: Path, mode: int) -> int:
+@contextmanager
+def _told(path: Path, what: str) -> Iterator[None]:
+    """UsageError that says what cannot be done with the path."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        yield
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+        raise UsageError(f"{path}: cannot be {what}: {error.strerror}") from None
 
 
 def _is_there(path: Path, file: int) -> bool:
@@ -124,7 +125,7 @@ def try_folder(folder: Path, sizes: Mapping[str, int]) -> None:
 def _try(target: Path) -> int:
     """UsageError unless a file can be made there; the bytes of one that is there."""
     part = part_of(target)
-    try:
+    with _told(target, "written"):
         if target.is_dir():
             raise UsageError(f"{target}: cannot be written: it is a folder")
         new = not part.exists()
@@ -133,8 +134,6 @@ def _try(target: Path) -> int:
         if new:
             part.unlink()
         return target.stat().st_size if target.exists() else 0
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written: {error.strerror}") from None
 
 
 @contextmanager

@@ -61,42 +61,39 @@ def save(folder: Path, plan: Plan, result: Result, options: Options) -> Saved:
     files: list[Path] = []
     errors: list[str] = []
     for task in tasks:
-        try:
-            files.append(_write(folder / f"{task.name}.pt", task, result))
-        except Exception as error:
-            errors.append(text_of(error))
-            if found := _elsewhere(task, result, options, errors):
-                files.append(found)
-                errors[-1] += f"; {task.name} is saved as {found} instead"
-            else:
-                errors[-1] += f"; {task.name} is not saved"
+        wrong: list[str] = []
+        if found := _written(folder, task, result, options, wrong):
+            files.append(found)
+        if wrong:
+            where = f"saved as {found} instead" if found else "not saved"
+            errors.append("; ".join([*wrong, f"{task.name} is {where}"]))
     return Saved(tuple(files), tuple(errors))
 
 
-def _write(target: Path, task: Task, result: Result) -> Path:
-    return checkpoint.save(target, result.store.at_hand(task.name), _step(task, result))
-
-
-def _step(task: Task, result: Result) -> int:
+def _written(
+    folder: Path, task: Task, result: Result, options: Options, wrong: list[str]
+) -> Path | None:
+    """The file that has the task now; None where it could not be written anywhere. `wrong` gets
+    what each attempt said."""
     stop = result.stopped.get(task.name)
-    return stop.step if stop else task.done + task.steps
-
-
-def _elsewhere(task: Task, result: Result, options: Options, errors: list[str]) -> Path | None:
-    """The file that has the task now; None where it could not be written anywhere."""
-    for target in _places(task, _step(task, result), options):
+    step = stop.step if stop else task.done + task.steps
+    for target in _places(folder, task, step, options):
         try:
-            return target if target.exists() else _write(target, task, result)
+            if target.parent != folder and target.exists():
+                return target
+            return checkpoint.save(target, result.store.at_hand(task.name), step)
         except Exception as error:
-            errors[-1] += f"; {text_of(error)}"
+            wrong.append(text_of(error))
     return None
 
 
-def _places(task: Task, step: int, options: Options) -> Iterator[Path]:
-    """Other files for the task, in new folders so that nothing is overwritten; the first may
-    hold it already."""
+def _places(folder: Path, task: Task, step: int, options: Options) -> Iterator[Path]:
+    """Files for the task: the one that was asked for, a checkpoint that may hold it already, and
+    others in new folders, so that nothing is overwritten."""
+    name = f"{task.name}.pt"
+    yield folder / name
     if options.checkpoints:
         yield checkpoint.path_of(options.checkpoints, task.name, step)
     for parent in (options.log.parent if options.log else Path(), Path(tempfile.gettempdir())):
         with suppress(OSError):
-            yield Path(tempfile.mkdtemp(prefix="saved-", dir=parent)) / f"{task.name}.pt"
+            yield Path(tempfile.mkdtemp(prefix="saved-", dir=parent)) / name

@@ -8,24 +8,20 @@ and all its layers in the task are measured.
 """
 
 import hashlib
-from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from msgspec.structs import replace as changed
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from executor.errors import WorkloadError
 from executor.numerics import OpMode, hold, needs_norms
 from executor.optim import Recipe
-from executor.profiling.bench import Bench, Case
-from executor.profiling.layer import FEWEST, Lab, UpdateCost, layer_cost, update_costs
-from executor.shards import Shard
-from profiles.schema import LayerCost, Time
+from executor.profiling.bench import Bench, Case, moved
+from executor.profiling.layer import FEWEST, Lab, layer_cost, layer_state
+from profiles.schema import Layer, LayerCost, Time
 
 # Two measurements agree unless their spreads are so far apart: whatever else the machine does may
 # slow one of them down by as much.
@@ -33,15 +29,13 @@ _FACTOR = 2
 _NOISE_US = 100
 
 Costs = tuple[LayerCost, ...]  # by microbatch, ascending
-Updates = tuple[UpdateCost, UpdateCost, UpdateCost | None]  # on device and host, and the norms
 
 
 class Look(NamedTuple):
-    """A run of a layer as seen: a digest of its ops and of how what it gives lies in memory, its
-    draws, its output."""
+    """A run of a layer as seen: a digest of its ops, of its draws and of how what it gives lies in
+    memory; its output."""
 
-    ops: str
-    draws: int | None
+    digest: str
     output: Any
 
 
@@ -68,45 +62,48 @@ def look(bench: Bench) -> Look:
     source.set(bench.state)
     with ops:
         again = bench.recompute_backward()
-    ops.digest.update(repr((bench.layout, bench.out_bytes)).encode())
     draws = source.count(bench.state, end) if torch.equal(again, end) else None
-    return Look(ops.digest.hexdigest(), draws, bench.made)
-
-
-def part_of(layer: nn.Module, first: bool, last: bool) -> Hashable:
-    """A layer as seen before it runs: its classes with what they say of their settings,
-    its parameters' shapes, and whether it is a task's first one, which has no gradients to hand on,
-    or the last one, which has the loss."""
-    classes = tuple((type(module), _settings(module)) for module in layer.modules())
-    return classes, _told(list(layer.parameters())), first, last
+    ops.digest.update(repr((bench.layout, bench.out_bytes, draws)).encode())
+    return Look(ops.digest.hexdigest(), bench.made)
 
 
 def parts_of(layers: Sequence[nn.Module]) -> list[Hashable]:
-    """`part_of` each of a task's layers."""
+    """Each of a task's layers as seen before it runs."""
     last = len(layers) - 1
-    return [part_of(layer, n == 0, n == last) for n, layer in enumerate(layers)]
+    return [_part_of(layer, n == 0, n == last) for n, layer in enumerate(layers)]
+
+
+def _part_of(layer: nn.Module, first: bool, last: bool) -> Hashable:
+    """The classes of a layer with what they say of their settings, its parameters' shapes, and
+    whether it is a task's first one, which has no gradients to hand on, or the last one, which has
+    the loss."""
+    classes = tuple((type(module), _settings(module)) for module in layer.modules())
+    return classes, _told(list(layer.parameters())), first, last
 
 
 def kind_of(cases: Sequence[Case], looks: Mapping[int, Look]) -> Hashable:
     """The kind of the layer whose cases these are, at the sizes that it can be run with."""
     case = cases[0]
     sizes = tuple(
-        (case.microbatch, repr(hold(case.x).layout), looks[case.microbatch].ops) for case in cases
+        (case.microbatch, repr(hold(case.x).layout), looks[case.microbatch].digest)
+        for case in cases
     )
-    return _part(case), case.task.precision, sizes
+    return _part_of(case.layer, case.first, case.batch is not None), case.task.precision, sizes
 
 
-def _part(case: Case) -> Hashable:
-    return part_of(case.layer, case.first, case.batch is not None)
+class Alike:
+    """Layers of a task that are of one kind, by index, and the cases of those to be measured: the
+    first, the second and the last."""
 
+    def __init__(self) -> None:
+        self.layers: dict[int, nn.Module] = {}
+        self.cases: list[list[Case]] = []
 
-@dataclass(frozen=True)
-class _Copied:
-    """A layer with the costs of another one, and its own draws."""
-
-    index: int
-    layer: nn.Module
-    draws: tuple[int | None, ...]
+    def add(self, index: int, cases: Sequence[Case]) -> None:
+        """The next layer. Its cases wait on the host."""
+        self.layers[index] = cases[0].layer
+        kept = [replace(case, x=moved(case.x, torch.device("cpu"))) for case in cases]
+        self.cases = [*self.cases[:2], kept]
 
 
 class Kinds:
@@ -120,48 +117,32 @@ class Kinds:
         self.device = lab.device
         self._lab, self._few = lab, replace(lab, samples=min(FEWEST, lab.samples))
         self._costs: dict[Hashable, Costs] = {}
-        self._updates: dict[Hashable, Updates] = {}
-        self._met: Counter[Hashable] = Counter()
-        self._uneven: set[Hashable] = set()
-        self._left: Counter[Hashable] = Counter()
-        self._copied: dict[Hashable, list[_Copied]] = {}
+        self._states: dict[Hashable, Layer] = {}
 
-    def begin(self, layers: Sequence[nn.Module]) -> None:
-        """The layers of another task come, in this order."""
-        self._left = Counter(parts_of(layers))
-        self._copied = {}
+    def costs(self, kind: Hashable, alike: Alike) -> dict[int, Costs]:
+        """Costs of a task's layers of one kind, by index. WorkloadError where no size fits the
+        device."""
+        new = kind not in self._costs
+        if new:
+            self._costs[kind] = self._measured(alike.cases[0])
+        checks = alike.cases[1:] if new else alike.cases[-1:]
+        self.layers += len(alike.layers)
+        if all(self._agrees(cases, self._costs[kind]) for cases in checks):
+            self.measured += new
+            self.checked += len(checks)
+            return dict.fromkeys(alike.layers, self._costs[kind])
+        self.measured += len(alike.layers)
+        return {
+            index: self._measured([replace(case, layer=layer) for case in alike.cases[-1]])
+            for index, layer in alike.layers.items()
+        }
 
-    def costs(
-        self, index: int, cases: Sequence[Case], looks: Mapping[int, Look], shard: Shard
-    ) -> dict[int, Costs]:
-        """Costs of the task's next layer, by its index, and of earlier ones that turn out to be
-        less alike than it seemed. WorkloadError where no size fits the device."""
-        case = cases[-1]
-        kind = kind_of(cases, looks)
-        part = _part(case)
-        self._left[part] -= 1
-        self._met[kind] += 1
-        self.layers += 1
-        known = self._costs.get(kind)
-        if known is None or kind in self._uneven:
-            costs = self._measured(cases, shard)
-            self._costs.setdefault(kind, costs)
-            return {index: costs}
-        copied = _Copied(index, case.layer, tuple(look.draws for look in looks.values()))
-        if self._met[kind] == 2 or not self._left[part]:
-            largest = next(c for c in cases if c.microbatch == known[-1].microbatch)
-            if not agree(layer_cost(largest, self._few, shard), known[-1]):
-                return self._parted(kind, cases, copied, shard)
-            self.checked += 1
-        self._copied.setdefault(kind, []).append(copied)
-        return {index: _own(known, copied.draws)}
-
-    def updates(self, case: Case, owned: Sequence[nn.Parameter]) -> Updates:
-        """The cost of updates of these parameters of the case's layer."""
+    def state(self, case: Case, owned: Sequence[nn.Parameter]) -> Layer:
+        """`layer_state` of these parameters, measured once for equal updates."""
         kind = _update_kind(case, owned)
-        if kind not in self._updates:
-            self._updates[kind] = update_costs(case, owned, self._lab)
-        return self._updates[kind]
+        if kind not in self._states:
+            self._states[kind] = layer_state(case, owned, self._lab)
+        return self._states[kind]
 
     def __str__(self) -> str:
         """The numbers of layers measured, checked and copied, in words."""
@@ -171,38 +152,23 @@ class Kinds:
             f"{copied} taken to cost the same"
         )
 
-    def _measured(self, cases: Sequence[Case], shard: Shard | None) -> Costs:
+    def _measured(self, cases: Sequence[Case]) -> Costs:
         """In full, at the sizes that fit the device."""
         costs: list[LayerCost] = []
         for case in cases:
             try:
-                costs.append(layer_cost(case, self._lab, shard))
+                costs.append(layer_cost(case, self._lab))
             except torch.OutOfMemoryError:
                 break
         if not costs:
             raise WorkloadError("does not fit the device with the smallest microbatch")
-        self.measured += 1
         return tuple(costs)
 
-    def _parted(
-        self, kind: Hashable, cases: Sequence[Case], last: _Copied, shard: Shard
-    ) -> dict[int, Costs]:
-        """A layer and, unless it agrees with its kind now, those before it that were copied."""
-        costs, known = self._measured(cases, shard), self._costs[kind]
-        if agree(costs[-1], known[-1]):
-            return {last.index: costs}
-        self._uneven.add(kind)
-        found = {last.index: costs}
-        for copied in self._copied.pop(kind, []):
-            others = [replace(case, layer=copied.layer) for case in cases]
-            found[copied.index] = _own(self._measured(others, None), copied.draws)
-        return found
-
-
-def _own(costs: Costs, draws: Sequence[int | None]) -> Costs:
-    """Costs of another layer as those of one that draws so often."""
-    pairs = zip(costs, draws, strict=False)
-    return tuple(changed(cost, rng_draws=count) for cost, count in pairs)
+    def _agrees(self, cases: Sequence[Case], known: Costs) -> bool:
+        """True if a layer costs as much as is known of its kind: at the largest size, with few
+        samples or else with all."""
+        case = cases[len(known) - 1]
+        return any(agree(layer_cost(case, lab), known[-1]) for lab in (self._few, self._lab))
 
 
 def agree(one: LayerCost, other: LayerCost) -> bool:
@@ -226,19 +192,13 @@ def _update_kind(case: Case, owned: Sequence[nn.Parameter]) -> Hashable:
     """The key of an update's cost: shapes, precision, and the optimizer's settings for them,
     of which numbers count as zero or not."""
     task = case.task
+    groups: Hashable = None
     noted = needs_norms(task.precision, task.clip)
-    made: Optimizer | None = None
     if any(p.requires_grad for p in owned):
         recipe = replace(case.recipe or Recipe(task.optimizer), scheduler=None)
         made, _ = recipe.make(owned, owned)
-    return _told(list(owned)), task.precision, noted, type(made), tuple(_groups(made, owned))
-
-
-def _groups(made: Optimizer | None, owned: Sequence[nn.Parameter]) -> Iterator[Hashable]:
-    places = {id(p): place for place, p in enumerate(owned)}
-    for group in made.param_groups if made else ():
-        options = {key: value for key, value in group.items() if key != "params"}
-        yield tuple(places[id(p)] for p in group["params"]), _told(options)
+        groups = type(made), _told(made.param_groups)
+    return _told(list(owned)), task.precision, noted, groups
 
 
 def _settings(module: nn.Module) -> str:
@@ -252,7 +212,8 @@ def _told(value: Any) -> Hashable:
     fraction, True if it is not zero."""
     match value:
         case Tensor():
-            return value.dtype, tuple(value.shape), _stride(value), value.requires_grad
+            stride = value.stride() if value.layout == torch.strided else ()
+            return value.dtype, tuple(value.shape), stride, value.requires_grad
         case list() | tuple():
             return tuple(map(_told, value))
         case dict():
@@ -262,7 +223,3 @@ def _told(value: Any) -> Hashable:
         case None | bool() | int() | str() | torch.dtype():
             return value
     return type(value).__name__
-
-
-def _stride(tensor: Tensor) -> tuple[int, ...]:
-    return tensor.stride() if tensor.layout == torch.strided else ()

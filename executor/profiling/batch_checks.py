@@ -6,11 +6,11 @@ random draws must be the same in each. What differs in the batches tried here wo
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 
 from executor.cutting import Gap
@@ -18,14 +18,18 @@ from executor.devices import Device
 from executor.errors import RunError, WorkloadError
 from executor.numerics import Layout, OwnRandomness, hold
 from executor.profiling.bench import Case, first_output, moved, on_device
-from executor.profiling.layer_checks import blamed, layer_place, samples
-from executor.shards import Shard
+from executor.profiling.layer_checks import (
+    blamed,
+    check_loss,
+    checked_output,
+    layer_place,
+    samples,
+)
+from executor.profiling.model_checks import names_of
 from executor.workload import Batch, Task, batch_bytes, batch_of, changed, data_by_number, part
 
 _PATIENCE_S = 5.0  # data that takes longer is not asked for later steps
 _PARTS = 8  # of a batch that are tried of each microbatch size
-
-Batches = Mapping[int, Batch]  # by step, whole ones
 
 PAD = (
     'pad every sample to one length (a Hugging Face tokenizer with padding="max_length") and drop '
@@ -36,6 +40,20 @@ SAME_DRAWS = (
     "sequence, or no dropout in the recurrent layers; layerdrop=0 in a Hugging Face model's config "
     "(encoder_layerdrop, decoder_layerdrop)"
 )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A task's layers, the batches by step that they are tried with, and where."""
+
+    task: Task
+    layers: Sequence[nn.Module]
+    batches: Mapping[int, Batch]
+    device: Device
+
+    def place(self, index: int) -> str:
+        """The name of a layer in errors."""
+        return layer_place(self.task, index, self.layers[index])
 
 
 def steps_tried(steps: int) -> list[int]:
@@ -79,105 +97,88 @@ def check_evaluation(task: Task, first: Batch) -> None:
         with blamed(f"task {task.name}: evaluation data({number})"):
             with OwnRandomness():
                 batch = batch_of(asked, number)
-            mine, theirs = samples(batch), samples(first)
-            if mine != theirs:
-                raise RunError(f"returned {mine} samples, and training's batches have {theirs}")
-            mine, theirs = batch_bytes(batch), batch_bytes(first)
-            if mine != theirs:
-                raise RunError(
-                    f"returned {mine} bytes, and training's batches have {theirs}; {PAD}"
-                )
+            for what, count in (("samples", samples), ("bytes", batch_bytes)):
+                if count(batch) != count(first):
+                    raise RunError(
+                        f"returned {count(batch)} {what}, and training's batches have "
+                        f"{count(first)}; {PAD}"
+                    )
 
 
 def _layouts(batch: Batch) -> tuple[Layout, Layout]:
     return hold(batch.inputs).layout, hold(batch.targets).layout
 
 
-def varying(
-    task: Task,
-    layers: Sequence[nn.Module],
-    batches: Batches,
-    sizes: Sequence[int],
-    largest: int,
-    device: Device,
-) -> dict[int, str]:
-    """Layers, by index, whose number of random draws varies, in so much of each batch or in
-    the smallest microbatch. WorkloadError when a batch goes another way through the model."""
-    found = _run_all(task, layers, batches, largest, device)
-    for size in (size for size in sizes if size < largest):
-        with suppress(WorkloadError):  # it may be too small for the model
-            return _run_all(task, layers, batches, size, device) | found
-    return found
+def draws_that_vary(trial: Trial, sizes: Sequence[int]) -> dict[int, str]:
+    """Run as much of the batches as the device holds through all layers, to refuse bad ones. The
+    layers that draw a varying number of random numbers, there or in the smallest microbatch."""
+    for size in reversed(sizes):
+        try:
+            found = check_chain(trial, size)
+        except torch.OutOfMemoryError:
+            continue
+        for smaller in (n for n in sizes if n < size):
+            with suppress(WorkloadError):  # it may be too small for the model
+                return check_chain(trial, smaller) | found
+        return found
+    raise WorkloadError(f"task {trial.task.name}: not even one sample fits the device")
 
 
-def _run_all(
-    task: Task, layers: Sequence[nn.Module], whole: Batches, size: int, device: Device
-) -> dict[int, str]:
-    """Run so much of each batch through all layers."""
-    batches = {step: part(batch, 0, size) for step, batch in whole.items()}
+def check_chain(trial: Trial, size: int) -> dict[int, str]:
+    """Run so much of each batch through all layers, and the first one through the loss. The layers
+    that draw a varying number of random numbers, by index.
+
+    WorkloadError names the first layer that cannot be run again, or that a batch takes another way
+    through."""
+    task, device, source = trial.task, trial.device, trial.device.source
+    batches = {step: part(batch, 0, size) for step, batch in trial.batches.items()}
     inputs = {step: moved(batch.inputs, device.where) for step, batch in batches.items()}
-    xs, found = dict(inputs), {}
-    for index in range(len(layers)):
-        shard = _shard(task, layers, index, xs[0], samples(batches[0]), device)
+    names, xs = names_of(trial.layers), dict(inputs)
+    found: dict[int, str] = {}
+    for index, layer in enumerate(trial.layers):
+        where, last = trial.place(index), index == len(trial.layers) - 1
         counts: dict[int, int | None] = {}
+        with blamed(where):
+            shard = on_device(Case(task, layer, xs[0], None, index == 0, size), device)
         for step, x in xs.items():
-            with _tried(task, layers, index, step, batches):
-                xs[step], counts[step] = _run(shard, x, inputs[step], device)
-        for step, count in counts.items():
-            if count != counts[0] and index not in found:
+            state = source.get()
+            if step == 0:
+                with blamed(where):
+                    xs[0] = checked_output(shard, device, x, inputs[0], names, last=last)
+            else:
+                with blamed(f"{where}: data({step})", told(batches)):
+                    xs[step] = first_output(shard, device, hold(x), inputs[step])[0]
+            counts[step] = source.count(state, source.get())
+            if counts[step] != counts[0] and index not in found:
                 found[index] = (
-                    f"{_draws(counts[0])} for data(0) and {_draws(count)} for data({step})"
+                    f"{_draws(counts[0])} for data(0) and {_draws(counts[step])} for data({step})"
                 )
+    check_loss(task, xs[0], batches[0], names, device)
     return found
 
 
-def sizes_that_go(
-    task: Task, layers: Sequence[nn.Module], batches: Batches, sizes: Sequence[int], device: Device
-) -> dict[int, str]:
+def sizes_that_go_another_way(trial: Trial, sizes: Sequence[int]) -> dict[int, str]:
     """Why microbatches of some sizes go another way through the model's own code before its first
     layer, where it looks at their values, by size."""
+    layer, device = trial.layers[0], trial.device
     found: dict[int, str] = {}
-    if not any(isinstance(module, Gap) and module.chooses for module in layers[0].modules()):
+    if not any(isinstance(module, Gap) and module.chooses for module in layer.modules()):
         return found
-    shard = _shard(task, layers, 0, batches[0].inputs, samples(batches[0]), device)
+    whole = trial.batches[0]
+    with blamed(trial.place(0)):
+        case = Case(trial.task, layer, whole.inputs, None, True, samples(whole))
+        shard = on_device(case, device)
     for size in sizes:
-        for step, batch in batches.items():
-            parts = range(0, samples(batch) - size + 1, size)
+        for step, batch in trial.batches.items():
+            parts = range(0, samples(whole) - size + 1, size)
             for begin in random.Random(step).sample(parts, min(_PARTS, len(parts))):
                 inputs = moved(part(batch, begin, size).inputs, device.where)
                 try:
-                    with _tried(task, layers, 0, step, batches):
-                        _run(shard, inputs, inputs, device)
+                    with blamed(f"{trial.place(0)}: data({step})", told(trial.batches)):
+                        first_output(shard, device, hold(inputs), inputs)
                 except WorkloadError as error:
                     found.setdefault(size, f"samples {begin} to {begin + size - 1}: {error}")
     return found
-
-
-@contextmanager
-def _tried(
-    task: Task, layers: Sequence[nn.Module], index: int, step: int, batches: Batches
-) -> Iterator[None]:
-    """Around a layer's run on the batch of a step."""
-    try:
-        with blamed(f"{layer_place(task, index, layers[index])}: data({step})"):
-            yield
-    except WorkloadError as error:
-        raise WorkloadError(f"{error}; {told(batches)}") from error.__cause__
-
-
-def _shard(
-    task: Task, layers: Sequence[nn.Module], index: int, x: Any, count: int, device: Device
-) -> Shard:
-    """One layer on the device."""
-    with blamed(layer_place(task, index, layers[index])):
-        return on_device(Case(task, layers[index], x, None, index == 0, count), device)
-
-
-def _run(shard: Shard, x: Any, inputs: Any, device: Device) -> tuple[Any, int | None]:
-    """The layer's output and its draws; from one run to the next the random numbers go on."""
-    before = device.source.get()
-    made, _ = first_output(shard, device, hold(x), inputs)
-    return made, device.source.count(before, device.source.get())
 
 
 def _draws(count: int | None) -> str:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from executor.devices import Device, aligned
-from executor.errors import WorkloadError
 from executor.numerics import (
     HooksRefused,
     LentGenerator,
@@ -23,13 +22,11 @@ from executor.numerics import (
     mapped,
     no_draws,
     read_grads,
-    same,
     tensors_of,
     write_grads,
 )
 from executor.optim import Recipe
 from executor.profiling.links import busy
-from executor.profiling.model_checks import Names, check_notes, check_reach, note
 from executor.shards import Shard
 from executor.workload import Batch, Ending, Task
 from profiles.codec import align
@@ -180,12 +177,12 @@ def _bytes(value: Any) -> int:
 
 
 @contextmanager
-def loaded(bench: Bench, load: int) -> Iterator[None]:
+def loaded(load: int, case: Case, device: Device, draws: bool | None = None) -> Iterator[None]:
     """Let `load - 1` threads do the same kind of work on copies, as other devices would."""
     with ExitStack() as stack:
         for _ in range(load - 1):
-            twin = Bench(replace(bench.case, layer=copy.deepcopy(bench.case.layer)), bench.device)
-            twin.draws = bench.draws
+            twin = Bench(replace(case, layer=copy.deepcopy(case.layer)), device)
+            twin.draws = draws
 
             def work(twin: Bench = twin) -> None:
                 twin.forward()
@@ -193,33 +190,6 @@ def loaded(bench: Bench, load: int) -> Iterator[None]:
 
             stack.enter_context(busy(work))
         yield
-
-
-def checked_output(
-    shard: Shard, device: Device, x: Any, inputs: Any = None, names: Names | None = None
-) -> Any:
-    """The layer's output, after a recomputation that gave the same; WorkloadError otherwise.
-
-    `names`: of the model's own parameters, which a copied layer must not know."""
-    state, notes = device.source.get(), [note(shard.layers)]
-    pristine, one, other = hold(x), hold(mapped(_copied, x)), hold(mapped(_copied, x))
-    first, before = first_output(shard, device, one, inputs)
-    notes.append(note(shard.layers))
-    device.source.set(state)
-    with shard.buffers.again(before):
-        made = shard.run(other, inputs, grads=True)
-        second = detached(made)
-    check_notes(notes[0], notes[1], note(shard.layers))
-    check_reach(made, names or {})
-    if not same(list(other.tensors), list(pristine.tensors)):
-        raise WorkloadError("changes its input in place; use inplace=False")
-    if not same(tensors_of(first), tensors_of(second)):
-        raise WorkloadError(
-            "gives another output when it is recomputed from the same input and random state; let "
-            "it keep nothing from one run to the next, draw from torch's default generator only, "
-            "and use kernels that give the same bits each time"
-        )
-    return second
 
 
 def first_output(shard: Shard, device: Device, x: Value, inputs: Any) -> tuple[Any, Snapshot]:
@@ -237,7 +207,3 @@ def _bare_output(shard: Shard, x: Value, inputs: Any) -> tuple[Any, Snapshot]:
     with shard.buffers.kept(snapshot=True) as before, shard.bare():
         output = detached(shard.run(x, inputs, grads=True))
     return output, tuple(before)
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)

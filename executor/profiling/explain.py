@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from executor.cutting import (
     TOLD,
@@ -20,7 +19,7 @@ from executor.cutting import (
     through,
 )
 from executor.errors import one_line
-from executor.numerics import computing
+from executor.numerics import computing, tensors_of
 from executor.profiling.alike import parts_of
 from executor.profiling.layer_checks import batch
 from executor.shards import ties
@@ -44,16 +43,16 @@ def explain(ref: str) -> str:
     WorkloadError as `profile` would raise it.
     """
     tasks, _ = load(ref)
-    return "\n\n".join("\n".join(_explained(task)) for task in tasks)
-
-
-def _explained(task: Task) -> list[str]:
-    with left_out() as seen:
-        lines = _lines(task)
-    return [*lines, f"  {TOLD}"] if seen.calls else lines
+    told = []
+    for task in tasks:
+        with left_out() as seen:
+            lines = _lines(task)
+        told.append("\n".join([*lines, f"  {TOLD}"] if seen.calls else lines))
+    return "\n\n".join(told)
 
 
 def _lines(task: Task) -> list[str]:
+    """How the layers of a task were found, the table, and remarks."""
     model, _ = build(task)
     inputs = batch(task).inputs
     chain = chain_of(model, inputs, task.loss is not None, task.precision)
@@ -69,13 +68,13 @@ def _lines(task: Task) -> list[str]:
 
 
 def _rows(task: Task, model: nn.Module, chain: Chain, inputs: Any) -> list[tuple[str, ...]]:
-    size = chain.batch or min(_SAMPLES, next(len(x) for x in tree_leaves(inputs)))
+    size = chain.batch or min(_SAMPLES, len(tensors_of(inputs)[0]))
     few = first(inputs, size)
     heading = f"boundary of {size}" if size > 1 else "boundary"
     rows: list[tuple[str, ...]] = [("layer", "name", "parameters", "bytes", heading, "holds")]
     boundaries = _boundaries(task, model, chain, few)
     for index, layer in enumerate(chain.layers):
-        own = list({id(p): p for p in layer.parameters()}.values())
+        own = list(layer.parameters())
         count, held = sum(p.numel() for p in own), sum(align(p.nbytes) for p in own)
         end = boundaries[index] if index < len(boundaries) else ("", "")
         rows.append((str(index), name_of(layer), f"{count:,}", show_bytes(held), *end))
@@ -93,14 +92,10 @@ def _boundaries(task: Task, model: nn.Module, chain: Chain, inputs: Any) -> list
                     value = through(layer, value, inputs)
                 except Exception as error:
                     return [*found, ("", one_line(error))]
-                tensors = list({id(x): x for x in tree_leaves(value) if _is_tensor(x)}.values())
+                tensors = tensors_of(value)
                 size = sum(align(x.nbytes) for x in tensors)
                 found.append((show_bytes(size), ", ".join(map(_shown, tensors))))
     return found
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
 
 
 def _shown(tensor: Tensor) -> str:

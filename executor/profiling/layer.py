@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 
 from executor.devices import CpuDevice, Device, Meter, Queue, aligned, apart, until
@@ -19,12 +19,13 @@ from executor.optim import Recipe
 from executor.profiling.bench import Bench, Case, loaded
 from executor.profiling.links import copying
 from executor.shards import Shard
-from profiles.schema import LayerCost, Time
+from profiles.schema import Layer, LayerCost, Time
 
 ENOUGH_NS = 100_000_000  # a measurement of FEWEST samples or more ends after so long
 FEWEST = 3
 CROWD_BYTES = 64 << 20  # as large as the caches that cores share
 STATE_ROOM = 16  # no optimizer keeps more bytes of state per byte of gradient
+_GRADIENT = 1e-3  # updates take as long with any other
 
 NO_TIME = Time(0, 0, 0, 1)
 
@@ -48,51 +49,23 @@ class Lab:
         return self.device.spec.emulation is not None
 
 
-class Memory(NamedTuple):
-    """The byte counts of a LayerCost, and its draws."""
-
-    saved: int
-    packed: int | None
-    forward_peak: int
-    backward_peak: int
-    draws: int | None
-
-
-class UpdateCost(NamedTuple):
-    """One optimizer step of some parameters, or the norms of their gradients, which have no state.
-
-    peak_bytes: the most alive at once beside state_bytes, which the first step makes anew: layer
-    by layer, or else what it makes counts as well.
-    """
-
-    state_bytes: int
-    peak_bytes: int
-    time: Time
-
-
-def layer_cost(case: Case, lab: Lab, shard: Shard | None = None) -> LayerCost:
-    """The case's bytes and times; `shard` as in Bench."""
-    bench = Bench(case, lab.device, shard)
-    memory = _memory(bench)
-    bench.draws, bench.alone = memory.draws != 0, lab.alone
-    with loaded(bench, lab.load), copying(lab.device) if lab.crowded else nullcontext():
+def layer_cost(case: Case, lab: Lab) -> LayerCost:
+    """The case's bytes and times."""
+    bench = Bench(case, lab.device)
+    cost = _bytes(bench)
+    bench.draws, bench.alone = cost.rng_draws != 0, lab.alone
+    beside = copying(lab.device) if lab.crowded else nullcontext()
+    with loaded(lab.load, case, lab.device, bench.draws), beside:
         forward = _duration(bench.forward, lab)
-        both, backward = timed(lambda: _halves(bench.recompute_backward, lab.queue), lab)
-        pack = _pack_times(bench, memory.packed, lab)
-    return LayerCost(
-        microbatch=case.microbatch,
-        in_bytes=bench.in_bytes,
-        out_bytes=bench.out_bytes,
-        saved_bytes=memory.saved,
-        forward_peak_bytes=memory.forward_peak,
-        backward_peak_bytes=memory.backward_peak,
-        rng_draws=memory.draws,
+        both, backward = _times(bench.recompute_backward, lab)
+        pack, unpack = _pack_times(bench, cost.offload_bytes, lab)
+    return structs.replace(
+        cost,
         forward=forward,
         recompute_backward=both,
         backward=backward,
-        offload_bytes=memory.packed,
-        pack_backward=pack[0],
-        unpack_backward=pack[1],
+        pack_backward=pack,
+        unpack_backward=unpack,
     )
 
 
@@ -102,15 +75,14 @@ def _pack_times(bench: Bench, count: int | None, lab: Lab) -> tuple[Time, Time] 
     if count is None or bench.layout is None:
         return None, None
     try:
-        work = partial(bench.pack_backward, bench.device.empty(count))
-        both, backward = timed(lambda: _halves(work, lab.queue), lab)
+        both, backward = _times(partial(bench.pack_backward, bench.device.empty(count)), lab)
     except torch.OutOfMemoryError:
         return None, None
     return both, backward
 
 
-def _memory(bench: Bench) -> Memory:
-    """Run each half once under a meter, and count what the forward draws."""
+def _bytes(bench: Bench) -> LayerCost:
+    """A cost without its times: each half is run once under a meter, and draws are counted."""
     source = bench.device.source
     packed = bench.packed_bytes()
     source.set(bench.state)
@@ -128,8 +100,19 @@ def _memory(bench: Bench) -> Memory:
     source.set(bench.state)
     with meter.op(None, "graph"):
         again = bench.recompute_backward()
-    draws = source.count(bench.state, end) if torch.equal(again, end) else None
-    return Memory(saved, packed, forward_peak, meter.taken_bytes, draws)
+    return LayerCost(
+        microbatch=bench.case.microbatch,
+        in_bytes=bench.in_bytes,
+        out_bytes=bench.out_bytes,
+        saved_bytes=saved,
+        forward_peak_bytes=forward_peak,
+        backward_peak_bytes=meter.taken_bytes,
+        rng_draws=source.count(bench.state, end) if torch.equal(again, end) else None,
+        forward=NO_TIME,
+        recompute_backward=NO_TIME,
+        backward=NO_TIME,
+        offload_bytes=packed,
+    )
 
 
 def _taken(meter: Meter, work: Callable[[], object]) -> int:
@@ -140,7 +123,7 @@ def _taken(meter: Meter, work: Callable[[], object]) -> int:
 
 
 class Updates:
-    """Optimizer steps, or norms, on copies of some parameters, with real gradients.
+    """Optimizer steps, or norms, on copies of some parameters, with made-up gradients.
 
     `where`: on the device, or on the host for updates there.
     """
@@ -148,7 +131,6 @@ class Updates:
     def __init__(
         self,
         case: Case,
-        grads: Sequence[Tensor],
         parameters: Sequence[nn.Parameter],
         where: Device,
         room: int | None = None,
@@ -169,9 +151,9 @@ class Updates:
         self.state[: home.parameters.master_bytes].copy_(masters)
         home.parameters.bind(self.params)
         home.parameters.bind_grads(self.grads)
-        for twin, grad in zip(home.parameters.trainable, grads, strict=True):
+        for twin in home.parameters.trainable:
             assert twin.grad is not None
-            twin.grad.copy_(grad)
+            twin.grad.fill_(_GRADIENT)
 
     def update(self) -> None:
         """One step."""
@@ -182,66 +164,76 @@ class Updates:
         self.shard.parameters.norms(self.grads)
 
     def peak_bytes(self, meter: Meter) -> int:
-        """The most that a first or a later step takes beside its state."""
+        """The most that a first or a later step takes beside its state, which the first one makes
+        anew: layer by layer, or else what it makes counts as well."""
         first, later = _taken(meter, self.update), _taken(meter, self.update)
         optimizer = self.shard.optimizer
         made = optimizer.adopted_bytes if optimizer is not None and optimizer.piecewise else 0
         return max(first - made, later)
 
 
-def gradients(case: Case, parameters: Sequence[nn.Parameter], bench: Bench) -> list[Tensor]:
-    """Gradients of those of the layer's `parameters` that learn, where it computes: real ones, or
-    zeros where this batch gives none, since another may."""
-    bench.recompute_backward()
-    own = dict(zip(map(id, case.layer.parameters()), bench.shard.parameters.all, strict=True))
-    found = [own[id(p)] for p in parameters if p.requires_grad]
-    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in found]
+def layer_state(case: Case, parameters: Sequence[nn.Parameter], lab: Lab) -> Layer:
+    """The record of a layer without name, buffers and costs: `parameters`, those of the case's
+    layer that count in it, an optimizer step of them on the device and on the host, and the norms
+    of their gradients if updates wait for those.
 
-
-def update_costs(
-    case: Case, parameters: Sequence[nn.Parameter], lab: Lab
-) -> tuple[UpdateCost, UpdateCost, UpdateCost | None]:
-    """An optimizer step of `parameters`, those of the case's layer that count in it, on the device
-    and on the host, and the norms of their gradients if updates wait for those.
-
-    The parameters themselves stay as they are: steps run on copies, with real gradients. Emulated
-    devices run the same code on the same cores as their host.
+    The parameters themselves stay as they are: steps run on copies. Emulated devices run the same
+    code on the same cores as their host.
     """
-    noted = needs_norms(case.task.precision, case.task.clip)
-    if not any(p.requires_grad for p in parameters):
-        nothing = UpdateCost(0, 0, NO_TIME)
-        return nothing, nothing, nothing if noted else None
-    bench = Bench(case, lab.device)
-    grads = gradients(case, parameters, bench)
-    host, room = None, None
+    task = case.task
+    held = Shard([nn.ParameterList(parameters)], task.optimizer, precision=task.precision)
+    record = Layer(
+        name="",
+        param_bytes=held.param_bytes,
+        grad_bytes=held.grad_bytes,
+        state_bytes=0,
+        buffer_bytes=0,
+        update_peak_bytes=0,
+        update_device=NO_TIME,
+        update_host=NO_TIME,
+        costs=(),
+    )
+    if not held.parameters.trainable:
+        return record
+    room = host = None
+    host_peak = 0
     if lab.device.spec.kind != "cpu":
-        host = _host_update_cost(case, grads, parameters, lab)
-        room = host.state_bytes
-    updates = Updates(case, grads, parameters, lab.device, room)
-    norm, meter = None, lab.device.meter()
-    if noted:
-        norm = UpdateCost(0, _taken(meter, updates.norms), NO_TIME)
-        with loaded(bench, lab.load):
-            norm = norm._replace(time=_duration(updates.norms, lab))
+        room, host_peak, host = _update_on_host(case, parameters, lab)
+    meter = lab.device.meter()
+    updates = Updates(case, parameters, lab.device, room)
+    norm, norm_peak = None, 0
+    if needs_norms(task.precision, task.clip):
+        norm_peak = _taken(meter, updates.norms)
+        with loaded(lab.load, case, lab.device):
+            norm = _duration(updates.norms, lab)
     peak = updates.peak_bytes(meter)
-    with loaded(bench, lab.load + lab.crowded):
-        device = UpdateCost(updates.shard.state_bytes, peak, _duration(updates.update, lab))
-    return device, host or device, norm
+    with loaded(lab.load + lab.crowded, case, lab.device):
+        device = _duration(updates.update, lab)
+    return structs.replace(
+        record,
+        state_bytes=updates.shard.state_bytes,
+        update_peak_bytes=max(peak, host_peak),
+        update_device=device,
+        update_host=host or device,
+        norm=norm,
+        norm_peak_bytes=norm_peak,
+    )
 
 
-def _host_update_cost(
-    case: Case, grads: Sequence[Tensor], parameters: Sequence[nn.Parameter], lab: Lab
-) -> UpdateCost:
-    """In a thread like that of a run's updates, while copies go both ways as they do then."""
+def _update_on_host(
+    case: Case, parameters: Sequence[nn.Parameter], lab: Lab
+) -> tuple[int, int, Time]:
+    """Bytes of the state, the most beside it, and the time of a step: in a thread like that of a
+    run's updates, while copies go both ways as they do then."""
     host = CpuDevice(lab.device.spec, 0)
-    updates = Updates(case, [grad.cpu() for grad in grads], parameters, host)
+    updates = Updates(case, parameters, host)
     queue = lab.device.queue("host")
     there = Lab(host, queue, 1, lab.samples)
 
-    def measured() -> UpdateCost:
+    def measured() -> tuple[int, int, Time]:
         peak = updates.peak_bytes(CpuMeter())
         with copying(lab.device):
-            return UpdateCost(updates.shard.state_bytes, peak, _duration(updates.update, there))
+            return updates.shard.state_bytes, peak, _duration(updates.update, there)
 
     return apart(queue, measured)
 
@@ -272,22 +264,18 @@ def _crowd(count: int, where: torch.device) -> Tensor:
 
 def _duration(work: Callable[[], object], lab: Lab) -> Time:
     """The spread of the times that the lab's queue needs for the work."""
+    return _times(lambda _: work(), lab)[0]
 
-    def once() -> tuple[int]:
-        start = lab.queue.mark()
-        work()
+
+def _times(work: Callable[[Callable[[], None]], object], lab: Lab) -> tuple[Time, ...]:
+    """The same for work that calls what it is given at some points: of all, and of what comes
+    behind each point."""
+
+    def sample() -> tuple[int, ...]:
+        marks = [lab.queue.mark()]
+        work(lambda: marks.append(lab.queue.mark()))
         end = lab.queue.mark()
         until(end)
-        return (round((end.seconds() - start.seconds()) * 1e9),)
+        return tuple(round((end.seconds() - mark.seconds()) * 1e9) for mark in marks)
 
-    return timed(once, lab)[0]
-
-
-def _halves(work: Callable[[Callable[[], None]], object], queue: Queue) -> tuple[int, int]:
-    """The time (ns) of work that has two halves, and of the second half alone."""
-    marks = [queue.mark()]
-    work(lambda: marks.append(queue.mark()))
-    end = queue.mark()
-    until(end)
-    start, middle, last = (mark.seconds() for mark in (*marks, end))
-    return round((last - start) * 1e9), round((last - middle) * 1e9)
+    return timed(sample, lab)

@@ -5,34 +5,34 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from executor.cutting import call, first, lowered, lowered_inputs, name_of, run
 from executor.devices import Device
-from executor.errors import WorkloadError, one_line
+from executor.errors import WorkloadError, text_of
 from executor.numerics import (
-    DrawError,
     OwnRandomness,
     computing,
+    detached,
     hold,
     mapped,
     no_draws,
     same,
     tensors_of,
 )
-from executor.profiling.bench import Case, checked_output, moved, on_device
+from executor.profiling.bench import first_output, moved
 from executor.profiling.model_checks import (
+    Names,
     check_held,
-    check_hooked,
+    check_modules,
+    check_notes,
     check_reach,
-    check_sparse,
-    check_views,
     names_of,
+    note,
     spans_of,
 )
 from executor.shards import DRAWS, Modes, Shard
 from executor.workload import Batch, Ending, Task, batch_of, loss_in
-from profiles.errors import GantryError
 
 _CUT = (
     "layers of the model were found as it trains, and are not what it does in eval mode; let it be "
@@ -41,16 +41,15 @@ _CUT = (
 
 
 @contextmanager
-def blamed(where: str) -> Iterator[None]:
-    """Turn whatever the user's code raises into a WorkloadError that begins with `where`."""
+def blamed(where: str, *more: str) -> Iterator[None]:
+    """Turn whatever the user's code raises into a WorkloadError that begins with `where` and says
+    `more` last."""
     try:
         yield
     except torch.OutOfMemoryError:  # not the layer's fault; a smaller microbatch may do
         raise
-    except (GantryError, DrawError) as error:
-        raise WorkloadError(f"{where}: {error}") from error
     except Exception as error:
-        raise WorkloadError(f"{where}: {one_line(error)}") from error
+        raise WorkloadError("; ".join([f"{where}: {text_of(error)}", *more])) from error
 
 
 def layer_place(task: Task, index: int, layer: nn.Module) -> str:
@@ -84,54 +83,53 @@ def samples(found: Batch) -> int:
     return len(tensors_of(found.inputs)[0])
 
 
-def check_chain(task: Task, layers: Sequence[nn.Module], found: Batch, device: Device) -> None:
-    """Run one batch through all layers and the loss; WorkloadError names the first bad one."""
-    found = Batch(*moved(tuple(found), device.where))
-    x, last, names = found.inputs, len(layers) - 1, names_of(layers)
+def check_layers(task: Task, layers: Sequence[nn.Module]) -> None:
+    """Look at all layers, before any has moved; WorkloadError names the first bad one."""
+    names = names_of(layers)
     with blamed(f"task {task.name}"):
         spans = spans_of(layers)
     for index, layer in enumerate(layers):
         with blamed(layer_place(task, index, layer)):
-            check_hooked(layer)
-            check_views(layer, spans)
+            check_modules(layer, spans)
             check_held(layer, names)
-            check_sparse(layer)
-    for index, layer in enumerate(layers):
-        with blamed(layer_place(task, index, layer)):
-            case = Case(task, layer, x, None, first=index == 0, microbatch=samples(found))
-            shard = on_device(case, device)
-            before = _places(shard)
-            x = checked_output(shard, device, x, found.inputs, names)
-            _check_in_place(layer, before, _places(shard))
-            if index < last:
-                _check_value(x, device)
-    with blamed(f"task {task.name}: loss"), computing(task.precision, device.where):
-        if task.loss is not None:
-            x = mapped(lambda t: t.detach().requires_grad_(t.is_floating_point()), x)
-        loss = Ending(task.loss).loss_of(x, found)
-        check_reach(loss, names)
-        if not loss.requires_grad:
-            raise WorkloadError("has no gradient with respect to the outputs; nothing could learn")
 
 
-def _places(shard: Shard) -> list[tuple[int, torch.dtype, torch.device]]:
-    return [(p.data_ptr(), p.dtype, p.device) for p in shard.parameters.all]
+def checked_output(
+    shard: Shard, device: Device, x: Any, inputs: Any, names: Names, *, last: bool
+) -> Any:
+    """The layer's output, after a recomputation that gave the same; WorkloadError otherwise.
+
+    `names`: of the model's own parameters, which a copied layer must not know."""
+    state, notes = device.source.get(), [note(shard.layers)]
+    pristine, one, other = hold(x), hold(mapped(_copied, x)), hold(mapped(_copied, x))
+    first, before = first_output(shard, device, one, inputs)
+    if not last:
+        _check_boundary(first, device)
+    notes.append(note(shard.layers))
+    device.source.set(state)
+    with shard.buffers.again(before):
+        made = shard.run(other, inputs, grads=True)
+        second = detached(made)
+    check_notes(notes[0], notes[1], note(shard.layers))
+    check_reach(made, names)
+    if not same(list(other.tensors), list(pristine.tensors)):
+        raise WorkloadError("changes its input in place; use inplace=False")
+    if not same(tensors_of(first), tensors_of(second)):
+        raise WorkloadError(
+            "gives another output when it is recomputed from the same input and random state; let "
+            "it keep nothing from one run to the next, draw from torch's default generator only, "
+            "and use kernels that give the same bits each time"
+        )
+    return second
 
 
-def _check_in_place(layer: nn.Module, before: Sequence[object], after: Sequence[object]) -> None:
-    """WorkloadError for a layer that has taken its parameters from where the plan has them."""
-    names = (name for name, _ in layer.named_parameters())
-    for name, was, now in zip(names, before, after, strict=True):
-        if was != now:
-            raise WorkloadError(
-                f"moves or replaces its parameter {name} in its forward; leave out .to(), .cuda(), "
-                ".double() and the like there, and choose the task's precision instead"
-            )
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
-def _check_value(value: Any, device: Device) -> None:
+def _check_boundary(value: Any, device: Device) -> None:
     """WorkloadError for what cannot lie in a boundary's buffer."""
-    for tensor in hold(value).tensors:
+    for tensor in tensors_of(value):
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise WorkloadError(f"gives a tensor that is not plain strided ({tensor.layout})")
         if tensor.device.type != device.where.type:
@@ -139,6 +137,18 @@ def _check_value(value: Any, device: Device) -> None:
                 f"gives a tensor on {tensor.device} and computes on {device.where}; make new "
                 "tensors on the device of the input, and leave moving to the plan"
             )
+    hold(value)
+
+
+def check_loss(task: Task, outputs: Any, found: Batch, names: Names, device: Device) -> None:
+    """WorkloadError for what the loss of a batch may not be."""
+    with blamed(f"task {task.name}: loss"), computing(task.precision, device.where):
+        if task.loss is not None:
+            outputs = mapped(lambda t: t.detach().requires_grad_(t.is_floating_point()), outputs)
+        loss = Ending(task.loss).loss_of(outputs, Batch(*moved(tuple(found), device.where)))
+        check_reach(loss, names)
+        if not loss.requires_grad:
+            raise WorkloadError("has no gradient with respect to the outputs; nothing could learn")
 
 
 def check_eval_mode(task: Task, model: nn.Module, layers: Sequence[nn.Module], inputs: Any) -> None:

@@ -62,20 +62,18 @@ def _both_ways(device: Device, host: Sequence[Tensor]) -> tuple[_Line, _Line]:
 
 
 def links(
-    device: Device, memory: HostMemory, bytes_per_s: int | None, samples: int, *, casts: bool
+    device: Device, memory: HostMemory, samples: int, slowdown: int, *, casts: bool
 ) -> tuple[Link, ...]:
-    """h2d, d2h and d2d of `device`, whose slab holds SLAB_BYTES, with host memory of `memory`; with
-    `casts`, that of masters too, alone and while parameters leave the device.
-
-    `bytes_per_s` is the expected rate of the slower link, where one is known: none of its copies
-    lasts long over 20 ms.
-    """
-    large = _count(bytes_per_s, 50)
+    """h2d, d2h and d2d of `device`, whose slab holds SLAB_BYTES and which computes so many times
+    slower than here, with host memory of `memory`; with `casts`, that of masters too, alone and
+    while parameters leave the device."""
+    large = _count(device, 50)  # no copy lasts long over 20 ms
     host = [memory.take(LARGEST).zero_() for _ in range(2)]
     h2d, d2h = _both_ways(device, host)
     into, out = device.slab[:LARGEST], device.slab[LARGEST : 2 * LARGEST]
     d2d = _Line(device, "compute", lambda n: into[:n].copy_(out[:n]))
-    inside = d2d.rate(LARGEST, samples)
+    rate = d2d.rate(LARGEST, samples)  # its own work, as slow as all that it computes
+    inside = Rate(max(1, rate.bytes_per_s // slowdown), rate.latency_us * slowdown)
     rates = [_rates(h2d, large, d2h, large, samples), _rates(d2h, large, h2d, large, samples)]
     found = Link("h2d", *rates[0]), Link("d2h", *rates[1]), Link("d2d", inside, inside)
     if not casts:
@@ -93,9 +91,12 @@ def _rates(line: _Line, count: int, other: _Line, beside: int, samples: int) -> 
         return [alone, line.rate(count, samples)]
 
 
-def _count(bytes_per_s: int | None, per_second: int) -> int:
-    """Bytes of a copy of which the link makes so many in a second, within bounds."""
-    return LARGEST if bytes_per_s is None else min(LARGEST, max(4096, bytes_per_s // per_second))
+def _count(device: Device, per_second: int) -> int:
+    """Bytes of a copy of which the slower link makes so many in a second, within bounds."""
+    if (known := device.spec.emulation) is None:
+        return LARGEST
+    slower = min(known.h2d_bytes_per_s, known.d2h_bytes_per_s)
+    return min(LARGEST, max(4096, slower // per_second))
 
 
 def _casting(target: Tensor) -> Copy:
@@ -175,9 +176,7 @@ def warm_up(device: Device) -> None:
 def copying(device: Device) -> Iterator[None]:
     """Both directions of a device's links are busy; its slab holds SLAB_BYTES, or two copies that
     an emulated link makes soon."""
-    emulation = device.spec.emulation
-    rates = (emulation.h2d_bytes_per_s, emulation.d2h_bytes_per_s) if emulation else None
-    count = _count(min(rates) if rates else None, _COPIES)
+    count = _count(device, _COPIES)
     host = torch.zeros(2, count, dtype=torch.uint8, pin_memory=device.where.type == "cuda")
     with ExitStack() as stack:
         for line in _both_ways(device, list(host)):

@@ -6,12 +6,10 @@ else than a plain loop, and nobody would see it.
 """
 
 import copy
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -49,12 +47,12 @@ Names = Mapping[int, str]  # of parameters, by their ids
 @dataclass(frozen=True)
 class Note:
     """The state of modules between two forwards: the numbers among their attributes, by module and
-    name; their buffers; each parameter's place in memory and a sum over its bits, by its name; the
+    name; their buffers; each parameter's place and type, and a sum over its bits, by its name; the
     seed of the default generator."""
 
     numbers: Mapping[tuple[int, str], tuple[str, float]]
     buffers: frozenset[str]
-    parameters: Mapping[str, tuple[int, int]]
+    parameters: Mapping[str, tuple[tuple[int, torch.dtype, torch.device], int]]
     seed: int
 
 
@@ -70,7 +68,7 @@ def note(layers: Sequence[nn.Module]) -> Note:
         },
         frozenset(name for layer in layers for name, _ in layer.named_buffers()),
         {
-            name: (p.data_ptr(), _bits(p))
+            name: ((p.data_ptr(), p.dtype, p.device), _bits(p))
             for layer in layers
             for name, p in layer.named_parameters()
         },
@@ -87,45 +85,39 @@ def check_notes(before: Note, once: Note, twice: Note) -> None:
         )
     for name, (place, bits) in once.parameters.items():
         was_at, was_bits = before.parameters.get(name, (place, bits))
-        if was_at == place and was_bits != bits:
+        if was_at != place:
+            raise WorkloadError(
+                f"moves or replaces its parameter {name} in its forward; leave out .to(), .cuda(), "
+                ".double() and the like there, and choose the task's precision instead"
+            )
+        if was_bits != bits:
             raise WorkloadError(
                 f"changes its parameter {name} in its forward, which devices would not agree upon; "
                 "use what is changed, as torch.nn.utils.parametrize does, or let the optimizer do "
                 "it (an embedding without max_norm)"
             )
-    changed = [
-        key  # by how it is written: no number is as no number
-        for key, number in twice.numbers.items()
-        if repr(_number(once, twice, key)) != repr(number)
-    ]
     if once.seed != before.seed:
-        kept = [twice.numbers[k][0] for k in changed if _number(once, twice, k)[1] == once.seed]
-        where = f" with what it keeps in {kept[0]}" if kept else ""
         raise WorkloadError(
-            f"seeds torch's random numbers in its forward{where}, and a forward that is run again "
-            "could not draw the same; leave out torch.seed() and torch.manual_seed() there (a "
-            "Reformer cannot do without, so it cannot be trained in this way)"
+            "seeds torch's random numbers in its forward, and a forward that is run again could "
+            "not draw the same; leave out torch.seed() and torch.manual_seed() there (a Reformer "
+            "cannot do without, so it cannot be trained in this way)"
         )
-    for key in changed:
-        first, was, value = (_number(one, twice, key)[1] for one in (before, once, twice))
-        verb = "counts in" if value - was == was - first else "changes each time a number,"
-        raise WorkloadError(
-            f"{verb} {twice.numbers[key][0]}, {was!r} after a forward and {value!r} after the same "
-            "one again; forwards are run again and on other devices, so let it be a buffer"
-        )
-
-
-def _number(one: Note, other: Note, key: tuple[int, str]) -> tuple[str, float]:
-    """A number by the name of its attribute; what is not there yet, as it is in the other note."""
-    return one.numbers.get(key, other.numbers[key])
+    for key, (name, value) in twice.numbers.items():
+        _, was = once.numbers.get(key, (name, value))
+        if repr(was) != repr(value):  # by how it is written: no number is as no number
+            raise WorkloadError(
+                f"changes the number {name} each time, {was!r} after a forward and {value!r} after "
+                "the same one again; forwards are run again and on other devices, so let it be a "
+                "buffer"
+            )
 
 
 def check_model(task: Task, model: nn.Module, inputs: Any) -> None:
     """WorkloadError for a model whose own code does so; its layers, once they are found, may be
     without that code. One that cannot be run with few samples is left to others."""
+    _check_sparse(model)
     if isinstance(model, nn.ModuleList) or type(model).forward is nn.Sequential.forward:
         return  # layers are all that it is
-    check_sparse(model)
     few = lowered_inputs(first(inputs, _SAMPLES), task.precision)
     notes: list[Note] = []
     with suppress(Exception), lowered(model, task.precision):
@@ -139,27 +131,15 @@ def check_model(task: Task, model: nn.Module, inputs: Any) -> None:
         check_notes(*notes)
 
 
-def check_sparse(layer: nn.Module) -> None:
-    """WorkloadError for a layer whose gradients are sparse in a plain loop."""
-    for name, module in layer.named_modules():
+def _check_sparse(model: nn.Module) -> None:
+    """WorkloadError for a model whose gradients are sparse in a plain loop."""
+    for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             where = f"{type(module).__name__} {name}" if name else type(module).__name__
             raise WorkloadError(
                 f"{where} makes sparse gradients, whose updates round otherwise than those of "
                 "dense ones, which a plan has; use sparse=False"
             )
-
-
-def check_hooked(layer: nn.Module) -> None:
-    """WorkloadError for a layer with a weight that a hook makes of parameters before a forward."""
-    for path, module in layer.named_modules():
-        for hook in module._forward_pre_hooks.values():
-            if name := _OLD.get(type(hook)):
-                raise WorkloadError(
-                    f"its {type(module).__name__}{path and f' {path}'} has torch.nn.utils.{name}, "
-                    "whose weight is no parameter and cannot be copied to a device; use "
-                    f"torch.nn.utils.parametrizations.{name}, which gives the same model"
-                )
 
 
 def names_of(layers: Sequence[nn.Module]) -> Names:
@@ -202,18 +182,15 @@ def check_reach(made: Any, names: Names) -> None:
 
 def _leaves(tensors: Sequence[Tensor]) -> Iterator[int]:
     """The ids of the leaves that backward would reach."""
-    waiting: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    waiting: list[Any] = [t.grad_fn for t in tensors]
     yield from (id(t) for t in tensors if t.grad_fn is None)
-    seen = set()
+    seen: set[Any] = {None}
     while waiting:
         node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            yield id(variable)
-        waiting += [later for later, _ in node.next_functions if later is not None]
+        if node not in seen:
+            seen.add(node)
+            yield id(getattr(node, "variable", None))
+            waiting += [later for later, _ in node.next_functions]
 
 
 class Span(NamedTuple):
@@ -225,34 +202,43 @@ class Span(NamedTuple):
 
 
 def spans_of(layers: Sequence[nn.Module]) -> list[Span]:
-    """Where the layers' parameters are, ascending, before any has moved. WorkloadError for two in
-    the same memory."""
-    named = names_of(layers)
+    """Where the layers' parameters are, before any has moved. WorkloadError for two in the same
+    memory."""
+    spans: dict[int, Span] = {}
     every = {id(p): p for layer in layers for p in layer.parameters()}
-    spans = sorted(Span(*_span(p), named[key]) for key, p in every.items())
-    for one, other in pairwise(span for span in spans if span.end):
-        if one.begin == other.begin:
+    for key, name in names_of(layers).items():
+        span = Span(*_span(every[key]), name)
+        if span.end and span.begin in spans:
             raise WorkloadError(
-                f"parameter {one.name} and parameter {other.name} are two in the same memory; let "
-                "them be one, as in head.weight = embedding.weight"
+                f"parameter {spans[span.begin].name} and parameter {name} are two in the same "
+                "memory; let them be one, as in head.weight = embedding.weight"
             )
-    return spans
+        spans[span.begin] = span
+    return list(spans.values())
 
 
-def check_views(layer: nn.Module, spans: Sequence[Span]) -> None:
-    """WorkloadError when the layer holds what shows a parameter's memory and is none itself."""
+def check_modules(layer: nn.Module, spans: Sequence[Span]) -> None:
+    """WorkloadError for a layer with a weight that a hook makes of parameters before a forward, or
+    with what shows a parameter's memory and is none itself."""
     for path, module in layer.named_modules():
+        for hook in module._forward_pre_hooks.values():
+            if name := _OLD.get(type(hook)):
+                raise WorkloadError(
+                    f"its {type(module).__name__}{path and f' {path}'} has torch.nn.utils.{name}, "
+                    "whose weight is no parameter and cannot be copied to a device; use "
+                    f"torch.nn.utils.parametrizations.{name}, which gives the same model"
+                )
         for name, tensor in [*module._buffers.items(), *vars(module).items()]:
             if not isinstance(tensor, Tensor) or isinstance(tensor, nn.Parameter):
                 continue
             begin, end = _span(tensor)
-            place = bisect_left(spans, end, key=lambda span: span.begin) - 1
-            if end and place >= 0 and spans[place].end > begin:
-                where = f"{path}.{name}" if path else name
-                raise WorkloadError(
-                    f"its {where} shows the memory of parameter {spans[place].name}, which a plan "
-                    "moves; make it from the parameter in the forward, or clone it"
-                )
+            for span in spans:
+                if span.begin < end and begin < span.end:
+                    raise WorkloadError(
+                        f"its {path and f'{path}.'}{name} shows the memory of parameter "
+                        f"{span.name}, which a plan moves; make it from the parameter in the "
+                        "forward, or clone it"
+                    )
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:

@@ -26,7 +26,6 @@ from executor.devices import (
     usable,
     use_threads,
 )
-from executor.errors import UsageError
 from executor.profiling import links as link_profiler
 from executor.profiling import task as task_profiler
 from executor.profiling.alike import Kinds
@@ -38,7 +37,6 @@ from profiles.units import LARGEST, show_bytes, show_us
 
 HOST_SHARE = 0.8  # of the memory that is available now
 THREADS = 1  # of each emulated device
-SLOWEST = 100_000  # bytes per second of a link; over a slower one even a small copy lasts long
 
 PLAIN = schema.Numerics()
 
@@ -63,7 +61,6 @@ class Options:
 
 def profile(ref: str, options: Options) -> schema.Profile:
     """Measure all layers of the workload `ref`; WorkloadError for one that cannot be cut."""
-    _check(options)
     tasks, digest = load(ref)
     workload = schema.Workload(ref, digest)
     apply(options.numerics)
@@ -77,9 +74,7 @@ def profile(ref: str, options: Options) -> schema.Profile:
             lab = _lab(device, options)
             kinds = Kinds(lab)
             usable = _usable(device, options)
-            links = link_profiler.links(
-                device, memory, _slowest(options.emulation), options.samples, casts=casts
-            )
+            links = link_profiler.links(device, memory, lab.samples, lab.slowdown, casts=casts)
             bar.set_description("disk")
             disk = link_profiler.disk_rates(options.disk, memory) if options.disk else None
             measured = tuple(task_profiler.measure(task, workload, kinds, bar) for task in tasks)
@@ -90,7 +85,7 @@ def profile(ref: str, options: Options) -> schema.Profile:
         memory.close()
         use_threads(threads)
     return schema.Profile(
-        machine=_machine(device.spec, usable, links, disk, options),
+        machine=_machine(lab, usable, links, disk, options),
         tasks=measured,
         provenance=provenance,
     )
@@ -106,18 +101,16 @@ def _spec(options: Options) -> DeviceSpec:
 
 
 def _lab(device: Device, options: Options) -> Lab:
-    """Emulated devices share the cores that they compute with, others share nothing."""
+    """Emulated devices share the cores that they compute with, others share nothing: those that are
+    N times slower than the machine keep it busy for one Nth of the time."""
     queue = device.queue("compute")
     queue.enter()
     link_profiler.warm_up(device)
-    slower, alone = _slowdown(options.emulation), options.devices == 1
-    return Lab(device, queue, _load(options), options.samples, slower, alone)
-
-
-def _load(options: Options) -> int:
-    """The number of devices that compute at once while one is measured: those that are N times
-    slower than the machine keep it busy for one Nth of the time."""
-    return -(-options.devices // _slowdown(options.emulation)) if options.emulation else 1
+    slower, load = 1, 1
+    if options.emulation:
+        slower = options.emulation.compute_slowdown
+        load = -(-options.devices // slower)
+    return Lab(device, queue, load, options.samples, slower, alone=options.devices == 1)
 
 
 def slowdown(devices: int) -> int:
@@ -129,15 +122,6 @@ def slowdown(devices: int) -> int:
     """
     cores = _cores()
     return 1 if 2 * devices <= cores else -(-3 * devices // cores)
-
-
-def _slowdown(emulation: schema.Emulation | None) -> int:
-    return emulation.compute_slowdown if emulation else 1
-
-
-def _slowest(emulation: schema.Emulation | None) -> int | None:
-    """Bytes per second of the slower link, where it is known."""
-    return min(emulation.h2d_bytes_per_s, emulation.d2h_bytes_per_s) if emulation else None
 
 
 def table(measured: schema.Profile) -> str:
@@ -161,24 +145,6 @@ def table(measured: schema.Profile) -> str:
     return "\n".join([*console.columns(rows), *marks])
 
 
-def _check(options: Options) -> None:
-    """UsageError for a machine that cannot be."""
-    limits = [("--devices", options.devices, 1, 64), ("--samples", options.samples, 1, 1000)]
-    link = options.emulation
-    if link:
-        limits.append(("--latency-us", link.latency_us, 0, 100_000))
-        limits.append(("--slow-compute", link.compute_slowdown, 1, 1000))
-    for flag, value, least, most in limits:
-        if value < least:
-            raise UsageError(f"{flag} is {value}; {least} is the least")
-        if value > most:
-            raise UsageError(f"{flag} is {value}; {most} is the most")
-    rates = (("--h2d", link.h2d_bytes_per_s), ("--d2h", link.d2h_bytes_per_s)) if link else ()
-    for flag, rate in rates:
-        if rate < SLOWEST:
-            raise UsageError(f"{flag} is {rate} bytes per second; {SLOWEST} is the least")
-
-
 def _usable(device: Device, options: Options) -> int:
     """Bytes of the device that plans may use; before anything was measured there."""
     if options.emulation and options.device_bytes:
@@ -186,35 +152,27 @@ def _usable(device: Device, options: Options) -> int:
     return usable(device.where, options.device_bytes)
 
 
-def _computed(link: schema.Link, slowdown: int) -> schema.Link:
-    """A copy inside the device is its own work: it takes so many times as long."""
-    if link.kind != "d2d":
-        return link
-    rate = link.alone
-    slow = schema.Rate(max(1, rate.bytes_per_s // slowdown), rate.latency_us * slowdown)
-    return schema.Link("d2d", slow, slow)
-
-
 def _machine(
-    spec: DeviceSpec,
+    lab: Lab,
     usable_bytes: int,
     links: tuple[schema.Link, ...],
     disk: schema.Disk | None,
     options: Options,
 ) -> schema.Machine:
+    spec = lab.device.spec
     devices = tuple(
         schema.Device(
             name=f"{spec.kind}{number}",
             kind=spec.kind,
             usable_bytes=usable_bytes,
             threads=spec.threads,
-            links=tuple(_computed(link, _slowdown(options.emulation)) for link in links),
+            links=links,
             emulation=spec.emulation,
         )
         for number in range(options.devices)
     )
     host = schema.Host(options.host_bytes or _free_bytes(), _cores(), disk)
-    return schema.Machine(devices, host, load=_load(options), numerics=options.numerics)
+    return schema.Machine(devices, host, load=lab.load, numerics=options.numerics)
 
 
 def _cores() -> int:

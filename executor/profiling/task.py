@@ -1,37 +1,41 @@
 """A task in a profile: its layers, and what each costs at every microbatch that can be run."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from msgspec.structs import replace
-from torch import nn
 from tqdm import tqdm
 
 from executor.cutting import chain_of, left_out, name_of
 from executor.devices import Device
 from executor.errors import WorkloadError
-from executor.numerics import needs_norms, norm_bytes, tensors_of
+from executor.numerics import needs_norms, norm_bytes
 from executor.optim import Recipe
-from executor.profiling import batch_checks
-from executor.profiling.alike import Costs, Kinds, Look, look
+from executor.profiling.alike import Alike, Costs, Kinds, Look, kind_of, look
+from executor.profiling.batch_checks import (
+    SAME_DRAWS,
+    Trial,
+    batches_of,
+    check_evaluation,
+    draws_that_vary,
+    sizes_that_go_another_way,
+    told,
+)
 from executor.profiling.bench import Bench, Case, on_device
 from executor.profiling.layer_checks import (
     batch,
     blamed,
-    check_chain,
     check_eval_mode,
-    layer_place,
+    check_layers,
     samples,
 )
 from executor.profiling.model_checks import check_left_out, check_model
 from executor.shards import Shard, tie_bytes, ties
-from executor.workload import Batch, Task, batch_bytes, build, part
+from executor.workload import Task, batch_bytes, build, part
 from profiles import schema
 from profiles.codec import align
-
-Tick = Callable[[], object]
 
 
 def microbatch_sizes(batch_size: int) -> list[int]:
@@ -58,16 +62,25 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
         )
     bar.set_description(f"{task.name}: checking layers and batches")
     with left_out() as seen_apart:
-        batches = batch_checks.batches_of(task, found)
-        batch_checks.check_evaluation(task, found)
-        draws = _check_layers(task, layers, batches, sizes, kinds.device)
-        sizes = _sizes_that_go(task, layers, batches, sizes, kinds.device)
+        trial = Trial(task, layers, batches_of(task, found), kinds.device)
+        check_evaluation(task, found)
+        check_layers(task, layers)
+        draws = draws_that_vary(trial, sizes)
+        others = sizes_that_go_another_way(trial, sizes[:-1])
+    for index, how in draws.items():
+        _say(
+            f"note: {trial.place(index)} draws {how} random numbers, so its batches run in one "
+            f"microbatch only; {SAME_DRAWS}; {told(trial.batches)}"
+        )
+    for size, why in others.items():
+        _say(f"note: task {task.name}: microbatches of {size} are left out; {why}")
+        sizes.remove(size)
     if seen.calls or seen_apart.calls:
         with blamed(f"task {task.name}"):
             check_left_out(task, model, chain, found.inputs)
     if task.evaluate:
         check_eval_mode(task, model, layers, found.inputs)
-    bar.total += len(layers) * len(sizes)
+    bar.total += len(layers)
     bar.set_description(f"{task.name}: measuring")
     trainable = {id(p) for layer in layers for p in layer.parameters() if p.requires_grad}
     recipe, parameters = task.recipe(model), list(model.parameters())
@@ -75,7 +88,7 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
     if parameters:  # one for the whole model, as in a plain loop, to refuse what could not train
         with blamed(f"task {task.name}: optimizer"):
             optimizer = recipe.make(parameters, parameters)[0]
-    measured = _layers(task, recipe, layers, found, sizes, kinds, bar.update)
+    measured = _layers(trial, recipe, sizes, kinds, bar)
     for index in draws:  # from one batch to another a varying number
         costs = tuple(replace(cost, rng_draws=None) for cost in measured[index].costs)
         measured[index] = replace(measured[index], costs=costs)
@@ -101,65 +114,21 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
     )
 
 
-def _check_layers(
-    task: Task,
-    layers: list[nn.Module],
-    batches: batch_checks.Batches,
-    sizes: list[int],
-    device: Device,
-) -> set[int]:
-    """Run as much of the batches as the device holds through all layers, to refuse bad ones; the
-    layers whose draws vary."""
-    for size in reversed(sizes):
-        try:
-            check_chain(task, layers, part(batches[0], 0, size), device)
-            varying = batch_checks.varying(task, layers, batches, sizes, size, device)
-        except torch.OutOfMemoryError:
-            continue
-        for index, how in varying.items():
-            _say(
-                f"note: {layer_place(task, index, layers[index])} draws {how} random numbers, so "
-                f"its batches run in one microbatch only; {batch_checks.SAME_DRAWS}; "
-                f"{batch_checks.told(batches)}"
-            )
-        return set(varying)
-    raise WorkloadError(f"task {task.name}: not even one sample fits the device")
-
-
-def _sizes_that_go(
-    task: Task,
-    layers: list[nn.Module],
-    batches: batch_checks.Batches,
-    sizes: list[int],
-    device: Device,
-) -> list[int]:
-    """The microbatch sizes that go the same way through the model in all that was tried."""
-    others = batch_checks.sizes_that_go(task, layers, batches, sizes[:-1], device)
-    for size, why in others.items():
-        _say(f"note: task {task.name}: microbatches of {size} are left out; {why}")
-    return [size for size in sizes if size not in others]
-
-
 def _say(line: str) -> None:
     tqdm.write(line, file=sys.stderr)
 
 
 def _layers(
-    task: Task,
-    recipe: Recipe,
-    layers: list[nn.Module],
-    found: Batch,
-    sizes: list[int],
-    kinds: Kinds,
-    tick: Tick,
+    trial: Trial, recipe: Recipe, sizes: list[int], kinds: Kinds, bar: "tqdm[None]"
 ) -> list[schema.Layer]:
-    """All layers in turn, each on the boundaries that the one before it gave."""
+    """All layers: run in turn, each on the boundaries that the one before it gave, and then
+    measured, those of a kind together."""
+    task, layers, found = trial.task, trial.layers, trial.batches[0]
     batches = {size: part(found, 0, size) for size in sizes}
     xs: dict[int, Any] = {size: batches[size].inputs for size in sizes}
     seen: set[int] = set()
-    measured: list[schema.Layer] = []
-    costs: dict[int, Costs] = {}
-    kinds.begin(layers)
+    records: list[schema.Layer] = []
+    groups: dict[Hashable, Alike] = {}
     for index, layer in enumerate(layers):
         last = index == len(layers) - 1
         cases = [
@@ -168,23 +137,33 @@ def _layers(
         ]
         owned = [p for p in layer.parameters() if id(p) not in seen]
         seen |= {id(p) for p in owned}
-        with blamed(layer_place(task, index, layer)):
+        with blamed(trial.place(index)):
             shard = on_device(cases[-1], kinds.device)
-            looks = _looks(cases, shard, kinds.device, tick)
-            cases = [case for case in cases if case.microbatch in looks]
-            costs |= kinds.costs(index, cases, looks, shard)
-            xs = {cost.microbatch: looks[cost.microbatch].output for cost in costs[index]}
-            snapshots = len(tensors_of(found.inputs)[0]) * shard.buffers.changing_bytes
+            looks = _looks(cases, shard, kinds.device)
+            # what is kept of changing buffers for microbatches to be run again
+            snapshots = samples(found) * shard.buffers.changing_bytes
             del shard
-            largest = next(case for case in cases if case.microbatch == max(xs))
-            measured.append(_layer(largest, owned, costs[index], snapshots, kinds))
-    return [  # at the sizes that fit in all layers
-        replace(layer, costs=tuple(c for c in costs[index] if c.microbatch in xs))
-        for index, layer in enumerate(measured)
+            cases = [case for case in cases if case.microbatch in looks]
+            groups.setdefault(kind_of(cases, looks), Alike()).add(index, cases)
+            buffers = sum(align(buffer.nbytes) for buffer in layer.buffers()) + snapshots
+            state = kinds.state(cases[-1], owned)
+            records.append(replace(state, name=name_of(layer), buffer_bytes=buffers))
+        xs = {size: look.output for size, look in looks.items()}
+    costs: dict[int, Costs] = {}
+    for kind, alike in groups.items():
+        with blamed(trial.place(min(alike.layers))):
+            costs |= kinds.costs(kind, alike)
+        bar.update(len(alike.layers))
+    fit = set.intersection(*({cost.microbatch for cost in known} for known in costs.values()))
+    if not fit:
+        raise WorkloadError(f"task {task.name}: no microbatch size fits the device in all layers")
+    return [
+        replace(layer, costs=tuple(cost for cost in costs[index] if cost.microbatch in fit))
+        for index, layer in enumerate(records)
     ]
 
 
-def _looks(cases: list[Case], shard: Shard, device: Device, tick: Tick) -> dict[int, Look]:
+def _looks(cases: list[Case], shard: Shard, device: Device) -> dict[int, Look]:
     """The layer as seen at the sizes that it can be run with.
 
     The whole batch is known to do, or to be too large for the device; a small one may be too few
@@ -198,29 +177,6 @@ def _looks(cases: list[Case], shard: Shard, device: Device, tick: Tick) -> dict[
         except (ValueError, RuntimeError):
             if case is cases[-1]:
                 raise
-        tick()
     if not looks:
         raise WorkloadError("does not fit the device with the smallest microbatch")
     return looks
-
-
-def _layer(
-    case: Case, owned: list[nn.Parameter], costs: Costs, snapshots: int, kinds: Kinds
-) -> schema.Layer:
-    """A layer's record; `case` is the largest measured, `owned` the parameters that count in it;
-    `snapshots`: bytes of what is kept of changing buffers for microbatches to be run again."""
-    update, host, norm = kinds.updates(case, owned)
-    held = Shard([nn.ParameterList(owned)], case.task.optimizer, precision=case.task.precision)
-    return schema.Layer(
-        name=name_of(case.layer),
-        param_bytes=held.param_bytes,
-        grad_bytes=held.grad_bytes,
-        state_bytes=update.state_bytes,
-        buffer_bytes=sum(align(b.nbytes) for b in case.layer.buffers()) + snapshots,
-        update_peak_bytes=max(update.peak_bytes, host.peak_bytes),
-        update_device=update.time,
-        update_host=host.time,  # on emulated devices the same code on the same cores
-        norm=norm.time if norm and held.grad_bytes else None,
-        norm_peak_bytes=norm.peak_bytes if norm else 0,
-        costs=costs,
-    )

@@ -15,8 +15,7 @@ from executor.workload.loss import Batch
 from executor.workload.task import Evaluation, Task
 from plans.schema import Task as PlanTask
 
-AHEAD = 2  # steps prepared beyond the newest one asked for
-ROOM = AHEAD + 2  # steps there is staging memory for: the newest, and one on its way to the device
+ROOM = 4  # steps there is staging memory for: the newest, one on its way, and those made ahead
 
 
 class Batches:
@@ -48,7 +47,6 @@ class Batches:
         self._ready: dict[int, dict[int, Tensor]] = {}
         places = torch.split(staging, plan.batch_bytes)
         self._free: deque[tuple[Tensor, Mark | None]] = deque((flat, None) for flat in places)
-        self._newest = plan.done - 1
         self._failure: str | None = None
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -68,8 +66,6 @@ class Batches:
     def take(self, step: int, microbatch: int) -> Tensor:
         """The microbatch's bytes (uint8, batch_bytes), once only. RunError if data failed."""
         with self._changed:
-            self._newest = max(self._newest, step)
-            self._changed.notify_all()
             self._changed.wait_for(lambda: step in self._ready or self._failure or self._stopped)
             if step not in self._ready:
                 raise RunError(self._failure or "stopped")
@@ -102,10 +98,6 @@ class Batches:
     def _load(self) -> None:
         use_threads(self._threads)
         for step in range(self._plan.done, self._plan.done + self._plan.steps):
-            with self._changed:
-                self._changed.wait_for(lambda s=step: s <= self._newest + AHEAD or self._stopped)  # type: ignore[misc]
-                if self._stopped:
-                    return
             try:
                 self._prepare(step)
                 flats = dict(enumerate(self._cut(self._batch(step))))
@@ -156,17 +148,15 @@ class Batches:
 def batch_of(task: Task, step: int) -> Batch:
     """The batch that the task's data gives for a step, detached. RunError when it has none or
     another form; whatever else data raises goes on."""
+    given, why = None, "returned None"
     try:
         given = task.data(step)
     except (IndexError, StopIteration) as error:
-        raise RunError(
-            f"{one_line(error)}: has no batch of step {step}, and the task has {task.steps} steps; "
-            "lower them or let the data begin again"
-        ) from None
+        why = one_line(error)
     if given is None:
         raise RunError(
-            f"returned None: there is no batch of step {step}, and the task has {task.steps} "
-            "steps; lower them or let the data begin again"
+            f"{why}: there is no batch of step {step}, and the task has {task.steps} steps; lower "
+            "them or let the data begin again"
         )
     if task.loss is None:
         batch = Batch(given, None)
@@ -193,12 +183,6 @@ def batch_bytes(batch: Batch) -> int:
 
 def changed(known: tuple[Layout, Layout], now: tuple[Layout, Layout]) -> str:
     """In which way the inputs and targets of a later batch are others."""
-    was, shapes = (
-        ", ".join(str(list(spec.shape)) for layout in layouts for spec in layout.specs)
-        for layouts in (known, now)
-    )
-    if was != shapes:
-        return f"shapes {shapes} differ from those before, {was}; a timetable needs equal"
     pairs = zip(("inputs", "targets"), known, now, strict=True)
     return next(f"{what} {a.difference(b)}" for what, a, b in pairs if a != b)
 

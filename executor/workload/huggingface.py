@@ -8,36 +8,39 @@ profile says about time and memory does not depend on either.
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, urlencode
 
 import torch
+from msgspec import ValidationError, convert
+from msgspec.structs import asdict
 from torch import Tensor, nn
 from torch.optim import AdamW
 
 from executor.errors import WorkloadError, one_line
 from executor.workload.task import Task
 from profiles.codec import sha256
-from profiles.schema import Precision
+from profiles.schema import Positive, Precision, Struct
 
 PREFIX = "hf:"
 _MASKED = 0.15  # of the tokens, as BERT was trained
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 Batch = dict[str, Tensor]
+Kind = Literal[
+    "causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "image-classification"
+]
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(Struct, frozen=True):
     """Settings of a training: `task` is a key of TASKS, `seq` tokens in a row."""
 
-    task: str = "causal-lm"
-    batch: int = 8
-    seq: int = 128
-    steps: int = 100
+    task: Kind = "causal-lm"
+    batch: Positive = 8
+    seq: Positive = 128
+    steps: Positive = 100
     lr: float = 1e-4
     seed: int = 0
     precision: Precision = "fp32"
@@ -48,30 +51,23 @@ def ref(name: str, options: Options) -> str:
     return f"{PREFIX}{name}?{urlencode(asdict(options))}"
 
 
+def completed(text: str, asked: Mapping[str, str]) -> str:
+    """A reference that carries everything: what `text` says and what is asked beside it."""
+    return ref(*parse(f"{text}{'&' if '?' in text else '?'}{urlencode(asked)}"))
+
+
 def parse(text: str) -> tuple[str, Options]:
     """Name and options of a reference; WorkloadError for an unknown or a bad one."""
     name, _, query = text.removeprefix(PREFIX).partition("?")
     if not name:
         raise WorkloadError(f"{text}: the name of a model or a folder comes after {PREFIX}")
-    kinds: dict[str, type] = {name: type(value) for name, value in asdict(Options()).items()}
-    given: dict[str, Any] = {}
-    for key, value in parse_qsl(query, keep_blank_values=True):
-        if key not in kinds:
-            raise WorkloadError(f"{text}: there is no option {key!r}, only {', '.join(kinds)}")
-        try:
-            given[key] = kinds[key](value)
-        except ValueError:
-            raise WorkloadError(f"{text}: {key} is {value!r}, no {kinds[key].__name__}") from None
-    options = replace(Options(), **given)
-    if options.task not in TASKS:
-        raise WorkloadError(f"{text}: task is {options.task!r}, not one of {', '.join(TASKS)}")
-    if options.precision not in get_args(Precision):
-        known = ", ".join(get_args(Precision))
-        raise WorkloadError(f"{text}: precision is {options.precision!r}, not one of {known}")
-    for key in ("batch", "seq", "steps"):
-        if getattr(options, key) < 1:
-            raise WorkloadError(f"{text}: {key} is {getattr(options, key)}; 1 is the least")
-    return name, options
+    try:
+        return name, convert(dict(parse_qsl(query, keep_blank_values=True)), Options, strict=False)
+    except ValidationError as error:
+        raise WorkloadError(
+            f"{text}: {error}; options are {', '.join(Options.__struct_fields__)}, task is one of "
+            f"{', '.join(TASKS)}, precision one of {', '.join(get_args(Precision))}"
+        ) from None
 
 
 def load(text: str) -> tuple[list[Task], str]:
@@ -128,10 +124,11 @@ def _digest(name: str, config: Any, options: Options) -> str:
 def _prepare(text: str, config: Any, options: Options) -> None:
     """Give what training needs; WorkloadError for rows that are too long."""
     inner = config.get_text_config()
+    text_task = options.task != "image-classification"
     longest = getattr(inner, "max_position_embeddings", None)
-    if options.task in _TEXT and isinstance(longest, int) and 0 < longest < options.seq:
+    if text_task and isinstance(longest, int) and 0 < longest < options.seq:
         raise WorkloadError(f"{text}: seq is {options.seq}, the model takes {longest} at most")
-    if options.task in _TEXT and not isinstance(getattr(inner, "vocab_size", None), int):
+    if text_task and not isinstance(getattr(inner, "vocab_size", None), int):
         raise WorkloadError(f"{text}: the model has no vocabulary, which {options.task} needs")
     if getattr(inner, "pad_token_id", None) is None and options.task == "sequence-classification":
         inner.pad_token_id = 0
@@ -187,11 +184,10 @@ def _images(config: Any, options: Options, step: int) -> Batch:
     return {"pixel_values": images, "labels": _classes(config, options, generator)}
 
 
-TASKS: Mapping[str, tuple[str, Callable[[Any, Options, int], Batch]]] = {
+TASKS: Mapping[Kind, tuple[str, Callable[[Any, Options, int], Batch]]] = {
     "causal-lm": ("AutoModelForCausalLM", _causal),
     "masked-lm": ("AutoModelForMaskedLM", _masked),
     "seq2seq-lm": ("AutoModelForSeq2SeqLM", _pairs),
     "sequence-classification": ("AutoModelForSequenceClassification", _sentences),
     "image-classification": ("AutoModelForImageClassification", _images),
 }
-_TEXT = ("causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification")

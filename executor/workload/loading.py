@@ -97,13 +97,11 @@ def _module(ref: str, where: str, source: Path) -> ModuleType:
             sys.path.append(folder)
         name = f"workload_{sha256(str(source.resolve()).encode())[:12]}"
         spec = importlib.util.spec_from_file_location(name, source)
-        if spec is None or spec.loader is None:
-            raise WorkloadError(f"{ref}: {source} cannot be imported")
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        if isinstance(error, WorkloadError):
-            raise
         raise WorkloadError(f"{ref}: importing {source} raised {one_line(error)}") from error
     return module

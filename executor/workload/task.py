@@ -7,7 +7,7 @@ default generator goes on from there, through every dropout of every microbatch 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -85,66 +85,49 @@ def checked(ref: str, tasks: object) -> list[Task]:
     if not tasks:
         raise WorkloadError(f"{ref}: returned an empty list; there is nothing to train")
     for task in tasks:
-        if not isinstance(task.name, str) or not _NAME.fullmatch(task.name):
-            raise WorkloadError(
-                f"{ref}: task name {task.name!r} may hold only letters, digits, '_' and '-', "
-                "200 at most"
-            )
-        if type(task.steps) is not int or not 1 <= task.steps <= LARGEST:
-            raise WorkloadError(
-                f"{ref}: task {task.name} has {task.steps!r} steps; "
-                f"it must be a whole number from 1 to {LARGEST}"
-            )
-        if type(task.seed) is not int or not -(2**63) <= task.seed < 2**64:  # what torch takes
-            raise WorkloadError(
-                f"{ref}: task {task.name} has seed {task.seed!r}; "
-                "it must be a whole number of at most 64 bits"
-            )
-        if task.precision not in get_args(Precision):
-            raise WorkloadError(
-                f"{ref}: task {task.name} has precision {task.precision!r}; "
-                f"it must be one of {', '.join(get_args(Precision))}"
-            )
-        if task.clip is not None and not _is_limit(task.clip):
-            raise WorkloadError(
-                f"{ref}: task {task.name} has clip {task.clip!r}; it must be a number above 0"
-            )
-        for what, given in (("scheduler", task.scheduler), ("groups", task.groups)):
-            if given is not None and not callable(given):
+        for name, value, fits, must in _rules(task):
+            if not fits:
+                shown = repr(value) if isinstance(value, str | int | float) else _kind(value)
                 raise WorkloadError(
-                    f"{ref}: task {task.name} has a {type(given).__name__} as {what}; it must be "
-                    "a function, since each shard has an optimizer of its own"
+                    f"{ref}: task {task.name}: {name} is {shown}; it must be {must}"
                 )
-        _check_evaluation(ref, task)
     double = [name for name, count in Counter(t.name for t in tasks).items() if count > 1]
     if double:
         raise WorkloadError(f"{ref}: two tasks are named {double[0]}; names must differ")
     return list(tasks)
 
 
-def _check_evaluation(ref: str, task: Task) -> None:
-    """WorkloadError for an evaluation that could never be."""
-    if task.evaluate is None:
-        return
-    where = f"{ref}: task {task.name}"
-    if not isinstance(task.evaluate, Evaluation) or not callable(task.evaluate.data):
-        raise WorkloadError(
-            f"{where}: evaluate must be executor.workload.task.Evaluation(every=..., data=..., "
-            "batches=...), with a function as data"
-        )
-    for what, count, most in (
-        ("every", task.evaluate.every, task.steps),
-        ("batches", task.evaluate.batches, LARGEST),
-    ):
-        if type(count) is not int or not 1 <= count <= most:
-            raise WorkloadError(
-                f"{where} has evaluate.{what} {count!r}; it must be a whole number from 1 to {most}"
-                + (", the task's steps" if what == "every" else "")
-            )
+def _rules(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
+    """For each setting its name, its value, True if a training can have that, and what it must
+    be."""
+    word = isinstance(task.name, str) and _NAME.fullmatch(task.name) is not None
+    yield "name", task.name, word, "of letters, digits, '_' and '-', 200 at most"
+    whole = f"a whole number from 1 to {LARGEST}"
+    yield "steps", task.steps, _counts(task.steps, LARGEST), whole
+    wide = type(task.seed) is int and -(2**63) <= task.seed < 2**64  # what torch takes
+    yield "seed", task.seed, wide, "a whole number of at most 64 bits"
+    known = get_args(Precision)
+    yield "precision", task.precision, task.precision in known, f"one of {', '.join(known)}"
+    limit = isinstance(task.clip, int | float) and 0 < task.clip < math.inf
+    yield "clip", task.clip, task.clip is None or limit, "a number above 0"
+    function = "a function, since each shard has an optimizer of its own"
+    for name, given in (("scheduler", task.scheduler), ("groups", task.groups)):
+        yield name, given, given is None or callable(given), function
+    if (asked := task.evaluate) is not None:
+        made = isinstance(asked, Evaluation) and callable(asked.data)
+        call = "executor.workload.task.Evaluation(every=..., data=..., batches=...)"
+        yield "evaluate", asked, made, f"{call}, with a function as data"
+        own = f"a whole number from 1 to {task.steps}, the task's steps"
+        yield "evaluate.every", asked.every, _counts(asked.every, task.steps), own
+        yield "evaluate.batches", asked.batches, _counts(asked.batches, LARGEST), whole
 
 
-def _is_limit(clip: object) -> bool:
-    return isinstance(clip, int | float) and 0 < clip < math.inf
+def _counts(value: object, most: int) -> bool:
+    return type(value) is int and 1 <= value <= most
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"
 
 
 def build(task: Task, source: Source | None = None) -> tuple[nn.Module, Tensor]:

@@ -250,7 +250,7 @@ def test_a_rule_about_evaluations_frees_the_device(
         ("counting", "buffer 1.calls changes in eval mode"),
         ("unlisted", "layers of the model were found as it trains"),
         ("too_few", "task judged: evaluation data(1): IndexError: list index out of range"),
-        ("never", "evaluate.every 6; it must be a whole number from 1 to 5, the task's steps"),
+        ("never", "evaluate.every is 6; it must be a whole number from 1 to 5, the task's steps"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(workload: str, told: str, tmp_path: Path) -> None:

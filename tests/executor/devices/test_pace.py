@@ -5,6 +5,7 @@ import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,6 @@ from executor.devices.pace import least_us, wait_until
 from executor.errors import RunError
 from executor.profiling import layer, profiler
 from executor.profiling import links as link_profiler
-from executor.profiling.bench import Bench
 from executor.profiling.layer import timed
 from executor.profiling.profiler import Options, profile, table
 from executor.replay.driver import Options as RunOptions
@@ -198,13 +198,13 @@ def test_a_profile_of_slow_devices_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     """Copies inside the device are its work and take longer, those of links do not; fewer devices
     than there are compute at once while one is measured."""
     rate = Rate(bytes_per_s=7000, latency_us=3)
-    links = tuple(Link(kind, rate, rate) for kind in ("h2d", "d2h", "d2d"))  # type: ignore[arg-type]
-    monkeypatch.setattr(link_profiler, "links", lambda *_, **__: links)
+    monkeypatch.setattr(link_profiler, "_rate", lambda *_: rate)
     options = Options(1 << 20, PACED, devices=8, samples=1, host_bytes=1 << 30)
     found = profile(f"{TOYS}:mlp", options)
     assert found.machine.load == 2
     inside = Rate(bytes_per_s=1000, latency_us=21)
-    assert found.machine.devices[0].links == (*links[:2], Link("d2d", inside, inside))
+    links = Link("h2d", rate, rate), Link("d2h", rate, rate), Link("d2d", inside, inside)
+    assert found.machine.devices[0].links == links
     assert table(found).endswith("times are emulated compute, 7 times slower")
     assert "7 times slower" in found.provenance["timing"]
 
@@ -221,9 +221,9 @@ def test_layers_are_measured_beside_copies_and_updates_beside_compute(
         beside.append("copies")
         return copying(device)
 
-    def computes(bench: Bench, load: int) -> AbstractContextManager[None]:
+    def computes(load: int, *given: Any) -> AbstractContextManager[None]:
         beside.append(f"{load - 1} computing")
-        return loaded(bench, load)
+        return loaded(load, *given)
 
     monkeypatch.setattr(layer, "copying", copies)
     monkeypatch.setattr(layer, "loaded", computes)
@@ -234,8 +234,14 @@ def test_layers_are_measured_beside_copies_and_updates_beside_compute(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("--slow-compute", 0), "--slow-compute is 0; 1 is the least"),
-        (("--slow-compute", 1001), "--slow-compute is 1001; 1000 is the most"),
+        (
+            ("--slow-compute", 0),
+            "argument --slow-compute: '0' is not a whole number from 1 to 1000",
+        ),
+        (
+            ("--slow-compute", 1001),
+            "argument --slow-compute: '1001' is not a whole number from 1 to",
+        ),
         (("--device", "cuda", "--slow-compute", 2), "--slow-compute is for emulated devices"),
     ],
 )

@@ -6,14 +6,14 @@ from functools import partial
 from unittest import mock
 
 import pytest
-import torch
 from msgspec import structs
-from support.lab import LAB
+from support.lab import LAB, WIDTH, rows
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 from executor.profiling import alike, profiler
+from executor.profiling import task as task_profiler
 from executor.profiling.alike import Kinds
 from executor.profiling.profiler import Options, profile
 from executor.workload.task import Task
@@ -22,14 +22,7 @@ from profiles.schema import Emulation, Layer, LayerCost, Time
 
 pytestmark = pytest.mark.usefixtures("warm")
 
-WIDTH = 8
 OPTIONS = Options(1 << 20, Emulation(10**9, 10**9, 5), devices=1, samples=1, host_bytes=1 << 30)
-
-
-def rows(step: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    inputs, targets = torch.randn(2, 4, WIDTH, generator=generator).unbind()
-    return inputs, targets
 
 
 class Block(nn.Module):
@@ -115,7 +108,7 @@ def test_bytes_and_draws_are_those_of_each_layer_measured_by_itself() -> None:
         *(Block(), nn.Linear(WIDTH, WIDTH).requires_grad_(False), nn.Linear(WIDTH, WIDTH)),
     )
     shared, calls = measured(task(*layers, clip=1.0))
-    with mock.patch.object(alike, "kind_of", side_effect=lambda *_: object()):
+    with mock.patch.object(task_profiler, "kind_of", side_effect=lambda *_: object()):
         apart, more = measured(task(*layers, clip=1.0))
     assert calls < more
     assert list(map(bare, shared.tasks[0].layers)) == list(map(bare, apart.tasks[0].layers))

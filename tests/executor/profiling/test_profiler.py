@@ -5,11 +5,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
-from support.lab import DEVICE, LAB
+from support.cli import executor_cli, refused
+from support.lab import LAB, checked
 from support.toys import BATCH, WIDTH, batches
 from torch import Tensor, nn
 from torch.optim import AdamW
@@ -17,9 +19,10 @@ from torch.optim import AdamW
 from executor.cli import main
 from executor.errors import WorkloadError
 from executor.numerics.rng import DrawError
+from executor.profiling import alike, profiler
 from executor.profiling.bench import Case
-from executor.profiling.layer import layer_cost, timed, update_costs
-from executor.profiling.layer_checks import batch, check_chain
+from executor.profiling.layer import Lab, layer_cost, layer_state, timed
+from executor.profiling.layer_checks import batch
 from executor.profiling.links import busy, fit
 from executor.profiling.profiler import Options, _lab, profile
 from executor.profiling.task import microbatch_sizes
@@ -27,7 +30,7 @@ from executor.workload.loss import Batch
 from executor.workload.task import Task, build
 from profiles import Profile, load, loads, violations
 from profiles.codec import align, pretty
-from profiles.schema import Emulation, Rate
+from profiles.schema import Emulation, LayerCost, Rate
 
 pytestmark = pytest.mark.usefixtures("quick", "warm")
 
@@ -141,9 +144,9 @@ def test_update_peak_is_what_a_step_takes_beside_its_state(
     task = Task("toy", nn.Linear(32, 32, bias=False), batches, F.mse_loss, optimizer, steps=1)
     layer, x = build(task)[0], torch.randn(2, 32)
     case = Case(task, layer, x, Batch(x, torch.randn(2, 32)), True, 2)
-    cost, _, _ = update_costs(case, list(layer.parameters()), LAB)
-    assert cost.state_bytes == 2 * 32 * 32 * 4
-    assert least <= cost.peak_bytes <= most
+    state = layer_state(case, list(layer.parameters()), LAB)
+    assert state.state_bytes == 2 * 32 * 32 * 4
+    assert least <= state.update_peak_bytes <= most
 
 
 def test_tied_weight_counts_once() -> None:
@@ -205,7 +208,7 @@ def test_layer_that_cannot_be_recomputed_is_refused(layer: nn.Module, sentence: 
     task = _task(nn.Linear(WIDTH, 8), layer, nn.Linear(8, 4))
     model, _ = build(task)
     with pytest.raises(WorkloadError) as caught:
-        check_chain(task, list(model.children()), batch(task), DEVICE)
+        checked(task, list(model.children()))
     assert sentence in str(caught.value)
 
 
@@ -238,8 +241,8 @@ def test_update_leaves_the_parameters_alone() -> None:
     before = [p.detach().clone() for p in layer.parameters()]
     found = batch(task)
     case = Case(task, layer, found.inputs, found, True, BATCH)
-    cost, _, _ = update_costs(case, list(layer.parameters()), replace(LAB, samples=2))
-    assert cost.time.samples == 2
+    state = layer_state(case, list(layer.parameters()), replace(LAB, samples=2))
+    assert state.update_device.samples == 2
     assert all(map(torch.equal, before, layer.parameters()))
 
 
@@ -317,13 +320,55 @@ def test_command_writes_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("extra", [["--devices", "0"], ["--samples", "0"], ["--latency-us", "-1"]])
-def test_impossible_machine_is_a_usage_error(
-    extra: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_impossible_machine_is_a_usage_error(extra: list[str], tmp_path: Path) -> None:
     """Exit code 2, one line with the flag and its value, and no file."""
     target = tmp_path / "x.json"
     call = ["profile", f"{TOYS}:mlp", "--device-memory", "1MiB", "-o", str(target), *extra]
-    assert main(call) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: {extra[0]} is {extra[1]}")
+    refused(executor_cli(*call), 2, f"argument {extra[0]}: {extra[1]!r} is not a whole number from")
     assert not target.exists()
+
+
+class Large(nn.Linear):
+    """Takes more memory than there is for more than so many samples."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(WIDTH, 4)
+        self.most = most
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > self.most:
+            raise torch.OutOfMemoryError
+        return super().forward(x)
+
+
+def _profiled(task: Task) -> Profile:
+    with mock.patch.object(profiler, "load", return_value=([task], "0" * 64)):
+        return profile("tests:large", replace(OPTIONS, devices=1, samples=1))
+
+
+@pytest.mark.parametrize("measured", [False, True], ids=["run", "measured"])
+def test_a_microbatch_that_is_too_large_for_the_device_is_left_out(measured: bool) -> None:
+    """Whether the layer cannot be run, or can be run and not be measured."""
+    cost = alike.layer_cost
+
+    def limited(case: Case, lab: Lab) -> LayerCost:
+        if case.microbatch > 4:
+            raise torch.OutOfMemoryError
+        return cost(case, lab)
+
+    with mock.patch.object(alike, "layer_cost", limited):
+        made = _profiled(_task(nn.Linear(WIDTH, WIDTH), Large(8 if measured else 4)))
+    (task,) = made.tasks
+    assert [[c.microbatch for c in layer.costs] for layer in task.layers] == [[1, 2, 4]] * 2
+    assert [batch.microbatch for batch in task.batches] == [1, 2, 4]
+
+
+def test_a_layer_that_fits_at_no_size_is_refused() -> None:
+    """By its task, or by its own name where it only cannot be measured."""
+    with pytest.raises(WorkloadError, match="task toy: not even one sample fits the device"):
+        _profiled(_task(Large(0)))
+    with (
+        mock.patch.object(alike, "layer_cost", side_effect=torch.OutOfMemoryError),
+        pytest.raises(WorkloadError, match=r"layer 0 \(Linear\): does not fit the device with"),
+    ):
+        _profiled(_task(nn.Linear(WIDTH, 4)))

@@ -256,7 +256,7 @@ def _until(step: int) -> Callable[[int], tuple[Tensor, Tensor]]:
         ),
         (
             lambda n: (torch.ones(4, WIDTH), torch.ones(4, *([2, 8] if n else [WIDTH]))),
-            r"data\(1\): shapes \[2, 16\], \[2, 2, 8\] differ from those before",
+            r"data\(1\): targets was \[2, 16\] and is now \[2, 2, 8\]; a timetable needs equal",
         ),
         (lambda _: (torch.rand(4, WIDTH), torch.ones(4, WIDTH)), "use a torch.Generator"),
     ],

@@ -85,12 +85,15 @@ def test_weights_in_the_folder_are_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "text"),
     [
-        ("?task=poetry", "not one of causal-lm, masked-lm"),
-        ("?batch=0", "batch is 0; 1 is the least"),
-        ("?batch=many", "batch is 'many', no int"),
-        ("?color=red", "there is no option 'color'"),
+        (
+            "?task=poetry",
+            "Invalid enum value 'poetry' - at `.\\.task`; .* task is one of causal-lm, masked-lm",
+        ),
+        ("?batch=0", "Expected `int` >= 1 - at `.\\.batch`"),
+        ("?batch=many", "Expected `int`, got `str` - at `.\\.batch`"),
+        ("?color=red", "unknown field `color`; options are task, batch"),
         ("?seq=64", "seq is 64, the model takes 32 at most"),
-        ("?precision=int8", "precision is 'int8', not one of"),
+        ("?precision=int8", "'int8' - at `.\\.precision`; .* precision one of fp32"),
     ],
 )
 def test_a_bad_reference_is_refused(query: str, text: str, tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ PROFILED = {
     "detached_loss": "task a: loss: has no gradient with respect to the outputs",
     "unlabelled": "task a: loss: of the model must be a scalar tensor",
     "nothing_at_all": "task a: data(0): returned None: there is no batch of step 0",
-    "too_few": "task a: data(5): IndexError: list index out of range: has no batch of step 5, and",
+    "too_few": "task a: data(5): IndexError: list index out of range: there is no batch of step 5",
     "runs_out": "task a: data(5): returned None: there is no batch of step 5, and the task has 6",
     "graph": "task a: data(0) returned 10 and 2 inputs but 10 targets; each tensor must be batch",
     "scripted": "task a: the model is compiled (RecursiveScriptModule), so it can be neither cut",
@@ -179,27 +179,27 @@ PROFILED = {
     "sparse": "task a: optimizer: SparseAdam wants sparse gradients",
     "plateau": "task a: optimizer: ReduceLROnPlateau.step wants a metric",
     "no_scheduler": "scheduler(optimizer) returned NoneType, not a torch.optim.lr_scheduler",
-    "made_scheduler": "task a has a StepLR as scheduler; it must be a function",
+    "made_scheduler": "task a: scheduler is a StepLR; it must be a function",
     "other_scheduler": "the StepLR is of another optimizer than the one",
     "raising_scheduler": "scheduler(optimizer) raised TypeError",
     "one_tensor": "groups share one tensor as their lr",
     "no_groups": "task a: groups('0.weight', parameter) returned NoneType, not a mapping",
-    "listed_groups": "task a has a list as groups; it must be a function",
+    "listed_groups": "task a: groups is a list; it must be a function",
     "own_params": "groups('0.weight', parameter) may not say params",
     "raising_groups": "task a: groups('0.weight', parameter) raised KeyError: '0.weight'",
-    "nan_clip": "task a has clip nan; it must be a number above 0",
-    "no_clip": "task a has clip 0; it must be a number above 0",
-    "text_clip": "task a has clip '1.0'; it must be a number above 0",
+    "nan_clip": "task a: clip is nan; it must be a number above 0",
+    "no_clip": "task a: clip is 0; it must be a number above 0",
+    "text_clip": "task a: clip is '1.0'; it must be a number above 0",
 }
 
 LATE = next(step for step in range(6) if step not in steps_tried(6))
-GONE = f"has no batch of step {LATE}, and the task has 6 steps"
+GONE = f"there is no batch of step {LATE}, and the task has 6 steps"
 RUN = {
     "few": f"task a: data({LATE}): IndexError: list index out of range: {GONE}",
     "ending": f"task a: data({LATE}): StopIteration: {GONE}",
     "none_left": f"task a: data({LATE}): returned None: there is no batch of step {LATE}, and the",
     "growing": f"task a: data({LATE}): returned 6 inputs, the plan has a batch of 4",
-    "widening": f"task a: data({LATE}): shapes",
+    "widening": f"task a: data({LATE}): inputs was [4, 8] and is now [4, 9]",
 }
 
 

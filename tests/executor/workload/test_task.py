@@ -77,9 +77,9 @@ def test_a_changed_file_is_read_again(file: Path) -> None:
         ("raises", r"raises\(\) raised ZeroDivisionError: division by zero"),
         ("none", "returned an empty list"),
         ("twice", "two tasks are named a"),
-        ("badly_named", "task name 'a b' may hold only letters"),
+        ("badly_named", "name is 'a b'; it must be of letters"),
         ("other", "returned int, not a list of executor.workload.task.Task"),
-        ("no_steps", "task a has 0 steps"),
+        ("no_steps", "task a: steps is 0; it must"),
         ("not a name", "a workload is file.py:function"),
     ],
 )
