@@ -108,11 +108,10 @@ def _check_share(model: nn.Module, layers: Sequence[Call]) -> None:
     """Unsupported for layers that are none, or only a small part of the model."""
     if not layers:
         raise Unsupported("it has no list of modules each of which is called once")
-    embedded = {
-        id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()
-    }
-    own = {id(p): p.nbytes for p in model.parameters() if id(p) not in embedded}
-    inside = {id(p) for call in layers for p in call.module.parameters()} & own.keys()
-    share = sum(own[p] for p in inside) / max(1, sum(own.values()))
+    embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    embedded = {p for module in embeddings for p in module.parameters()}
+    own = [p for p in model.parameters() if p not in embedded]
+    inside = {p for call in layers for p in call.module.parameters()}
+    share = sum(p.nbytes for p in own if p in inside) / max(1, sum(p.nbytes for p in own))
     if own and share < _LEAST_SHARE:
         raise Unsupported(f"its lists of modules hold only {share:.0%} of its parameters")

@@ -22,15 +22,7 @@ from torch.utils._pytree import tree_map
 from torch.utils._sympy.numbers import int_oo
 
 from executor.cutting.calling import arguments, isolated, replaced
-from executor.cutting.graph.segment import (
-    Code,
-    Line,
-    Segment,
-    cuts,
-    last_changes,
-    nodes_in,
-    roots,
-)
+from executor.cutting.graph.segment import Code, Line, Segment, cuts, last_changes, nodes_in
 from executor.cutting.parts import Unsupported
 from executor.workload import loss_in
 
@@ -145,10 +137,9 @@ class _Graph:
     def _widths(self, across: Sequence[Sequence[fx.Node]]) -> Iterator[int | None]:
         """Bytes across a cut before each operation; None where there may be none: where an
         operation after it changes a tensor, or something else than tensors goes across."""
-        origin = roots(self.body)
-        changed = last_changes(self.body, origin)
+        changed = last_changes(self.body)
         for index, nodes in enumerate(across):
-            settled = all(changed.get(origin.get(n, n), -1) < index for n in nodes)
+            settled = all(changed.get(n, -1) < index for n in nodes)
             tensors = bool(nodes) and all(isinstance(_value(n), Tensor) for n in nodes)
             there = index and settled and tensors
             yield sum(_bytes(_value(n)) for n in nodes) if there else None

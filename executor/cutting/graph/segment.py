@@ -114,24 +114,18 @@ def _best(
     return place if heavy or width <= _WIDER * ends else None
 
 
-def roots(body: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
-    """By value, the one whose memory it may be a view of: itself, if no other's."""
-    found: dict[fx.Node, fx.Node] = {}
-    for node in body:
-        found[node] = node
-        if node.target is operator.getitem:  # one of several results
-            shown = list(node.args[:1])
-        else:
-            shown = aliased(node.target, node.args, node.kwargs, written=False)
-        for argument in nodes_in(shown):
-            found[node] = found.get(argument, argument)
-    return found
-
-
-def last_changes(body: Iterable[fx.Node], of: dict[fx.Node, fx.Node]) -> dict[fx.Node, int]:
-    """By root, the index of the last operation that changes it in place."""
+def last_changes(body: Iterable[fx.Node]) -> dict[fx.Node, int]:
+    """By value, the index of the last operation that changes its memory in place, as itself or as
+    another value that may be a view of it."""
+    root: dict[fx.Node, fx.Node] = {}
     found: dict[fx.Node, int] = {}
     for index, node in enumerate(body):
+        root[node] = node
+        shown = aliased(node.target, node.args, node.kwargs, written=False)
+        if node.target is operator.getitem:  # one of several results
+            shown = [node.args[0]]
+        for argument in nodes_in(shown):
+            root[node] = root.get(argument, argument)
         for argument in nodes_in(aliased(node.target, node.args, node.kwargs, written=True)):
-            found[of.get(argument, argument)] = index
-    return found
+            found[root.get(argument, argument)] = index
+    return found | {node: found[own] for node, own in root.items() if own in found}
