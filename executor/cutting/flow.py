@@ -121,8 +121,8 @@ class Flow:
             if op.told == () and random:
                 raise Unsupported("its code goes by the values of random numbers")
             if op.told:
-                here = op in self.free[gap]
-                found |= {count: op.told[0]} if random or (here and op.chooses) else {}
+                if random or (op.chooses and op in self.free[gap]):
+                    found[count] = op.told[0]
                 count += 1
         return found
 

@@ -75,7 +75,7 @@ class _Replay:
         key, per_sample = script.samples or (None, 1)
         samples = values[key].numel() // per_sample if key else 1
         self._sources = Sources(
-            script.own(values), lambda name: attrgetter(name)(shell), samples, where
+            values, lambda name: attrgetter(name)(shell), script.clones, samples, where
         )
         self._shell, self._script, self._values = shell, script, values
         self._mode = Quiet(script.label, script.fixed, dead=script.quiet)

@@ -103,11 +103,12 @@ Part = Any  # where a leaf comes from: a key, one of the four above, or a consta
 
 @dataclass(frozen=True)
 class Sources:
-    """The leaves of a piece's calls while it runs: tensors by their keys, parameters and buffers by
-    name, dummies for so many samples."""
+    """The leaves of a piece's calls while it runs: tensors by their keys, some as `clones`,
+    parameters and buffers by name, dummies for so many samples."""
 
     values: Mapping[Key, Any]
     held: Callable[[str], Tensor]
+    clones: tuple[Key, ...] = ()
     samples: int = 0
     where: torch.device = _CPU
 
@@ -115,7 +116,8 @@ class Sources:
         """The leaf of a call that was given `own`."""
         match part:
             case Key():
-                return self.values[part]
+                value = self.values[part]
+                return value.clone() if part in self.clones else value
             case Held(name):
                 return self.held(name)
             case Same(place):
@@ -179,10 +181,6 @@ class Script(Shared):
     before: tuple[Key, ...]
     after: tuple[Key, ...]
     clones: tuple[Key, ...]
-
-    def own(self, values: Mapping[Key, Any]) -> dict[Key, Any]:
-        """The values, of which the piece may change any that it changes."""
-        return {**values, **{key: values[key].clone() for key in self.clones}}
 
     def wanted(self, number: int, **leaves: Sequence[Any]) -> dict[Key, Tensor]:
         """Those leaves of the call `number`, by kind, that the boundary after the piece needs."""

@@ -79,7 +79,8 @@ class Step(nn.Module):
     def forward(self, value: Boundary) -> Boundary:
         script = self._script
         values: dict[Key, Any] = dict(zip(script.before, unpacked(value), strict=True))
-        sources = Sources(script.own(values), lambda name: getattr(self, self._held[name]))
+        own = {**values, **{key: values[key].clone() for key in script.clones}}
+        sources = Sources(own, lambda name: getattr(self, self._held[name]))
         given = [sources.leaf(part) for part in script.parts]
         args, kwargs = tree_unflatten(given, script.tree)
         with intercepted(self._looking(values)):

@@ -130,6 +130,30 @@ def test_the_graph_trains_as_the_model_does(name: str) -> None:
     same_training(task, (model, layers))
 
 
+class Tamed(nn.Module):
+    """Computes some of its values without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        with torch.no_grad():
+            most = h.abs().amax() + 1
+        y: Tensor = self.second(torch.tanh(h / most)[:, 0])
+        return y
+
+
+def test_a_graph_in_the_graph_is_taken_along() -> None:
+    """The export has one where gradients are off; a layer with it has the plain bits."""
+    task = odd(Tamed)
+    model, _ = build(task)
+    layers, _ = graph.cut(model, first(inputs_of(task), 2), True)
+    assert len(layers) == 2
+    same_training(task, (model, layers))
+
+
 @pytest.mark.parametrize("name", ["qwen3-tied", "t5", "mlp-frozen", "unet"])
 def test_layers_hold_the_models_own_parameters(name: str) -> None:
     """Every parameter that is used is in a layer, a tied one in each that uses it."""
