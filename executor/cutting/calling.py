@@ -1,6 +1,6 @@
 """Calls models and layers: with a batch's inputs, with few samples, leaving no trace behind."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -83,6 +83,21 @@ def first(inputs: Any, count: int) -> Any:
 def fresh_copy(inputs: Any) -> Any:
     """The inputs as tensors that a model may change."""
     return tree_map_only(Tensor, Tensor.clone, inputs)
+
+
+@contextmanager
+def replaced(name: str, values: Mapping[nn.Module, Any]) -> Iterator[None]:
+    """While active, this attribute of the modules has other values."""
+    before = {module: vars(module).get(name) for module in values}
+    try:
+        for module, value in values.items():
+            vars(module)[name] = value
+        yield
+    finally:
+        for module, own in before.items():
+            vars(module).pop(name, None)
+            if own is not None:
+                vars(module)[name] = own
 
 
 @contextmanager

@@ -54,8 +54,8 @@ def _graph(model: nn.Module, batches: Sequence[Any], has_loss: bool) -> Found:
 
 
 _WAYS: tuple[tuple[str, Way], ...] = (
-    ("modules", partial(modules.cut, modules.opened)),
-    ("modules", partial(modules.cut, modules.unopened)),
+    ("modules", partial(modules.cut, partial(modules.opened, 1 / 2))),
+    ("modules", partial(modules.cut, partial(modules.opened, 1))),
     ("graph", _graph),
     ("modules", partial(modules.cut, modules.children)),
 )
@@ -68,17 +68,21 @@ class Chain:
     layers[0] takes the batch's inputs as data gives them, each other layer what the one before it
     returns, any pytree; the last returns what the model does. A last layer with `takes_inputs` is
     called with the batch's inputs as its second argument. Layers hold the model's own parameters
-    and buffers. `batch`: the only microbatch size that they are made for; None: any.
+    and buffers.
     """
 
     layers: list[nn.Module]
     cut: Cut
     why: tuple[str, ...] = ()
-    batch: int | None = None
 
     @property
     def how(self) -> str:
         return self.cut.how
+
+    @property
+    def batch(self) -> int | None:
+        """The only microbatch size that they are made for; None: any."""
+        return self.cut.samples if self.cut.grows is None and self.cut.samples > 1 else None
 
 
 def chain_of(
@@ -102,8 +106,7 @@ def chain_of(
             found = _attempt(way, model, few, Training(has_loss, precision))
             if not isinstance(found, str):
                 layers, cut = found
-                size = cut.samples if cut.grows is None and cut.samples > 1 else None
-                return Chain(layers, replace(cut, versions=versions()), tuple(why), size)
+                return Chain(layers, replace(cut, versions=versions()), tuple(why))
             if not any(reason.startswith(name) for reason in why):
                 why.append(f"{name}: {found}")
     if caching(model):

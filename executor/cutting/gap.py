@@ -5,7 +5,7 @@ and zeros where nobody uses the values. From there on the model runs as it is, u
 layer after the gap.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from operator import attrgetter
@@ -13,33 +13,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map_only, tree_structure, tree_unflatten
 
-from executor.cutting.calling import call
-from executor.cutting.parts import (
-    Action,
-    Const,
-    Dummy,
-    Fresh,
-    Held,
-    Left,
-    Live,
-    Part,
-    Same,
-    Script,
-    Slot,
-    Stop,
-    expect,
-    packed,
-    unpacked,
-)
-from executor.cutting.pieces import Owner, apply_to, settle
+from executor.cutting.calling import call, replaced
+from executor.cutting.parts import Form, GapScript, Key, Left, Sources, Stop, Turn, packed
+from executor.cutting.pieces import Owner, settle
 from executor.cutting.record import SCALAR, intercepted, plainly
 from executor.errors import WorkloadError
 from executor.numerics import OpMode, same
 from executor.workload import loss_in
 
-_END = "its end"
+_END = Turn("its end", -1, Form.of("", [], tree_structure(())))
 _MASKS = (
     "A Hugging Face model looks whether attention_mask is all ones: pad to a length that no sample "
     "fills, or leave the mask out of all batches; a decoder does not look with "
@@ -50,28 +34,26 @@ _MASKS = (
 class Gap(Owner):
     """The model's code between two layers, before the first, or after the last."""
 
-    def __init__(self, label: str, shell: nn.Module, script: Script) -> None:
+    def __init__(self, shell: nn.Module, script: GapScript) -> None:
         """`shell`: the model's modules with the parameters and buffers that the gap uses."""
         super().__init__()
-        self.label = label
+        self.label = script.label
         self.takes_inputs = script.last
         self.shell = shell
         self._script = script
 
     def forward(self, value: Any, inputs: Any = None) -> Any:
         script = self._script
-        given = value if script.first else inputs
-        values = tree_leaves(value) if script.first else unpacked(value)
-        where, batch = device_of(value), _size(script, values, given)
-        settle(self.shell, where)
-        replay = _Replay(self.label, self.shell, script, values, batch, where)
-        ended, output = replay.run(replay.inputs(given))
-        if ended != script.last:
+        values: dict[Key, Any] = dict(zip(script.before, tree_leaves(value), strict=True))
+        if script.last:
+            values |= dict(zip(script.inputs, tree_leaves(inputs), strict=True))
+        try:
+            output = _Replay(self.shell, script, values).run()
+        except _Reached:
+            return packed([values[key] for key in script.after])
+        if not script.last:
             raise WorkloadError(f"{self.label}: the model ends before its next layer")
-        if ended:
-            return output if script.has_loss else loss_in(output)
-        kept = replay.kept
-        return packed([values[o.place] if isinstance(o, Slot) else kept[o] for o in script.out])
+        return output if script.has_loss else loss_in(output)
 
     @property
     def chooses(self) -> bool:
@@ -80,152 +62,97 @@ class Gap(Owner):
 
     def extra_repr(self) -> str:
         """The number of calls before the gap ends."""
-        return f"{len(self._script.actions)} calls"
-
-    def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> "Gap":
-        apply_to(self.shell, fn, recurse)
-        return self
+        return f"{len(self._script.turns)} calls"
 
 
 class _Replay:
-    """One run of the model's code in a gap. `kept`: values made on the way, by their place."""
+    """One run of the model's code in a gap. `values`: the boundary's, and those that the next
+    boundary needs, as they are made."""
 
-    def __init__(
-        self,
-        label: str,
-        shell: nn.Module,
-        script: Script,
-        values: Sequence[Tensor],
-        batch: int,
-        where: torch.device,
-    ) -> None:
-        self.kept: dict[int, Tensor] = {}
-        self._batch, self._where = batch, where
-        self._label, self._shell, self._script, self._values = label, shell, script, values
-        self._mode = Quiet(label, script.fixed, dead=script.quiet)
-        self._turns = iter(script.actions)
-
-    def inputs(self, given: Any) -> Any:
-        """The model's arguments: the batch, or what the boundary has of it."""
-        parts, tree = self._script.inputs, self._script.inputs_tree
-        if given is None:
-            return tree_unflatten([self._part(part, ()) for part in parts], tree)
-        leaves, tree = tree_flatten(given)
-        apart = [isinstance(part, Slot) and part.clone for part in parts]
-        if not any(apart):
-            return given
-        return tree_unflatten(
-            [leaf.clone() if own else leaf for leaf, own in zip(leaves, apart, strict=True)], tree
+    def __init__(self, shell: nn.Module, script: GapScript, values: dict[Key, Any]) -> None:
+        where = device_of(list(values.values()))
+        settle(shell, where)
+        key, per_sample = script.samples or (None, 1)
+        samples = values[key].numel() // per_sample if key else 1
+        self._sources = Sources(
+            values, lambda name: attrgetter(name)(shell), script.clones, samples, where
         )
+        self._shell, self._script, self._values = shell, script, values
+        self._mode = Quiet(script.label, script.fixed, dead=script.quiet)
+        self._turns = iter(script.turns)
 
-    def run(self, inputs: Any) -> tuple[bool, Any]:
-        """Run the model; True and its output if it came to its end."""
-        modules = {path: self._shell.get_submodule(path) for path, _ in self._script.actions}
-        watched = self._script.quiet or self._script.fixed  # a mode costs some µs per op
-        with intercepted({m: partial(self._called, path, m) for path, m in modules.items()}):
-            try:
-                with self._mode if watched else nullcontext():
-                    output = call(self._shell, inputs)
-            except _Reached:
-                return False, None
-        if self._script.last:
-            self._turn(_END)
-        return True, output
+    def run(self) -> Any:
+        """The model's output; _Reached where it calls the next layer."""
+        script = self._script
+        inputs = tree_unflatten(map(self._sources.leaf, script.inputs), script.inputs_tree)
+        modules = {turn.path: self._shell.get_submodule(turn.path) for turn in script.turns}
+        watched = script.quiet or script.fixed  # a mode costs some µs per op
+        calls = {m: partial(self._called, path, m) for path, m in modules.items()}
+        with intercepted(calls), self._mode if watched else nullcontext():
+            output = call(self._shell, inputs)
+        if script.last:
+            self._turn(_END.path)
+        return output
 
     def _called(self, path: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """Instead of the call of a module: what its turn says."""
         if self._mode.inside:
             return plainly(module, *args, **kwargs)
-        action = self._turn(path)
-        if isinstance(action, Left):
-            own = tree_leaves((args, kwargs))
-            for inner, returned in action.inside:
-                self._hooked(inner, tree_unflatten(self._parts(returned, ()), returned.tree))
-            parts = self._parts(action, own)
-            if action.last:
+        turn = self._turn(path)
+        if isinstance(turn, Left):
+            for inner in turn.inside:
+                self._hooked(inner)
+            returned = self._returned(turn, tree_leaves((args, kwargs)))
+            if turn.last:
                 self._mode.dead = False
-            return tree_unflatten(parts, action.tree)
-        if isinstance(action, Stop):
-            self._stop(action, path, (args, kwargs))
+            return returned
+        if isinstance(turn, Stop):
+            self._stop(turn, (args, kwargs))
             raise _Reached
-        assert action is not None
         self._mode.inside = True
         try:
             result = plainly(module, *args, **kwargs)
         finally:
             self._mode.inside = False
-        self._keep(action, f"gets from {path}", result)
+        made = turn.form.leaves(f"{self._script.label} gets from {path}", result)
+        own = tree_leaves((args, kwargs))
+        self._values |= self._script.wanted(turn.number, made=made, left=own)
         return result
 
-    def _parts(self, left: Left, own: Sequence[Any]) -> list[Any]:
-        return [self._part(part, own) for part in left.parts]
+    def _returned(self, turn: Left, own: Sequence[Any] = ()) -> Any:
+        leaves = [self._sources.leaf(part, own) for part in turn.parts]
+        return tree_unflatten(leaves, turn.form.tree)
 
-    def _hooked(self, path: str, output: Any) -> None:
+    def _hooked(self, turn: Left) -> None:
         """Let the hooks of a module inside one that does not run see what it returned."""
-        module = self._shell.get_submodule(path)
-        own = vars(module).get("forward")
-        module.forward = lambda: output
-        try:
+        module, output = self._shell.get_submodule(turn.path), self._returned(turn)
+        with replaced("forward", {module: lambda: output}):
             module()
-        finally:
-            del module.forward
-            if own is not None:
-                module.forward = own
 
-    def _turn(self, path: str) -> Action | None:
-        """The action of this call; WorkloadError when it is another's turn."""
-        before, action = next(self._turns, (_END, None))
-        if before != path:
+    def _turn(self, path: str) -> Turn:
+        """The next turn, of this path; WorkloadError when it is another's."""
+        turn = next(self._turns, _END)
+        if turn.path != path:
             raise WorkloadError(
-                f"{self._label}: the model comes to {path} where it came to {before}; a "
+                f"{self._script.label}: the model comes to {path} where it came to {turn.path}; a "
                 "timetable needs the same calls for every batch"
             )
-        return action
+        return turn
 
-    def _keep(self, action: Live | Stop, what: str, value: Any) -> None:
-        leaves, tree = tree_flatten(value)
-        expect(self._label, what, leaves, tree, action.tree, action.constants)
-        self.kept.update((take.place, leaves[take.leaf]) for take in action.takes)
-
-    def _stop(self, stop: Stop, path: str, value: Any) -> None:
-        self._keep(stop, f"calls {path} with", value)
-        leaves = tree_leaves(value)
-        for leaf, place in stop.same:
-            if leaves[leaf] is not self._values[place]:
+    def _stop(self, stop: Stop, given: Any) -> None:
+        label = self._script.label
+        leaves = stop.form.leaves(f"{label} calls {stop.path} with", given)
+        for leaf, key in stop.same:
+            if leaves[leaf] is not self._values[key]:
                 raise WorkloadError(
-                    f"{self._label}: the model gives {path} a tensor that it changes for some "
+                    f"{label}: the model gives {stop.path} a tensor that it changes for some "
                     "batches only; change it inside one of its modules, or with torch.where"
                 )
-
-    def _part(self, part: Part, own: Sequence[Any]) -> Any:
-        """A leaf of what the model is given, or a module returns that was given `own`."""
-        match part:
-            case Slot(place, clone):
-                return self._values[place].clone() if clone else self._values[place]
-            case Dummy():
-                return part.at(self._batch, self._where)
-            case Same(place):
-                return own[place]
-            case Held(name):
-                return attrgetter(name)(self._shell)
-            case Fresh():
-                return part.made()
-            case Const(value):
-                return value
+        self._values |= self._script.wanted(stop.number, given=leaves)
 
 
 class _Reached(BaseException):
     """The next layer is called; not an Exception, which the model might catch."""
-
-
-def _size(script: Script, values: Sequence[Tensor], given: Any) -> int:
-    """The number of samples."""
-    if given is not None:
-        return next((len(x) for x in tree_leaves(given) if isinstance(x, Tensor)), 1)
-    if script.batch is None:
-        return 1
-    place, per_sample = script.batch
-    return values[place].numel() // per_sample
 
 
 class Quiet(OpMode):
@@ -279,9 +206,6 @@ def device_of(value: Any) -> torch.device:
 
 def _mapped(value: Any, where: Any) -> Any:
     """The same structure with tensors of zeros on `where` in place of its tensors."""
-    leaves, tree = tree_flatten(value)
-    bare = [
-        torch.zeros_like(x, device=where, requires_grad=False) if isinstance(x, Tensor) else x
-        for x in leaves
-    ]
-    return tree_unflatten(bare, tree)
+    return tree_map_only(
+        Tensor, lambda x: torch.zeros_like(x, device=where, requires_grad=False), value
+    )

@@ -4,7 +4,6 @@ Calls of the listed modules are the layers. What the model does between two of t
 by running its own code (gap.Gap), but where it only hands tensors on there is nothing to run.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import nn
 from executor.cutting.building import Builder
 from executor.cutting.calling import SEED, fresh_copy, isolated, samples
 from executor.cutting.flow import Flow
-from executor.cutting.needs import Compared, Growth, Needs
+from executor.cutting.needs import Compared, Growth, boundaries, places
 from executor.cutting.parts import Unsupported
 from executor.cutting.pieces import bytes_of, joined
 from executor.cutting.record import Call, Record, record
@@ -38,7 +37,7 @@ def cut(
         growth = Compared(run, _recorded(model, batches[1], SEED + 1), sizes)
     layers = sorted(listing(model, run), key=lambda call: call.start)
     _check_share(model, layers)
-    found = _layers(model, Flow(run, layers), growth, has_loss)
+    found = _layers(model, Flow(run, layers, has_loss), growth)
     paths = {module: path for path, module in model.named_modules()}
     listed = tuple(paths[call.module] for call in layers)
     return found, Cut("modules", listed, sizes[0], growth.noted)
@@ -48,9 +47,9 @@ def again(model: nn.Module, inputs: Any, cut: Cut, has_loss: bool) -> list[nn.Mo
     """The layers of a model that was cut so before, from one run; `inputs` are as many samples as
     then."""
     run = _recorded(model, inputs)
-    once = _once(run)
-    layers = [once[model.get_submodule(path)] for path in cut.paths]
-    return _layers(model, Flow(run, layers), Growth(samples(inputs), cut.grows), has_loss)
+    layers = [run.once[model.get_submodule(path)] for path in cut.paths]
+    flow = Flow(run, layers, has_loss)
+    return _layers(model, flow, Growth(samples(inputs), cut.grows))
 
 
 def _recorded(model: nn.Module, inputs: Any, seed: int = SEED) -> Record:
@@ -58,17 +57,10 @@ def _recorded(model: nn.Module, inputs: Any, seed: int = SEED) -> Record:
         return record(model, fresh_copy(inputs))
 
 
-def _layers(model: nn.Module, flow: Flow, growth: Growth, has_loss: bool) -> list[nn.Module]:
+def _layers(model: nn.Module, flow: Flow, growth: Growth) -> list[nn.Module]:
     """The layers of a recorded run; Unsupported for fewer than two."""
-    needs = Needs(flow, has_loss)
-    places = needs.places()
-    boundaries = needs.boundaries(places)
-    builder = Builder(model, needs, growth)
-    pieces = [
-        builder.piece(place, before, after)
-        for place, before, after in zip(places, [[], *boundaries], boundaries, strict=False)
-    ]
-    found = joined(pieces)
+    running = places(flow)
+    found = joined(Builder(model, flow, growth).pieces(running, boundaries(flow, running)))
     if len(found) < 2:
         raise Unsupported(
             "all its parameters are in one layer" if found else "it has no parameters"
@@ -76,31 +68,13 @@ def _layers(model: nn.Module, flow: Flow, growth: Growth, has_loss: bool) -> lis
     return found
 
 
-def opened(model: nn.Module, run: Record) -> list[Call]:
+def opened(share: float, model: nn.Module, run: Record) -> list[Call]:
     """The calls of the modules in the model's outermost lists, each called once.
 
     A list is an nn.ModuleList or a plain nn.Sequential. Inside a listed module that holds more
-    than half of the model's parameters, its own lists count.
+    than this share of the model's parameters, its own lists count.
     """
-    return _listed(model, run, bytes_of(model) / 2)
-
-
-def unopened(model: nn.Module, run: Record) -> list[Call]:
-    """The same with every listed module whole."""
-    return _listed(model, run, bytes_of(model))
-
-
-def children(model: nn.Module, run: Record) -> list[Call]:
-    """The calls of the modules that the model itself is made of, each called once."""
-    once = _once(run)
-    while len(parts := [child for child in model.children() if bytes_of(child)]) == 1:
-        (model,) = parts
-    return [once[child] for child in parts if child in once]
-
-
-def _listed(model: nn.Module, run: Record, most: float) -> list[Call]:
-    """`most`: bytes of parameters, beyond which a listed module's own lists count."""
-    once = _once(run)
+    once, most = run.once, share * bytes_of(model)
 
     def inside(module: nn.Module) -> list[Call]:
         found: list[Call] = []
@@ -117,10 +91,11 @@ def _listed(model: nn.Module, run: Record, most: float) -> list[Call]:
     return [c for c in calls.values() if not calls.keys() & set(c.parents)]
 
 
-def _once(run: Record) -> dict[nn.Module, Call]:
-    """The calls of modules that are called once."""
-    counts = Counter(call.module for call in run.calls)
-    return {call.module: call for call in run.calls if counts[call.module] == 1}
+def children(model: nn.Module, run: Record) -> list[Call]:
+    """The calls of the modules that the model itself is made of, each called once."""
+    while len(parts := [child for child in model.children() if bytes_of(child)]) == 1:
+        (model,) = parts
+    return [run.once[child] for child in parts if child in run.once]
 
 
 def is_list(module: nn.Module) -> bool:
@@ -133,11 +108,10 @@ def _check_share(model: nn.Module, layers: Sequence[Call]) -> None:
     """Unsupported for layers that are none, or only a small part of the model."""
     if not layers:
         raise Unsupported("it has no list of modules each of which is called once")
-    embedded = {
-        id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()
-    }
-    own = {id(p): p.nbytes for p in model.parameters() if id(p) not in embedded}
-    inside = {id(p) for call in layers for p in call.module.parameters()} & own.keys()
-    share = sum(own[p] for p in inside) / max(1, sum(own.values()))
+    embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    embedded = {p for module in embeddings for p in module.parameters()}
+    own = [p for p in model.parameters() if p not in embedded]
+    inside = {p for call in layers for p in call.module.parameters()}
+    share = sum(p.nbytes for p in own if p in inside) / max(1, sum(p.nbytes for p in own))
     if own and share < _LEAST_SHARE:
         raise Unsupported(f"its lists of modules hold only {share:.0%} of its parameters")

@@ -1,26 +1,26 @@
-"""Instructions for the pieces of a model: for each leaf of arguments and outputs, where it comes
-from and where it goes. Between pieces go plain tensors: one, or a tuple."""
+"""Instructions for the pieces of a model: the leaves of arguments and outputs, and where each comes
+from. Between pieces go plain tensors: one, or a tuple."""
 
 import enum
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import TreeSpec
+from torch.utils._pytree import TreeSpec, tree_flatten
 
 from executor.errors import WorkloadError
 from executor.numerics import same
 
-T = TypeVar("T")
-
 _KINDS = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, enum.Enum, range)
+_CPU = torch.device("cpu")
 
 Boundary = Tensor | tuple[Tensor, ...]
 Dims = tuple[tuple[int, bool], ...]  # sizes, and whether they grow with the batch
+Kind = Literal["input", "made", "given", "left"]
 
 
 class Unsupported(Exception):
@@ -41,21 +41,23 @@ def packed(values: Sequence[Tensor]) -> Boundary:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-@dataclass(frozen=True)
-class Fixed(Generic[T]):
-    """A value that copies of a layer share, since nobody changes it."""
+class Shared:
+    """Base of values that copies of a layer share, since nobody changes them."""
 
-    value: T
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Fixed[T]":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Shared":
         return self
 
 
-@dataclass(frozen=True)
-class Const:
-    """A leaf that is no tensor, the same in every run."""
+class Key(NamedTuple):
+    """A tensor that goes from one piece to another: leaf `leaf` of the batch's inputs, of what
+    the call `number` returned, was given, or left changed in what it was given."""
 
-    value: Any
+    kind: Kind
+    number: int
+    leaf: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number} {self.leaf}"
 
 
 @dataclass(frozen=True)
@@ -73,19 +75,6 @@ class Fresh:
             return None
         return cls(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
-    def made(self) -> Any:
-        """Another one of these."""
-        return pickle.loads(self.pickled)
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A leaf that comes with the boundary, at this place of it. `clone`: it is changed in place,
-    and others may need it as it was."""
-
-    place: int
-    clone: bool = False
-
 
 @dataclass(frozen=True)
 class Held:
@@ -101,11 +90,6 @@ class Dummy:
     dtype: torch.dtype
     dims: Dims
 
-    def at(self, batch: int, where: torch.device) -> Tensor:
-        """Zeros for a batch of this size."""
-        shape = [size * batch if grows else size for size, grows in self.dims]
-        return torch.zeros(shape, dtype=self.dtype, device=where)
-
 
 @dataclass(frozen=True)
 class Same:
@@ -114,127 +98,71 @@ class Same:
     place: int
 
 
-Part = Const | Fresh | Slot | Held | Dummy | Same
+Part = Any  # where a leaf comes from: a key, one of the four above, or a constant itself
 
 
 @dataclass(frozen=True)
-class Take:
-    """From what a call returned or was given: leaf `leaf` goes to place `place` of the values
-    that a piece hands on."""
+class Sources:
+    """The leaves of a piece's calls while it runs: tensors by their keys, some as `clones`,
+    parameters and buffers by name, dummies for so many samples."""
 
-    leaf: int
-    place: int
+    values: Mapping[Key, Any]
+    held: Callable[[str], Tensor]
+    clones: tuple[Key, ...] = ()
+    samples: int = 0
+    where: torch.device = _CPU
+
+    def leaf(self, part: Part, own: Sequence[Any] = ()) -> Any:
+        """The leaf of a call that was given `own`."""
+        match part:
+            case Key():
+                value = self.values[part]
+                return value.clone() if part in self.clones else value
+            case Held(name):
+                return self.held(name)
+            case Same(place):
+                return own[place]
+            case Dummy(dtype, dims):
+                shape = [size * self.samples if grows else size for size, grows in dims]
+                return torch.zeros(shape, dtype=dtype, device=self.where)
+            case Fresh(pickled):
+                return pickle.loads(pickled)
+        return part
 
 
 @dataclass(frozen=True)
-class Inner:
-    """From what the call of a module inside of a layer returned, by its number among those that
-    are looked at: leaf `leaf`."""
+class Form:
+    """The structure of a call's arguments or outputs, and those of them that are no tensor, by
+    place."""
 
-    number: int
-    leaf: int
-
-
-@dataclass(frozen=True)
-class Left:
-    """A call that was before: it returns these parts. `last`: from here on the model runs.
-    `inside`: calls of modules inside of it, by their paths, whose hooks may hand on what they
-    returned."""
-
-    parts: tuple[Part, ...]
-    tree: TreeSpec
-    last: bool = False
-    inside: tuple[tuple[str, "Left"], ...] = ()
-
-
-@dataclass(frozen=True)
-class Live:
-    """A call in the gap itself: it runs, and what is needed later is kept. `constants`: what of
-    its outputs is no tensor, by place."""
-
-    takes: tuple[Take, ...]
     tree: TreeSpec
     constants: Mapping[int, Any]
 
+    @classmethod
+    def of(cls, where: str, leaves: Sequence[Any], tree: TreeSpec) -> "Form":
+        """The form of values as they are now; Unsupported when they need not be so again."""
+        kept = [(n, leaf) for n, leaf in enumerate(leaves) if not isinstance(leaf, Tensor | Fresh)]
+        return cls(tree, {place: constant(where, leaf) for place, leaf in kept})
 
-@dataclass(frozen=True)
-class Stop:
-    """The call of the next layer, where the gap ends. `constants`: what of its arguments is no
-    tensor, by place. `same`: which arguments are tensors of the boundary as it came, and where."""
-
-    takes: tuple[Take, ...]
-    tree: TreeSpec
-    constants: Mapping[int, Any]
-    same: tuple[tuple[int, int], ...]
-
-
-Action = Left | Live | Stop
-
-
-@dataclass(frozen=True)
-class Script:
-    """The events of a gap; copies of it share one, since nobody changes it.
-
-    `actions`: the paths of the modules that are called, in turn, and what each call does.
-    `inputs`: what the model is called with; the first and the last gap are given the batch.
-    `out`: the boundary after it, from kept values and from the boundary before it. `batch`: a
-    tensor of the boundary that says how large the batch is, and its values a sample. `quiet`: the
-    code left out draws random numbers. `fixed`: see gap.Quiet.
-    """
-
-    actions: tuple[tuple[str, Action], ...]
-    inputs: tuple[Part, ...]
-    inputs_tree: TreeSpec
-    first: bool
-    last: bool
-    out: tuple[int | Slot, ...]
-    batch: tuple[int, int] | None
-    quiet: bool
-    fixed: Mapping[int, Any]
-    has_loss: bool
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Script":
-        return self
+    def leaves(self, told: str, value: Any) -> list[Any]:
+        """The leaves of a value; WorkloadError when it has another form."""
+        leaves, tree = tree_flatten(value)
+        if tree != self.tree:
+            raise WorkloadError(f"{told} {tree}, before {self.tree}; a timetable needs equal")
+        for place, before in self.constants.items():
+            if not same(leaves[place], before):
+                raise WorkloadError(
+                    f"{told} {leaves[place]!r} where it was {before!r}; "
+                    "a value that changes from batch to batch must be a tensor"
+                )
+        return leaves
 
 
 def constant(where: str, value: Any) -> Any:
     """A leaf that may be kept for all runs. Unsupported for one that may hold anything."""
-    if value is None or isinstance(value, _KINDS) or _is_known(value):
+    if value is None or isinstance(value, (Fresh, *_KINDS)) or _is_known(value):
         return value
     raise Unsupported(f"{where} is given or returns a {type(value).__name__}")
-
-
-def lasting(where: str, value: Any) -> Const | Fresh:
-    """A leaf that is no tensor, for all runs; Unsupported as `constant`."""
-    return value if isinstance(value, Fresh) else Const(constant(where, value))
-
-
-def constants(where: str, leaves: Sequence[Any]) -> dict[int, Any]:
-    """All leaves that are the same in each run, by place."""
-    return {
-        place: constant(where, leaf)
-        for place, leaf in enumerate(leaves)
-        if not isinstance(leaf, Tensor | Fresh)
-    }
-
-
-def expect(
-    label: str,
-    what: str,
-    leaves: Sequence[Any],
-    tree: TreeSpec,
-    expected: TreeSpec,
-    constants: Mapping[int, Any],
-) -> None:
-    """WorkloadError when values are structured otherwise than when the model was taken apart."""
-    if tree != expected:
-        raise WorkloadError(f"{label} {what} {tree}, before {expected}; a timetable needs equal")
-    for place, value in constants.items():
-        if not same(leaves[place], value):
-            raise WorkloadError(
-                f"{label} {what} {leaves[place]!r} where it was {value!r}; "
-                "a value that changes from batch to batch must be a tensor"
-            )
 
 
 def _is_known(value: Any) -> bool:
@@ -242,3 +170,81 @@ def _is_known(value: Any) -> bool:
     tensors of the batch, and a method those of its object."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     return callable(value) and getattr(module, getattr(value, "__name__", ""), None) is value
+
+
+@dataclass(frozen=True)
+class Script(Shared):
+    """Instructions for a piece between two boundaries. `clones`: tensors of the first that it
+    changes in place, and others may need as they were."""
+
+    label: str
+    before: tuple[Key, ...]
+    after: tuple[Key, ...]
+    clones: tuple[Key, ...]
+
+    def wanted(self, number: int, **leaves: Sequence[Any]) -> dict[Key, Tensor]:
+        """Those leaves of the call `number`, by kind, that the boundary after the piece needs."""
+        return {
+            key: leaves[key.kind][key.leaf]
+            for key in self.after
+            if key.number == number and key.kind in leaves
+        }
+
+
+@dataclass(frozen=True)
+class StepScript(Script):
+    """The call `number`, of a layer: its arguments, its outputs, and calls of modules inside of it
+    whose outputs others use, by path."""
+
+    number: int
+    parts: tuple[Part, ...]
+    tree: TreeSpec
+    made: Form
+    inside: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A call of the module at `path`, the call `number` when it was recorded; in the gap itself,
+    where it runs. `form`: of its outputs."""
+
+    path: str
+    number: int
+    form: Form
+
+
+@dataclass(frozen=True)
+class Left(Turn):
+    """A call that was before the gap: it returns these parts. `last`: from here on the model runs.
+    `inside`: calls of modules inside of it, whose hooks may hand on what they returned."""
+
+    parts: tuple[Part, ...]
+    last: bool = False
+    inside: tuple["Left", ...] = ()
+
+
+@dataclass(frozen=True)
+class Stop(Turn):
+    """The call of the next layer, where the gap ends. `form`: of its arguments; `same`: which of
+    them are tensors of the boundary as it came."""
+
+    same: tuple[tuple[int, Key], ...]
+
+
+@dataclass(frozen=True)
+class GapScript(Script):
+    """The events of a gap.
+
+    `turns`: the calls of modules in their order. `inputs`: what the model is called with; the first
+    and the last gap are given the batch. `samples`: a tensor that shows how large the batch is, and
+    its values a sample. `quiet`: the code left out draws random numbers. `fixed`: see gap.Quiet.
+    """
+
+    turns: tuple[Turn, ...]
+    inputs: tuple[Part, ...]
+    inputs_tree: TreeSpec
+    last: bool
+    samples: tuple[Key, int] | None
+    quiet: bool
+    fixed: Mapping[int, Any]
+    has_loss: bool

@@ -2,33 +2,17 @@
 pieces that run as one layer; and copies of its modules of which only some parameters are there."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from executor.cutting.calling import takes_inputs, through
-from executor.cutting.parts import (
-    Boundary,
-    Const,
-    Fixed,
-    Fresh,
-    Held,
-    Inner,
-    Part,
-    Slot,
-    Take,
-    expect,
-    packed,
-    unpacked,
-)
+from executor.cutting.parts import Boundary, Key, Sources, StepScript, packed, unpacked
 from executor.cutting.record import intercepted, plainly
-
-K = TypeVar("K")
 
 
 class Ghost(nn.Parameter):
@@ -48,6 +32,9 @@ class Owner(nn.Module):
         found = super()._named_members(*args, **kwargs)
         return ((name, tensor) for name, tensor in found if not isinstance(tensor, Ghost))
 
+    def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+        return super()._apply(partial(_applied, fn), recurse)  # type: ignore[no-untyped-call]
+
 
 def shell_of(model: nn.Module, owned: set[str]) -> nn.Module:
     """A copy of the model's modules around the owned parameters and buffers themselves and ghosts
@@ -66,11 +53,6 @@ def settle(shell: nn.Module, where: torch.device) -> None:
             tensor.data = _zeros(tensor, where)
 
 
-def apply_to(shell: nn.Module, fn: Callable[[Any], Any], recurse: bool) -> None:
-    """nn.Module._apply, which would give ghosts memory."""
-    shell._apply(partial(_applied, fn), recurse)  # type: ignore[no-untyped-call]
-
-
 def _applied(fn: Callable[[Any], Any], tensor: Tensor) -> Tensor:
     if isinstance(tensor, Ghost):
         return Ghost(fn(torch.zeros((), dtype=tensor.dtype)).expand(tensor.shape))
@@ -85,74 +67,38 @@ class Step(nn.Module):
     """One of the model's modules, called once, with what goes past it."""
 
     def __init__(
-        self,
-        label: str,
-        module: nn.Module,
-        parts: tuple[Part, ...],
-        tree: TreeSpec,
-        made: tuple[TreeSpec, Mapping[int, Any]],
-        out: tuple[Take | Inner | Slot, ...],
-        held: Mapping[str, Tensor],
-        inside: Sequence[nn.Module] = (),
+        self, module: nn.Module, script: StepScript, foreign: Mapping[str, Tensor]
     ) -> None:
-        """`parts`, `tree`: its arguments. `made`: how its outputs are structured, and what of
-        them is no tensor. `out`: the boundary after it, from leaves of arguments that it may have
-        changed (Slot), of the boundary before it (Slot) and of outputs (Take), its own or those
-        of modules `inside` of it (Inner). `held`: parameters and buffers it uses that are not
-        inside the module."""
+        """`foreign`: parameters and buffers that it uses and that are not inside the module."""
         super().__init__()
-        self.label = label
+        self.label = script.label
         self.module = module
-        self._parts, self._out = parts, out
-        paths = {inner: path for path, inner in module.named_modules()}
-        self._inside = [paths[inner] for inner in inside]
-        self._tree, self._made = Fixed(tree), Fixed(made)
-        self._held = hold(self, held)
+        self._script = script
+        self._held = dict(zip(foreign, hold(self, foreign.values()), strict=True))
 
     def forward(self, value: Boundary) -> Boundary:
-        values = list(unpacked(value))
-        for part in self._parts:
-            if isinstance(part, Slot) and part.clone:
-                values[part.place] = values[part.place].clone()
-        given = [self._leaf(part, values) for part in self._parts]
-        args, kwargs = tree_unflatten(given, self._tree.value)
-        with self._looked_into() as inner:
-            leaves, tree = tree_flatten(self.module(*args, **kwargs))
-        expect(self.label, "returned", leaves, tree, *self._made.value)
-        ends: list[Tensor] = []
-        for end in self._out:
-            if isinstance(end, Slot):
-                ends.append(values[end.place])
-            else:
-                ends.append((inner[end.number] if isinstance(end, Inner) else leaves)[end.leaf])
-        return packed(ends)
+        script = self._script
+        values: dict[Key, Any] = dict(zip(script.before, unpacked(value), strict=True))
+        own = {**values, **{key: values[key].clone() for key in script.clones}}
+        sources = Sources(own, lambda name: getattr(self, self._held[name]))
+        given = [sources.leaf(part) for part in script.parts]
+        args, kwargs = tree_unflatten(given, script.tree)
+        with intercepted(self._looking(values)):
+            result = self.module(*args, **kwargs)
+        made = script.made.leaves(f"{self.label} returned", result)
+        values |= script.wanted(script.number, made=made, left=given)
+        return packed([values[key] for key in script.after])
 
-    @contextmanager
-    def _looked_into(self) -> Iterator[dict[int, list[Any]]]:
-        """Note what the modules inside return, while it is active, as leaves."""
-        found: dict[int, list[Any]] = {}
-        if not self._inside:
-            yield found
-            return
+    def _looking(self, values: dict[Key, Any]) -> dict[nn.Module, Callable[..., Any]]:
+        """Instead of the calls of modules inside: what they return is noted among the values."""
 
         def seen(number: int, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             result = plainly(module, *args, **kwargs)
-            found[number] = tree_leaves(result)
+            values.update(self._script.wanted(number, made=tree_leaves(result)))
             return result
 
-        modules = map(self.module.get_submodule, self._inside)
-        with intercepted({m: partial(seen, number, m) for number, m in enumerate(modules)}):
-            yield found
-
-    def _leaf(self, part: Part, values: Sequence[Tensor]) -> Any:
-        if isinstance(part, Slot):
-            return values[part.place]
-        if isinstance(part, Held):
-            return getattr(self, self._held[part.name])
-        if isinstance(part, Fresh):
-            return part.made()
-        assert isinstance(part, Const)
-        return part.value
+        inside = [(number, self.module.get_submodule(p)) for p, number in self._script.inside]
+        return {module: partial(seen, number, module) for number, module in inside}
 
 
 class Joined(Owner):
@@ -190,12 +136,13 @@ def joined(pieces: Sequence[nn.Module]) -> list[nn.Module]:
     return [group[0] if len(group) == 1 else Joined(group) for group in groups]
 
 
-def hold(layer: nn.Module, tensors: Mapping[K, Tensor]) -> dict[K, str]:
+def hold(layer: nn.Module, tensors: Iterable[Tensor]) -> list[str]:
     """Let a layer hold parameters and buffers from elsewhere; the attributes that they are."""
-    names = {key: f"held{number}" for number, key in enumerate(tensors)}
-    for key, tensor in tensors.items():
+    names = []
+    for number, tensor in enumerate(tensors):
+        names.append(f"held{number}")
         if isinstance(tensor, nn.Parameter):
-            layer.register_parameter(names[key], tensor)
+            layer.register_parameter(names[-1], tensor)
         else:
-            layer.register_buffer(names[key], tensor, persistent=False)
+            layer.register_buffer(names[-1], tensor, persistent=False)
     return names

@@ -1,7 +1,7 @@
 """Proves that layers are the model: outputs, gradients, buffers and random draws, bit for bit."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from executor.cutting.calling import SEED, fresh_copy, isolated, run, through
-from executor.numerics import computing, same
+from executor.numerics import computing, detached, mapped, same, tensors_of
 from executor.workload import loss_in
 from profiles.schema import Precision
 
 Stage = Callable[[Any, Any], Any]  # from the value before it and the batch's inputs
+Trace = Mapping[str, Tensor | None]  # results of a forward and a backward by their names
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,6 @@ class Training:
     has_loss: bool
     precision: Precision
     seed: int = SEED
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Results of a forward and a backward; gradients by parameter name, None where there is
-    none."""
-
-    outputs: list[Tensor]
-    gradients: dict[str, Tensor | None]
-    buffers: dict[str, Tensor]
-    random: Tensor
 
 
 def trace(
@@ -55,10 +44,14 @@ def trace(
     with isolated(model, how.seed), _bare(learning.values()):
         for _ in range(times):
             outputs += _forward_and_backward(stages, fresh_copy(inputs), how)
-        gradients = {name: p.grad for name, p in learning.items()}
-        buffers = {name: value.clone() for name, value in model.named_buffers()}
-        random = torch.default_generator.get_state()
-    return Trace(outputs, gradients, buffers, random)
+        found: dict[str, Tensor | None] = {f"output {n}": x for n, x in enumerate(outputs)}
+        found |= {_gradient(name): p.grad for name, p in learning.items()}
+        found |= {f"buffer {name}": value.clone() for name, value in model.named_buffers()}
+        return found | {"the state of the random numbers": torch.default_generator.get_state()}
+
+
+def _gradient(name: str) -> str:
+    return f"the gradient of {name}"
 
 
 @contextmanager
@@ -85,13 +78,12 @@ def _forward_and_backward(stages: Sequence[Stage], inputs: Any, how: Training) -
     for stage in stages:
         given: list[Tensor] = []
         if boundaries:
-            leaves, tree = tree_flatten(value)
-            leaves = [x.detach().requires_grad_(x.requires_grad) if _is(x) else x for x in leaves]
-            value = tree_unflatten([_no_leaf(x) for x in leaves], tree)
-            given = [x for x in leaves if _is(x)]
+            value = detached(value)
+            given = tensors_of(value)
+            value = mapped(_no_leaf, value)
         with computing(how.precision, torch.device("cpu")):
             value = stage(value, inputs)
-        boundaries.append((given, [x for x in tree_leaves(value) if _is(x)]))
+        boundaries.append((given, tensors_of(value)))
     ends = boundaries[-1][1] if how.has_loss else [loss_in(value)]
     boundaries[-1] = boundaries[-1][0], ends
     arriving = _made_up(ends)
@@ -107,14 +99,10 @@ def _forward_and_backward(stages: Sequence[Stage], inputs: Any, how: Training) -
     return [x.detach().clone() for x in ends]
 
 
-def _is(value: Any) -> bool:
-    return isinstance(value, Tensor)
-
-
-def _no_leaf(value: Any) -> Any:
+def _no_leaf(tensor: Tensor) -> Tensor:
     """The same values; autocast keeps its low-precision copy of a leaf for all who use it, which
     rounds gradients otherwise than in one graph. (`view_as` may change strides of a size of 1.)"""
-    return torch.ops.aten.alias(value) if _is(value) and value.requires_grad else value
+    return torch.ops.aten.alias(tensor) if tensor.requires_grad else tensor
 
 
 def _made_up(ends: Sequence[Tensor]) -> list[Tensor | None]:
@@ -144,29 +132,12 @@ def differs(
         return where
     apart = trace(model, [partial(through, layer) for layer in layers], inputs, how)
     users = Counter(id(p) for layer in layers for p in layer.parameters())
-    shared = {name for name, p in model.named_parameters() if users[id(p)] > 1}
+    shared = {_gradient(name) for name, p in model.named_parameters() if users[id(p)] > 1}
     return difference(apart, plain, shared)
 
 
 def difference(mine: Trace, plain: Trace, without: Collection[str] = ()) -> str | None:
-    """The first difference, in words; None where there is none. Gradients of the parameters
-    `without` are not looked at."""
-    if len(mine.outputs) != len(plain.outputs):
-        return f"{len(mine.outputs)} output tensors instead of {len(plain.outputs)}"
-    for number, (left, right) in enumerate(zip(mine.outputs, plain.outputs, strict=True)):
-        if not same(left, right):
-            return f"output {number} differs"
-    for name, own in mine.gradients.items():
-        gradient = plain.gradients[name]
-        if name in without:
-            continue
-        if (own is None) != (gradient is None):
-            return f"parameter {name} has {'no' if own is None else 'a'} gradient"
-        if own is not None and gradient is not None and not same(own, gradient):
-            return f"the gradient of {name} differs"
-    for name, value in plain.buffers.items():
-        if not same(mine.buffers[name], value):
-            return f"buffer {name} differs"
-    if not torch.equal(mine.random, plain.random):
-        return "another number of random draws"
-    return None
+    """The first difference, in words; None where there is none beside those `without`."""
+    names = (name for name in {**plain, **mine} if name not in without)
+    differing = (name for name in names if not same(mine.get(name), plain.get(name)))
+    return next((f"{name} differs" for name in differing), None)

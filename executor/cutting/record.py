@@ -5,10 +5,12 @@ view, or a tensor changed in place, is the same value. Where values leave tensor
 code may go on by them; that is noted as well.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -17,12 +19,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
 
-from executor.cutting.calling import call
-from executor.cutting.parts import Fresh
+from executor.cutting.calling import call, replaced
+from executor.cutting.parts import Fresh, Key, Kind
 from executor.numerics import OpMode
 
 SCALAR = torch.ops.aten._local_scalar_dense.default  # behind .item(), bool(), float(), if
-Function = Callable[..., Any] | str
 
 _READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)  # which show no op
 
@@ -32,12 +33,13 @@ class Leaf:
     """A leaf of arguments or outputs as it was at that moment; `storage` is -1 for no tensor.
     A cache is known by what it was when it was seen first."""
 
+    at: Key
     value: Any
     version: int = 0
     storage: int = -1
 
     @property
-    def key(self) -> tuple[int, int]:
+    def identity(self) -> tuple[int, int]:
         """Tensors are the same value when they are the same object, not changed in between."""
         return id(self.value), self.version
 
@@ -46,20 +48,21 @@ class Leaf:
         return isinstance(self.value, Tensor)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Call:
-    """A module's call. `parents`: numbers of the calls around it, outermost first."""
+    """A module's call. `parents`: numbers of the calls around it, outermost first. `left`: those of
+    the given tensors that it changed in place, as they were afterwards."""
 
     number: int
     module: nn.Module
     parents: tuple[int, ...]
     start: int
+    end: int
     given: list[Leaf]
     given_tree: TreeSpec
-    end: int = -1
-    made: list[Leaf] = field(default_factory=list)
-    made_tree: TreeSpec | None = None
-    given_after: list[Leaf] = field(default_factory=list)
+    made: list[Leaf]
+    made_tree: TreeSpec
+    left: list[Leaf]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,16 +85,22 @@ class Op:
         return self.told is not None and [type(value) for value in self.told] == [bool]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Record:
-    """All calls and ops of one run, in order; calls and ops share one clock."""
+    """All calls, by number, and ops of one run, in order; calls and ops share one clock. The last
+    op reads the model's outputs. `held`: parameters and buffers by storage."""
 
-    calls: list[Call]
+    calls: dict[int, Call]
     ops: list[Op]
     inputs: list[Leaf]
     inputs_tree: TreeSpec
-    output: list[Leaf]
-    held: dict[int, list[tuple[str, Tensor]]]  # by storage: the model's parameters and buffers
+    held: dict[int, list[tuple[str, Tensor]]]
+
+    @cached_property
+    def once(self) -> dict[nn.Module, Call]:
+        """The calls of modules that are called once."""
+        counts = Counter(call.module for call in self.calls.values())
+        return {call.module: call for call in self.calls.values() if counts[call.module] == 1}
 
 
 class _Ops(OpMode):
@@ -101,14 +110,10 @@ class _Ops(OpMode):
         super().__init__()
         self.ops: list[Op] = []
         self.inside: list[int] = []
-        self._clock = 0
+        self.tick = count(1).__next__
         self._numbers: dict[int, int] = {}
         self._met: list[Any] = []  # no other storage gets the address of one that is referred to
         self._caches: dict[int, tuple[Any, Fresh]] = {}
-
-    def tick(self) -> int:
-        self._clock += 1
-        return self._clock
 
     def number(self, tensor: Tensor) -> int:
         """The number of a tensor's storage."""
@@ -123,40 +128,37 @@ class _Ops(OpMode):
             self._met.append(kept)
         return self._numbers[key]
 
-    def leaf(self, value: Any) -> Leaf:
+    def leaves(self, kind: Kind, number: int, values: Sequence[Any]) -> list[Leaf]:
+        """The leaves of a call's arguments or outputs, or of the model's inputs, as they are."""
+        return [self._leaf(Key(kind, number, place), x) for place, x in enumerate(values)]
+
+    def _leaf(self, at: Key, value: Any) -> Leaf:
         if isinstance(value, Tensor):
-            return Leaf(value, value._version, self.number(value))
-        if id(value) in self._caches:
-            return Leaf(self._caches[id(value)][1])
-        fresh = Fresh.of(value)
-        if fresh is None:
-            return Leaf(value)
-        self._caches[id(value)] = value, fresh
-        return Leaf(fresh)
+            return Leaf(at, value, value._version, self.number(value))
+        if id(value) not in self._caches and (fresh := Fresh.of(value)):
+            self._caches[id(value)] = value, fresh
+        return Leaf(at, self._caches.get(id(value), (value, value))[1])
 
     def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        reads = frozenset(self.number(x) for x in given)
+        given = _tensors((args, kwargs))
+        reads = frozenset(map(self.number, given))
         result = func(*args, **kwargs)
-        made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        writes = {self.number(x) for x in made}
+        writes = set(map(self.number, _tensors(result)))
         if not func._schema.is_mutable:  # a view changes nothing
             writes -= reads
         else:
-            writes |= {self.number(x) for x in changed(func, args, kwargs) if _is_tensor(x)}
+            writes |= set(map(self.number, _tensors(aliased(func, args, kwargs, written=True))))
         draws = torch.Tag.nondeterministic_seeded in func.tags
-        ids = frozenset(map(id, given))
-        told = _told(func, args, result)
-        self.ops.append(
-            Op(self.tick(), tuple(self.inside), reads, frozenset(writes), ids, draws, told)
-        )
+        told, ids = _told(func, args, result), frozenset(map(id, given))
+        inside, changes = tuple(self.inside), frozenset(writes)
+        self.ops.append(Op(self.tick(), inside, reads, changes, ids, draws, told))
         return result
 
-    def tell(self, tensor: Tensor) -> None:
-        """Note that Python's code reads a tensor's values."""
-        reads, ids = frozenset({self.number(tensor)}), frozenset({id(tensor)})
+    def read(self, tensors: Sequence[Tensor], told: tuple[Any, ...] | None = None) -> None:
+        """Note that tensors are read otherwise than by an op of torch's."""
+        reads, ids = frozenset(map(self.number, tensors)), frozenset(map(id, tensors))
         inside = tuple(self.inside)
-        self.ops.append(Op(self.tick(), inside, reads, frozenset(), ids, draws=False, told=()))
+        self.ops.append(Op(self.tick(), inside, reads, frozenset(), ids, draws=False, told=told))
 
 
 class _Reads(TorchFunctionMode):
@@ -174,7 +176,7 @@ class _Reads(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func in _READS:
-            self._ops.tell(args[0])
+            self._ops.read(args[:1], told=())
         return func(*args, **(kwargs or {}))
 
 
@@ -187,13 +189,13 @@ def _told(func: Any, args: tuple[Any, ...], result: Any) -> tuple[Any, ...] | No
     if torch.Tag.dynamic_output_shape not in func.tags:
         return None
     if func is torch.ops.aten.index.Tensor:  # by numbers, its size says nothing of them
-        kinds = {index.dtype for index in args[1] if _is_tensor(index)}
+        kinds = {index.dtype for index in _tensors(args[1])}
         return () if kinds & {torch.bool, torch.uint8} else None
     return ()
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
+def _tensors(value: Any) -> list[Tensor]:
+    return [x for x in tree_leaves(value) if isinstance(x, Tensor)]
 
 
 def record(model: nn.Module, inputs: Any) -> Record:
@@ -202,36 +204,39 @@ def record(model: nn.Module, inputs: Any) -> Record:
     The caller sees to it that buffers and random numbers are afterwards as before.
     """
     ops = _Ops()
-    calls: list[Call] = []
+    calls: dict[int, Call] = {}
     leaves, tree = tree_flatten(inputs)
     held: dict[int, list[tuple[str, Tensor]]] = {}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         held.setdefault(ops.number(tensor), []).append((name, tensor))
-    given = [ops.leaf(x) for x in leaves]
+    given = ops.leaves("input", 0, leaves)
     with _noted(model, ops, calls), ops, _Reads(ops):
         output = call(model, inputs)
-    made = [ops.leaf(x) for x in tree_leaves(output)]
-    return Record(calls, ops.ops, given, tree, made, held)
+    ops.read(_tensors(output))
+    return Record(dict(sorted(calls.items())), ops.ops, given, tree, held)
 
 
 @contextmanager
-def _noted(model: nn.Module, ops: _Ops, calls: list[Call]) -> Iterator[None]:
+def _noted(model: nn.Module, ops: _Ops, calls: dict[int, Call]) -> Iterator[None]:
     """Note the calls of all modules inside the model, before and after their own hooks."""
+    numbers = count()
 
     def around(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        number, parents, start = next(numbers), tuple(ops.inside), ops.tick()
         leaves, tree = tree_flatten((args, kwargs))
-        given = [ops.leaf(x) for x in leaves]
-        this = Call(len(calls), module, tuple(ops.inside), ops.tick(), given, tree)
-        calls.append(this)
-        ops.inside.append(this.number)
+        given = ops.leaves("given", number, leaves)
+        ops.inside.append(number)
         try:
             result = plainly(module, *args, **kwargs)
         finally:
             ops.inside.pop()
-        made, this.made_tree = tree_flatten(result)
-        this.made = [ops.leaf(x) for x in made]
-        this.given_after = [ops.leaf(x) for x in leaves]
-        this.end = ops.tick()
+        returned, made_tree = tree_flatten(result)
+        made = ops.leaves("made", number, returned)
+        after = ops.leaves("left", number, leaves)
+        left = [now for now, was in zip(after, given, strict=True) if now.version != was.version]
+        calls[number] = Call(
+            number, module, parents, start, ops.tick(), given, tree, made, made_tree, left
+        )
         return result
 
     inside = [module for module in model.modules() if module is not model]
@@ -239,22 +244,12 @@ def _noted(model: nn.Module, ops: _Ops, calls: list[Call]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def intercepted(calls: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+def intercepted(calls: Mapping[nn.Module, Callable[..., Any]]) -> AbstractContextManager[None]:
     """While active, calling one of these modules calls its function instead, hooks and all.
 
     torch keeps a place for this, where a module's compiled form goes.
     """
-    before = {module: module.__dict__.get("_compiled_call_impl") for module in calls}
-    try:
-        for module, function in calls.items():
-            module._compiled_call_impl = function
-        yield
-    finally:
-        for module, compiled in before.items():
-            module.__dict__.pop("_compiled_call_impl", None)
-            if compiled is not None:
-                module._compiled_call_impl = compiled
+    return replaced("_compiled_call_impl", calls)
 
 
 def plainly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -262,19 +257,15 @@ def plainly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
-def changed(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Leaves of the arguments that the op changes in place; none for what has no schema."""
-    return _aliased(function, args, kwargs, written=True)
-
-
-def shown(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Leaves of the arguments whose memory the result may be in."""
-    return _aliased(function, args, kwargs, written=False)
-
-
-def _aliased(
-    function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], *, written: bool
+def aliased(
+    function: Callable[..., Any] | str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    written: bool,
 ) -> list[Any]:
+    """Leaves of the arguments that the op changes in place or, unless `written`, whose memory its
+    result may be in; none for what has no schema."""
     schema = getattr(function, "_schema", None)
     found: list[Any] = []
     for position, argument in enumerate(schema.arguments if schema else ()):

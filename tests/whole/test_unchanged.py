@@ -33,7 +33,7 @@ from executor.profiling.layer_checks import batch
 from executor.workload import load
 from executor.workload.task import Task, build
 from plans.schema import Plan
-from profiles.schema import Profile
+from profiles.schema import Cut, Profile
 
 pytestmark = pytest.mark.filterwarnings("default")  # transformers and torch have their own
 
@@ -271,7 +271,7 @@ def test_the_bits_of_the_plain_loop(name: str) -> None:
 
 def test_a_size_that_the_layers_are_not_made_for_is_named(monkeypatch: Any) -> None:
     """Where layers are for one microbatch size, both it and those asked for are told."""
-    whole = Chain([nn.Linear(WIDTH, WIDTH)], "graph", batch=BATCH)
+    whole = Chain([nn.Linear(WIDTH, WIDTH)], Cut("graph", samples=BATCH, grows=None))
     monkeypatch.setattr(task_profiler, "chain_of", lambda *_: whole)
     made = task(partial(nn.Linear, WIDTH, WIDTH), rows, F.mse_loss)
     with pytest.raises(

@@ -7,33 +7,26 @@ second needs of the first is the boundary. It is cut where that is small.
 import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from functools import wraps
 from itertools import pairwise
-from operator import attrgetter
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
-from torch.utils._pytree import TreeSpec, tree_map
+from torch.export.graph_signature import InputKind
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_map
 from torch.utils._sympy.numbers import int_oo
 
-from executor.cutting.calling import arguments, isolated
-from executor.cutting.graph.segment import (
-    Line,
-    Listing,
-    Segment,
-    cuts,
-    dropping,
-    last_changes,
-    nodes_in,
-    roots,
-)
+from executor.cutting.calling import arguments, isolated, replaced
+from executor.cutting.graph.segment import Code, Line, Segment, cuts, last_changes, nodes_in
 from executor.cutting.parts import Unsupported
 from executor.workload import loss_in
 
+_SIZE = torch.ops.aten.sym_size.int
 _Size = torch.SymInt | torch.SymBool | torch.SymFloat | int | bool | float
 
 
@@ -42,31 +35,19 @@ def cut(model: nn.Module, inputs: Any, has_loss: bool) -> tuple[list[nn.Module],
 
     Unsupported, or whatever torch.export raises, when the model has no such graph.
     """
-    with nullcontext() if has_loss else _loss_only(model):
+    forward = model.forward
+
+    @wraps(forward)
+    def loss_only(*args: Any, **kwargs: Any) -> Any:
+        return loss_in(forward(*args, **kwargs))  # what else the model returns may be no pytree
+
+    with nullcontext() if has_loss else replaced("forward", {model: loss_only}):
         try:
             exported, any_size = _exported(model, inputs, dynamic=True), True
         except Exception:
             exported, any_size = _exported(model, inputs, dynamic=False), False
     graph = _Graph(model, exported)
-    return graph.layers(), any_size and graph.any_size
-
-
-@contextmanager
-def _loss_only(model: nn.Module) -> Iterator[None]:
-    """Let the model return its loss and nothing else: what else it returns may be no pytree."""
-    forward, own = model.forward, "forward" in vars(model)
-
-    @wraps(forward)
-    def loss(*args: Any, **kwargs: Any) -> Any:
-        return loss_in(forward(*args, **kwargs))
-
-    model.forward = loss
-    try:
-        yield
-    finally:
-        del model.forward
-        if own:
-            model.forward = forward
+    return graph.layers(), any_size and graph.any_size()
 
 
 def _exported(model: nn.Module, inputs: Any, *, dynamic: bool) -> ExportedProgram:
@@ -87,35 +68,28 @@ class _Graph:
     def __init__(self, model: nn.Module, exported: ExportedProgram) -> None:
         self.exported = exported
         nodes = list(exported.graph.nodes)
-        self.order = {node: number for number, node in enumerate(nodes)}
         self.body = [n for n in nodes if n.op not in ("placeholder", "get_attr", "output")]
-        for node in self.body:
-            if node.op != "call_function":
-                raise Unsupported(f"its graph has a {node.op}")
         self.modules = {path for path, _ in model.named_modules() if path}
         kinds = {spec.arg.name: spec.kind for spec in exported.graph_signature.input_specs}
         given = [n for n in nodes if n.op == "placeholder"]
         self.inputs = [n for n in given if kinds[n.name] == InputKind.USER_INPUT]
         self.held = self._held(model, {node.name: node for node in given})
-        self.graphs = {
-            n: _graph_of(exported.graph_module, str(n.target)) for n in nodes if n.op == "get_attr"
-        }
-        self.end = self._end(nodes[-1])
-        self.any_size = self._any_size()
+        self.end = nodes[-1].args[0], exported.call_spec.out_spec
 
     def layers(self) -> list[nn.Module]:
-        edges = [0, *cuts(self._line()), len(self.body)]
+        across = self._across()
+        edges = [0, *cuts(self._line(across)), len(self.body)]
         if len(edges) < 3:
             raise Unsupported("its graph has no place to cut")
         found: list[nn.Module] = []
         given: Sequence[fx.Node] = self.inputs
         for start, end in pairwise(edges):
-            made = self._live(end) if end < len(self.body) else []
+            made = across[end] if end < len(self.body) else []
             found.append(self._segment(start, end, given, made))
             given = made
         return found
 
-    def _any_size(self) -> bool:
+    def any_size(self) -> bool:
         """True if the batch may have any size: the inputs show one, and no operation was chosen
         by how large it is."""
         sizes = [size for node in self.inputs for size in getattr(_value(node), "shape", ())]
@@ -129,32 +103,24 @@ class _Graph:
         own: dict[str, Any] = dict(self.exported.constants)
         own |= dict(model.named_parameters(remove_duplicate=False))
         own |= dict(model.named_buffers(remove_duplicate=False))
-        found: dict[fx.Node, Tensor] = {}
-        for spec in self.exported.graph_signature.input_specs:
-            if spec.kind == InputKind.USER_INPUT:
-                continue
-            tensor = own.get(str(spec.target))
-            if not isinstance(tensor, Tensor):
-                raise Unsupported(f"its graph needs {spec.target}, which is no tensor")
-            found[given[spec.arg.name]] = tensor
+        specs = self.exported.graph_signature.input_specs
+        held = (spec for spec in specs if spec.kind != InputKind.USER_INPUT)
+        return {given[spec.arg.name]: own[str(spec.target)] for spec in held}
+
+    def _across(self) -> list[list[fx.Node]]:
+        """By operation the tensors made before it (or inputs) and used from there on, in order."""
+        last = {node: i for i, n in enumerate(self.body) for node in n.all_input_nodes}
+        last |= dict.fromkeys(nodes_in(self.end[0]), len(self.body))
+        found: list[list[fx.Node]] = []
+        alive = [node for node in self.inputs if node in last]
+        for index, node in enumerate(self.body):
+            alive = [n for n in alive if last[n] >= index]
+            found.append([n for n in alive if not _is_size(n)])
+            if node in last:
+                alive.append(node)
         return found
 
-    def _end(self, output: fx.Node) -> tuple[Any, TreeSpec]:
-        specs = self.exported.graph_signature.output_specs
-        if any(spec.kind != OutputKind.USER_OUTPUT for spec in specs):
-            raise Unsupported("its graph returns changed buffers")
-        tree = self.exported.call_spec.out_spec
-        assert tree is not None
-        return output.args[0], tree
-
-    def _live(self, end: int) -> list[fx.Node]:
-        """Tensors made before body index `end` (or inputs) and used from there on."""
-        before = {*self.body[:end], *self.inputs}
-        used = {node for n in self.body[end:] for node in n.all_input_nodes}
-        used |= set(nodes_in(self.end[0]))
-        return sorted((n for n in used & before if not _is_size(n)), key=self.order.__getitem__)
-
-    def _line(self) -> Line:
+    def _line(self, across: Sequence[Sequence[fx.Node]]) -> Line:
         """The weight of each operation, and the cost of a cut before it."""
         met: set[fx.Node] = set()
         weights: list[float] = []
@@ -166,73 +132,51 @@ class _Graph:
             mine = [self.held[n] for n in own if isinstance(self.held[n], nn.Parameter)]
             weights.append(sum(p.nbytes for p in mine) / total + 1 / len(self.body))
             parameters.append(len(mine))
-        return Line(weights, parameters, self._widths())
+        return Line(weights, parameters, [*self._widths(across), None])
 
-    def _widths(self) -> list[int | None]:
+    def _widths(self, across: Sequence[Sequence[fx.Node]]) -> Iterator[int | None]:
         """Bytes across a cut before each operation; None where there may be none: where an
         operation after it changes a tensor, or something else than tensors goes across."""
-        widths: list[int | None] = [None] * (len(self.body) + 1)
-        last = {node: i for i, n in enumerate(self.body) for node in n.all_input_nodes}
-        last |= dict.fromkeys(nodes_in(self.end[0]), len(self.body))
-        origin = roots(self.body)
-        changed = last_changes(self.body, origin)
-        alive = {node for node in self.inputs if node in last}
-        for index, node in enumerate(self.body):
-            alive = {n for n in alive if last[n] >= index}
-            across = [n for n in alive if not _is_size(n)]
-            settled = all(changed.get(origin.get(n, n), -1) < index for n in across)
-            tensors = bool(across) and all(isinstance(_value(n), Tensor) for n in across)
-            if index and settled and tensors:
-                widths[index] = sum(_bytes(_value(n)) for n in across)
-            if node in last:
-                alive.add(node)
-        return widths
+        changed = last_changes(self.body)
+        for index, nodes in enumerate(across):
+            settled = all(changed.get(n, -1) < index for n in nodes)
+            tensors = bool(nodes) and all(isinstance(_value(n), Tensor) for n in nodes)
+            there = index and settled and tensors
+            yield sum(_bytes(_value(n)) for n in nodes) if there else None
 
     def _segment(
         self, start: int, end: int, given: Sequence[fx.Node], made: Sequence[fx.Node]
     ) -> Segment:
-        ends = self.end if end == len(self.body) else None
-        wanted = [*made, *nodes_in(ends and ends[0])]
-        order = self._ordered([n for n in self.body[start:end] if not _is_size(n)], given, wanted)
-        used = {*wanted, *(n for _, _, args, kwargs in order for n in nodes_in(args, kwargs))}
-        codes = dropping(order, {*wanted, *self.held, *self.graphs})
-        taken = [node if node in used else None for node in given]
-        return Segment(
-            self._label(start, end),
-            Listing(codes, taken, made, ends, start == 0),
-            {node: tensor for node, tensor in self.held.items() if node in used},
-            {node: graph for node, graph in self.graphs.items() if node in used},
-        )
+        body = self.body[start:end]
+        wanted, tree = self.end if end == len(self.body) else (list(made), None)
+        used = {*nodes_in(wanted), *(n for node in body for n in node.all_input_nodes)}
+        held = [node for node in self.held if node in used]
+        graph = fx.Graph()
+        values = {node: graph.placeholder(f"held{n}") for n, node in enumerate(held)}
+        device = graph.placeholder("device")
+        values |= {node: graph.placeholder(f"given{n}") for n, node in enumerate(given)}
 
-    def _ordered(
-        self, nodes: Sequence[fx.Node], given: Sequence[fx.Node], wanted: Sequence[fx.Node]
-    ) -> list[tuple[fx.Node, Any, Any, Any]]:
-        """The operations in order, sizes, which each segment finds from its own tensors, before
-        their first use."""
-        done: set[fx.Node] = set()
-        order: list[tuple[fx.Node, Any, Any, Any]] = []
-        have = {*given, *self.held}
+        def value(node: fx.Node) -> fx.Node:
+            """The node in the new graph, to which sizes and graphs come when they are needed."""
+            if node in values:
+                return values[node]
+            if not (_is_size(node) or node.op == "get_attr"):
+                raise Unsupported("its graph goes by a tensor's values where no tensor shows them")
+            if node.target is _SIZE and node.args[0] not in values:
+                tensor, dim = _with_size(_value(node), given)
+                values[node] = graph.call_function(_SIZE, (values[tensor], dim))
+            else:
+                values[node] = graph.node_copy(node, value)
+            return values[node]
 
-        def need(node: fx.Node) -> None:
-            if node in done or not _is_size(node) or node in given:
-                return
-            done.add(node)
-            source = node.all_input_nodes
-            if node.target is torch.ops.aten.sym_size.int and source[0] not in have:
-                order.append((node, node.target, _with_size(node.meta["val"], given), {}))
-                return
-            for other in source:
-                need(other)
-            order.append((node, node.target, node.args, node.kwargs))
-
-        for node in nodes:
-            for other in node.all_input_nodes:
-                need(other)
-            order.append((node, node.target, node.args, node.kwargs))
-            have.add(node)
-        for node in wanted:
-            need(node)
-        return order
+        for node in body:
+            if not _is_size(node):
+                values[node] = graph.node_copy(node, value)
+                if node.kwargs.get("device") is not None:
+                    values[node].update_kwarg("device", device)
+        graph.output(map_arg(wanted, value))
+        code = Code(fx.GraphModule(self.exported.graph_module, graph), start == 0, tree)
+        return Segment(self._label(start, end), code, [self.held[node] for node in held])
 
     def _label(self, start: int, end: int) -> str:
         """The modules in which its first and its last operation are."""
@@ -266,17 +210,6 @@ def _path(node: fx.Node) -> str:
     return str(stack[-1][0]) if stack else ""
 
 
-def _bytes(value: Any) -> int:
-    if not isinstance(value, Tensor):
-        return 0
-    count = value.dtype.itemsize
-    for size in value.shape:
-        count *= int(size) if isinstance(size, int) else int(size.node.hint)
-    return count
-
-
-def _graph_of(root: nn.Module, path: str) -> nn.Module:
-    found = attrgetter(path)(root)
-    if not isinstance(found, nn.Module):
-        raise Unsupported(f"its graph needs {path}, which is no graph")
-    return found
+def _bytes(value: Tensor) -> int:
+    sizes = (size if isinstance(size, int) else size.node.hint for size in value.shape)
+    return prod(map(int, sizes)) * value.dtype.itemsize

@@ -2,7 +2,7 @@
 between them, in even pieces where little goes across."""
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -12,9 +12,9 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
 from executor.cutting.gap import device_of
-from executor.cutting.parts import Fixed, packed, unpacked
+from executor.cutting.parts import Shared, packed, unpacked
 from executor.cutting.pieces import hold
-from executor.cutting.record import changed, shown
+from executor.cutting.record import aliased
 
 MOST = 64  # layers
 _WIDER = 2  # a cut may be so many times as wide as the wider end of the piece it halves
@@ -22,67 +22,32 @@ _HEAVY = 1 / 8  # of all weight: a piece so heavy is cut however wide the cut is
 
 
 @dataclass(frozen=True)
-class Code:
-    """One operation; nodes among its arguments stand for their values. `where`: it makes tensors on
-    a device, which is the one the boundary is on."""
+class Code(Shared):
+    """The operations of a segment as a function without parameters of its own: of the tensors that
+    the segment holds, the device, and those of the boundary before it, or the batch's inputs if it
+    is the `first`. `end`: the structure of the model's output, in the last segment."""
 
-    node: fx.Node
-    function: Callable[..., Any]
-    args: Any
-    kwargs: Mapping[str, Any]
-    where: bool
-    drops: tuple[fx.Node, ...]  # values that nobody needs after it
-
-
-@dataclass(frozen=True)
-class Listing:
-    """The operations of a segment. `given`: values that come with the boundary, or as the batch's
-    inputs (None: nobody needs it); `made`: those that are handed on; `end`: the model's output, of
-    nodes, in the last segment."""
-
-    codes: tuple[Code, ...]
-    given: Sequence[fx.Node | None]
-    made: Sequence[fx.Node]
-    end: tuple[Any, TreeSpec] | None
+    function: fx.GraphModule
     first: bool
+    end: TreeSpec | None
 
 
 class Segment(nn.Module):
     """Consecutive operations of the graph, as a layer."""
 
-    def __init__(
-        self,
-        label: str,
-        listing: Listing,
-        held: Mapping[fx.Node, Tensor],
-        graphs: Mapping[fx.Node, nn.Module],
-    ) -> None:
-        """`held`: parameters, buffers and constants; `graphs`: those that operations call."""
+    def __init__(self, label: str, code: Code, held: Sequence[Tensor]) -> None:
+        """`held`: parameters, buffers and constants."""
         super().__init__()
         self.label = label
-        self._listing = Fixed(listing)
-        self._names = Fixed(hold(self, held))
-        self._called = Fixed(tuple(graphs))
-        self._graphs = nn.ModuleList(graphs.values())
+        self._code = code
+        self._names = hold(self, held)
 
     def forward(self, value: Any) -> Any:
-        listing = self._listing.value
-        leaves = tree_leaves(value) if listing.first else unpacked(value)
-        where = device_of(leaves)
-        values: dict[Any, Any] = dict(zip(listing.given, leaves, strict=True))
-        values |= {node: getattr(self, name) for node, name in self._names.value.items()}
-        values |= dict(zip(self._called.value, self._graphs, strict=True))
-        for code in listing.codes:
-            args, kwargs = map_arg((code.args, code.kwargs), values.__getitem__)
-            if code.where:
-                kwargs = {**kwargs, "device": where}
-            values[code.node] = code.function(*args, **kwargs)
-            for node in code.drops:
-                del values[node]
-        if listing.end is None:
-            return packed([values[node] for node in listing.made])
-        nodes, tree = listing.end
-        return tree_unflatten(map_arg(nodes, values.__getitem__), tree)
+        code = self._code
+        leaves = tree_leaves(value) if code.first else unpacked(value)
+        held = [getattr(self, name) for name in self._names]
+        made = code.function.forward(*held, device_of(leaves), *leaves)
+        return packed(made) if code.end is None else tree_unflatten(made, code.end)
 
 
 def nodes_in(*values: Any) -> list[fx.Node]:
@@ -90,23 +55,6 @@ def nodes_in(*values: Any) -> list[fx.Node]:
     found: list[fx.Node] = []
     map_arg(values, found.append)
     return found
-
-
-def dropping(
-    order: Sequence[tuple[fx.Node, Any, Any, Any]], kept: set[fx.Node]
-) -> tuple[Code, ...]:
-    """The operations, each with the values that are not needed after it."""
-    last: dict[fx.Node, int] = {}
-    for index, (node, _, args, kwargs) in enumerate(order):
-        last |= dict.fromkeys((node, *nodes_in(args, kwargs)), index)
-    drops: list[list[fx.Node]] = [[] for _ in order]
-    for node, index in last.items():
-        if node not in kept:
-            drops[index].append(node)
-    return tuple(
-        Code(node, function, args, kwargs, kwargs.get("device") is not None, tuple(dropped))
-        for (node, function, args, kwargs), dropped in zip(order, drops, strict=True)
-    )
 
 
 @dataclass(frozen=True)
@@ -152,41 +100,32 @@ def _best(
     """The narrowest place where both halves still weigh enough; None when there is none."""
     start, end = piece
     middle = (sums[start] + sums[end]) / 2
-    found: tuple[int, float, int] | None = None
+    found: list[tuple[int, float, int]] = []
     for place in range(start + 1, end):
         width = line.live[place]
         weight = min(sums[place] - sums[start], sums[end] - sums[place])
-        if width is None or weight < least or held[place] in (held[start], held[end]):
-            continue
-        candidate = (width, abs(sums[place] - middle), place)
-        found = candidate if found is None else min(found, candidate)
-    if found is None:
+        if width is not None and weight >= least and held[start] < held[place] < held[end]:
+            found.append((width, abs(sums[place] - middle), place))
+    if not found:
         return None
+    width, _, place = min(found)
     ends = max(line.live[start] or 0, line.live[end] or 0)
     heavy = sums[end] - sums[start] > _HEAVY * sums[-1]
-    return found[2] if heavy or found[0] <= _WIDER * ends else None
+    return place if heavy or width <= _WIDER * ends else None
 
 
-def roots(body: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
-    """By value, the one whose memory it may be a view of: itself, if no other's."""
-    found: dict[fx.Node, fx.Node] = {}
-    for node in body:
-        found[node] = node
-        for argument in nodes_in(_shown(node)):
-            found[node] = found.get(argument, argument)
-    return found
-
-
-def last_changes(body: Iterable[fx.Node], of: dict[fx.Node, fx.Node]) -> dict[fx.Node, int]:
-    """By root, the index of the last operation that changes it in place."""
+def last_changes(body: Iterable[fx.Node]) -> dict[fx.Node, int]:
+    """By value, the index of the last operation that changes its memory in place, as itself or as
+    another value that may be a view of it."""
+    root: dict[fx.Node, fx.Node] = {}
     found: dict[fx.Node, int] = {}
     for index, node in enumerate(body):
-        for argument in nodes_in(changed(node.target, node.args, node.kwargs)):
-            found[of.get(argument, argument)] = index
-    return found
-
-
-def _shown(node: fx.Node) -> list[object]:
-    if node.target is operator.getitem:  # one of several results
-        return list(node.args[:1])
-    return shown(node.target, node.args, node.kwargs)
+        root[node] = node
+        shown = aliased(node.target, node.args, node.kwargs, written=False)
+        if node.target is operator.getitem:  # one of several results
+            shown = [node.args[0]]
+        for argument in nodes_in(shown):
+            root[node] = root.get(argument, argument)
+        for argument in nodes_in(aliased(node.target, node.args, node.kwargs, written=True)):
+            found[root.get(argument, argument)] = index
+    return found | {node: found[own] for node, own in root.items() if own in found}

@@ -73,24 +73,50 @@ def first_rows(inputs: Any, part: slice) -> Any:
     return inputs[part]
 
 
-def same_training(task: Task, layers: list[nn.Module], model: nn.Module) -> None:
-    """Training the layers gives what training the model gives, to the last bit."""
+def same_training(task: Task, *cuts: tuple[nn.Module, list[nn.Module]]) -> None:
+    """Training each model's layers gives what training the model gives, to the last bit."""
     plain, _ = build(task)
     expected = trained(task, lambda x: plain(**x) if isinstance(x, dict) else plain(x), plain)
-    assert trained(task, lambda x: run(layers, x), model) == expected
-    for name, value in plain.state_dict().items():
-        assert torch.equal(model.state_dict()[name], value), name
+    for model, layers in cuts:
+        assert trained(task, partial(run, layers), model) == expected
+        for name, value in plain.state_dict().items():
+            assert torch.equal(model.state_dict()[name], value), name
+
+
+def trains_as_whole(task: Task, how: str) -> Chain:
+    """The model is cut in this way, and once more by the record of that, written and read: with one
+    forward of few samples at most, and none backward. Both have the plain bits in training."""
+    model, chain = found(task)
+    assert chain.how == how, chain.why
+    cut = msgspec.json.decode(msgspec.json.encode(chain.cut), type=Cut)
+    once, _ = build(task)
+    plain, rows = type(once).forward, []
+
+    @wraps(plain)
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is once:
+            rows.append(len(next(iter((*args, *kwargs.values())))))
+        return plain(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(once), "forward", counted)
+        for function in ("grad", "backward"):
+            patch.setattr(torch.autograd, function, None)
+        layers = again(once, inputs_of(task), cut, task.loss is not None, "fp32")
+    if how != "graph":  # torch.export runs on tensors without values
+        assert rows == ([cut.samples] if how == "modules" else [])
+    assert cut.samples <= 4
+    assert list(map(name_of, layers)) == list(map(name_of, chain.layers))
+    same_training(task, (model, chain.layers), (once, layers))
+    return chain
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_architecture_is_cut_and_trains_as_whole(name: str) -> None:
     """Its lists of modules are found, and three steps through the layers have the plain bits."""
-    task = architecture(name)
-    model, chain = found(task)
-    assert chain.how == "modules", chain.why
+    chain = trains_as_whole(architecture(name), "modules")
     assert len(chain.layers) >= 4
     assert chain.batch is None
-    same_training(task, chain.layers, model)
 
 
 @pytest.mark.parametrize("name", GRAPH)
@@ -101,7 +127,31 @@ def test_the_graph_trains_as_the_model_does(name: str) -> None:
     layers, any_size = graph.cut(model, first(inputs_of(task), 2), task.loss is not None)
     assert any_size
     assert 4 <= len(layers) <= 64
-    same_training(task, layers, model)
+    same_training(task, (model, layers))
+
+
+class Tamed(nn.Module):
+    """Computes some of its values without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        with torch.no_grad():
+            most = h.abs().amax() + 1
+        y: Tensor = self.second(torch.tanh(h / most)[:, 0])
+        return y
+
+
+def test_a_graph_in_the_graph_is_taken_along() -> None:
+    """The export has one where gradients are off; a layer with it has the plain bits."""
+    task = odd(Tamed)
+    model, _ = build(task)
+    layers, _ = graph.cut(model, first(inputs_of(task), 2), True)
+    assert len(layers) == 2
+    same_training(task, (model, layers))
 
 
 @pytest.mark.parametrize("name", ["qwen3-tied", "t5", "mlp-frozen", "unet"])
@@ -234,11 +284,8 @@ def odd(model: Callable[[], nn.Module]) -> Task:
 @pytest.mark.parametrize("between", BETWEEN, ids=lambda b: b.__name__)
 def test_what_happens_between_layers_is_kept(between: Any) -> None:
     """Draws, parameters, skips and sums between the layers of a list are part of the chain."""
-    task = odd(lambda: Blocks(between))
-    model, chain = found(task)
-    assert chain.how in ("modules", "graph"), chain.why
+    chain = trains_as_whole(odd(partial(Blocks, between)), "modules")
     assert len(chain.layers) >= 4
-    same_training(task, chain.layers, model)
 
 
 class Aside(nn.Module):
@@ -283,56 +330,15 @@ class Branches(nn.Module):
 
 def test_values_in_attributes_take_the_graph() -> None:
     """A tensor in a layer's attribute does not go through its output; the graph has it."""
-    task = odd(Asides)
-    model, chain = found(task)
-    assert chain.how == "graph"
+    chain = trains_as_whole(odd(Asides), "graph")
     assert any(reason.startswith("modules: ") for reason in chain.why)
-    same_training(task, chain.layers, model)
 
 
 def test_a_model_that_nothing_can_cut_is_one_layer() -> None:
     """No way found: the whole model is the layer, and it is said why."""
-    task = odd(Branches)
-    model, chain = found(task)
-    assert chain.how == "whole"
-    assert chain.layers == [model]
+    chain = trains_as_whole(odd(Branches), "whole")
+    assert list(map(type, chain.layers)) == [Branches]
     assert [reason.split(":")[0] for reason in chain.why] == ["sequential", "modules", "graph"]
-    same_training(task, chain.layers, model)
-
-
-AGAIN = {name: partial(architecture, name) for name in NAMES}
-AGAIN |= {between.__name__: partial(odd, partial(Blocks, between)) for between in BETWEEN}
-AGAIN |= {"graph": partial(odd, Asides), "whole": partial(odd, Branches)}
-
-
-@pytest.mark.parametrize("name", AGAIN)
-def test_a_model_is_cut_again_by_one_forward_of_few_samples(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The record of a cut, written and read, is enough for the same layers; nothing goes
-    backward, and the model runs once at most."""
-    task = AGAIN[name]()
-    _, chain = found(task)
-    model, _ = build(task)
-    plain, rows = type(model).forward, []
-
-    @wraps(plain)
-    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self is model:
-            rows.append(len(next(iter((*args, *kwargs.values())))))
-        return plain(self, *args, **kwargs)
-
-    cut = msgspec.json.decode(msgspec.json.encode(chain.cut), type=Cut)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(model), "forward", counted)
-        for function in ("grad", "backward"):
-            patch.setattr(torch.autograd, function, None)
-        layers = again(model, inputs_of(task), cut, task.loss is not None, "fp32")
-    if chain.how != "graph":  # torch.export runs on tensors without values
-        assert rows == ([cut.samples] if chain.how == "modules" else [])
-    assert cut.samples <= 4
-    assert list(map(name_of, layers)) == list(map(name_of, chain.layers))
-    same_training(task, layers, model)
 
 
 def test_a_sequential_is_its_children_whatever_the_inputs_are_called() -> None:

@@ -177,6 +177,12 @@ def goes_by_a_draw(model: Model, x: Tensor) -> Tensor:
     return y * 2 if heads else y
 
 
+def lists_a_draw(model: Model, x: Tensor) -> Tensor:
+    heads = torch.rand([1]).tolist()[0] < 0.5
+    y: Tensor = model.leave(model.through(model.enter(x)))
+    return y * 2 if heads else y
+
+
 def draws_for_later(model: Model, x: Tensor) -> Tensor:
     kept = torch.bernoulli(torch.tensor(0.5))
     y: Tensor = model.leave(model.through(model.enter(x))) * kept
@@ -185,7 +191,7 @@ def draws_for_later(model: Model, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     "body",
-    [keeps_a_number_of_a_module, gives_a_closure, goes_by_a_draw, draws_for_later],
+    [keeps_a_number_of_a_module, gives_a_closure, goes_by_a_draw, lists_a_draw, draws_for_later],
     ids=lambda body: body.__name__,
 )
 def test_what_belongs_to_one_run_is_not_kept_for_all(body: Any) -> None:
@@ -258,7 +264,8 @@ class Passing(nn.Module):
 def test_tensors_at_one_address_are_not_one() -> None:
     """No output inside of a layer is used outside, and what is drawn goes nowhere but to `abs`."""
     seen = record(Passing(), torch.randn(4, WIDTH))
-    assert Flow(seen, [call for call in seen.calls if not call.parents]).leaks == [[], [], []]
+    layers = [call for call in seen.calls.values() if not call.parents]
+    assert Flow(seen, layers, has_loss=True).leaks == [[], [], []]
     drawn = {number for op in seen.ops if op.draws for number in op.writes}
     assert len(drawn) == 3 * 109
     assert sum(bool(drawn & op.reads) for op in seen.ops) == 3 * 100
