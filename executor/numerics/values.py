@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
 from executor.errors import MismatchError, WorkloadError
-from executor.numerics.flat import Spec, expanded_spec_of, put, spec_of, views
+from executor.numerics.flat import Spec, expanded_spec_of, put, views
 from profiles.codec import align
 
 # Types of a value's constants, which are equal for all microbatches and have no parts.
@@ -59,7 +59,7 @@ class Layout:
 
     @property
     def grad_bytes(self) -> int:
-        """The most that their gradients have, which nothing expands."""
+        """The most that their gradients have, which may be expanded where these are not."""
         pairs = zip(self.specs, self.needs, strict=True)
         return sum(
             align(spec.dtype.itemsize * prod(spec.shape)) for spec, needed in pairs if needed
@@ -205,9 +205,9 @@ def write_grads(flat: Tensor, grads: Mapping[int, Tensor]) -> Grads:
         home = flat.untyped_storage().data_ptr()
         inside = {n: g.untyped_storage().data_ptr() == home for n, g in ready.items()}
         ready = {n: g.clone() if inside[n] else g for n, g in ready.items()}
-    found = tuple((number, spec_of(ready[number])) for number in sorted(ready))
+    found = tuple((number, expanded_spec_of(ready[number])) for number in sorted(ready))
     for number, place in read_grads(flat, found).items():
-        place.copy_(ready[number])
+        put(place, ready[number])
     return found
 
 
