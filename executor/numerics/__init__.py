@@ -2,7 +2,7 @@
 
 from executor.numerics.buffers import Buffers, Found, Snapshot
 from executor.numerics.dispatch_mode import OpMode
-from executor.numerics.flat import Cast, Spec, Views, same, spec_of, view
+from executor.numerics.flat import Cast, Spec, Views, same, spec_of
 from executor.numerics.gradients import Home, HooksRefused, foreign_hooks, forgetting, homes
 from executor.numerics.meter import CpuMeter, MemoryMeter
 from executor.numerics.packing import PackError, Packing
@@ -81,6 +81,5 @@ __all__ = [
     "same",
     "spec_of",
     "tensors_of",
-    "view",
     "write_grads",
 ]

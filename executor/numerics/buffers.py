@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from executor.errors import WorkloadError
+from executor.numerics.flat import same
 from profiles.codec import align
 
 Snapshot = tuple[Tensor, ...]  # of the buffers that change, in their order
@@ -22,7 +23,7 @@ Snapshot = tuple[Tensor, ...]  # of the buffers that change, in their order
 class _Slot(NamedTuple):
     """A buffer: where modules hold it, its name in the layer, the tensor that is there for good."""
 
-    owners: tuple[tuple[nn.Module, str], ...]
+    owners: list[tuple[nn.Module, str]]
     name: str
     home: Tensor
 
@@ -93,10 +94,7 @@ class Buffers:
     @contextmanager
     def again(self, before: Sequence[Tensor]) -> Iterator[None]:
         """Around another run of a forward that began with the values `before`, which it may use
-        up; nothing changes. Without values: buffers are left as they are."""
-        if not before:
-            yield
-            return
+        up; nothing changes."""
         for slot, own in zip(self.changing, before, strict=True):
             _show(slot, own)
         yield
@@ -129,7 +127,7 @@ class Buffers:
     def _learned(self, *, apart: bool) -> Iterator[list[Tensor]]:
         """The first forward: what it changes is known afterwards, module by module; the list
         holds what that was before. `apart`: its graph may keep the memory of what it changed."""
-        was = [_content(slot.home) for slot in self._slots]
+        was = [_hidden(slot.home) for slot in self._slots]
         before: list[Tensor] = []
         if apart:
             for slot in self._slots:
@@ -137,29 +135,29 @@ class Buffers:
         try:
             yield before
         except BaseException:  # it may be run again
-            for slot, content in zip(self._slots, was, strict=True):
+            for slot, values in zip(self._slots, was, strict=True):
                 _show(slot, slot.home)
-                if _content(slot.home) != content:
-                    slot.home.data.copy_(_restored(content, slot.home))
+                slot.home.data.copy_(values)
             raise
         changed = {
             id(module)
-            for slot, content in zip(self._slots, was, strict=True)
+            for slot, values in zip(self._slots, was, strict=True)
             for module, name in slot.owners
-            if _content(_shown(module, name, slot)) != content
+            if not same(_shown(module, name, slot).cpu(), values)
         }
         numbers = tuple(
             number
             for number, slot in enumerate(self._slots)
             if any(id(module) in changed for module, _ in slot.owners)
         )
-        for slot in (self._slots[number] for number in numbers if apart):
-            slot.home.data = _latest(slot).detach().clone()
-        for number, slot in enumerate(self._slots):
-            if apart and number not in numbers:
+        for number, slot in enumerate(self._slots if apart else ()):
+            if number in numbers:
+                slot.home.data = _latest(slot).detach().clone()
+            else:
                 _show(slot, slot.home)
-        before += [_restored(was[number], self._slots[number].home) for number in numbers]
         self.found.numbers = numbers
+        for number, slot in zip(numbers, self.changing, strict=True):
+            before.append(torch.empty_like(slot.home).copy_(was[number]))
         _settle(self.changing)
         self._versions = self._current()
 
@@ -182,18 +180,15 @@ class Buffers:
 
 def _slots(layers: Sequence[nn.Module]) -> list[_Slot]:
     """Each buffer once, wherever modules hold it."""
-    owners: dict[int, list[tuple[nn.Module, str]]] = {}
-    names: dict[int, str] = {}
-    tensors: dict[int, Tensor] = {}
+    slots: dict[int, _Slot] = {}
     for layer in layers:
         own = set(map(id, layer.buffers()))  # a module in it may show what the layer does not use
         for path, module in layer.named_modules():
             for name, value in module._buffers.items():
                 if value is not None and id(value) in own:
-                    tensors[id(value)] = value
-                    owners.setdefault(id(value), []).append((module, name))
-                    names.setdefault(id(value), f"{path}.{name}" if path else name)
-    return [_Slot(tuple(owners[key]), names[key], tensors[key]) for key in tensors]
+                    slot = _Slot([], f"{path}.{name}" if path else name, value)
+                    slots.setdefault(id(value), slot).owners.append((module, name))
+    return list(slots.values())
 
 
 def _show(slot: _Slot, tensor: Tensor) -> None:
@@ -228,15 +223,8 @@ def _shown(module: nn.Module, name: str, slot: _Slot) -> Tensor:
     return slot.home if tensor is None else tensor
 
 
-def _content(tensor: Tensor) -> bytes:
-    """The values, in memory that is none of the device's."""
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-
-
-def _restored(content: bytes, like: Tensor) -> Tensor:
-    """A tensor like another, of these values."""
-    made = torch.empty_like(like)
-    if content:
-        values = torch.frombuffer(bytearray(content), dtype=like.dtype).view(like.shape)
-        made.copy_(values)
-    return made
+def _hidden(tensor: Tensor) -> Tensor:
+    """A copy in memory that is none of the device's, and that no meter sees."""
+    values = tensor.detach().cpu().contiguous()
+    content = bytearray(values.view(-1).view(torch.uint8).numpy())
+    return torch.frombuffer(content, dtype=values.dtype).view(values.shape) if content else values

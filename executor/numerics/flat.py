@@ -61,19 +61,6 @@ def _expanded(dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...
     return Spec(dtype, shape, tuple(k if s else 0 for k, s in zip(steps, stride, strict=True)))
 
 
-def _once(stride: tuple[int, ...]) -> tuple[slice, ...]:
-    """The part of an expanded tensor that has bytes of its own."""
-    return tuple(slice(None) if step else slice(0, 1) for step in stride)
-
-
-def put(flat: Tensor, spec: Spec, value: Tensor, offset: int = 0) -> None:
-    """Copy `value`, without its graph, to where `view(flat, spec, offset)` shows it."""
-    target, value = view(flat, spec, offset), value.detach()
-    if 0 in spec.stride:
-        target, value = target[_once(spec.stride)], value[_once(spec.stride)]
-    target.copy_(value)
-
-
 def _dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     """True if the values fill their memory in some order of the dimensions, without overlap."""
     expected = 1
@@ -92,11 +79,6 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def flat_bytes(specs: Iterable[Spec]) -> int:
-    """Bytes of a flat that holds them all."""
-    return sum(align(spec.bytes) for spec in specs)
-
-
 def view(flat: Tensor, spec: Spec, offset: int = 0) -> Tensor:
     """The tensor that `spec` describes at byte `offset` of the uint8 tensor `flat`.
 
@@ -107,11 +89,8 @@ def view(flat: Tensor, spec: Spec, offset: int = 0) -> Tensor:
         raise ValueError(
             f"a {tuple(spec.shape)} tensor of {spec.dtype} needs {end} bytes, its buffer has {size}"
         )
-    item = spec.dtype.itemsize
-    if (size | offset) % item:  # the flat has no whole number of values
-        flat, offset = flat[offset:end], 0
     values = flat.view(spec.dtype)
-    begin = values.storage_offset() + offset // item
+    begin = values.storage_offset() + offset // spec.dtype.itemsize
     # .data: a version counter of its own, or autograd would take a write to any other byte of
     # the flat for a change of this tensor.
     return values.as_strided(spec.shape, spec.stride, begin).data
@@ -126,20 +105,41 @@ def views(flat: Tensor, specs: Iterable[Spec]) -> list[Tensor]:
     return out
 
 
+def put(target: Tensor, value: Tensor) -> None:
+    """Copy `value`, without its graph, to a view that may be expanded as it is."""
+    if 0 in target.stride():  # only a part of it has bytes of its own
+        once = tuple(slice(None) if step else slice(0, 1) for step in target.stride())
+        target, value = target[once], value[once]
+    target.copy_(value.detach())
+
+
 class Views:
     """Views of flats at many addresses, made once for each: a slot is bound again and again."""
 
-    def __init__(self, specs: list[Spec]) -> None:
-        self.specs = specs
-        self.bytes = flat_bytes(specs)
+    def __init__(self, specs: Iterable[Spec] = ()) -> None:
+        self.bytes = 0
+        self._places: list[tuple[Spec, int]] = []  # each with its first byte
         self._known: dict[int, list[Tensor]] = {}
+        for spec in specs:
+            self.add(spec)
+
+    def add(self, spec: Spec) -> None:
+        """One more, behind all others."""
+        self._places.append((spec, self.bytes))
+        self.bytes += align(spec.bytes)
+
+    @property
+    def specs(self) -> list[Spec]:
+        return [spec for spec, _ in self._places]
 
     def at(self, flat: Tensor) -> list[Tensor]:
         """The specs' tensors in `flat` (uint8)."""
         address = flat.data_ptr()
-        if address not in self._known:
-            self._known[address] = views(flat, self.specs)
-        return self._known[address]
+        known = self._known.get(address, [])
+        if len(known) < len(self._places):
+            new = (view(flat, spec, offset) for spec, offset in self._places[len(known) :])
+            known = self._known[address] = [*known, *new]
+        return known
 
 
 def same(left: Any, right: Any) -> bool:

@@ -38,7 +38,7 @@ class Home:
 
 def homes(parameters: Sequence[nn.Parameter]) -> list[Home]:
     """The hook of each parameter, the same for all who ask."""
-    return [_known(parameter) or _registered(parameter) for parameter in parameters]
+    return [_home(parameter) for parameter in parameters]
 
 
 def foreign_hooks(parameter: nn.Parameter) -> bool:
@@ -47,12 +47,10 @@ def foreign_hooks(parameter: nn.Parameter) -> bool:
     return bool(parameter._backward_hooks) or any(not isinstance(h, Home) for h in after.values())
 
 
-def _known(parameter: nn.Parameter) -> Home | None:
-    hooks = (parameter._post_accumulate_grad_hooks or {}).values()
-    return next((hook for hook in hooks if isinstance(hook, Home)), None)
-
-
-def _registered(parameter: nn.Parameter) -> Home:
+def _home(parameter: nn.Parameter) -> Home:
+    for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+        if isinstance(hook, Home):
+            return hook
     home = Home()
     parameter.register_post_accumulate_grad_hook(home)  # type: ignore[no-untyped-call]
     return home

@@ -6,7 +6,7 @@ nothing needs to be kept, or in the packed flat, to which the tensor's storage w
 """
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from executor.errors import WorkloadError
+from executor.numerics.flat import Spec
 from profiles.codec import align
 
 
@@ -24,11 +25,12 @@ class PackError(WorkloadError):
 class Note(NamedTuple):
     """A tensor `offset` bytes into a flat."""
 
-    flat: str | int  # "param", "tied", "saved" or the number of an input tensor
+    flat: str | int  # its name
     offset: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
+    spec: Spec
+
+
+Flats = Mapping[str | int, Tensor]
 
 
 class _Key(NamedTuple):
@@ -43,29 +45,20 @@ class _Key(NamedTuple):
 class Packing:
     """The notes of one graph. `bytes` is what was packed so far.
 
-    `param` is the shard's flat, `tied` that of parameters it borrows, `inputs` its input's tensors,
-    `saved` the flat to pack into (None: only count); `constants` stay where they are. Each storage
-    is copied once, whole, to a multiple of ALIGNMENT. A storage is told from one that had its
-    address earlier by a weak reference, and from itself before a change in place by the version.
-    Pieces of a storage that are no views of one tensor (`unsafe_chunk` makes such, and recurrent
-    layers use it) have versions of their own: each is copied by itself.
+    `flats`: what has a place of its own, by name ("param" are the parameters, numbers the tensors
+    of the input). `saved`: the flat to pack into (None: only count); `constants` stay where they
+    are. Each storage is copied once, whole, to a multiple of ALIGNMENT. A storage is told from one
+    that had its address earlier by a weak reference, and from itself before a change in place by
+    the version. Pieces of a storage that are no views of one tensor (`unsafe_chunk` makes such, and
+    recurrent layers use it) have versions of their own: each is copied by itself.
     """
 
-    def __init__(
-        self,
-        param: Tensor,
-        inputs: Sequence[Tensor],
-        saved: Tensor | None,
-        constants: Iterable[Tensor],
-        tied: Tensor | None = None,
-    ) -> None:
+    def __init__(self, flats: Flats, saved: Tensor | None, constants: Iterable[Tensor]) -> None:
         self.bytes = 0
+        self._flats = flats
         self._saved = saved
-        self._where = inputs[0].device if inputs else param.device
-        self._flats: dict[str | int, Tensor] = {"param": param, **dict(enumerate(inputs))}
-        if tied is not None:
-            self._flats["tied"] = tied
-        self._ranges = [(name, t.data_ptr(), _extent(t)) for name, t in self._flats.items()]
+        self._where = flats.get(0, flats["param"]).device
+        self._ranges = [(name, t.data_ptr(), _extent(t)) for name, t in flats.items()]
         self._constants = {t.untyped_storage()._cdata for t in constants if _plain(t)}
         self._packed: dict[_Key, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
@@ -84,7 +77,7 @@ class Packing:
         if elsewhere or tensor.untyped_storage()._cdata in self._constants:
             return tensor
         name, offset = self._known(tensor) or ("saved", self._place(tensor))
-        return Note(name, offset, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+        return Note(name, offset, Spec(tensor.dtype, tuple(tensor.shape), tensor.stride()))
 
     def _known(self, tensor: Tensor) -> tuple[str | int, int] | None:
         """The flat that the tensor is a view of, and where it begins in it."""
@@ -119,13 +112,9 @@ class Packing:
         values.set_(storage, begin, (size,), (1,))
         self._saved[offset : offset + size].copy_(values)
 
-    def move(
-        self, param: Tensor, inputs: Sequence[Tensor], saved: Tensor, tied: Tensor | None = None
-    ) -> None:
+    def move(self, flats: Flats, saved: Tensor) -> None:
         """From now on unpack from these."""
-        self._flats = {"param": param, "saved": saved, **dict(enumerate(inputs))}
-        if tied is not None:
-            self._flats["tied"] = tied
+        self._flats = {**flats, "saved": saved}
 
     def unpack(self, note: Note | Tensor) -> Tensor:
         """The tensor of a note, a view of its flat; only after `move`. PackError for a layer that
@@ -137,11 +126,10 @@ class Packing:
                 "goes back through its own graph in its forward, which cannot be packed; plan its "
                 'shard with activations "saved" or "recompute"'
             )
-        flat = self._flats[note.flat]
+        flat, (dtype, shape, stride) = self._flats[note.flat], note.spec
         begin = int(flat.storage_offset()) * flat.itemsize + note.offset
-        return torch.empty(0, dtype=note.dtype, device=flat.device).set_(
-            flat.untyped_storage(), begin // note.dtype.itemsize, note.shape, note.stride
-        )
+        made = torch.empty(0, dtype=dtype, device=flat.device)
+        return made.set_(flat.untyped_storage(), begin // dtype.itemsize, shape, stride)
 
 
 def _extent(tensor: Tensor) -> int:

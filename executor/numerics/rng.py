@@ -116,11 +116,12 @@ class TaskRng:
     ) -> None:
         if microbatches > 1 and None in draws:
             raise ValueError("a shard with an unknown number of draws allows one microbatch only")
-        self._known = draws
-        self._draws = [count or 0 for count in draws]
-        self._microbatches = microbatches
+        self._draws = draws
+        self._chained = microbatches == 1
+        self._size = microbatches * len(draws)  # forwards of a step
         self._source = source or CpuSource()
-        self._states: dict[tuple[int, int, int], Tensor] = {(first_step, 0, 0): initial}
+        # By the number of the forward, as a plain loop counts them from step 0 on.
+        self._states = {first_step * self._size: initial}
         self._lock = threading.Lock()
 
     def prepare(self, step: int) -> None:
@@ -128,16 +129,16 @@ class TaskRng:
 
         May run ahead in a thread of its own: fast-forwarding costs about as much as drawing.
         """
+        first, end = step * self._size, (step + 1) * self._size
         with self._lock:
-            state = self._states.get((step, 0, 0))
-            if state is None or self._microbatches == 1 or (step + 1, 0, 0) in self._states:
+            state = self._states.get(first)
+            if state is None or self._chained or end in self._states:
                 return
         found = {}
-        for microbatch in range(self._microbatches):
-            for shard, draws in enumerate(self._draws):
-                if draws:
-                    state = self._source.advanced(state, draws)
-                found[self._next(step, microbatch, shard)] = state
+        for number in range(first, end):
+            if draws := self._draws[number % len(self._draws)]:
+                state = self._source.advanced(state, draws)
+            found[number + 1] = state
         with self._lock:
             self._states.update(found)
 
@@ -145,33 +146,28 @@ class TaskRng:
         """The generator's state before this forward; a uint8 tensor that nobody changes."""
         self.prepare(step)
         with self._lock:
-            return self._states[step, microbatch, shard]
+            return self._states[self._number(step, microbatch, shard)]
 
     def finish(self, step: int, microbatch: int, shard: int, end: Tensor) -> None:
         """Say in which state the forward ended; DrawError when it is not the expected one."""
-        following = self._next(step, microbatch, shard)
+        number = self._number(step, microbatch, shard)
         with self._lock:
-            begin = self._states.get((step, microbatch, shard))
-            expected = self._states.get(following)
-            if expected is None:  # with one microbatch, where draws may lead anywhere
-                expected = end if begin is None or self._known[shard] != 0 else begin
-                self._states[following] = expected
-            if following == (step + 1, 0, 0):
-                self._states = {k: v for k, v in self._states.items() if k[0] >= step}
+            begin = self._states[number]
+            # With one microbatch it is known only now: draws may lead anywhere.
+            found = end if self._draws[shard] != 0 else begin
+            expected = self._states.setdefault(number + 1, found)
+            if (number + 1) % self._size == 0:
+                self._states = {k: v for k, v in self._states.items() if k >= step * self._size}
         if not torch.equal(expected, end):
-            drawn = "unknown" if begin is None else _told(self._source, begin, end)
+            drawn = _told(self._source, begin, end)
             raise DrawError(
                 f"draws a varying number of random numbers, {drawn} now and {self._draws[shard]} "
                 "in the plan, so its microbatches cannot be reproduced; profile and build again, "
                 "or make the layer draw the same number each time"
             )
 
-    def _next(self, step: int, microbatch: int, shard: int) -> tuple[int, int, int]:
-        if shard + 1 < len(self._draws):
-            return step, microbatch, shard + 1
-        if microbatch + 1 < self._microbatches:
-            return step, microbatch + 1, 0
-        return step + 1, 0, 0
+    def _number(self, step: int, microbatch: int, shard: int) -> int:
+        return step * self._size + microbatch * len(self._draws) + shard
 
 
 class RandomMode(OpMode):

@@ -10,8 +10,7 @@ A tensor that needs no gradient must get none: asking for one may choose other k
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from itertools import accumulate
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
 from executor.errors import MismatchError, WorkloadError
-from executor.numerics.flat import Spec, expanded_spec_of, put, spec_of, view
+from executor.numerics.flat import Spec, expanded_spec_of, put, views
 from profiles.codec import align
 
 # Types of a value's constants, which are equal for all microbatches and have no parts.
@@ -58,15 +57,9 @@ class Layout:
         """Bytes of the tensors, each padded."""
         return sum(align(spec.bytes) for spec in self.specs)
 
-    @cached_property
-    def _offsets(self) -> tuple[int, ...]:
-        """The first byte of each tensor."""
-        ends = accumulate(align(spec.bytes) for spec in self.specs)
-        return (0, *ends)[: len(self.specs)]
-
     @property
     def grad_bytes(self) -> int:
-        """The most that their gradients have, which nothing expands."""
+        """The most that their gradients have, which may be expanded where these are not."""
         pairs = zip(self.specs, self.needs, strict=True)
         return sum(
             align(spec.dtype.itemsize * prod(spec.shape)) for spec, needed in pairs if needed
@@ -79,8 +72,8 @@ class Layout:
 
     def write(self, flat: Tensor, tensors: Sequence[Tensor]) -> None:
         """Copy the tensors into `flat` (uint8)."""
-        for spec, offset, tensor in zip(self.specs, self._offsets, tensors, strict=True):
-            put(flat, spec, tensor, offset)
+        for place, tensor in zip(self.read(flat), tensors, strict=True):
+            put(place, tensor)
 
     def write_boundary(self, flat: Tensor, tensors: Sequence[Tensor]) -> None:
         """Copy the tensors into `flat`, which is to hold their gradients too."""
@@ -93,7 +86,7 @@ class Layout:
 
     def read(self, flat: Tensor) -> list[Tensor]:
         """The tensors in `flat` (uint8), with version counters of their own."""
-        return [view(flat, spec, at) for spec, at in zip(self.specs, self._offsets, strict=True)]
+        return views(flat, self.specs)
 
     def held(self, flat: Tensor) -> "Value":
         """The value in `flat` (uint8)."""
@@ -108,24 +101,16 @@ class Layout:
 
     def like(self, other: "Layout") -> "Layout":
         """This one, with the needs of `other`; that itself if there is no difference then."""
-        if self is other:
-            return other
-        if self.specs == other.specs and self.leaves == other.leaves and self.tree == other.tree:
-            return other
-        return replace(self, needs=other.needs) if len(self.needs) == len(other.needs) else self
+        if self is other or len(self.needs) != len(other.needs):
+            return self
+        alike = replace(self, needs=other.needs)
+        return other if alike == other else alike
 
     def difference(self, other: "Layout") -> str:
-        """In which way a later value is another than this one; empty when they are the same."""
-        if self == other:
-            return ""
-        mine, theirs = ([list(spec.shape) for spec in layout.specs] for layout in (self, other))
-        if mine != theirs:
-            return (
-                f"was {_listed(mine)} and is now {_listed(theirs)}; a timetable needs equal shapes"
-            )
+        """In which way a later value is another than this one."""
         if self.specs != other.specs:
-            pair = next(p for p in zip(self.specs, other.specs, strict=True) if p[0] != p[1])
-            return f"was {pair[0]} and is now {pair[1]}; a timetable needs equal dtypes and strides"
+            was, now = (", ".join(map(str, layout.specs)) or "empty" for layout in (self, other))
+            return f"was {was} and is now {now}; a timetable needs equal shapes, dtypes and strides"
         if self.needs != other.needs:
             return f"needed gradients {self.needs} and needs now {other.needs}"
         pairs = zip(self.leaves or (), other.leaves or (), strict=False)
@@ -220,22 +205,16 @@ def write_grads(flat: Tensor, grads: Mapping[int, Tensor]) -> Grads:
         home = flat.untyped_storage().data_ptr()
         inside = {n: g.untyped_storage().data_ptr() == home for n, g in ready.items()}
         ready = {n: g.clone() if inside[n] else g for n, g in ready.items()}
-    found, offset = [], 0
-    for number, grad in sorted(ready.items()):
-        spec = spec_of(grad)
-        view(flat, spec, offset).copy_(grad)
-        found.append((number, spec))
-        offset += align(spec.bytes)
-    return tuple(found)
+    found = tuple((number, expanded_spec_of(ready[number])) for number in sorted(ready))
+    for number, place in read_grads(flat, found).items():
+        put(place, ready[number])
+    return found
 
 
 def read_grads(flat: Tensor, grads: Grads) -> dict[int, Tensor]:
     """The gradients in `flat` (uint8) by the number of their tensor."""
-    found, offset = {}, 0
-    for number, spec in grads:
-        found[number] = view(flat, spec, offset)
-        offset += align(spec.bytes)
-    return found
+    places = views(flat, (spec for _, spec in grads))
+    return {number: place for (number, _), place in zip(grads, places, strict=True)}
 
 
 def _constant(leaf: object) -> object:
@@ -245,7 +224,3 @@ def _constant(leaf: object) -> object:
             "text and None in tuples, lists, dicts and what is registered as a pytree"
         )
     return leaf
-
-
-def _listed(shapes: list[list[int]]) -> str:
-    return ", ".join(map(str, shapes)) or "without tensors"

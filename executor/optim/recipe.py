@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer, SparseAdam
+from torch.optim import SGD, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
 
 from executor.errors import WorkloadError, one_line
@@ -42,7 +42,7 @@ class Recipe:
             made = self.optimizer(self._listed(parameters, given))
         except ValueError as error:
             if "empty parameter list" in str(error) and parameters:
-                return Idle(), None  # others of the task are not left out
+                return SGD([{"params": []}]), None  # others of the task are not left out
             raise
         _check_optimizer(made, given)
         _own_settings(made)
@@ -88,16 +88,6 @@ def recipe_of(
     return Recipe(optimizer, scheduler, options, number)
 
 
-class Idle(Optimizer):
-    """The optimizer of a shard none of whose parameters the user's optimizer takes."""
-
-    def __init__(self) -> None:
-        super().__init__([{"params": []}], {})
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Nothing is updated."""
-
-
 def _options(groups: Groups, name: str, parameter: nn.Parameter) -> Mapping[str, Any]:
     try:
         found = groups(name, parameter)
@@ -139,10 +129,7 @@ def _check_optimizer(made: object, given: Sequence[nn.Parameter]) -> None:
 def _wants_arguments(method: Callable[..., Any]) -> bool:
     """True if a method cannot be called without arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    try:
-        found = inspect.signature(method).parameters.values()
-    except (TypeError, ValueError):
-        return False
+    found = inspect.signature(method).parameters.values()
     return any(p.default is p.empty and p.kind in kinds and p.name != "self" for p in found)
 
 

@@ -6,7 +6,7 @@ of another plan takes the entry that has its parameters.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from executor.errors import MismatchError
 from executor.numerics import same
-from executor.optim.recipe import Idle
 
 Names = Mapping[int, str]  # of parameters, by the id of what the optimizer steps
 
@@ -24,10 +23,8 @@ _AGREE = ("options", "scheduler", "other", "kinds")
 
 def settings_of(
     optimizer: Optimizer, scheduler: LRScheduler | None, names: Names
-) -> dict[str, Any] | None:
+) -> dict[str, Any]:
     """One shard's entry, as plain data: what cannot be such stays as the workload makes it."""
-    if isinstance(optimizer, Idle):
-        return None
     groups = optimizer.param_groups
     state: dict[Any, Any] = optimizer.state
     found = {
@@ -42,12 +39,10 @@ def settings_of(
     return made
 
 
-def merged(entries: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
-    """The entries of all shards, those that agree as one."""
+def merged(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries of all shards that step parameters, those that agree as one."""
     out: list[dict[str, Any]] = []
-    for entry in entries:
-        if entry is None:
-            continue
+    for entry in (one for one in entries if any(one["params"])):
         known = next((e for e in out if all(same(e[k], entry[k]) for k in _AGREE)), None)
         if known is None:
             out.append(entry)
@@ -67,9 +62,9 @@ def restore(
 
     MismatchError where there are several, or none has what is wanted.
     """
-    if isinstance(optimizer, Idle):
-        return
     mine = {names[id(p)] for group in optimizer.param_groups for p in group["params"]}
+    if not mine:
+        return
     entries = [entry for entry in saved if mine & {n for one in entry["params"] for n in one}]
     if len(entries) > 1:
         first, second = (next(n for one in e["params"] for n in one if n in mine) for e in entries)

@@ -5,7 +5,7 @@ the parameters are stepped first, and then in the order of the keys. What is mad
 is adopted where there is room. Numbers and step counters stay where torch keeps them.
 """
 
-from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from executor.numerics import Views, spec_of, view
+from executor.numerics import Views, spec_of
 from profiles.codec import align
-
-_NUMBER = float | int | None
 
 
 class Adopted:
@@ -24,94 +22,70 @@ class Adopted:
 
     A slot is of one parameter and key for good. It is vacant while the optimizer has no such state
     or has it in another form.
+
+    bytes: of all slots, and of state that should have one and found no room.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
+        self.bytes = 0
         self._optimizer = optimizer
-        self._slots: list[tuple[nn.Parameter, str]] = []
-        self._known: set[tuple[int, str]] = set()  # parameters by id, and keys, that have slots
-        self._vacant: set[int] = set()
-        self._views = Views([])
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of all slots."""
-        return self._views.bytes
+        self._slots: dict[tuple[nn.Parameter, str], None] = {}
+        self._views = Views()
+        self._bound: list[Tensor] = []  # by slot: its place when it was bound last
 
     def bind(self, flat: Tensor) -> None:
         """Point the state at `flat`, whose bytes are already there."""
-        for number, (parameter, key), home in self._homes(flat):
-            if number not in self._vacant:
-                self._optimizer.state[parameter][key] = home
+        homes = self._views.at(flat)
+        for (parameter, key), was, home in zip(self._slots, self._bound, homes, strict=True):
+            kept = self._of(parameter)
+            if kept.get(key) is was:
+                kept[key] = home
+        self._bound = homes
 
     def bind_others(self) -> None:
         """Fused steps count where their parameters are, all others on the host; whatever else
         lies beside the flat follows the parameter, but for numbers on the host."""
-        near = {
-            id(parameter): bool(group.get("fused") or group.get("capturable"))
-            for group in self._optimizer.param_groups
-            for parameter in group["params"]
-        }
-        state: dict[Any, Any] = self._optimizer.state
-        own = [(key, kept) for key, kept in state.items() if isinstance(key, Tensor)]
-        for parameter, kept in own:
-            for key, value in kept.items():
-                if key == "step" and isinstance(value, Tensor) and not value.dim():
-                    where = parameter.device if near.get(id(parameter)) else torch.device("cpu")
-                    if value.device != where:
-                        kept[key] = value.to(where)
-                elif not isinstance(value, _NUMBER):
-                    kept[key] = _beside(value, parameter.device)
+        for group in self._optimizer.param_groups:
+            near = group.get("fused") or group.get("capturable")
+            for parameter in group["params"]:
+                kept = self._of(parameter)
+                for key, value in kept.items():
+                    if key == "step" and isinstance(value, Tensor) and not value.dim():
+                        kept[key] = value.to(parameter.device if near else "cpu")
+                    else:
+                        kept[key] = _beside(value, where=parameter.device)
 
     def take(self, parameter: nn.Parameter, flat: Tensor, *, spare: bool) -> None:
-        """Move what is new of the parameter's state into `flat`, behind all other. What has no
-        room there gets its slot all the same, but for `spare` state, which stays beside."""
-        kept = self._optimizer.state.get(parameter, {})
-        specs, used = list(self._views.specs), self._views.bytes
-        for key in self._new(parameter):
-            spec = spec_of(kept[key])
-            room = used + spec.bytes <= flat.numel()
+        """Move the parameter's state that has no slot into `flat`, behind all other. What has no
+        room there stays beside, and is counted unless it is `spare`."""
+        kept = self._of(parameter)
+        for key, value in kept.items():
+            if (parameter, key) in self._slots or not _moves(key, value, parameter):
+                continue
+            spec = spec_of(value)
+            room = self.bytes + spec.bytes <= flat.numel()
             if room:
-                kept[key] = view(flat, spec, used).copy_(kept[key])
+                self._slots[parameter, key] = None
+                self._views.add(spec)
+                self._bound = self._views.at(flat)
+                kept[key] = self._bound[-1].copy_(value)
             if room or not spare:
-                specs.append(spec)
-                self._slots.append((parameter, key))
-                self._known.add((id(parameter), key))
-                used += align(spec.bytes)
-        if len(specs) > len(self._views.specs):
-            self._views = Views(specs)
-
-    def take_late(self, parameters: Sequence[nn.Parameter], flat: Tensor) -> None:
-        """Move what the optimizer has made after the first step, as far as there is room."""
-        for parameter in parameters:
-            if any(True for _ in self._new(parameter)):
-                self.take(parameter, flat, spare=True)
+                self.bytes += align(spec.bytes)
 
     def return_strays(self, flat: Tensor) -> None:
-        """Copy state that the optimizer made anew into `flat`, and keep it there; let go of what
-        it has no more, or in another form."""
-        for number, (parameter, key), home in self._homes(flat):
-            kept = self._optimizer.state.get(parameter, {})
-            value = kept.get(key)
-            if value is home:
-                continue
-            if _moves(key, value, parameter) and spec_of(value) == self._views.specs[number]:
+        """Copy state that the optimizer made anew, in the form that it had, to its place in
+        `flat`, and keep it there."""
+        homes = zip(self._slots, self._views.specs, self._views.at(flat), strict=True)
+        for (parameter, key), spec, home in homes:
+            kept = self._of(parameter)
+            value: Any = kept.get(key)
+            if value is not home and _moves(key, value, parameter) and spec_of(value) == spec:
                 kept[key] = home.copy_(value)
-                self._vacant.discard(number)
-            else:
-                self._vacant.add(number)
 
-    def _new(self, parameter: nn.Parameter) -> Iterator[str]:
-        """The keys of the parameter's state that should have a slot and have none."""
+    def _of(self, parameter: nn.Parameter) -> dict[str, Any]:
+        """What the optimizer keeps of a parameter."""
         kept: dict[str, Any] = self._optimizer.state.get(parameter, {})
-        for key, value in list(kept.items()):
-            if (id(parameter), key) not in self._known and _moves(key, value, parameter):
-                yield key
-
-    def _homes(self, flat: Tensor) -> list[tuple[int, tuple[nn.Parameter, str], Tensor]]:
-        """Each slot's number, its parameter and key, and its view of the flat."""
-        homes = self._views.at(flat) if self._slots else []
-        return list(zip(range(len(homes)), self._slots, homes, strict=True))
+        return kept
 
 
 def _moves(key: str, value: Any, parameter: nn.Parameter) -> bool:
@@ -126,11 +100,8 @@ def _moves(key: str, value: Any, parameter: nn.Parameter) -> bool:
 
 def _beside(value: Any, where: torch.device) -> Any:
     """The tensors in a value that stays beside the flat, on a device; numbers stay on the host."""
-
-    def there(one: Any) -> Any:
-        alone = isinstance(one, Tensor) and one.dim() == 0 and one.device.type == "cpu"
-        if not isinstance(one, Tensor) or alone or one.device == where:
-            return one
-        return one.to(where)
-
-    return tree_map(there, value) if type(value) in (list, tuple, dict) else there(value)
+    if isinstance(value, Tensor):
+        return value.to(where) if value.dim() or value.device.type != "cpu" else value
+    if type(value) in (list, tuple, dict):
+        return tree_map(partial(_beside, where=where), value)
+    return value

@@ -188,8 +188,14 @@ class Shard:
     def packing(self, leaves: Sequence[Tensor], saved: Tensor | None) -> Packing:
         """For a forward on a value's tensors with the bound parameters."""
         constants = [buffer for layer in self.layers for buffer in layer.buffers()]
-        tied = self._tied.bound if self._tied else None
-        return Packing(self.parameters.flat, leaves, saved, constants, tied)
+        return Packing(self._places(leaves), saved, constants)
+
+    def _places(self, leaves: Sequence[Tensor]) -> dict[str | int, Tensor]:
+        """What a packed graph finds beside what was packed: the bound parameters, and a value."""
+        places: dict[str | int, Tensor] = {"param": self.parameters.flat, **dict(enumerate(leaves))}
+        if self._tied:
+            places["tied"] = self._tied.bound
+        return places
 
     def backward(
         self,
@@ -225,8 +231,7 @@ class Shard:
     def move(self, graph: Graph, x: Value, saved: Tensor) -> None:
         """Let a packed graph go on with the bound parameters, with `x` and `saved` (uint8)."""
         if graph.packing is not None:
-            tied = self._tied.bound if self._tied else None
-            graph.packing.move(self.parameters.flat, x.tensors, saved, tied)
+            graph.packing.move(self._places(x.tensors), saved)
             for leaf, tensor in zip(graph.leaves, x.tensors, strict=True):
                 leaf.data = tensor.data
 

@@ -14,14 +14,14 @@ WIDTH = 16
 
 
 def packing(x: Tensor, room: int = 1 << 14, constants: tuple[Tensor, ...] = ()) -> Packing:
-    return Packing(aligned(256), [x], aligned(room), constants)
+    return Packing({"param": aligned(256), 0: x}, aligned(room), constants)
 
 
 def found(made: Packing, x: Tensor, *notes: object) -> list[Tensor]:
     """The tensors of the notes, from the flats where they were packed."""
     saved = made._saved
     assert saved is not None
-    made.move(aligned(256), [x], saved)
+    made.move({"param": aligned(256), 0: x}, saved)
     return [made.unpack(note) for note in notes]  # type: ignore[arg-type]
 
 
@@ -82,7 +82,7 @@ def test_input_and_constants_take_no_room() -> None:
 
 
 def _sizes(layer: nn.Module, x: Tensor, room: Tensor | None) -> int:
-    made = Packing(aligned(256), [x], room, layer.buffers())
+    made = Packing({"param": aligned(256), 0: x}, room, layer.buffers())
     with made.hooks():
         layer(x.requires_grad_())
     return made.bytes
@@ -103,7 +103,7 @@ def test_counting_needs_no_room() -> None:
 def test_what_lies_elsewhere_stays_there() -> None:
     """A kernel's scalars on the host are read there; only what is on the device is packed."""
     x = torch.zeros(4, device="meta")
-    made = Packing(torch.zeros(4, device="meta"), [x], None, [])
+    made = Packing({"param": torch.zeros(4, device="meta"), 0: x}, None, [])
     seed = torch.tensor(7)
     assert made.pack(seed) is seed
     assert made.bytes == 0
@@ -124,12 +124,12 @@ def test_recurrent_layers_are_found_again(kind: type[nn.Module]) -> None:
     """Their gates are pieces of one tensor, changed in place one by one."""
     layer, x = kind(WIDTH, WIDTH, batch_first=True), torch.rand(2, 5, WIDTH)
     grads = []
-    for made in (None, Packing(aligned(256), [x], aligned(1 << 18), ())):
+    for made in (None, Packing({"param": aligned(256), 0: x}, aligned(1 << 18), ())):
         layer.zero_grad()
         with made.hooks() if made else nullcontext():
             y = layer(x)[0]
         if made:
-            made.move(aligned(256), [x], made._saved)  # type: ignore[arg-type]
+            made.move({"param": aligned(256), 0: x}, made._saved)  # type: ignore[arg-type]
         y.square().sum().backward()
         grads.append([parameter.grad for parameter in layer.parameters()])
     assert all(map(torch.equal, *grads))

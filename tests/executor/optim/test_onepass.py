@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import StepLR
 
-from executor.numerics.flat import Spec, flat_bytes, views
+from executor.numerics.flat import Spec, Views
 from executor.optim import kernels as onepass_kernels
 from executor.optim import onepass
 
@@ -53,9 +53,9 @@ class Side:
         self.random = torch.Generator().manual_seed(seed)
         self.sizes = sizes
         self.masters = [nn.Parameter(torch.randn(n, generator=self.random)) for n in sizes]
-        specs = [Spec(torch.bfloat16, (n,), (1,)) for n in sizes]
-        flats = [torch.zeros(flat_bytes(specs), dtype=torch.uint8) for _ in range(2)]
-        self.params, self.grads = (views(flat, specs) for flat in flats)
+        views = Views(Spec(torch.bfloat16, (n,), (1,)) for n in sizes)
+        flats = [torch.zeros(views.bytes, dtype=torch.uint8) for _ in range(2)]
+        self.params, self.grads = map(views.at, flats)
         parameters: list[Any] = list(self.masters)
         if groups:
             parameters = [

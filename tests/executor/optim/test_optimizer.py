@@ -204,6 +204,29 @@ def test_what_the_planner_builds_has_the_same_bits(
     assert_trained(plan, workload())
 
 
+def matrices(parameters: list[nn.Parameter]) -> Optimizer:
+    """A group that is empty where a shard has no matrix."""
+    return optim.AdamW([{"params": [p for p in parameters if p.ndim == 2]}], lr=1e-2)
+
+
+@pytest.mark.parametrize("optimizer", [muon, matrices])
+def test_a_shard_may_have_nothing_to_step(optimizer: Make, tmp_path: Path) -> None:
+    """Its parameters stay as they are, beside a scheduler and from a checkpoint on as well."""
+    made = handmade.PLANS["streamed"]()
+    _, second, last = made.tasks[0].shards
+
+    def model() -> nn.Module:
+        norms = range(second.first_layer, second.end_layer)
+        layers = (nn.LayerNorm(WIDTH) if n in norms else block() for n in range(last.end_layer))
+        return nn.Sequential(*layers)
+
+    rates = partial(optim.lr_scheduler.ExponentialLR, gamma=0.7)
+    tasks = [replace(t, model=model, optimizer=optimizer, scheduler=rates) for t in tasks_for(made)]
+    plan = fit(made, tasks)
+    run(later(plan, 0, 3), tasks, Options(checkpoints=tmp_path))
+    assert_trained(later(plan, 3, 1), tasks, Options(resume=tmp_path))
+
+
 class Rare(nn.Module):
     """Uses one of its two halves in some steps only, and one never."""
 

@@ -205,3 +205,40 @@ def test_gradients_of_the_input_keep_their_strides() -> None:
     loss.backward()
     assert graph.grads()[0].stride() == (0, 0, 0)
     assert torch.equal(graph.grads()[0], torch.ones(2, 3, 4))
+
+
+class Spreading(nn.Module):
+    """Hands one gradient back to all that it sums up."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(1, keepdim=True)
+
+
+class Shifted(nn.Module):
+    """Adds up its gradient for all that it shifts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.shift
+
+
+def _spread(layers: int) -> nn.Sequential:
+    return nn.Sequential(*(Shifted() for _ in range(layers - 2)), Spreading(), Shifted())
+
+
+def _long(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(4, 37, WIDTH, generator=generator), torch.zeros(4, 1, WIDTH)
+
+
+@pytest.mark.parametrize("name", ["streamed", "saved", "packed"])
+def test_gradients_between_shards_keep_their_strides(name: str) -> None:
+    """A layer may add up a gradient that is there once in another order than its copies."""
+    made = handmade.PLANS[name]()
+    how = {"model": partial(_spread, made.tasks[0].shards[-1].end_layer), "data": _long}
+    tasks = [replace(task, **how) for task in tasks_for(made)]
+    plan = fit(made, tasks)
+    assert_same(plan, tasks, run(plan, tasks))

@@ -10,7 +10,7 @@ from torch.optim import Adagrad, AdamW
 
 from executor.devices.device import aligned
 from executor.errors import RunError, WorkloadError
-from executor.numerics.flat import Spec, flat_bytes, spec_of, view, views
+from executor.numerics.flat import Spec, Views, spec_of, view
 from executor.numerics.meter import MemoryMeter
 from executor.numerics.values import hold
 from executor.optim.recipe import Factory
@@ -36,9 +36,9 @@ def test_views_are_aligned_and_keep_strides() -> None:
     """Each view begins at a multiple of 256 bytes, in the strides of the tensor it stands for."""
     tensors = [torch.rand(3), torch.rand(4, 5).t(), torch.rand(2, 9)[:, ::3], torch.tensor(1)]
     specs = [spec_of(t) for t in tensors]
-    flat = aligned(flat_bytes(specs))
-    assert flat.numel() == 4 * 256
-    for tensor, seen in zip(tensors, views(flat, specs), strict=True):
+    views = Views(specs)
+    assert views.bytes == 4 * 256
+    for tensor, seen in zip(tensors, views.at(aligned(views.bytes)), strict=True):
         assert seen.data_ptr() % 256 == 0
         assert torch.equal(seen.copy_(tensor), tensor)
     assert specs[1].stride == (1, 5)
