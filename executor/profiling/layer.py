@@ -102,7 +102,7 @@ def _pack_times(bench: Bench, count: int | None, lab: Lab) -> tuple[Time, Time] 
     if count is None or bench.layout is None:
         return None, None
     try:
-        work = partial(bench.pack_backward, bench.device.empty(count))
+        work = partial(bench.pack_backward, aligned(count, bench.device.where))
         both, backward = timed(lambda: _halves(work, lab.queue), lab)
     except torch.OutOfMemoryError:
         return None, None
@@ -150,7 +150,7 @@ class Updates:
         case: Case,
         grads: Sequence[Tensor],
         parameters: Sequence[nn.Parameter],
-        where: Device,
+        where: torch.device,
         room: int | None = None,
     ) -> None:
         """`room`: bytes of the state, if they are known; memory that is not touched costs nothing
@@ -160,13 +160,14 @@ class Updates:
         recipe = case.recipe or Recipe(task.optimizer)
         own = recipe.unscheduled(zip(parameters, twins, strict=True))
         home = Shard([nn.ParameterList(twins)], own, precision=task.precision)
-        masters, params = aligned(home.parameters.master_bytes), aligned(home.param_bytes)
+        layout = home.parameters.masters
+        masters, params = aligned(layout.bytes if layout else 0), aligned(home.param_bytes)
         home.write_params(params, masters)
         self.shard = home
-        self.params = where.empty(home.param_bytes).copy_(params)
-        self.grads = where.empty(home.grad_bytes)
-        self.state = where.empty(STATE_ROOM * home.grad_bytes if room is None else room)
-        self.state[: home.parameters.master_bytes].copy_(masters)
+        self.params = aligned(home.param_bytes, where).copy_(params)
+        self.grads = aligned(home.grad_bytes, where)
+        self.state = aligned(STATE_ROOM * home.grad_bytes if room is None else room, where)
+        self.state[: len(masters)].copy_(masters)
         home.parameters.bind(self.params)
         home.parameters.bind_grads(self.grads)
         for twin, grad in zip(home.parameters.trainable, grads, strict=True):
@@ -217,7 +218,7 @@ def update_costs(
     if lab.device.spec.kind != "cpu":
         host = _host_update_cost(case, grads, parameters, lab)
         room = host.state_bytes
-    updates = Updates(case, grads, parameters, lab.device, room)
+    updates = Updates(case, grads, parameters, lab.device.where, room)
     norm, meter = None, lab.device.meter()
     if noted:
         norm = UpdateCost(0, _taken(meter, updates.norms), NO_TIME)
@@ -234,7 +235,7 @@ def _host_update_cost(
 ) -> UpdateCost:
     """In a thread like that of a run's updates, while copies go both ways as they do then."""
     host = CpuDevice(lab.device.spec, 0)
-    updates = Updates(case, [grad.cpu() for grad in grads], parameters, host)
+    updates = Updates(case, [grad.cpu() for grad in grads], parameters, host.where)
     queue = lab.device.queue("host")
     there = Lab(host, queue, 1, lab.samples)
 
