@@ -7,9 +7,10 @@ A thread launches ops into its queue and goes on; a mark says how far the queue 
 device whatever is launched is done when the call returns, so marks are reached as they are made.
 """
 
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol, TypeVar
 
@@ -144,6 +145,14 @@ def until(mark: Mark, check: Callable[[], None] = lambda: None) -> None:
 
 def apart(queue: Queue, work: Callable[[], T]) -> T:
     """The result of `work` in a thread of its own that launches into `queue`."""
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(queue.enter).result()
-        return thread.submit(work).result()
+    made: Future[T] = Future()
+
+    def enter() -> None:
+        try:
+            queue.enter()
+            made.set_result(work())
+        except BaseException as error:
+            made.set_exception(error)
+
+    threading.Thread(target=enter, daemon=True).start()  # an interrupt does not wait for it
+    return made.result()
