@@ -3,7 +3,6 @@
 from executor.devices.cpu import CpuDevice, Now
 from executor.devices.device import (
     Device,
-    HostMemory,
     Mark,
     Meter,
     Queue,
@@ -14,7 +13,7 @@ from executor.devices.device import (
     use_threads,
 )
 from executor.devices.gpu import describe, update_threads, usable
-from executor.devices.hostmem import PIECE, free_host_bytes, host_memory, ring_bytes
+from executor.devices.hostmem import PIECE, HostMemory, free_host_bytes, host_memory, ring_bytes
 from executor.devices.machine import apply, default_source, open_devices
 from executor.devices.pace import least_us
 

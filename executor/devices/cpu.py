@@ -7,16 +7,14 @@ spilling costs what it would cost on such a link. How ops are paced, `pace` says
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
-import torch
 from torch import Tensor
 
-from executor.devices.device import Mark, QueueKind, aligned, use_threads
+from executor.devices.device import Device, Mark, Queue, QueueKind, aligned, use_threads
 from executor.devices.pace import wait_until
-from executor.numerics import Cast, CpuMeter, CpuSource, Source
-from plans.schema import Buffer, Device
+from executor.numerics import Cast, CpuMeter, CpuSource
+from plans.schema import Device as Spec
 from profiles.schema import Emulation
 
 
@@ -38,7 +36,7 @@ class Now:
 _here = threading.local()  # due: when the op that the thread runs ends at the soonest, or None
 
 
-class CpuQueue:
+class CpuQueue(Queue):
     """Ops run in the calling thread, with `threads` threads.
 
     `ahead`: as on a device that ops are launched into beforehand, they begin when the queue is
@@ -84,51 +82,42 @@ class Link:
         self._free = 0.0  # when it has moved all bytes that were given to it
         self._lock = threading.Lock()
 
-    def carry(self, count: int, work: Callable[[], object]) -> None:
-        """Do the work, and return no sooner than the link would have moved so many bytes: latency
-        + bytes / rate, after the copies that came before. In an op of a queue it is the op that
-        ends no sooner."""
+    def carry(self, copies: Sequence[Cast]) -> None:
+        """Copy, and return no sooner than the link would have moved what is written: latency +
+        bytes / rate, after the copies that came before. In an op of a queue it is the op that ends
+        no sooner."""
+        count = sum(target.nbytes for target, _ in copies)
         due = getattr(_here, "due", None)
         with self._lock:
             begin = max(time.perf_counter() if due is None else due, self._free)
             self._free = begin + count / self._rate
             end = self._free + self._latency_s
-        work()
+        _copy(copies)
         if due is None:
             wait_until(end)
         else:
             _here.due = end
 
 
-class Links(NamedTuple):
-    """Both directions between the host and a device, or devices that share them."""
-
-    h2d: Link
-    d2h: Link
-
-    @classmethod
-    def of(cls, emulation: Emulation) -> "Links":
-        rates = emulation.h2d_bytes_per_s, emulation.d2h_bytes_per_s
-        return cls(*(Link(rate, emulation.latency_us) for rate in rates))
+Links = tuple[Link, Link]  # from the host to a device and back; devices may share them
 
 
-class CpuDevice:
+def links_of(emulation: Emulation) -> Links:
+    """Links as fast as those of the emulated device."""
+    latency_us = emulation.latency_us
+    return Link(emulation.h2d_bytes_per_s, latency_us), Link(emulation.d2h_bytes_per_s, latency_us)
+
+
+class CpuDevice(Device):
     """A device whose memory is host memory. Buffers of a plan are views of its one slab, which is
-    as large as the largest of the programs that run there. `links`: those of its group."""
+    as large as the largest of the programs that run there. `links`: those of its group; without
+    any, copies take the time that they take."""
 
-    def __init__(self, spec: Device, slab_bytes: int, links: Links | None = None) -> None:
+    def __init__(self, spec: Spec, slab_bytes: int, links: Links | None = None) -> None:
         self.spec = spec
-        self._links = links or (Links.of(spec.emulation) if spec.emulation else None)
         self.slab = aligned(slab_bytes)
-        self.where = torch.device("cpu")
-        self.slack_bytes = 0
-        self.source: Source = CpuSource()
-
-    def view(self, buffer: Buffer) -> Tensor:
-        return self.slab[buffer.offset : buffer.offset + buffer.bytes]
-
-    def empty(self, count: int) -> Tensor:
-        return aligned(count)
+        self.source = CpuSource()
+        self._in, self._out = (link.carry for link in links) if links else (_copy, _copy)
 
     def queue(self, kind: QueueKind) -> CpuQueue:
         works, emulation = kind in ("compute", "host"), self.spec.emulation
@@ -136,14 +125,13 @@ class CpuDevice:
         return CpuQueue(self.spec.threads if works else 1, ahead=ahead)
 
     def copy_in(self, target: Tensor, source: Tensor) -> None:
-        _carry(self._links and self._links.h2d, source.numel(), partial(target.copy_, source))
+        self._in([(target, source)])
 
     def cast_in(self, casts: Sequence[Cast]) -> None:
-        count = sum(target.nbytes for target, _ in casts)
-        _carry(self._links and self._links.h2d, count, partial(_cast, casts))
+        self._in(casts)
 
     def copy_out(self, target: Tensor, source: Tensor) -> None:
-        _carry(self._links and self._links.d2h, source.numel(), partial(target.copy_, source))
+        self._out([(target, source)])
 
     def later(self, value: Tensor) -> Callable[[], float]:
         return cast("Callable[[], float]", value.item)
@@ -151,24 +139,7 @@ class CpuDevice:
     def meter(self) -> CpuMeter:
         return CpuMeter()
 
-    def limit(self, beside: int) -> None:
-        """Nothing to limit: the slab is all there is, and transients are measured."""
 
-    def allocations(self) -> int:
-        return 0  # there is no allocator between torch and the host's
-
-    def close(self) -> None:
-        """Nothing to give back."""
-
-
-def _carry(link: Link | None, count: int, work: Callable[[], object]) -> None:
-    """Do the work, and let the link take the time of so many bytes if there is one."""
-    if link:
-        link.carry(count, work)
-    else:
-        work()
-
-
-def _cast(casts: Sequence[Cast]) -> None:
-    for target, master in casts:
-        target.copy_(master)
+def _copy(copies: Sequence[Cast]) -> None:
+    for target, source in copies:
+        target.copy_(source)

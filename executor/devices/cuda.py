@@ -12,15 +12,22 @@ from contextlib import contextmanager, suppress
 import torch
 from torch import Tensor
 
-from executor.devices.cpu import Now
-from executor.devices.device import Mark, Queue, QueueKind, apart, until, use_threads
+from executor.devices.cpu import CpuQueue
+from executor.devices.device import (
+    Device,
+    Mark,
+    Queue,
+    QueueKind,
+    aligned,
+    apart,
+    until,
+    use_threads,
+)
 from executor.devices.gpu import margin, update_cores
 from executor.devices.hostmem import PageLocked, Ring
 from executor.errors import RunError, UsageError
-from executor.numerics import Cast, Source
-from plans.schema import Buffer
+from executor.numerics import Cast
 from plans.schema import Device as Spec
-from profiles.codec import ALIGNMENT
 
 _SCALARS = 1 << 16  # losses on their way to the host at once, of some rounds of microbatches
 _GOODBYE_S = 1.0  # how long a device may go on after the run
@@ -62,7 +69,7 @@ class CudaMark:
         return self._clock.seconds(self.event)
 
 
-class CudaQueue:
+class CudaQueue(Queue):
     """A CUDA stream. Its object is taken once: asking for the current one is asking too late."""
 
     def __init__(
@@ -87,41 +94,23 @@ class CudaQueue:
         if isinstance(mark, CudaMark):
             self.stream.wait_event(mark.event)
 
-    def begin(self) -> CudaMark:
-        return self.mark()
 
-    def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> CudaMark:
-        return self.mark()
-
-
-class HostQueue:
+class HostQueue(CpuQueue):
     """Updates in host memory: the calling thread waits for what the device has to bring.
 
     The thread keeps to cores of its own, and so do the threads that its ops start.
     """
 
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
-
     def enter(self) -> None:
         if cores := update_cores():
             os.sched_setaffinity(0, cores)
-        use_threads(self._threads)
-
-    def mark(self) -> Now:
-        return Now()
+        super().enter()
 
     def wait(self, mark: Mark, check: Callable[[], None]) -> None:
         until(mark, check)
 
-    def begin(self) -> Now:
-        return Now()
 
-    def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> Now:
-        return Now()
-
-
-class CudaDevice:
+class CudaDevice(Device):
     """One GPU, the `index`-th that the process sees."""
 
     def __init__(self, spec: Spec, slab_bytes: int, index: int = 0, *, casts: bool = False) -> None:
@@ -136,7 +125,7 @@ class CudaDevice:
         torch.cuda.init()
         torch.cuda.set_device(self.where)
         _grow_blocks()
-        self.source: Source = CudaSource(index)
+        self.source = CudaSource(index)
         self.slack_bytes = margin(spec.budget_bytes)
         self._clock = Clock()
         self._queues: dict[QueueKind, Queue] = {}
@@ -149,17 +138,9 @@ class CudaDevice:
         self._next = 0
         self._ring = Ring(self._locked) if casts else None
 
-    def view(self, buffer: Buffer) -> Tensor:
-        return self.slab[buffer.offset : buffer.offset + buffer.bytes]
-
-    def empty(self, count: int) -> Tensor:
-        raw = torch.empty(count + ALIGNMENT, dtype=torch.uint8, device=self.where)
-        skip = -raw.data_ptr() % ALIGNMENT
-        return raw[skip : skip + count]
-
     def _slab(self, count: int) -> Tensor:
         try:
-            return self.empty(count)
+            return aligned(count, self.where)
         except torch.OutOfMemoryError:
             free, total = torch.cuda.mem_get_info(self.where)
             raise RunError(
@@ -181,14 +162,13 @@ class CudaDevice:
     def copy_in(self, target: Tensor, source: Tensor) -> None:
         target.copy_(source, non_blocking=True)
 
+    copy_out = copy_in
+
     def cast_in(self, casts: Sequence[Cast]) -> None:
         assert self._ring is not None, "a plan's devices are opened with what they need"
         queue = self.queue("h2d")
         until(queue.mark())  # the host reads the masters itself: whoever wrote them is done
         self._ring.send(casts, self.copy_in, queue.mark)
-
-    def copy_out(self, target: Tensor, source: Tensor) -> None:
-        target.copy_(source, non_blocking=True)
 
     def later(self, value: Tensor) -> Callable[[], float]:
         slot = self._scalars[self._next % _SCALARS]

@@ -10,6 +10,7 @@ device whatever is launched is done when the call returns, so marks are reached 
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol, TypeVar
 
@@ -18,7 +19,6 @@ from torch import Tensor
 
 from executor.errors import RunError
 from executor.numerics import Cast, Source
-from plans.schema import Buffer
 from plans.schema import Device as Spec
 from profiles.codec import ALIGNMENT
 
@@ -53,11 +53,12 @@ class Queue(Protocol):
 
     def begin(self) -> Mark:
         """The point at which an op begins that is launched now."""
+        return self.mark()
 
     def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> Mark:
         """The point at which the op that began at `start` ends: with emulated compute not before
-        `least_us` after it.
-        `check` may raise to end the wait."""
+        `least_us` after it. `check` may raise to end the wait."""
+        return self.mark()
 
 
 class Meter(Protocol):
@@ -76,15 +77,9 @@ class Device(Protocol):
 
     spec: Spec
     slab: Tensor  # uint8
-    where: torch.device
+    where: torch.device = torch.device("cpu")
     source: Source
-    slack_bytes: int  # that ops may take above their reserve: what allocators round and keep
-
-    def view(self, buffer: Buffer) -> Tensor:
-        """The buffer's bytes, a uint8 tensor."""
-
-    def empty(self, count: int) -> Tensor:
-        """`count` uninitialised bytes on the device that begin at a multiple of ALIGNMENT."""
+    slack_bytes: int = 0  # that ops may take above their reserve: what allocators round and keep
 
     def queue(self, kind: QueueKind) -> Queue:
         """The device's queue of this kind; "host" is that of updates in host memory."""
@@ -108,28 +103,24 @@ class Device(Protocol):
     def limit(self, beside: int) -> None:
         """Let the process take no more of the device than its budget and so many bytes beside it,
         what the libraries keep for themselves not counted."""
+        return
 
     def allocations(self) -> int:
         """The number of times torch asked the device for memory; after warm-up it should not."""
+        return 0
 
     def close(self) -> None:
         """Give back what outlives the object otherwise."""
+        return
 
 
-class HostMemory(Protocol):
-    """Allocates host buffers: memory that the devices can copy from and to by themselves."""
-
-    def take(self, count: int) -> Tensor:
-        """`count` uninitialised bytes that begin at a multiple of ALIGNMENT."""
-
-    def close(self) -> None:
-        """No more copies will be made."""
-
-
-def aligned(count: int) -> Tensor:
-    """`count` uninitialised bytes that begin at a multiple of ALIGNMENT; RunError for too many."""
+def aligned(count: int, where: torch.device | None = None) -> Tensor:
+    """`count` uninitialised bytes on a device, or the host, that begin at a multiple of ALIGNMENT;
+    RunError when the host, torch.OutOfMemoryError when a device has no such piece."""
     try:
-        raw = torch.empty(count + ALIGNMENT, dtype=torch.uint8)
+        raw = torch.empty(count + ALIGNMENT, dtype=torch.uint8, device=where)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:
         raise RunError(f"the machine cannot give {count} bytes of memory in one piece") from None
     skip = -raw.data_ptr() % ALIGNMENT
@@ -154,19 +145,14 @@ def until(mark: Mark, check: Callable[[], None] = lambda: None) -> None:
 
 def apart(queue: Queue, work: Callable[[], T]) -> T:
     """The result of `work` in a thread of its own that launches into `queue`."""
-    done: list[T] = []
-    failed: list[BaseException] = []
+    made: Future[T] = Future()
 
     def enter() -> None:
         try:
             queue.enter()
-            done.append(work())
+            made.set_result(work())
         except BaseException as error:
-            failed.append(error)
+            made.set_exception(error)
 
-    thread = threading.Thread(target=enter, daemon=True)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return done[0]
+    threading.Thread(target=enter, daemon=True).start()  # an interrupt does not wait for it
+    return made.result()

@@ -56,19 +56,13 @@ def describe(device: torch.device) -> dict[str, str]:
     """A GPU in a profile: its name, driver, clocks, and what torch was built for."""
     properties = torch.cuda.get_device_properties(device)
     noted = {"gpu": str(properties.name), "cuda": str(torch.version.cuda)}
-    for key, query in _QUERIES.items():
-        noted[key] = _asked(query, device)
-    return noted
+    return noted | {key: _asked(query, device) for key, query in _QUERIES.items()}
 
 
 def _asked(query: str, device: torch.device) -> str:
     """One answer of nvidia-smi, which only reads; empty where it is not there."""
-    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", "-i"]
-
+    asked = f"--query-gpu={query}", "--format=csv,noheader", f"--id={device.index or 0}"
     try:
-        done = subprocess.run(
-            [*command, str(device.index or 0)], capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.check_output(["nvidia-smi", *asked], text=True, timeout=10).strip()
+    except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from executor.devices.device import HostMemory, Mark, aligned, until
+from executor.devices.device import Mark, aligned, until
 from executor.errors import RunError
 from executor.numerics import Cast
 from plans.schema import Device, Plan
@@ -28,18 +28,19 @@ RING_BYTES = 3 * PIECE
 _PORTABLE = 1  # cudaHostRegisterPortable: locked for every device
 
 
-class Pageable:
-    """Ordinary memory: CPU devices copy in the calling thread."""
+class HostMemory:
+    """Allocates host buffers: ordinary memory, since CPU devices copy in the calling thread."""
 
     def take(self, count: int) -> Tensor:
+        """`count` uninitialised bytes that begin at a multiple of ALIGNMENT."""
         return aligned(count)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """No more copies will be made."""
 
 
-class PageLocked:
-    """Host memory, locked at its size in whole pages.
+class PageLocked(HostMemory):
+    """Memory that devices copy from and to by themselves, locked at its size in whole pages.
 
     Torch's own pinned allocator rounds every block up to a power of two. A page can be locked only
     once, so no two of these share one.
@@ -107,7 +108,7 @@ class Ring:
 
 def host_memory(specs: Sequence[Device]) -> HostMemory:
     """Page-locked memory if any of the devices copies by itself."""
-    return PageLocked() if any(spec.kind == "cuda" for spec in specs) else Pageable()
+    return PageLocked() if any(spec.kind == "cuda" for spec in specs) else HostMemory()
 
 
 def ring_bytes(plan: Plan) -> int:

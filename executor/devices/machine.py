@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import torch
 
-from executor.devices.cpu import CpuDevice, Links
+from executor.devices.cpu import CpuDevice, Links, links_of
 from executor.devices.cuda import CudaDevice, CudaSource
 from executor.devices.device import Device
 from executor.errors import UsageError
@@ -34,9 +34,9 @@ def open_devices(
             if spec.kind == "cuda":
                 made.append(CudaDevice(spec, slab, index, casts=casts))
             else:
-                links = None
-                if spec.emulation and spec.link_group is not None:
-                    links = shared.setdefault(spec.link_group, Links.of(spec.emulation))
+                links = links_of(spec.emulation) if spec.emulation else None
+                if links and spec.link_group is not None:
+                    links = shared.setdefault(spec.link_group, links)
                 made.append(CpuDevice(spec, slab, links))
             opened.callback(made[-1].close)
         opened.pop_all()

@@ -5,8 +5,9 @@ So a step's first microbatch, which has nothing to add to, hands over its gradie
 copied as it comes, still in the caches, to where it belongs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,27 @@ def _home(parameter: nn.Parameter) -> Home:
     home = Home()
     parameter.register_post_accumulate_grad_hook(home)  # type: ignore[no-untyped-call]
     return home
+
+
+class Beginning(torch.autograd.Function):
+    """The identity where a graph begins. Its backward gives a gradient as it comes to `note`.
+
+    A leaf would keep a copy of it, in the strides of its own value, and kernels further down go by
+    strides. Of a leaf autocast also keeps what it was cast to, for all layers that cast it, and
+    adds their gradients in low precision; between the layers of a plain loop no tensor is a leaf.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, note: Callable[[Tensor], None]) -> Tensor:
+        ctx.note = note
+        ctx.set_materialize_grads(False)
+        return value.data
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, None]:
+        if grads[0] is not None:
+            ctx.note(grads[0])
+        return None, None
 
 
 @contextmanager

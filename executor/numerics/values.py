@@ -11,6 +11,8 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
 
@@ -20,6 +22,8 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unfl
 
 from executor.errors import MismatchError, WorkloadError
 from executor.numerics.flat import Spec, expanded_spec_of, put, views
+from executor.numerics.flat import Spec, expanded_spec_of, put, spec_of, view
+from executor.numerics.gradients import Beginning
 from profiles.codec import align
 
 # Types of a value's constants, which are equal for all microbatches and have no parts.
@@ -27,8 +31,6 @@ _CONSTANTS = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum),
 )
-
-_alias = torch.ops.aten.alias.default
 
 Grads = tuple[tuple[int, Spec], ...]  # tensors of a value that have gradients, in their order
 
@@ -124,17 +126,19 @@ class Value(NamedTuple):
     layout: Layout
     tensors: list[Tensor]
 
-    def leaves(self, grads: bool) -> list[Tensor]:
-        """The tensors as the beginning of a graph, those that need it with gradients to come.
+    def apart(self) -> "Value":
+        """The value without its graph, its tensors with version counters of their own."""
+        return Value(self.layout, [tensor.data for tensor in self.tensors])
 
-        Those are views. Of any other leaf autocast keeps what it was cast to, for all layers that
-        cast it, and adds their gradients in low precision, as it does not between the layers of a
-        plain loop, where no tensor is a leaf.
-        """
-        if not grads:
-            return [tensor.data for tensor in self.tensors]
-        pairs = zip(self.tensors, self.layout.needs, strict=True)
-        return [_alias(t.data).requires_grad_() if needed else t.data for t, needed in pairs]
+    def begun(self, grads: dict[int, Tensor]) -> "Value":
+        """The value as the beginning of a graph, whose backward puts the gradients of tensors that
+        need some into `grads`, by their number."""
+        made = [tensor.data for tensor in self.tensors]
+        for number, needed in enumerate(self.layout.needs):
+            if needed:
+                note = partial(grads.__setitem__, number)
+                made[number] = Beginning.apply(made[number].requires_grad_(), note)  # type: ignore[no-untyped-call]
+        return Value(self.layout, made)
 
 
 def hold(value: Any) -> Value:

@@ -69,7 +69,7 @@ class Bench:
         self.in_bytes = x.layout.boundary_bytes
         self.out_bytes = y.layout.boundary_bytes if y else _bytes(made)
         sizes = [self.in_bytes, y.layout.boundary_bytes if y else 0]
-        slab = device.empty(self.shard.grad_bytes + 2 * sum(sizes))
+        slab = aligned(self.shard.grad_bytes + 2 * sum(sizes), device.where)
         grads, held, self.out, dx, dy = torch.split(slab, [self.shard.grad_bytes, *sizes, *sizes])
         self.grads = grads
         x.layout.write(held, x.tensors)
@@ -112,9 +112,8 @@ class Bench:
         with mode or nullcontext():
             graph = shard.graph(self.x, batch=self.batch, before=before)
         recomputed()
-        shard.parameters.bind_grads(self.grads)
         with no_draws() if self.draws is None and self.device.source.shared else nullcontext():
-            shard.backward(graph, dy=self.dy, dx=self.dx)
+            shard.backward(graph, self.grads, dy=self.dy, dx=self.dx)
         return mode.state if mode else self.state
 
     def pack_backward(self, saved: Tensor, packed: Callable[[], None]) -> None:
@@ -124,9 +123,8 @@ class Bench:
         with self._random() or nullcontext():
             _, graph = shard.forward_graph(self.x, self.out, saved=saved)
         packed()
-        shard.parameters.bind_grads(self.grads)
         shard.move(graph, self.x, saved)
-        shard.backward(graph, dy=self.dy, dx=self.dx)
+        shard.backward(graph, self.grads, dy=self.dy, dx=self.dx)
 
     def graph(self) -> Any:
         """A forward that keeps its graph: the output, or the loss of the last layer."""
@@ -162,7 +160,7 @@ def on_device(case: Case, device: Device) -> Shard:
     host = aligned(home.param_bytes)
     home.write_params(host)
     shard = home.replica(device.where, apart=device.spec.kind != "cpu")
-    shard.parameters.bind(device.empty(home.param_bytes).copy_(host))
+    shard.parameters.bind(aligned(home.param_bytes, device.where).copy_(host))
     return shard
 
 

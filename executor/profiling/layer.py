@@ -75,7 +75,8 @@ def _pack_times(bench: Bench, count: int | None, lab: Lab) -> tuple[Time, Time] 
     if count is None or bench.layout is None:
         return None, None
     try:
-        both, backward = _times(partial(bench.pack_backward, bench.device.empty(count)), lab)
+        work = partial(bench.pack_backward, aligned(count, bench.device.where))
+        both, backward = _times(work, lab)
     except torch.OutOfMemoryError:
         return None, None
     return both, backward
@@ -132,7 +133,7 @@ class Updates:
         self,
         case: Case,
         parameters: Sequence[nn.Parameter],
-        where: Device,
+        where: torch.device,
         room: int | None = None,
     ) -> None:
         """`room`: bytes of the state, if they are known; memory that is not touched costs nothing
@@ -142,13 +143,14 @@ class Updates:
         recipe = case.recipe or Recipe(task.optimizer)
         own = recipe.unscheduled(zip(parameters, twins, strict=True))
         home = Shard([nn.ParameterList(twins)], own, precision=task.precision)
-        masters, params = aligned(home.parameters.master_bytes), aligned(home.param_bytes)
+        layout = home.parameters.masters
+        masters, params = aligned(layout.bytes if layout else 0), aligned(home.param_bytes)
         home.write_params(params, masters)
         self.shard = home
-        self.params = where.empty(home.param_bytes).copy_(params)
-        self.grads = where.empty(home.grad_bytes)
-        self.state = where.empty(STATE_ROOM * home.grad_bytes if room is None else room)
-        self.state[: home.parameters.master_bytes].copy_(masters)
+        self.params = aligned(home.param_bytes, where).copy_(params)
+        self.grads = aligned(home.grad_bytes, where)
+        self.state = aligned(STATE_ROOM * home.grad_bytes if room is None else room, where)
+        self.state[: len(masters)].copy_(masters)
         home.parameters.bind(self.params)
         home.parameters.bind_grads(self.grads)
         for twin in home.parameters.trainable:
@@ -200,7 +202,7 @@ def layer_state(case: Case, parameters: Sequence[nn.Parameter], lab: Lab) -> Lay
     if lab.device.spec.kind != "cpu":
         room, host_peak, host = _update_on_host(case, parameters, lab)
     meter = lab.device.meter()
-    updates = Updates(case, parameters, lab.device, room)
+    updates = Updates(case, parameters, lab.device.where, room)
     norm, norm_peak = None, 0
     if needs_norms(task.precision, task.clip):
         norm_peak = _taken(meter, updates.norms)
@@ -226,7 +228,7 @@ def _update_on_host(
     """Bytes of the state, the most beside it, and the time of a step: in a thread like that of a
     run's updates, while copies go both ways as they do then."""
     host = CpuDevice(lab.device.spec, 0)
-    updates = Updates(case, parameters, host)
+    updates = Updates(case, parameters, host.where)
     queue = lab.device.queue("host")
     there = Lab(host, queue, 1, lab.samples)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from executor.devices import PIECE, Device, HostMemory, Queue, QueueKind, apart, until, use_threads
 from executor.outputs import free_bytes
-from executor.shards import open_files, remove
+from executor.shards import opened
 from profiles.schema import Disk, Link, Rate
 
 LARGEST = 8 << 20
@@ -126,14 +126,11 @@ def disk_rates(folder: Path, memory: HostMemory) -> Disk:
     noise = torch.randint(0, 256, flat.shape, dtype=torch.uint8, generator=torch.Generator())
     flat.copy_(noise)  # zeros would be left out by some file systems
     sizes = FILE_BYTES // 32, FILE_BYTES
-    files = open_files(folder, {str(size): size for size in sizes})
-    try:  # the first write finds a file its place
+    with opened(folder, {str(size): size for size in sizes}) as files:
+        # The first write finds a file its place.
         write = _rate(lambda n: files[str(n)].write([flat[:n]]), sizes, FILE_SAMPLES)
         read = _rate(lambda n: files[str(n)].read([flat[:n]]), sizes, FILE_SAMPLES)
-        usable = max(1, int(free_bytes(folder) * DISK_SHARE))
-    finally:
-        remove(files)
-    return Disk(usable, read, write)
+        return Disk(max(1, int(free_bytes(folder) * DISK_SHARE)), read, write)
 
 
 def _rate(copy: Copy, counts: tuple[int, int], samples: int) -> Rate:

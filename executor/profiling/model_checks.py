@@ -34,7 +34,6 @@ from executor.cutting import (
 )
 from executor.errors import WorkloadError
 from executor.numerics import computing, tensors_of
-from executor.shards import modules_of
 from executor.workload import Task
 
 _SAMPLES = 2
@@ -58,7 +57,7 @@ class Note:
 
 def note(layers: Sequence[nn.Module]) -> Note:
     """The layers' state now."""
-    modules = list(modules_of(layers))
+    modules = [module for layer in layers for module in layer.modules()]
     return Note(
         {
             (id(module), name): (f"{type(module).__name__}.{name}", value)

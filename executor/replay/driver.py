@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -22,7 +22,7 @@ from executor.optim import onepass
 from executor.records import Options, Recorder, checkpoint, kept, logfile
 from executor.replay.conductor import Conductor
 from executor.replay.result import Result
-from executor.shards import Cutter, HostStore, StateFile, open_files, remove
+from executor.shards import Cutter, HostStore, StateFile, opened
 from executor.workload import Task
 from plans.disk import kept_bytes, moved
 from plans.runlog import CheckpointRecord
@@ -120,16 +120,13 @@ def _machine(plan: Plan) -> Iterator[tuple[Sequence[Device], HostMemory]]:
         memory.close()
 
 
-@contextmanager
-def _files(plan: Plan, options: Options) -> Iterator[dict[str, StateFile]]:
+def _files(plan: Plan, options: Options) -> AbstractContextManager[dict[str, StateFile]]:
     """The file of every task that is ever on the disk, removed afterwards."""
+    if not plan.disk or not options.disk:
+        return nullcontext({})
     ever = moved(plan)
     sizes = {task.name: kept_bytes(task) for task in plan.tasks if task.name in ever}
-    files = open_files(options.disk or Path(), sizes) if plan.disk else {}
-    try:
-        yield files
-    finally:
-        remove(files)
+    return opened(options.disk, sizes)
 
 
 def _begun(plan: Plan, options: Options) -> list[CheckpointRecord]:

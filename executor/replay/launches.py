@@ -65,7 +65,7 @@ def _metered(work: Work, run: Run) -> Run:
         meter = place.meter
         with meter.op(makes, ends):
             on_done = run(round_index)
-        place.took(memory.slab_bytes + meter.taken_bytes)
+        place.peak_bytes = max(place.peak_bytes, memory.slab_bytes + meter.taken_bytes)
         if meter.taken_bytes > memory.reserve_bytes + place.device.slack_bytes:
             live = f", {meter.graph_bytes} of them in live graphs," if meter.graph_bytes else ""
             raise RunError(

@@ -11,10 +11,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from executor.numerics import HooksRefused, LentGenerator, RandomMode, Value, no_draws, read_grads
+from executor.numerics import (
+    HooksRefused,
+    Layout,
+    LentGenerator,
+    RandomMode,
+    Snapshot,
+    Value,
+    no_draws,
+    read_grads,
+)
 from executor.replay.task_state import Feed, TaskState
 from executor.replay.tickets import OnDone
-from executor.shards import DRAWS, NONE, Graph, Made, Place, Shard, Tie
+from executor.shards import DRAWS, NONE, Graph, Place, Shard, Tie
 from executor.workload import held_batch, inputs_of
 from plans.schema import Memory, Op, OpName
 
@@ -111,8 +120,8 @@ def _bound(work: Work) -> Shard:
     """The shard's shell, its parameters those that the op reads."""
     shard = work.task.replicas.on(work.name.number, work.place)
     shard.parameters.bind(work.source("param"))
-    if "tied" in work.reads:
-        shard.bind_tied(work.reads["tied"])
+    if shard.tied and "tied" in work.reads:
+        shard.tied.bind(work.reads["tied"])
     return shard
 
 
@@ -131,15 +140,13 @@ def _forward(work: Work, step: int) -> OnDone | None:
     shard = _bound(work)
     x, out = _input(work), work.writes["y"]
     if work.activations == "recompute":
-        made = _bare_forward(work, step, shard, x)
-        task.before[number, microbatch] = made.before
+        layout, task.left[number, microbatch] = _bare_forward(work, step, shard, x)
     else:
         saved = work.writes.get("saved", _NOTHING) if work.activations == "offload" else None
         with _first(work, step):
-            made, graph = shard.forward_graph(x, out, saved=saved)
-        task.graphs[number, microbatch] = graph
+            layout, task.left[number, microbatch] = shard.forward_graph(x, out, saved=saved)
     work.place.guard.check()
-    work.feed.boundary(number + 1, made.layout)
+    work.feed.boundary(number + 1, layout)
     return None
 
 
@@ -147,18 +154,19 @@ def _evaluate(work: Work, number: int) -> OnDone | None:
     """A forward for the batch of this number, which draws no random numbers."""
     feed, shard, x = work.feed, _bound(work), _input(work)
     loss: Tensor | None = None
-    with no_draws(DRAWS) if work.watched(number) else nullcontext():
+    watched = no_draws(DRAWS) if work.watched(number) else nullcontext()
+    with watched, torch.no_grad(), shard.buffers.still():
         if "y" in work.writes:
             feed.boundary(work.name.number + 1, shard.evaluate(x, work.writes["y"]))
         else:
-            loss = shard.evaluated(x, held_batch(feed.batches, work.source("batch")))
+            loss = shard.losses(x, held_batch(feed.batches, work.source("batch")))
     work.place.guard.check()
     if loss is None:
         return None
     return partial(feed.loss, number, work.name.index, work.place.device.later(loss))
 
 
-def _bare_forward(work: Work, step: int, shard: Shard, x: Value) -> Made:
+def _bare_forward(work: Work, step: int, shard: Shard, x: Value) -> tuple[Layout, Snapshot]:
     """A forward that keeps no graph. Layers that need what a graph would keep are run once more
     when it is their first time."""
     out, known = work.writes["y"], work.feed.boundaries.get(work.name.number + 1)
@@ -172,15 +180,15 @@ def _bare_forward(work: Work, step: int, shard: Shard, x: Value) -> Made:
 
 def _backward(work: Work, step: int) -> OnDone | None:
     task, number, microbatch = work.task, work.name.number, work.name.index
-    shard = _bound(work)
-    shard.parameters.bind_grads(work.writes.get("grad", _NOTHING))
+    shard, grads = _bound(work), work.writes.get("grad", _NOTHING)
     graph, dy = _graph(work, shard, step), None
     if number < len(task.plan.shards) - 1:
         task.expect(number, graph)
         dy = read_grads(work.source("dy"), task.gradients.pop((number + 1, microbatch)))
     absent = task.absent.of(work.reads["grad"]) if "grad" in work.reads else None
     with _no_random(work, step):
-        done = shard.backward(graph, dy=dy, dx=work.writes.get("dx"), absent=absent, tie=_tie(work))
+        dx, tie = work.writes.get("dx"), _tie(work)
+        done = shard.backward(graph, grads, dy=dy, dx=dx, absent=absent, tie=tie)
     if number:
         task.gradients[number, microbatch] = done.dx
     for role, missing in (("grad", done.absent), ("tie", done.tie)):
@@ -194,14 +202,13 @@ def _backward(work: Work, step: int) -> OnDone | None:
 def _graph(work: Work, shard: Shard, step: int) -> Graph:
     """The graph that the forward left, or one made by running it again."""
     task, number, microbatch = work.task, work.name.number, work.name.index
-    x = _input(work)
-    if work.activations != "recompute":
-        graph = task.graphs.pop((number, microbatch))
-        shard.move(graph, x, work.source("saved"))
-        return graph
-    if number < len(task.plan.shards) - 1:
+    x, left = _input(work), task.left.pop((number, microbatch), None)
+    if isinstance(left, Graph):
+        shard.move(left, x, work.source("saved"))
+        return left
+    if left is not None:
         with _random(work, step):
-            return shard.graph(x, before=task.before.pop((number, microbatch)))
+            return shard.graph(x, before=left)
     batch = held_batch(work.feed.batches, work.source("batch"))
     with _first(work, step):
         scale = task.scale.to(work.place.device.where).scale if task.scale else None

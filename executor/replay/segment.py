@@ -1,5 +1,6 @@
 """One segment being replayed: its streams, each with a thread, and the tickets between them."""
 
+import gc
 import threading
 import time
 from collections import deque
@@ -121,8 +122,7 @@ class SegmentRun:
         if self.stopped:
             for task in self._tasks:
                 task.drop()
-            for number in self._segment.devices:
-                self._setup.places[number].renew()
+            gc.collect()  # of failed ops, frames and graphs may hold each other
 
     def start(self) -> None:
         for thread in self._threads:
@@ -171,7 +171,10 @@ class SegmentRun:
         setup = self._setup
         places = [setup.places[number] for number in self._segment.devices]
         homes = {buffer.name: (places[int(buffer.space)], buffer) for buffer in program.buffers}
-        views = {name: place.device.view(buffer) for name, (place, buffer) in homes.items()}
+        views = {
+            name: place.device.slab[buffer.offset : buffer.offset + buffer.bytes]
+            for name, (place, buffer) in homes.items()
+        }
         flats = {**setup.host, **views}
 
         def job(op: Op, tickets: tuple[Ticket, ...]) -> Job:
@@ -182,7 +185,8 @@ class SegmentRun:
                 for role, name in names.items():
                     if name in homes:
                         home, buffer = homes[name]
-                        home.touched(buffer.offset + len(values[role]))
+                        end = buffer.offset + len(values[role])
+                        home.slab_bytes = max(home.slab_bytes, end)
                         used |= {home.number} if values is work.writes else set()
             locks = [setup.locks[n] for n in sorted(used)] if setup.locks else []
             stream = self._streams[op.stream]
@@ -197,7 +201,7 @@ class SegmentRun:
         task = self._setup.tasks[name.task]
         if name.kind in "FB":
             task.replicas.on(name.number, place).train(not self._evaluates)
-        place.took(memory.slab_bytes)
+        place.peak_bytes = max(place.peak_bytes, memory.slab_bytes)
         feed = task.feed(evaluates=self._evaluates)
 
         def cut(roles: Mapping[Role, str]) -> dict[str, Tensor]:

@@ -94,8 +94,7 @@ class TaskState:
         evaluation = _evaluation_feed(host, threads, partial(on_evaluation, plan.name))
         self._feeds = [training, *([evaluation] if evaluation else [])]
         self.replicas = Replicas(host.shards)
-        self.graphs: dict[tuple[int, int], Graph] = {}  # (shard, microbatch) between F and B
-        self.before: dict[tuple[int, int], Snapshot | None] = {}  # the same, where it runs again
+        self.left: dict[tuple[int, int], Graph | Snapshot] = {}  # (shard, microbatch) from F to B
         self.gradients: dict[tuple[int, int], Grads] = {}  # of boundaries, from one B to the next
         self.absent = Absences()
         self.scale = LossScale(host.loss_scale) if plan.precision == "fp16-autocast" else None
@@ -151,8 +150,7 @@ class TaskState:
     def drop(self) -> None:
         """The task trains no more; free all that it holds beside the host store."""
         self.stop()
-        self.graphs.clear()
-        self.before.clear()
+        self.left.clear()
         self.replicas.clear()
 
     def settle(self, step: int) -> None:

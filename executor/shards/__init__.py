@@ -1,9 +1,9 @@
 """Shards: layers and their state, in memory that the plan moves; the host store."""
 
 from executor.shards.checks import Saved
-from executor.shards.files import StateFile, Tick, open_files, remove
-from executor.shards.forward import DRAWS, Modes, modules_of
-from executor.shards.graphs import Graph, Made
+from executor.shards.files import StateFile, Tick, opened
+from executor.shards.forward import DRAWS, Modes
+from executor.shards.graphs import Graph
 from executor.shards.parameters import NONE, Absent
 from executor.shards.place import Place
 from executor.shards.replicas import Replicas
@@ -19,7 +19,6 @@ __all__ = [
     "Graph",
     "HostStore",
     "HostTask",
-    "Made",
     "Modes",
     "Place",
     "Replicas",
@@ -28,9 +27,7 @@ __all__ = [
     "StateFile",
     "Tick",
     "Tie",
-    "modules_of",
-    "open_files",
-    "remove",
+    "opened",
     "tie_bytes",
     "ties",
 ]

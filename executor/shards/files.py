@@ -6,25 +6,21 @@ is to leave behind are checkpoints.
 
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from errno import EINVAL, EOPNOTSUPP
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from errno import ENOSPC
 from pathlib import Path
 
 from torch import Tensor
 
 from executor.errors import RunError
-from executor.outputs import free_bytes, make_folder, take
+from executor.outputs import free_bytes, make_folder, remove, take
 from profiles.units import show_bytes
 
 CHUNK = 16 << 20  # bytes of one call
 SYNC = 256 << 20  # bytes written that the disk may not have yet
 
 Tick = Callable[[], None]  # called after each chunk; may raise to end the copy
-
-
-def _nothing() -> None:
-    pass
 
 
 class StateFile:
@@ -41,57 +37,50 @@ class StateFile:
 
     def reserve(self) -> None:
         """Take the room of all bytes; OSError when there is too little."""
-        if not self.size:
-            return
-        try:
+        if self.size:
             os.posix_fallocate(self._file, 0, self.size)
-        except OSError as error:
-            if error.errno not in (EINVAL, EOPNOTSUPP):  # the file system promises no room
-                raise
-            os.ftruncate(self._file, self.size)
 
-    def write(self, values: Sequence[Tensor], tick: Tick = _nothing) -> None:
+    def write(self, values: Sequence[Tensor], tick: Tick = lambda: None) -> None:
         """Write the values (uint8, `size` bytes together) and return when the disk has them."""
-        done = synced = 0
-        try:
-            for data in _chunks(values):
-                done += os.pwrite(self._file, data, done)
-                if done - synced >= SYNC:
-                    os.fdatasync(self._file)
-                    synced = done
-                tick()
-            os.fdatasync(self._file)
-        except OSError as error:
-            raise RunError(
-                f"{self.path}: {done} of {self.size} bytes are written, then {error.strerror}; "
-                "repair or free the disk, or give another --disk"
-            ) from None
-        self._forget()
 
-    def read(self, values: Sequence[Tensor], tick: Tick = _nothing) -> None:
+        def put(data: memoryview, begin: int) -> int:
+            count = os.pwrite(self._file, data, begin)
+            if begin // SYNC < (begin + count) // SYNC:
+                os.fdatasync(self._file)
+            return count
+
+        self._move(put, values, tick, "written")
+
+    def read(self, values: Sequence[Tensor], tick: Tick = lambda: None) -> None:
         """Read what was written last into `values`, from the disk."""
-        done = 0
-        reason = "the file ends"
+        self._move(lambda data, at: os.preadv(self._file, [data], at), values, tick, "read")
+
+    def _move(
+        self,
+        move: Callable[[memoryview, int], int],
+        values: Sequence[Tensor],
+        tick: Tick,
+        verb: str,
+    ) -> None:
+        """Move chunk after chunk; RunError where less of one is moved than there is."""
+        done, why = 0, "no more"
         try:
             for data in _chunks(values):
-                count = os.preadv(self._file, [data], done)
+                count = move(data, done)
                 done += count
                 if count < len(data):
                     break
                 tick()
+            else:
+                os.fdatasync(self._file)
+                self._forget()
+                return
         except OSError as error:
-            reason = str(error.strerror)
-        if done < self.size:
-            raise RunError(
-                f"{self.path}: {done} of {self.size} bytes are read, then {reason}; "
-                "repair the disk or give another --disk"
-            )
-        self._forget()
-
-    def remove(self) -> None:
-        """Take the name away; the file can be used as before."""
-        with suppress(OSError):
-            self.path.unlink(missing_ok=True)
+            why = str(error.strerror)
+        raise RunError(
+            f"{self.path}: {done} of {self.size} bytes are {verb}, then {why}; repair or free the "
+            "disk, or give another --disk"
+        )
 
     def _forget(self) -> None:
         """Drop the file from the page cache: it is read again much later."""
@@ -106,42 +95,34 @@ def _chunks(values: Sequence[Tensor]) -> Iterator[memoryview]:
             yield data[begin : begin + CHUNK]
 
 
-def open_files(folder: Path, sizes: Mapping[str, int]) -> dict[str, StateFile]:
-    """`<folder>/<task>.state` for each task with its bytes, all of their room taken.
+@contextmanager
+def opened(folder: Path, sizes: Mapping[str, int]) -> Iterator[dict[str, StateFile]]:
+    """`<folder>/<task>.state` for each task with its bytes, all of their room taken; afterwards
+    their names are gone, and whoever still holds a file can go on using it.
 
-    RunError when the disk has too little, UsageError for a folder that cannot be used; then
-    nothing is left there.
+    RunError when the disk has too little, UsageError for a folder that cannot be used.
     """
     make_folder(folder)
-    made: dict[str, StateFile] = {}
-    try:
+    with ExitStack() as made:
+        files: dict[str, StateFile] = {}
         for task, size in sizes.items():
-            made[task] = StateFile(folder / f"{task}.state", size)
-        _reserve(folder, made)
-    except BaseException:
-        remove(made)
-        raise
-    return made
+            files[task] = StateFile(folder / f"{task}.state", size)
+            made.callback(remove, files[task].path)
+        _reserve(folder, files.values())
+        yield files
 
 
-def remove(files: Mapping[str, StateFile]) -> None:
-    """Take the names away; whoever still holds a file can go on using it."""
-    for file in files.values():
-        file.remove()
-
-
-def _reserve(folder: Path, files: Mapping[str, StateFile]) -> None:
-    need, free = sum(file.size for file in files.values()), free_bytes(folder)
-    why = ""
+def _reserve(folder: Path, files: Collection[StateFile]) -> None:
+    need, free = sum(file.size for file in files), free_bytes(folder)
     try:
-        if need <= free:
-            for file in files.values():
-                file.reserve()
-            return
+        if need > free:  # of which some file systems know nothing until it is written
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+        for file in files:
+            file.reserve()
     except OSError as error:
-        why = f" ({error.strerror})"
-    raise RunError(
-        f"{folder}: the states of {len(files)} task(s) that wait on the disk need "
-        f"{show_bytes(need)} ({need} bytes), it has {show_bytes(free)} ({free} bytes) free"
-        f"{why}; free the disk, give another --disk, or build with more --host-memory"
-    )
+        raise RunError(
+            f"{folder}: the states of {len(files)} task(s) that wait on the disk need "
+            f"{show_bytes(need)} ({need} bytes), it has {show_bytes(free)} ({free} bytes) free "
+            f"({error.strerror}); free the disk, give another --disk, or build with more "
+            "--host-memory"
+        ) from None

@@ -1,6 +1,7 @@
 """A shard's layers one after another, in its task's precision, and the mode that they are in."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +28,12 @@ class Forward:
     precision: Precision
     first: bool
 
-    def run(self, x: Value, leaves: Sequence[Tensor], inputs: Any = None) -> Any:
-        """The last layer's output for `x`, whose tensors are `leaves`; `inputs` are for layers
-        with `takes_inputs`. WorkloadError when a layer changes its input in place."""
-        versions = [leaf._version for leaf in leaves]
-        value = x.layout.whole(leaves)
-        with computing(self.precision, leaves[0].device if leaves else _CPU):
+    def run(self, x: Value, inputs: Any = None) -> Any:
+        """The last layer's output for `x`; `inputs` are for layers with `takes_inputs`.
+        WorkloadError when a layer changes the value in place."""
+        versions = [tensor._version for tensor in x.tensors]
+        value = x.layout.whole(x.tensors)
+        with self._computing(x):
             if self.precision == "bf16":
                 value = mapped(_low, value) if self.first else value
                 inputs = mapped(_low, inputs)
@@ -42,37 +43,27 @@ class Forward:
                     value = layer(value, inputs) if takes_inputs else layer(value)
                 except PackError as error:
                     raise PackError(f"layer {type(layer).__name__} {error}") from error
-                except RuntimeError as error:
-                    if "leaf Variable that requires grad" in str(error):
-                        raise _in_place(layer) from error
-                    raise
-        if versions != [leaf._version for leaf in leaves]:
-            raise _in_place(self.layers[0])
+                if versions != [tensor._version for tensor in x.tensors]:
+                    raise WorkloadError(
+                        f"layer {type(layer).__name__} changes its input in place; use "
+                        "inplace=False"
+                    )
         return value
 
-    def loss(self, x: Value, leaves: Sequence[Tensor], batch: Batch) -> Tensor:
+    def loss(self, x: Value, batch: Batch) -> Tensor:
         """A microbatch's part of the loss."""
         assert self.ending is not None, "only the last shard takes a batch"
-        outputs = self.run(x, leaves, batch.inputs)
-        with computing(self.precision, leaves[0].device if leaves else _CPU):
+        outputs = self.run(x, batch.inputs)
+        with self._computing(x):
             loss = self.ending.loss_of(outputs, batch)
         return loss / self.ending.microbatches
 
-
-def _in_place(layer: nn.Module) -> WorkloadError:
-    return WorkloadError(
-        f"layer {type(layer).__name__} changes its input in place; use inplace=False"
-    )
+    def _computing(self, x: Value) -> AbstractContextManager[object]:
+        return computing(self.precision, x.tensors[0].device if x.tensors else _CPU)
 
 
 def _low(tensor: Tensor) -> Tensor:
     return tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
-
-
-def modules_of(layers: Sequence[nn.Module]) -> Iterator[nn.Module]:
-    """All modules whose mode the layers' code may ask for."""
-    for layer in layers:
-        yield from layer.modules()
 
 
 class Modes:
@@ -86,7 +77,8 @@ class Modes:
         if training == (self._trained is None):
             return
         if self._trained is None:
-            self._trained = [module for module in modules_of(self._layers) if module.training]
+            modules = (module for layer in self._layers for module in layer.modules())
+            self._trained = [module for module in modules if module.training]
         for module in self._trained:
             module.training = training
         if training:

@@ -1,23 +1,13 @@
 """The results of a shard's forwards and backwards."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from executor.numerics import Grads, Layout, Packing, Snapshot, Value
+from executor.numerics import Grads, Packing, Value
 from executor.shards.parameters import NONE, Absent
-
-
-class Made(NamedTuple):
-    """A forward's result: the layout of the boundary in its buffer, and the values of changing
-    buffers that it began with; None when it cannot be run again."""
-
-    layout: Layout
-    before: Snapshot | None
 
 
 class Done(NamedTuple):
@@ -30,33 +20,20 @@ class Done(NamedTuple):
     tie: Absent = NONE
 
 
-@dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(NamedTuple):
     """A forward's autograd graph, which a backward can use once.
 
-    `leaves` are the input's tensors as autograd knows them; backward begins at `ends`, the edges by
-    the number of the boundary's tensor, or the loss. With `packing` the graph holds no memory, and
-    parameters and input may lie elsewhere later; without, both must be where they were.
+    `x` is the input as the graph knows it, and `grads` are, after the backward, the gradients of
+    its tensors that have some. Backward begins at `ends`, the edges by the number of the boundary's
+    tensor, or the loss. With `packing` the graph holds no memory, and parameters and input may lie
+    elsewhere later; without, both must be where they were.
     """
 
-    leaves: Sequence[Tensor]
+    x: Value
+    grads: Mapping[int, Tensor]
     ends: Mapping[int, GradientEdge] | Tensor | None
-    loss: Tensor | None
-    packing: Packing | None
-
-    _given: dict[int, Tensor] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        """Note gradients as they come: `grad` would give them the strides of their tensor, and
-        kernels further down go by strides."""
-        for number, leaf in enumerate(self.leaves):
-            if leaf.requires_grad:
-                note = partial(self._given.__setitem__, number)
-                leaf.register_hook(note)  # type: ignore[no-untyped-call]
-
-    def grads(self) -> dict[int, Tensor]:
-        """After the backward: the gradients of the input's tensors that have some."""
-        return self._given
+    loss: Tensor | None = None
+    packing: Packing | None = None
 
 
 def edges(y: Value) -> dict[int, GradientEdge]:

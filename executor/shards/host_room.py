@@ -9,7 +9,6 @@ from executor.errors import RunError
 from executor.workload import Task, staging_bytes
 from plans.schema import Plan, Shard
 from plans.schema import Task as PlanTask
-from profiles import console
 from profiles.units import show_bytes
 
 
@@ -25,10 +24,11 @@ def check_room(plan: Plan, tasks: Mapping[str, Task], store: int) -> None:
     rows: list[tuple[str, ...]] = [("task", "parameters", "optimizer state", "batches", "model")]
     for task in plan.tasks:
         sizes = [
-            sum(kept_sizes(shard)[role] for shard in task.shards) for role in ("param", "state")
+            sum(kept_sizes(shard).get(role, 0) for shard in task.shards)
+            for role in ("param", "state")
         ]
         rows.append((task.name, *map(show_bytes, (*sizes, staging[task.name], models[task.name]))))
-    table = "; ".join(" ".join(row.split()) for row in console.columns(rows, numbers=True))
+    table = "; ".join(map(" ".join, rows))
     raise RunError(
         f"the host store, the batches and the largest model as it is built need {needed} bytes, "
         f"the machine has {free} free: {table}; free memory, or build with a smaller --host-memory"
@@ -46,4 +46,5 @@ def _model_bytes(plan: PlanTask, task: Task) -> int:
 
 def kept_sizes(shard: Shard) -> dict[str, int]:
     """Bytes that the store keeps of a shard, by role."""
-    return {"param": 0 if shard.cast else shard.param_bytes, "state": shard.state_bytes}
+    params = {} if shard.cast else {"param": shard.param_bytes}
+    return params | {"state": shard.state_bytes}

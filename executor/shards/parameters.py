@@ -5,7 +5,7 @@ which no microbatch of a step gave a gradient is *absent*: its part of the gradi
 meaning, and the step leaves it out, as a plain loop does where `.grad` is None.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ Absent = frozenset[int]  # numbers of trainable parameters without a gradient
 
 NONE: Absent = frozenset()
 
-_NOWHERE, _OWN = -1, -2  # instead of an address: see `bind` and `make`
+_NOWHERE, _OWN, _LEFT = -1, -2, -3  # instead of an address: see `bind`, `make` and `leave`
 
 
 class Parameters:
@@ -50,18 +50,6 @@ class Parameters:
         self._place = self.flat.data_ptr()
         self._homes: list[Home] | None = None
 
-    @property
-    def bytes(self) -> int:
-        return self.views.bytes
-
-    @property
-    def grad_bytes(self) -> int:
-        return self.grad_views.bytes
-
-    @property
-    def master_bytes(self) -> int:
-        return self.masters.bytes if self.masters else 0
-
     def gradients(self, of: Collection[int]) -> Views:
         """The layout of a flat with the gradients of the parameters of these ids alone."""
         pairs = zip(self.trainable, self.grad_views.specs, strict=True)
@@ -86,21 +74,25 @@ class Parameters:
         """Let the parameters be views of `flat`, whose bytes are already there. None: they have
         their shapes and no memory."""
         place = _NOWHERE if flat is None else flat.data_ptr()
-        if place == self._place:
-            return
-        values = map(_shape_of, self.all) if flat is None else self.views.at(flat)
-        for parameter, value in zip(self.all, values, strict=True):
-            parameter.data = value
-        self.flat = torch.empty(0, dtype=torch.uint8) if flat is None else flat
-        self._place = place
+        if place != self._place:
+            shapes = map(_shape_of, self.views.specs)
+            self._show(place, shapes if flat is None else self.views.at(flat))
+            self.flat = torch.empty(0, dtype=torch.uint8) if flat is None else flat
 
     def make(self, state: Tensor) -> None:
         """Let the parameters have memory of their own, made from the masters in `state`."""
         assert self.masters is not None, "without masters nothing is cast"
         if self._place != _OWN:
-            for parameter, master in zip(self.all, self.masters.at(state), strict=True):
-                parameter.data = master.to(torch.bfloat16)
-            self._place = _OWN
+            self._show(_OWN, (master.to(torch.bfloat16) for master in self.masters.at(state)))
+
+    def leave(self) -> None:
+        """Let the parameters be empty: using them is an error until they are bound again."""
+        self._show(_LEFT, (parameter.new_empty(0) for parameter in self.all))
+
+    def _show(self, place: int, values: Iterable[Tensor]) -> None:
+        for parameter, value in zip(self.all, values, strict=True):
+            parameter.data = value
+        self._place = place
 
     def casts(self, flat: Tensor, state: Tensor) -> list[Cast]:
         """The casts that make the parameters in `flat` from the masters in `state`, as a step
@@ -109,11 +101,11 @@ class Parameters:
         pairs = zip(self.views.at(flat), self.masters.at(state), strict=True)
         return [(_line(parameter), _line(master)) for parameter, master in pairs]
 
-    def bind_grads(self, flat: Tensor, absent: Absent = NONE) -> None:
-        """Let gradients be in `flat`, all but the absent ones."""
+    def bind_grads(self, flat: Tensor, absent: Absent | None = NONE) -> None:
+        """Let gradients be in `flat`, all but the absent ones; None: all are absent."""
         views = zip(self.trainable, self.grad_views.at(flat), strict=True)
         for number, (parameter, value) in enumerate(views):
-            if number in absent:
+            if absent is None or number in absent:
                 parameter.grad = None
             elif parameter.grad is not value:
                 parameter.grad = value
@@ -138,30 +130,27 @@ class Parameters:
                 mine += theirs
         return absent & others
 
-    def expect_grads(self, absent: Absent | None) -> None:
-        """Prepare for a backward. Its gradients are added to the bound ones but for those of the
-        `absent`, which it begins; None: it begins all."""
+    def expect_grads(self, flat: Tensor, absent: Absent | None) -> None:
+        """Prepare for a backward, whose gradients go to `flat`: they are added to those that are
+        there but for the absent ones."""
         if self._homes is None:
             self._homes = homes(self.trainable)
-        for number, (parameter, home) in enumerate(zip(self.trainable, self._homes, strict=True)):
-            grad = parameter.grad
-            assert grad is not None, "gradients are bound before a backward"
-            home.view = grad
-            if absent is None or number in absent:
-                parameter.grad = None
+        for home, value in zip(self._homes, self.grad_views.at(flat), strict=True):
+            home.view = value
+        self.bind_grads(flat, absent)
 
     def absent(self) -> Absent:
         """After the backward: those that have no gradient yet."""
         return frozenset(n for n, parameter in enumerate(self.trainable) if parameter.grad is None)
 
-    def hollow(self, where: torch.device) -> dict[int, object]:
+    def hollow(self, where: torch.device) -> dict[int, Tensor]:
         """For a copy of the layers: parameters without memory, by the id of the one they are for.
 
         WorkloadError for one with a hook, which would not see the gradients of devices."""
-        for parameter in self.all:
+        for name, parameter in nn.ModuleList(self._layers).named_parameters():
             if foreign_hooks(parameter):
                 raise WorkloadError(
-                    f"parameter {self._name(parameter)} has a hook, which would not see the "
+                    f"parameter {name} of the shard's layers has a hook, which would not see the "
                     "gradients of devices; put it into the layer or the optimizer"
                 )
         return {
@@ -173,14 +162,6 @@ class Parameters:
         """Lie in flats as those that this one is a copy of, which may have been empty."""
         self.views, self.grad_views = Views(other.views.specs), Views(other.grad_views.specs)
 
-    def _name(self, parameter: nn.Parameter) -> str:
-        return next(
-            f"{name} of layer {index} of the shard"
-            for index, layer in enumerate(self._layers)
-            for name, p in layer.named_parameters()
-            if p is parameter
-        )
-
 
 def _spec(parameter: nn.Parameter, low: bool = False) -> Spec:
     """A parameter's layout in a flat; `low`: once it is bf16."""
@@ -189,9 +170,9 @@ def _spec(parameter: nn.Parameter, low: bool = False) -> Spec:
     return spec._replace(dtype=torch.bfloat16) if low and floating else spec
 
 
-def _shape_of(parameter: nn.Parameter) -> Tensor:
-    """One value in its shape."""
-    return torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+def _shape_of(spec: Spec) -> Tensor:
+    """One value in the shape."""
+    return torch.zeros((), dtype=spec.dtype).expand(spec.shape)
 
 
 def _line(value: Tensor) -> Tensor:

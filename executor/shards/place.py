@@ -1,7 +1,7 @@
 """A device of the plan that ops run on, and the bytes seen in use there."""
 
-import gc
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from executor.devices import Device, Meter
 from executor.numerics import Guard
@@ -9,22 +9,23 @@ from executor.numerics import Guard
 _WARM = 2  # rounds after which nothing should be new to the allocator
 
 
+@dataclass(eq=False)
 class Place:
     """A device, its number in the plan, and the bytes seen in use there.
 
-    peak_bytes: most of slab and transients together; slab_bytes: end of the last byte touched.
-    `alone`: no other device of the process draws from the same generator.
+    `alone`: no other device of the process draws from the same generator. peak_bytes: most of slab
+    and transients together; slab_bytes: end of the last byte touched; late_allocations: those after
+    a segment's first rounds.
     """
 
-    def __init__(self, number: int, device: Device, guard: Guard, alone: bool) -> None:
-        self.number = number
-        self.device = device
-        self.guard = guard
-        self.alone = alone
-        self.peak_bytes = 0
-        self.slab_bytes = 0
-        self.late_allocations = 0  # after a segment's first rounds
-        self._meter: Meter | None = None
+    number: int
+    device: Device
+    guard: Guard
+    alone: bool
+    peak_bytes: int = 0
+    slab_bytes: int = 0
+    late_allocations: int = 0
+    _meter: Meter | None = None
 
     @property
     def meter(self) -> Meter:
@@ -36,11 +37,6 @@ class Place:
         """Another segment begins: what is on the device now is none of its ops'."""
         self._meter = None
 
-    def renew(self) -> None:
-        """A segment was stopped here: whatever it has left behind counts as nothing from now on."""
-        gc.collect()  # of failed ops, frames and graphs may hold each other
-        self._meter = None
-
     def allocating(self, rounds: Iterable[int]) -> Iterator[int]:
         """The rounds of a compute stream; count what the device allocates after the first ones."""
         before: int | None = None
@@ -50,11 +46,3 @@ class Place:
             yield index
         if before is not None:
             self.late_allocations += self.device.allocations() - before
-
-    def took(self, count: int) -> None:
-        """So many bytes of the device were in use at once."""
-        self.peak_bytes = max(self.peak_bytes, count)
-
-    def touched(self, end: int) -> None:
-        """The slab was used up to this byte."""
-        self.slab_bytes = max(self.slab_bytes, end)

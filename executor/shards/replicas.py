@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from executor.errors import RunError
-from executor.numerics import Buffers
 from executor.shards.place import Place
 from executor.shards.shard import Shard
 
@@ -37,14 +36,9 @@ class Replicas:
         plain loop; as long as it is not known whether it does, one device at a time finds out."""
         buffers = self._made[shard, place.number].buffers
         with self._learning if buffers.found.numbers is None else nullcontext():
-            known = bool(buffers.changing)
-            if known:
-                self._take_turn(shard, microbatch, place, buffers)
             yield
-            if buffers.changing and not known:
-                self._take_turn(shard, microbatch, place, buffers)
-
-    def _take_turn(self, shard: int, microbatch: int, place: Place, buffers: Buffers) -> None:
+        if not buffers.changing:
+            return
         if microbatch and self._last.get(shard) != (microbatch - 1, place):
             raise RunError(
                 f"changes its buffer {buffers.changing[0].name} in each forward, so one device has "

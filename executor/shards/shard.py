@@ -29,7 +29,7 @@ from executor.numerics import (
 )
 from executor.optim import Factory, Recipe, Scaling, ShardOptimizer
 from executor.shards.forward import Forward, Modes
-from executor.shards.graphs import Done, Graph, Made, edges
+from executor.shards.graphs import Done, Graph, edges
 from executor.shards.parameters import NONE, Absent, Parameters
 from executor.shards.tied import Tie, Tied
 from executor.workload import Batch, Ending
@@ -43,8 +43,8 @@ class Shard:
     input is the data, which becomes bf16 where the parameters are. `tied`: its part in parameters
     that other shards use as well; `parameters` are without those that it borrows.
 
-    Bind parameters before a forward, parameters and gradients before a backward. One thread at
-    a time may use a shard; `replica` makes another one for another device.
+    Bind parameters before a forward and a backward. One thread at a time may use a shard; `replica`
+    makes another one for another device.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Shard:
         self.layers = list(layers)
         self._factory = optimizer
         self._forward = Forward(self.layers, ending, precision, first)
-        self._tied = tied
+        self.tied = tied
         borrowed = list(tied.borrowed.values()) if tied else ()
         self.parameters = Parameters(self.layers, precision, borrowed)
         self.buffers = Buffers(self.layers, found)
@@ -71,11 +71,11 @@ class Shard:
 
     @property
     def param_bytes(self) -> int:
-        return self.parameters.bytes
+        return self.parameters.views.bytes
 
     @property
     def grad_bytes(self) -> int:
-        return self.parameters.grad_bytes
+        return self.parameters.grad_views.bytes
 
     @property
     def state_bytes(self) -> int:
@@ -90,13 +90,11 @@ class Shard:
         self.parameters.write(flat, state)
         self.buffers = Buffers(self.layers, self.buffers.found)  # bf16 made others of them
 
-    def bind_tied(self, flat: Tensor) -> None:
-        """Let the parameters that are borrowed be views of their owner's flat."""
-        if self._tied:
-            self._tied.bind(flat)
-
-    def forward(self, x: Value, out: Tensor, known: Layout | None = None) -> Made:
-        """Run the layers on `x`, keep no graph, and write the boundary to `out` (uint8).
+    def forward(
+        self, x: Value, out: Tensor, known: Layout | None = None
+    ) -> tuple[Layout, Snapshot]:
+        """Run the layers on `x`, keep no graph, and write the boundary to `out` (uint8); how it
+        lies there, and the values of changing buffers that this began with.
 
         `known`: how it lay the last time. HooksRefused as by `bare`.
         """
@@ -104,7 +102,7 @@ class Shard:
             y = hold(self.run(x, grads=True))
         layout = y.layout if known is None else y.layout.like(known)
         layout.write_boundary(out, y.tensors)
-        return Made(layout, tuple(before))
+        return layout, tuple(before)
 
     @contextmanager
     def bare(self) -> Iterator[None]:
@@ -120,15 +118,16 @@ class Shard:
 
     def forward_graph(
         self, x: Value, out: Tensor, *, saved: Tensor | None = None
-    ) -> tuple[Made, Graph]:
+    ) -> tuple[Layout, Graph]:
         """`forward` and `graph` in one; what the graph keeps is packed into `saved` (uint8)."""
-        leaves = x.leaves(grads=True)
+        grads: dict[int, Tensor] = {}
+        begun = x.begun(grads)
         with self.buffers.apart():
-            packing = self.packing(leaves, saved) if saved is not None else None
+            packing = self.packing(begun.tensors, saved) if saved is not None else None
             with packing.hooks() if packing else nullcontext():
-                y = hold(self._forward.run(x, leaves))
+                y = hold(self._forward.run(begun))
         y.layout.write_boundary(out, y.tensors)
-        return Made(y.layout, None), Graph(leaves, edges(y), None, packing)
+        return y.layout, Graph(begun, grads, edges(y), packing=packing)
 
     def graph(
         self,
@@ -143,47 +142,33 @@ class Shard:
         `scale`: by what the loss is multiplied. `before`: what a forward that was run on `x` says
         of buffers that it changed; None where there was none.
         """
-        leaves = x.leaves(grads=True)
-        forward = (
-            self.buffers.kept(snapshot=False) if before is None else self.buffers.again(before)
-        )
-        with forward:
+        grads: dict[int, Tensor] = {}
+        begun, buffers = x.begun(grads), self.buffers
+        with buffers.kept(snapshot=False) if before is None else buffers.again(before):
             if batch is None:
-                ends = edges(hold(self._forward.run(x, leaves)))
-                return Graph(leaves, ends, None, None)
-            loss = self._forward.loss(x, leaves, batch)
+                return Graph(begun, grads, edges(hold(self._forward.run(begun))))
+            loss = self._forward.loss(begun, batch)
         scaled = loss if scale is None else loss * scale.squeeze()
-        return Graph(leaves, scaled if loss.requires_grad else None, loss.detach(), None)
+        return Graph(begun, grads, scaled if loss.requires_grad else None, loss.detach())
 
     def run(self, x: Value, inputs: Any = None, *, grads: bool = False) -> Any:
         """The last layer's output for `x`; with a graph where gradients are on, `grads`: back to
         the tensors of x that need some. A last layer with `takes_inputs` gets `inputs` too."""
-        return self._forward.run(x, x.leaves(grads), inputs)
+        return self._forward.run(x.begun({}) if grads else x.apart(), inputs)
 
     def losses(self, x: Value, batch: Batch, *, grads: bool = False) -> Tensor:
         """The last shard's loss for the boundary `x`; with a graph where gradients are on."""
-        return self._forward.loss(x, x.leaves(grads), batch)
+        return self._forward.loss(x.begun({}) if grads else x.apart(), batch)
 
     def train(self, training: bool = True) -> None:
         """Let the layers be in the modes that they are trained in, or all in eval mode."""
         self._modes.train(training)
 
     def evaluate(self, x: Value, out: Tensor) -> Layout:
-        """Run the layers on `x` without a graph, write the boundary to `out` (uint8), and change
-        nothing; how it lies there."""
-        with torch.no_grad(), self.buffers.still():
-            y = hold(self.run(x))
-            if y.layout.bytes > len(out):
-                raise WorkloadError(
-                    f"gives {y.layout.bytes} bytes in eval mode, and {len(out)} as it trains"
-                )
-            y.layout.write(out, y.tensors)
+        """Run the layers on `x` and write the boundary to `out` (uint8); how it lies there."""
+        y = hold(self.run(x))
+        y.layout.write(out, y.tensors)
         return y.layout
-
-    def evaluated(self, x: Value, batch: Batch) -> Tensor:
-        """The last shard's part of the loss for the boundary `x`; nothing changes."""
-        with torch.no_grad(), self.buffers.still():
-            return self.losses(x, batch)
 
     def packing(self, leaves: Sequence[Tensor], saved: Tensor | None) -> Packing:
         """For a forward on a value's tensors with the bound parameters."""
@@ -193,30 +178,32 @@ class Shard:
     def _places(self, leaves: Sequence[Tensor]) -> dict[str | int, Tensor]:
         """What a packed graph finds beside what was packed: the bound parameters, and a value."""
         places: dict[str | int, Tensor] = {"param": self.parameters.flat, **dict(enumerate(leaves))}
-        if self._tied:
-            places["tied"] = self._tied.bound
+        if self.tied:
+            places["tied"] = self.tied.bound
         return places
 
     def backward(
         self,
         graph: Graph,
+        grads: Tensor,
         *,
         dy: Mapping[int, Tensor] | None = None,
         dx: Tensor | None = None,
         absent: Absent | None = None,
         tie: Tie | None = None,
     ) -> Done:
-        """Go back through `graph`, one of this shard; gradients go to the bound flat.
+        """Go back through `graph`, one of this shard; gradients of parameters go to `grads` (uint8,
+        grad_bytes).
 
         Any shard but the last takes `dy`, the gradients of the boundary's tensors that have some.
         `dx` (uint8) is written last and may share bytes with the input or `dy`. Gradients are added
-        to those in the flat, of which the `absent` are none; None: the flat is overwritten.
+        to those in `grads`, of which the `absent` are none; None: these are overwritten.
         `tie`: what other shards that use the same parameters have given for this microbatch.
         """
-        self.parameters.expect_grads(absent)
+        self.parameters.expect_grads(grads, absent)
         roots: list[tuple[Tensor | GradientEdge, Tensor | None]] = []
-        if self._tied and tie:
-            roots += self._tied.begin(tie)
+        if self.tied and tie:
+            roots += self.tied.begin(tie)
         if isinstance(graph.ends, Tensor):
             roots.append((graph.ends, None))
         elif graph.ends:
@@ -224,16 +211,16 @@ class Shard:
         if roots:
             ends = cast("list[Tensor]", [end for end, _ in roots])  # edges may be among them
             torch.autograd.backward(ends, [grad for _, grad in roots])
-        grads = write_grads(dx, graph.grads()) if dx is not None else ()
-        left = self._tied.absent(tie) if self._tied and tie else NONE
-        return Done(graph.loss, grads, self.parameters.absent(), left)
+        written = write_grads(dx, graph.grads) if dx is not None else ()
+        left = self.tied.absent(tie) if self.tied and tie else NONE
+        return Done(graph.loss, written, self.parameters.absent(), left)
 
     def move(self, graph: Graph, x: Value, saved: Tensor) -> None:
         """Let a packed graph go on with the bound parameters, with `x` and `saved` (uint8)."""
         if graph.packing is not None:
             graph.packing.move(self._places(x.tensors), saved)
-            for leaf, tensor in zip(graph.leaves, x.tensors, strict=True):
-                leaf.data = tensor.data
+            for mine, tensor in zip(graph.x.tensors, x.tensors, strict=True):
+                mine.data = tensor.data
 
     def update(
         self,
@@ -249,8 +236,6 @@ class Shard:
         the optimizer keeps no state beside its counters. `scaling`: by what gradients are
         multiplied, and whether the step is left out. The `absent` stay as they are.
         """
-        if not self.parameters.trainable:
-            return
         self.parameters.bind(param_flat)
         self.parameters.bind_grads(grad_flat, absent)
         if self.optimizer is None:
@@ -266,10 +251,9 @@ class Shard:
     ) -> None:
         """Optimizer state by parameter name, `names` by the id of the parameter, into `state`;
         `settings` of groups and schedulers, of all shards of a task."""
-        if not self.parameters.trainable:
-            return
-        self.optimizer = self._new_optimizer()
-        self.optimizer.restore(saved, names, settings, state)
+        if self.parameters.trainable:
+            self.optimizer = self._new_optimizer()
+            self.optimizer.restore(saved, names, settings, state)
 
     def _new_optimizer(self) -> ShardOptimizer:
         return ShardOptimizer(self.parameters.all, self._factory, self.parameters.masters)
@@ -278,7 +262,7 @@ class Shard:
         """The same layers as another shell, without parameters until some of `where` are bound.
 
         Module buffers are shared, or with `apart` copied to a device that has memory of its own."""
-        memo = self.parameters.hollow(where)
+        memo: dict[int, Any] = dict(self.parameters.hollow(where))
         own = (b for layer in self.layers for b in layer.buffers())
         memo |= {id(b): b.to(where, copy=True) if apart else b.to(where) for b in own}
         try:
@@ -292,7 +276,7 @@ class Shard:
             self._forward.precision,
             first=self._forward.first,
             found=self.buffers.found,
-            tied=self._tied.of(memo) if self._tied else None,
+            tied=self.tied.of(memo) if self.tied else None,
         )
         twin.parameters.take_layout(self.parameters)
         return twin

@@ -17,7 +17,7 @@ from executor.optim import merged
 from executor.shards.checks import (
     Saved,
     dtype_mismatches,
-    expect_layers,
+    expect,
     expect_shard,
     expect_task,
     load,
@@ -56,20 +56,20 @@ class HostTask:
         self.task = task
         half = len(staging) // (2 if plan.evaluation else 1)
         self.staging, self.evaluation_staging = staging[:half], staging[half:]
-        self._places: list[tuple[nn.Parameter, Tensor]] = []
         self.model, self.rng_state = build(task, source)
+        self._names = {id(p): name for name, p in self.model.named_parameters()}
         self.loss_scale: Mapping[str, Tensor] | None = None
         if saved:
             load(plan, saved, self.model, self.rng_state)
             self.rng_state, self.loss_scale = saved.rng, saved.loss_scale
         self.shards = _shards(plan, task, self.model, cut(plan, task, self.model))
-        self._flats = [
+        self._flats = [  # by role; without parameters where masters alone are kept
             {role: _flat(flats, f"{plan.name}.s{k}.{role}", size) for role, size in sizes.items()}
             for k, sizes in enumerate(map(kept_sizes, plan.shards))
         ]
         for k, shard in enumerate(self.shards):
             expect_shard(plan, k, shard.parameters)
-            shard.write_params(self._param(k), self._flats[k]["state"])
+            shard.write_params(self._flats[k].get("param"), self._flats[k]["state"])
         self.buffer_bytes = sum(shard.buffers.bytes for shard in self.shards)
         self.numbers = _numbers(self.model, self.shards)
         self.trainable = sum(map(len, self.numbers))
@@ -79,11 +79,10 @@ class HostTask:
 
     def _restore(self, saved: Saved) -> None:
         """Let the optimizers go on. MismatchError, a line for everything that does not fit."""
-        names = {id(p): name for name, p in self.model.named_parameters()}
         lines = dtype_mismatches(self.model.state_dict(), saved.model)
         for shard, own in zip(self.shards, self._flats, strict=True):
             try:
-                shard.restore(saved.optimizer, names, own["state"], saved.settings)
+                shard.restore(saved.optimizer, self._names, own["state"], saved.settings)
             except MismatchError as error:
                 lines.append(str(error))
         if lines:
@@ -101,19 +100,15 @@ class HostTask:
     def whole(self) -> nn.Module:
         """The model, with memory of its own for parameters of which the store has only masters;
         after `settle`, and until `release`."""
-        for planned, shard, flats in zip(self.plan.shards, self.shards, self._flats, strict=True):
-            if planned.cast:
+        for shard, flats in zip(self.shards, self._flats, strict=True):
+            if "param" not in flats:
                 shard.parameters.make(flats["state"])
         return self.model
 
     def release(self) -> None:
         """Let the model have nothing but what is in the store."""
-        for k, shard in enumerate(self.shards):
-            shard.parameters.bind(self._param(k))
-
-    def _param(self, k: int) -> Tensor | None:
-        """A shard's parameters in the store; None where it has only masters."""
-        return None if self.plan.shards[k].cast else self._flats[k]["param"]
+        for shard, flats in zip(self.shards, self._flats, strict=True):
+            shard.parameters.bind(flats.get("param"))
 
     @property
     def kept(self) -> list[Tensor]:
@@ -121,23 +116,15 @@ class HostTask:
         return [flat for flats in self._flats for flat in flats.values() if flat.numel()]
 
     def leave(self) -> None:
-        """Let go of the store, where others will be: using the model is an error from now on."""
-        self.release()
-        self._places = [(p, p.data) for shard in self.shards for p in shard.parameters.all]
-        for parameter, place in self._places:
-            parameter.data = place.new_empty(0)
-
-    def come_back(self) -> None:
-        """The state is in its place in the store again."""
-        for parameter, place in self._places:
-            parameter.data = place
+        """Let go of the store, where others will be; using the model is an error from now on."""
+        for shard in self.shards:
+            shard.parameters.leave()
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         """Each parameter's optimizer state by the user's own parameter name, for those that have
         some; after `settle`."""
-        names = {id(p): name for name, p in self.model.named_parameters()}
         return {
-            names[id(parameter)]: state
+            self._names[id(parameter)]: state
             for shard in self.shards
             if shard.optimizer
             for parameter, state in shard.optimizer.state().items()
@@ -146,8 +133,7 @@ class HostTask:
 
     def settings(self) -> list[dict[str, Any]]:
         """The optimizers' options, schedulers and counters, as a checkpoint has them."""
-        names = {id(p): name for name, p in self.model.named_parameters()}
-        return merged([s.optimizer.settings(names) for s in self.shards if s.optimizer])
+        return merged([s.optimizer.settings(self._names) for s in self.shards if s.optimizer])
 
 
 class HostStore:
@@ -212,7 +198,7 @@ class HostStore:
             self.tasks[other].leave()
             self._gone.add(other)
         self._files[task].read(self.tasks[task].kept, tick)
-        self.tasks[task].come_back()
+        self.tasks[task].release()
         self.away.discard(task)
 
     def at_hand(self, task: str) -> HostTask:
@@ -236,11 +222,10 @@ class HostStore:
 
 def _overlap(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
     """True if some of these flats have bytes in common."""
-    spans = [(flat.data_ptr(), flat.data_ptr() + flat.numel()) for flat in other]
     return any(
-        flat.data_ptr() < end and start < flat.data_ptr() + flat.numel()
-        for flat in one
-        for start, end in spans
+        a.data_ptr() < b.data_ptr() + len(b) and b.data_ptr() < a.data_ptr() + len(a)
+        for a in one
+        for b in other
     )
 
 
@@ -248,7 +233,7 @@ def _shards(
     plan: PlanTask, task: Task, model: nn.Module, layers: Sequence[nn.Module]
 ) -> list[Shard]:
     """The plan's shards of a model; MismatchError for another number of layers or other ties."""
-    expect_layers(plan, layers)
+    expect(f"task {plan.name}", {"layers": (plan.shards[-1].end_layer, len(layers))})
     recipe, last = task.recipe(model), len(plan.shards) - 1
     return [
         Shard(

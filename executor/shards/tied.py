@@ -7,16 +7,16 @@ and leaves the new sum for the next one; the owner's adds it to the parameter's 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from executor.errors import MismatchError
 from executor.numerics import AUTOCAST, Views, homes
+from executor.shards.checks import expect
 from executor.shards.parameters import NONE, Absent, Parameters
 from plans.schema import Task as PlanTask
 from plans.ties import homes as shards_of
@@ -74,29 +74,25 @@ class Tied:
         before = everything if tie.given is None else tie.absent
         return before - {n for n, p in self.summed.items() if p.grad is not None}
 
-    def of(self, copies: Mapping[int, object]) -> "Tied":
+    def of(self, copies: Mapping[int, Any]) -> "Tied":
         """This one for `copies` of the parameters, by the ids of the originals."""
-
-        def copied(own: Mapping[int, nn.Parameter]) -> dict[int, nn.Parameter]:
-            found = {number: copies[id(parameter)] for number, parameter in own.items()}
-            return {n: p for n, p in found.items() if isinstance(p, nn.Parameter)}
-
-        return Tied(self.flat, self.sums, copied(self.borrowed), copied(self.summed))
+        borrowed, summed = (
+            {number: copies[id(parameter)] for number, parameter in own.items()}
+            for own in (self.borrowed, self.summed)
+        )
+        return Tied(self.flat, self.sums, borrowed, summed)
 
 
 def ties(layers: Sequence[nn.Module]) -> tuple[tuple[int, ...], ...]:
     """Groups of layer indices that share a Parameter, directly or through others, ascending."""
-    groups: list[set[int]] = []
-    holders: dict[int, set[int]] = {}
+    groups: list[tuple[set[int], set[int]]] = []  # ids of parameters, layers that hold them
     for index, layer in enumerate(layers):
-        for parameter in layer.parameters():
-            holders.setdefault(id(parameter), set()).add(index)
-    for holder in holders.values():
-        if len(holder) > 1:
-            touching = [group for group in groups if group & holder]
-            groups = [group for group in groups if not group & holder]
-            groups.append(holder.union(*touching))
-    return tuple(sorted(tuple(sorted(group)) for group in groups))
+        held, members = {id(p) for p in layer.parameters()}, {index}
+        for group in [group for group in groups if not held.isdisjoint(group[0])]:
+            groups.remove(group)
+            held, members = held | group[0], members | group[1]
+        groups.append((held, members))
+    return tuple(sorted(tuple(sorted(members)) for _, members in groups if len(members) > 1))
 
 
 def tying(plan: PlanTask, layers: Sequence[nn.Module], precision: Precision) -> list[Tied | None]:
@@ -104,81 +100,48 @@ def tying(plan: PlanTask, layers: Sequence[nn.Module], precision: Precision) -> 
 
     MismatchError for ties that are not those of the plan.
     """
-    groups = ties(layers)
-    apart = [group for group in groups if len(set(shards_of(plan, group))) > 1]
-    owners = {shards_of(plan, group)[0] for group in apart}
-    if (apart and not plan.tie_bytes) or len(owners) > 1:
-        places = sorted(n for n in set(shards_of(plan, apart[0])) if n is not None)
-        raise MismatchError(
-            f"task {plan.name}: layers {list(apart[0])} share a parameter but the plan has them "
-            f"in shards {places}; profile and build again"
-        )
-    nothing: list[Tied | None] = [None] * len(plan.shards)
-    made = _tied(plan, layers, apart, precision) if apart else nothing
-    size = next((tied.sums.bytes for tied in made if tied), 0)
-    if size != plan.tie_bytes:
-        raise MismatchError(
-            f"task {plan.name}: the model's tied layers share {size} bytes of gradients, the plan "
-            f"has {plan.tie_bytes}; profile and build again"
-        )
-    return made
-
-
-def _tied(
-    plan: PlanTask,
-    layers: Sequence[nn.Module],
-    apart: Sequence[tuple[int, ...]],
-    precision: Precision,
-) -> list[Tied | None]:
-    own = [
-        {id(p): p for layer in layers[s.first_layer : s.end_layer] for p in layer.parameters()}
-        for s in plan.shards
-    ]
-    owner = shards_of(plan, apart[0])[0] or 0
-    held = plan.shards[owner]
-    home = Parameters(layers[held.first_layer : held.end_layer], precision)
-    shared = set().union(*(shared_in(layers, group) for group in apart))
-    if not shared <= own[owner].keys():
-        raise MismatchError(
-            f"task {plan.name}: tied layers share a parameter that shard {owner}, with the first "
-            "of them, does not have; profile and build again"
-        )
+    apart = [group for group in ties(layers) if len(set(shards_of(plan, group))) > 1]
+    owners = [n or 0 for n in {shards_of(plan, group)[0] for group in apart}]
+    owner = plan.shards[owners[0] if owners else 0]
+    home = Parameters(layers[owner.first_layer : owner.end_layer], precision)
+    shared = set().union(*(_several(layers[k].parameters() for k in group) for group in apart))
+    sums = home.gradients(shared)
+    pairs = {
+        "shards that own parameters of other shards": (min(plan.tie_bytes, 1), len(owners)),
+        "shared parameters without an owner": (0, len(shared - set(map(id, home.all)))),
+        "bytes of gradients that tied layers share": (plan.tie_bytes, sums.bytes),
+    }
+    expect(f"task {plan.name}", pairs)
     learn = [p for p in home.trainable if id(p) in shared]
-    sums = home.gradients([id(p) for p in learn])
     made: list[Tied | None] = []
-    for k, mine in enumerate(own):
-        borrowed = {n: p for n, p in enumerate(home.all) if id(p) in mine and id(p) in shared}
+    for cut in plan.shards:
+        every = (p for layer in layers[cut.first_layer : cut.end_layer] for p in layer.parameters())
+        mine = shared.intersection(map(id, every))
+        borrowed = {n: p for n, p in enumerate(home.all) if id(p) in mine and cut is not owner}
         summed = {n: p for n, p in enumerate(learn) if id(p) in mine}
-        if not borrowed:
-            made.append(None)
-        else:
-            made.append(Tied(home.views, sums, {} if k == owner else borrowed, summed))
+        made.append(Tied(home.views, sums, borrowed, summed) if mine else None)
     return made
 
 
-def shared_in(layers: Sequence[nn.Module], group: Sequence[int]) -> set[int]:
-    """The ids of parameters that several layers of a group hold."""
-    each = ({id(p) for p in layers[layer].parameters()} for layer in group)
-    return {key for key, count in Counter(chain.from_iterable(each)).items() if count > 1}
+def _several(held: Iterable[Iterable[Tensor]]) -> set[int]:
+    """The ids of tensors that several hold."""
+    each = chain.from_iterable({id(tensor) for tensor in own} for own in held)
+    return {key for key, count in Counter(each).items() if count > 1}
 
 
 def tie_bytes(layers: Sequence[nn.Module], group: Sequence[int], precision: Precision) -> int:
     """Bytes of the gradients that a group of tied layers shares; 0 for a group that must not be
     cut, since not all of that is the first one's, or because layers share more than parameters.
     """
-    first, *others = (layers[layer] for layer in group)
-    shared = shared_in(layers, group)
-    if not shared <= {id(p) for p in first.parameters()}:
-        return 0
-    each = ({id(b) for b in layer.buffers()} for layer in (first, *others))
-    if any(count > 1 for count in Counter(chain.from_iterable(each)).values()):
+    members = [layers[layer] for layer in group]
+    shared, first = _several(x.parameters() for x in members), Parameters(members[:1], precision)
+    if not shared.issubset(map(id, first.all)) or _several(x.buffers() for x in members):
         return 0
     # Layers that cast a weight share what they made of it, and its gradients are added before they
     # are cast back.
-    if precision in AUTOCAST and sum(map(lambda x: _casts(x, shared), (first, *others))) > 1:
+    if precision in AUTOCAST and sum(_casts(x, shared) for x in members) > 1:
         return 0
-    parameters = Parameters([first], precision)
-    return parameters.gradients([id(p) for p in parameters.trainable if id(p) in shared]).bytes
+    return first.gradients(shared).bytes
 
 
 def _casts(layer: nn.Module, shared: set[int]) -> bool:

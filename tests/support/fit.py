@@ -108,11 +108,11 @@ def _shard(old: PlanShard, shard: Shard, value: Any, batch: Batch | None) -> tup
     params, grads, out = aligned(shard.param_bytes), aligned(shard.grad_bytes), aligned(1 << 16)
     state = aligned(16 * shard.param_bytes)
     shard.write_params(params, state)
-    shard.parameters.bind_grads(grads.zero_())
+    grads.zero_()
     x, y, layout = hold(value), None, None
     before = torch.default_generator.get_state()
     if batch is None:
-        layout = shard.forward(x, out).layout
+        layout, _ = shard.forward(x, out)
         y = detached(layout.whole([t.clone() for t in layout.read(out)]))
         for tensor, needed in zip(hold(y).tensors, layout.needs, strict=True):
             tensor.requires_grad_(needed)

@@ -82,10 +82,9 @@ def _shard(
         aligned(size) for size in (shard.param_bytes, shard.grad_bytes, 1 << 16, 1 << 16)
     )
     shard.write_params(params)
-    shard.parameters.bind_grads(grads)
     x, y, dy, known = hold(value), None, {}, None
     if batch is None:
-        known = shard.forward(x, out).layout
+        known, _ = shard.forward(x, out)
         y = known.whole([t.clone() for t in known.read(out)])
         for n, tensor in enumerate(hold(y).tensors):
             if known.needs[n]:
@@ -97,7 +96,7 @@ def _shard(
         if cut.activations != "recompute":
             _, graph = shard.forward_graph(x, out, saved=room)
         elif known:
-            before = shard.forward(x, out, known).before
+            _, before = shard.forward(x, out, known)
     took["F"] = ahead.peak_bytes
     meter = MemoryMeter() if cut.activations == "recompute" else ahead
     start = meter.live_bytes
@@ -106,7 +105,7 @@ def _shard(
             graph = shard.graph(x, batch=batch, before=before)
         elif room is not None:
             shard.move(graph, x, room)
-        shard.backward(graph, dy=dy, dx=back if dx else None)
+        shard.backward(graph, grads, dy=dy, dx=back if dx else None)
     took["B"] = meter.peak_bytes - start
     state = aligned(max(1, cut.state_bytes))
     with MemoryMeter() as meter:

@@ -288,5 +288,7 @@ def test_a_plan_of_another_evaluation_is_refused(
     plan = built("looped")
     (task,) = looped()
     other = replace(task, evaluate=Evaluation(EVERY, held_out, 1))
-    with pytest.raises(MismatchError, match="3 batches after every 2 steps, the workload's 1 batc"):
+    with pytest.raises(
+        MismatchError, match="evaluation: 3 batches after every 2 steps in the plan, 1"
+    ):
         run(plan, [other])

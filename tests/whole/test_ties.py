@@ -135,5 +135,5 @@ def test_another_model_is_refused() -> None:
     plan = cut("plain", MODES[0], 6, (0, 1, 5))
     (task,) = plan.tasks
     other = structs.replace(plan, tasks=(structs.replace(task, tie_bytes=task.tie_bytes - 256),))
-    with pytest.raises(MismatchError, match="share 3072 bytes of gradients, the plan has 2816"):
+    with pytest.raises(MismatchError, match="layers share: 2816 in the plan, 3072 in the work"):
         run(other, tasks("plain"))

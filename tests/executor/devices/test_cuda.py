@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -112,23 +113,28 @@ def test_serial_copies_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> No
     assert_same(plan, tasks, run(plan, tasks, Options(serial_copies=True)))
 
 
+def locked_bytes(seen: SimpleNamespace, plan: Plan, tasks: list[Task]) -> set[int]:
+    """The bytes that are page-locked whenever the first task's data is asked for; none remain."""
+    found: set[int] = set()
+    first = tasks[0].data
+
+    def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        found.add(sum(seen.locked.values()))
+        assert all(address % hostmem.PAGE == 0 for address in seen.locked)
+        return first(step)
+
+    run(plan, [replace(tasks[0], data=data), *tasks[1:]])
+    assert seen.locked == {}
+    return found
+
+
 def test_host_memory_is_locked_at_its_exact_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Store and batches are page-locked before the first step, and given back after the last."""
     seen = fake_cuda.install(monkeypatch)
     tasks = tasks_for(handmade.streamed())
     plan = on_cuda(fit(handmade.streamed(), tasks))
-    most: list[int] = []
-    first = tasks[0].data
-
-    def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        most.append(sum(seen.locked.values()))
-        assert all(address % hostmem.PAGE == 0 for address in seen.locked)
-        return first(step)
-
-    run(plan, [replace(tasks[0], data=data), *tasks[1:]])
     sizes = [plan.host.bytes, 8 * cuda._SCALARS, *map(staging_bytes, plan.tasks)]
-    assert set(most) == {sum(map(hostmem.pages, sizes))}
-    assert seen.locked == {}
+    assert locked_bytes(seen, plan, tasks) == {sum(map(hostmem.pages, sizes))}
 
 
 def test_the_ring_of_casts_is_host_memory_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,16 +143,9 @@ def test_the_ring_of_casts_is_host_memory_of_the_run(monkeypatch: pytest.MonkeyP
     made = CASTING["cast-streamed"]()
     tasks = bf16_tasks(made)
     plan = on_cuda(fit(made, tasks))
-    most: list[int] = []
-    first = tasks[0].data
-
-    def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        most.append(sum(seen.locked.values()))
-        return first(step)
-
-    run(plan, [replace(tasks[0], data=data)])
     sizes = [plan.host.bytes, 8 * cuda._SCALARS, *map(staging_bytes, plan.tasks)]
-    assert set(most) == {sum(map(hostmem.pages, [*sizes, hostmem.RING_BYTES]))}
+    sizes.append(hostmem.RING_BYTES)
+    assert locked_bytes(seen, plan, tasks) == {sum(map(hostmem.pages, sizes))}
     needed = plan.host.bytes + sum(map(staging_bytes, plan.tasks)) + hostmem.RING_BYTES
     needed += 3 * sum(shard.param_bytes for shard in plan.tasks[0].shards)  # fp32, and bf16 to cut
     monkeypatch.setattr(host_room, "free_host_bytes", lambda: needed - 1)
@@ -157,7 +156,8 @@ def test_the_ring_of_casts_is_host_memory_of_the_run(monkeypatch: pytest.MonkeyP
 def test_memory_that_cannot_be_locked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the bytes and the remedy."""
     fake_cuda.install(monkeypatch)
-    monkeypatch.setattr(hostmem, "_runtime", lambda: Refusing())
+    refusing = SimpleNamespace(cudaHostRegister=lambda *_: 2)
+    monkeypatch.setattr(hostmem, "_runtime", lambda: refusing)
     with pytest.raises(RunError, match=r"4096 bytes of host memory .* \(CUDA error 2\); raise"):
         hostmem.PageLocked().take(4096)
 
@@ -197,11 +197,6 @@ def test_batches_wait_for_the_copies_of_those_before() -> None:
         time.sleep(0.01)
     assert not torch.equal(*taken[0])
     batches.stop()
-
-
-class Refusing:
-    def cudaHostRegister(self, address: int, count: int, flags: int) -> int:
-        return 2
 
 
 def test_a_machine_without_cuda_is_a_usage_error() -> None:

@@ -162,8 +162,15 @@ def _without_manifest(content: Content, changed: Content) -> None:
     ("changed", "told"),
     [
         ({"0.0.bias": torch.zeros(16).double()}, "0.0.bias is torch.float64 in the checkpoint"),
-        ({"0.0.bias": torch.zeros(4)}, "0.0.bias is [4] in the checkpoint, [16] in the model"),
-        ({"odd": torch.zeros(4)}, "the model has no odd"),
+        (
+            {"0.0.bias": torch.zeros(4)},
+            "the checkpoint is of another model: size mismatch for 0.0.bias: copying a param with "
+            "shape torch.Size([4]) from checkpoint, the shape in current model is torch.Size([16])",
+        ),
+        (
+            {"odd": torch.zeros(4)},
+            'the checkpoint is of another model: Unexpected key(s) in state_dict: "odd"',
+        ),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused_without_a_manifest(

@@ -271,9 +271,9 @@ def test_bad_data(data: Callable[[int], tuple[Tensor, Tensor]], text: str) -> No
 def test_another_model_than_planned() -> None:
     """A model of other sizes or lengths is refused before anything runs."""
     plan, tasks = setup(lambda: nn.Linear(WIDTH, WIDTH, bias=False))
-    with pytest.raises(MismatchError, match=r"a\.s0: the model has 2048 parameter bytes, .* 2560"):
+    with pytest.raises(MismatchError, match=r"a\.s0: bytes of parameters: 2560 in the plan, 2048"):
         run(plan, tasks)
-    with pytest.raises(MismatchError, match="the plan has 6 layers, the model 1"):
+    with pytest.raises(MismatchError, match="task a: layers: 6 in the plan, 1 in the work"):
         run(plan, [replace(tasks[0], model=lambda: nn.Linear(1, 1))])
     with pytest.raises(MismatchError, match="the plan trains task a, the workload has b"):
         run(plan, [replace(tasks[0], name="b")])

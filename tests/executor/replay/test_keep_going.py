@@ -382,7 +382,7 @@ def test_copies_under_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(SegmentRun, "start", watched)
     monkeypatch.setattr(
-        "executor.shards.place.gc.collect", lambda: None
+        "executor.replay.segment.gc.collect", lambda: None
     )  # which takes as long as a copy
     plan, tasks = ready(handmade.relay(), a=Counted)
     devices = tuple(structs.replace(d, kind="cuda", emulation=None) for d in plan.devices)

@@ -132,22 +132,21 @@ def run_in_shards(
     ]
     for shard in shards:
         shard.write_params(aligned(shard.param_bytes))
-        shard.parameters.bind_grads(aligned(shard.grad_bytes))
+    grads = [aligned(shard.grad_bytes) for shard in shards]
     for m, batch in enumerate(given):
         xs, graphs = [hold(batch.inputs)], list[Graph | None]()
         flats = [aligned(1 << 14) for _ in range(2 * LAYERS)]
         for shard in shards[:-1]:
             out, room = flats.pop(), flats.pop()
             if mode == "recompute":
-                made, graph = shard.forward(xs[-1], out), None
+                layout, graph = shard.forward(xs[-1], out)[0], None
                 # as in all steps but the first, which looks for what needs gradients
-                made = shard.forward(xs[-1], out, made.layout)
+                layout, _ = shard.forward(xs[-1], out, layout)
             else:
-                made, graph = shard.forward_graph(
-                    xs[-1], out, saved=room if mode == "offload" else None
-                )
+                saved = room if mode == "offload" else None
+                layout, graph = shard.forward_graph(xs[-1], out, saved=saved)
                 shard.move(graph, xs[-1], room)
-            xs.append(made.layout.held(out))
+            xs.append(layout.held(out))
             graphs.append(graph)
         last = torch.full((1,), SCALE)
         graphs.append(shards[-1].graph(xs[-1], batch=batch, scale=last))
@@ -155,7 +154,8 @@ def run_in_shards(
         for k in reversed(range(LAYERS)):
             shard, dx = shards[k], aligned(1 << 14)
             graph = graphs[k] or shard.graph(xs[k])
-            done = shard.backward(graph, dy=dy, dx=dx if k else None, absent=NONE if m else None)
+            back, absent = dx if k else None, NONE if m else None
+            done = shard.backward(graph, grads[k], dy=dy, dx=back, absent=absent)
             dy = read_grads(dx, done.dx)
     return [p.grad for p in model.parameters()]
 

@@ -76,8 +76,7 @@ def test_a_shard_moves() -> None:
         params, state = params.clone(), state.clone()
         grads = aligned(shard.grad_bytes).fill_(7)
         shard.parameters.bind(params)
-        shard.parameters.bind_grads(grads)
-        shard.backward(shard.graph(hold(x), batch=Batch(x, y)))
+        shard.backward(shard.graph(hold(x), batch=Batch(x, y)), grads)
         shard.update(params, grads, state)
         assert torch.equal(layer.weight, twin.weight)
     assert shard.state_bytes == 2 * shard.param_bytes
@@ -94,7 +93,7 @@ def test_a_replica_has_its_own_parameters() -> None:
     other.parameters.bind(flats[1])
     out = [aligned(256) for _ in range(2)]
     made = [
-        s.forward(hold(torch.ones(1, 4)), o).layout.read(o)[0]
+        s.forward(hold(torch.ones(1, 4)), o)[0].read(o)[0]
         for s, o in zip((shard, other), out, strict=True)
     ]
     assert made[0].sum() == 0
@@ -117,9 +116,8 @@ def test_state_that_does_not_fit() -> None:
     shard = Shard([nn.Linear(4, 4)], make_optimizer, Ending(F.mse_loss))
     params, grads = aligned(shard.param_bytes), aligned(shard.grad_bytes)
     shard.write_params(params)
-    shard.parameters.bind_grads(grads)
     x, y = torch.rand(2, 1, 4)
-    shard.backward(shard.graph(hold(x), batch=Batch(x, y)))
+    shard.backward(shard.graph(hold(x), batch=Batch(x, y)), grads)
     with pytest.raises(RunError, match="keeps 1024 bytes of state, the plan has 256"):
         shard.update(params, grads, aligned(256))
 
@@ -128,7 +126,22 @@ def test_a_parameter_with_a_hook() -> None:
     """A hook that changes a gradient outside of the layer is refused, not lost."""
     layer = nn.Linear(4, 4)
     layer.bias.register_hook(lambda grad: grad * 2)
-    with pytest.raises(WorkloadError, match="parameter bias of layer 0 of the shard has a hook"):
+    with pytest.raises(WorkloadError, match=r"parameter 0\.bias of the shard's layers has a hook"):
+        Shard([layer], make_optimizer).replica()
+
+
+def test_a_shard_without_parameters_goes_on() -> None:
+    """A checkpoint has nothing for it, and no optimizer is made."""
+    shard = Shard([nn.ReLU()], make_optimizer)
+    shard.restore({}, {}, aligned(0))
+    assert shard.optimizer is None
+
+
+def test_a_layer_that_cannot_be_copied() -> None:
+    """It is refused with the reason."""
+    layer = nn.ReLU()
+    layer.endless = (number for number in range(9))  # type: ignore[assignment]
+    with pytest.raises(WorkloadError, match="cannot be copied: TypeError: cannot pickle 'gen"):
         Shard([layer], make_optimizer).replica()
 
 
@@ -156,7 +169,7 @@ def test_new_state_passes_through_little_memory(
     shard = Shard(layers, factory, Ending(F.mse_loss))
     params, grads, state = (aligned(n * shard.param_bytes) for n in (1, 1, 2))
     shard.write_params(params)
-    shard.parameters.bind_grads(grads.fill_(1))
+    grads.fill_(1)
     with MemoryMeter() as meter:
         shard.update(params, grads, state)
     assert most <= meter.peak_bytes < most + 1024
@@ -173,10 +186,8 @@ def test_gradients_end_where_they_are_bound() -> None:
     x, y = torch.rand(3, 2, 4), torch.rand(3, 2, 4)
     flats = [aligned(shard.grad_bytes).fill_(255) for _ in range(2)]
     for m, (flat, add) in enumerate([(0, False), (1, False), (0, True)]):
-        shard.parameters.bind_grads(flats[flat])
-        shard.backward(
-            shard.graph(hold(x[m]), batch=Batch(x[m], y[m])), absent=NONE if add else None
-        )
+        graph = shard.graph(hold(x[m]), batch=Batch(x[m], y[m]))
+        shard.backward(graph, flats[flat], absent=NONE if add else None)
     twin = nn.Linear(4, 4)
     twin.load_state_dict(layer.state_dict())
     for flat, members in enumerate([(0, 2), (1,)]):
@@ -208,8 +219,7 @@ def test_a_gradient_may_begin_with_a_later_microbatch() -> None:
     x, y = torch.rand(2, 4), torch.rand(2, 4)
     absent = None
     for expected in ({1}, set(), set()):
-        shard.parameters.bind_grads(grads)
-        done = shard.backward(shard.graph(hold(x), batch=Batch(x, y)), absent=absent)
+        done = shard.backward(shard.graph(hold(x), batch=Batch(x, y)), grads, absent=absent)
         absent = done.absent
         assert absent == expected
 
@@ -220,9 +230,8 @@ def test_sparse_gradients_become_dense() -> None:
     shard = Shard([layer], make_optimizer)
     shard.write_params(aligned(shard.param_bytes))
     flat = aligned(shard.grad_bytes).fill_(255)
-    shard.parameters.bind_grads(flat)
     graph = shard.graph(hold(torch.tensor([1, 1, 5])))
-    shard.backward(graph, dy={0: torch.ones(3, 4)})
+    shard.backward(graph, flat, dy={0: torch.ones(3, 4)})
     assert layer.weight.grad is not None
     assert layer.weight.grad.sum(1).tolist() == [0, 8, 0, 0, 0, 4]
     assert layer.weight.grad.data_ptr() == flat.data_ptr()
