@@ -7,7 +7,7 @@ import pytest
 from support.strategies import small
 
 from planner.lp.rows import Part, Terms
-from planner.lp.windows import Optimum, Phases
+from planner.lp.windows import Phases, Solution
 from planner.rounds.round import Round
 from planner.search.local_search import least_us
 from planner.search.task import Search
@@ -36,7 +36,7 @@ def parts(asked: Terms) -> list[Part]:
     ]
 
 
-def solved(program: Phases, asked: Terms, part: Part) -> Optimum | None:
+def solved(program: Phases, asked: Terms, part: Part) -> Solution | None:
     return program.solve(part, asked, 60.0, 0, near=False)
 
 
