@@ -112,9 +112,12 @@ class Scratch:
             buffers = tuple(buffer for value, at in placed for buffer in buffers_of(value, at))
             return cls(buffers, {}, tuple(sorted(grad.number for grad, _ in waiting.grads)))
         layout = waiting.stretched(slots.strategy.host_bytes)
-        pairs = zip(waiting.names, waiting.grads, strict=True)
-        order = sorted((layout.lives[name].last, grad.number) for name, (grad, _) in pairs)
+        order = sorted((life.last, life.value.number) for life in layout.placed if _is_grad(life))
         return cls(layout.buffers, layout.before, tuple(k for _, k in order))
+
+
+def _is_grad(life: Life) -> bool:
+    return life.value.role == "grad"
 
 
 class _Waiting:
@@ -135,10 +138,11 @@ class _Waiting:
         every = [self._gradient(place, grads) for place in range(len(self.grads))]
         for value, out in self.aside:
             size = count * align(out.bytes // count)
-            every.append(self._hosted(value.name, size, out.made, out.again, self.parts))
+            every.append(self._hosted(value, size, out.made, out.again, self.parts))
         norms = align(self.costs.task.norm_bytes)
         if self.grads and norms:
-            every.append(self._hosted("norm", norms, 0, self.slots.count - 1))
+            name = f"{self.costs.task.name}.norm"
+            every.append(Value(name, norms, 0, self.slots.count - 1, space="host"))
         return every
 
     def _gradient(self, place: int, grads: int) -> Value:
@@ -148,18 +152,12 @@ class _Waiting:
         if 0 < grads < count:
             laps, at = divmod(place + grads, count)
             last = min(last, self.grads[at][1].made + laps * self.slots.count - 1)
-        return self._hosted(value.name, align(out.bytes), out.made, last)
+        return self._hosted(value, align(out.bytes), out.made, last)
 
-    def _hosted(self, name: str, size: int, first: int, last: int, parts: int = 1) -> Value:
-        return Value(self._name(name), size, first, last, parts, space="host")
-
-    def _name(self, name: str) -> str:
-        return f"{self.costs.task.name}.{name}"
-
-    @property
-    def names(self) -> list[str]:
-        """The buffers of gradients."""
-        return [self._name(grad.name) for grad, _ in self.grads]
+    def _hosted(self, value: Value, size: int, first: int, last: int, parts: int = 1) -> Value:
+        """The value's bytes on the host."""
+        name = f"{self.costs.task.name}.{value.name}"
+        return Value(name, size, first, last, parts, None, None, "host", value.role, value.number)
 
     def least(self) -> Slab:
         """In as few bytes as are found."""
@@ -178,10 +176,8 @@ class _Waiting:
         stay = {value.name: value.last for value in self.values()}
 
         def stretch(ledger: Ledger) -> None:
-            grads, longer = [ledger.lives[name] for name in self.names], 1
-            while longer < ledger.steps and any(
-                life.last < stay[life.value.name] for life in grads
-            ):
+            grads, longer = [*filter(_is_grad, ledger.lives.values())], 1
+            while longer < ledger.steps:
                 for life in grads:
                     ledger.live(life, life.first, min(stay[life.value.name], life.last + longer))
                 longer *= 2

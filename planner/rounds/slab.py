@@ -83,17 +83,16 @@ class Slab:
     """Values at their offsets, ascending, in a round of so many steps."""
 
     def __init__(self, lives: Iterable[Life], steps: int) -> None:
-        self.lives, self.steps = {life.value.name: life for life in lives}, steps
+        self.placed, self.steps = list(lives), steps
         full = (1 << steps) - 1
-        for life in self.lives.values():
+        for life in self.placed:
             life.mask = _mask(life.first, life.last, steps)
         # Those that live all round at the bottom, the rest by size.
-        ordered = sorted(
-            self.lives.values(),
-            key=lambda life: (life.mask != full, -life.value.bytes, life.first, life.value.name),
+        self.placed.sort(
+            key=lambda life: (life.mask != full, -life.value.bytes, life.first, life.value.name)
         )
         bottom, spans = 0, list[Span]()
-        for life in ordered:
+        for life in self.placed:
             size, mask = life.value.bytes, life.mask
             if mask == full:
                 life.offset = bottom
@@ -101,7 +100,7 @@ class Slab:
             else:
                 life.offset = _gap(spans, bottom, mask, size)
                 insort(spans, (life.offset, life.offset + size, mask))
-        self.placed = sorted(ordered, key=lambda life: life.offset)
+        self.placed.sort(key=lambda life: life.offset)
 
     @property
     def bytes(self) -> int:
