@@ -121,7 +121,7 @@ def _is_grad(life: Life) -> bool:
 
 
 class _Waiting:
-    """What waits on the host for a while, of the values that the device copies there.
+    """Values that wait on the host for a while, of those that the device copies there.
 
     grads: of shards updated on the host, in the order in which they come.
     """

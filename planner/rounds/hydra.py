@@ -60,7 +60,7 @@ class HydraStrategy:
 
     @property
     def slots(self) -> dict[Role, int]:
-        """In how many slots the shards' values take turns."""
+        """Slots in which the shards' values take turns, by role."""
         return {"param": 2, "state": self.state_slots, "grad": self.state_slots}
 
     @cached_property
