@@ -72,9 +72,9 @@ def in_memory_bytes(profile: Profile) -> int:
     all tasks' module buffers."""
     buffers = sum(layer.buffer_bytes for task in profile.tasks for layer in task.layers)
     return buffers + max(
-        costs.total("param")
-        + costs.total("grad")
-        + costs.total("state")
+        costs.total("param_bytes")
+        + costs.total("grad_bytes")
+        + costs.total("state_bytes")
         + costs.task.norm_bytes
         + costs.microbatches * (costs.batch_bytes + costs.total("saved"))
         + costs.backward_transient(0, len(costs.layers))

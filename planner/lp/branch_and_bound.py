@@ -14,7 +14,7 @@ from itertools import count
 
 from planner.inputs import Effort
 from planner.lp.rows import Part, Terms
-from planner.lp.windows import Solution, optimum
+from planner.lp.windows import Solution, solved
 
 _NARROW = 1.15  # a range of transients whose ends are as near as this is not divided further
 
@@ -31,10 +31,10 @@ def narrowed(roots: Sequence[Terms], groups: int, programs: int, effort: Effort)
     """A period that no plan is below, from so many programs; None when there is no plan at all."""
     open_: list[tuple[int, int, Solution]] = []
     number = count()
-    found = [_solved(terms, whole(terms), groups, effort) for terms in roots]
+    found = [solved(terms, whole(terms), groups, effort) for terms in roots]
     for one in found:
         if one:
-            heapq.heappush(open_, (one.optimum.period_us, next(number), one))
+            heapq.heappush(open_, (one.period_us, next(number), one))
     left = programs - len(found)
     while open_ and left > 1 and effort.left > 0:
         at_least, _, best = open_[0]
@@ -43,10 +43,10 @@ def narrowed(roots: Sequence[Terms], groups: int, programs: int, effort: Effort)
             break
         heapq.heappop(open_)
         for part in parts:
-            one = _solved(best.terms, part, groups, effort, near=True)
+            one = solved(best.terms, part, groups, effort, near=True)
             left -= 1
             if one:
-                heapq.heappush(open_, (max(at_least, one.optimum.period_us), next(number), one))
+                heapq.heappush(open_, (max(at_least, one.period_us), next(number), one))
     return open_[0][0] if open_ else None
 
 
@@ -58,9 +58,9 @@ def guides(
     open_: list[tuple[int, int, int, Solution]] = []
     number = count()
     for index, terms in enumerate(roots):
-        one = _solved(terms, whole(terms), groups, effort)
-        if one and one.optimum.weights:
-            heapq.heappush(open_, (one.optimum.period_us, next(number), index, one))
+        one = solved(terms, whole(terms), groups, effort)
+        if one and one.weights:
+            heapq.heappush(open_, (one.period_us, next(number), index, one))
     given = [0] * len(roots)
     left = programs - len(roots)
     while open_ and effort.left > 0:
@@ -72,24 +72,16 @@ def guides(
             yield best
             continue
         for part in _divided(best.part):
-            one = _solved(best.terms, part, groups, effort)
+            one = solved(best.terms, part, groups, effort)
             left -= 1
-            if one and one.optimum.weights:
-                heapq.heappush(open_, (one.optimum.period_us, next(number), index, one))
+            if one and one.weights:
+                heapq.heappush(open_, (one.period_us, next(number), index, one))
 
 
 def again(found: Solution, terms: Terms, groups: int, effort: Effort) -> Solution | None:
     """The same part of the plans for other terms; None when there are none."""
-    solved = _solved(terms, found.part, groups, effort)
-    return solved if solved and solved.optimum.weights else None
-
-
-def _solved(
-    terms: Terms, part: Part, groups: int, effort: Effort, *, near: bool = False
-) -> Solution | None:
-    seconds = max(1.0, effort.left)
-    found = optimum(terms, groups, part, seconds=seconds, seed=effort.seed, near=near)
-    return Solution(terms, part, found) if found else None
+    one = solved(terms, found.part, groups, effort)
+    return one if one and one.weights else None
 
 
 def _halves(found: Solution) -> list[Part]:

@@ -1,14 +1,28 @@
-"""The columns of the load program: what is decided of every item, and how long windows take.
+"""The load program while it is made: what is decided of every item, how long windows take, and
+the rows that say so.
 
-A part of the plans bounds these columns and changes nothing else, so that a program is made once
+A part of the plans bounds columns of items and changes nothing else, so that a program is made once
 and solved for many parts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
-from planner.lp.rows import INFINITY, ONE, Columns, Part, Row, Terms, Weights, grouped
-from planner.shards import HELD, Held, Mode, holdings
+from planner.lp.rows import (
+    INFINITY,
+    MB,
+    ONE,
+    Constraint,
+    Part,
+    Resource,
+    Row,
+    Terms,
+    Weights,
+    amount,
+    grouped,
+)
+from planner.shards import Held, Mode, holdings
 
 _FREE, _NONE, _ALL = (0.0, INFINITY), (0.0, 0.0), (1.0, 1.0)
 Bound = tuple[float, float]
@@ -21,7 +35,7 @@ class Item:
     shard, whose boundary is kept in the slab, spilled, or there for one microbatch inside the
     block."""
 
-    held: dict[Held, int]
+    held: Mapping[Held, int]
     saved: int
     packed: int
     once: int
@@ -31,39 +45,73 @@ class Item:
     spilled: int
     inside: int
 
-    @classmethod
-    def new(cls, columns: Columns, ways: tuple[Held, ...]) -> "Item":
-        held = {way: columns.new() if len(ways) > 1 else ONE for way in ways}
-        return cls(held, *(columns.new() for _ in range(8)))
-
 
 class Frame:
-    """Items in groups, and two windows for each group, with all columns that pieces share."""
+    """Items in groups, the columns of both, and all rows so far.
 
-    def __init__(self, terms: Terms, groups: int, columns: Columns) -> None:
-        self.terms, self.columns = terms, columns
-        self.shapes = terms.shapes
+    Window g is of the forward of group g, the next one of the turn, those from there on of
+    backwards, the last group's first.
+    """
+
+    def __init__(self, terms: Terms, groups: int) -> None:
+        self.terms, self.shapes = terms, terms.shapes
+        self.columns, self.rows = 1, list[Constraint]()  # ONE is there
         self.group = grouped(self.shapes, groups)
         self.groups = self.group[-1] + 1
         self.noted = terms.costs.noted
         self.windows = 2 * self.groups + 1 + self.noted
         self.ends = 2 * self.groups  # the window of the last backward
-        self.us = [columns.new() for _ in range(self.windows)]
-        self.items = [Item.new(columns, holdings(shape)) for shape in self.shapes]
-        self.slab, self.reserve = columns.new(), columns.new()
-        self.into, self.out = columns.new(), columns.new()  # copies in flight
+        self.used = {what: [Row() for _ in range(self.windows)] for what in get_args(Resource)}
+        self.us = [self.new() for _ in range(self.windows)]
+        self.items = [self._item(holdings(shape)) for shape in self.shapes]
+        self.slab, self.reserve = self.new(), self.new()
+        self.into, self.out = self.new(), self.new()  # copies in flight
 
-    def held_as(self, i: int, params: str = "", update: str = "", by: float = 1) -> Row:
-        """The part of item i that is held in these ways."""
+    def new(self) -> int:
+        """A column from 0 on."""
+        self.columns += 1
+        return self.columns - 1
+
+    def _item(self, ways: tuple[Held, ...]) -> Item:
+        held = {way: self.new() if len(ways) > 1 else ONE for way in ways}
+        return Item(held, *(self.new() for _ in range(8)))
+
+    def at_most(self, row: Row, bound: float = 0) -> None:
+        """row <= bound"""
+        self.rows.append(Constraint(row, -INFINITY, bound))
+
+    def equal(self, row: Row, value: float = 0) -> None:
+        """row = value"""
+        self.rows.append(Constraint(row, value, value))
+
+    def named(self, row: Row) -> int:
+        """A column equal to the row, so that rows stay short."""
+        column = self.new()
+        self.equal([*row, (-1, column)])
+        return column
+
+    def use(self, resource: Resource, windows: Iterable[int], row: Row) -> None:
+        """The row is taken of the resource in each of the windows."""
+        for w in windows:
+            self.used[resource][w] += row
+
+    def ways(self, i: int, by: float = 1, update: str = "", *params: str) -> Row:
+        """The part of item i that is held with such an update and parameters."""
         return [
             (by, x)
             for (p, u), x in self.items[i].held.items()
-            if (not params or p == params) and (not update or u == update)
+            if (not params or p in params) and (not update or u == update)
         ]
 
-    def on_device(self, i: int, by: float) -> Row:
-        """The part of item i that is updated on the device."""
-        return self.held_as(i, "", "device", by) + self.held_as(i, "", "device-streamed", by)
+    def held(self, items: Iterable[int], what: str, update: str = "", *params: str) -> Row:
+        """MB or ms of a cost of the items, as far as they are held so."""
+        pairs = [(i, amount(self.shapes[i], what)) for i in items]
+        return [x for i, by in pairs for x in self.ways(i, by, update, *params)]
+
+    def on_device(self, items: Iterable[int], what: str) -> Row:
+        """The same as far as they are updated on the device."""
+        every = list(items)
+        return self.held(every, what, "device") + self.held(every, what, "device-streamed")
 
     def block(self, i: int, by: float = 1) -> Row:
         """The part of item i that is in the block."""
@@ -77,10 +125,6 @@ class Frame:
         """True if item i can be held in several ways."""
         return len(self.items[i].held) > 1
 
-    def forward(self, group: int) -> int:
-        """The window of the group's forward."""
-        return group
-
     def backward(self, group: int) -> int:
         """The window of the group's (last) backward."""
         return self.ends - group
@@ -89,59 +133,68 @@ class Frame:
         """The window of the group's updates on the device."""
         return self.ends + 1 if self.noted else self.backward(group)
 
-    def members(self, group: int) -> Iterator[int]:
+    def members(self, group: int) -> list[int]:
         """The items of a group."""
-        return (i for i, g in enumerate(self.group) if g == group)
+        return [i for i, g in enumerate(self.group) if g == group]
 
     def window(self, w: int) -> list[int]:
         """The items whose forward or backward is in a window; none in the turn and at the end."""
         if w == self.groups or w > self.ends:
             return []
-        return list(self.members(w if w < self.groups else self.ends - w))
+        return self.members(w if w < self.groups else self.ends - w)
 
-    def bounds(self, part: Part, terms: Terms) -> Iterator[tuple[int, Bound]]:
+    def bounds(self, part: Part, terms: Terms) -> dict[int, Bound]:
         """The bounds of every column that depends on the part, or on what the terms leave open."""
+        bounds: dict[int, Bound] = {self.reserve: (part.least / MB, INFINITY)}
         for i in range(len(self.items)):
-            yield from self._bounds(i, part, terms)
-        yield self.reserve, (part.least / (1 << 20), INFINITY)
-        spare, count = 0.0 if terms.tight or not terms.plan else 1 / (1 << 20), len(self.shapes)
-        yield self.into, (spare * sum(x.param_bytes for x in self.shapes) / count, INFINITY)
-        yield self.out, (spare * sum(x.grad_bytes for x in self.shapes) / count, INFINITY)
+            mode = part.fixed[i] if part.fixed else None
+            bounds |= self._cut(i, part, terms)
+            bounds |= self._fixed(i, mode, part) if mode else self._open(i, part, terms)
+        spare = 0.0 if terms.tight or not terms.plan else 1 / MB
+        for column, what in ((self.into, "param_bytes"), (self.out, "grad_bytes")):
+            whole = sum(getattr(shape, what) for shape in self.shapes)
+            bounds[column] = spare * whole / len(self.shapes), INFINITY
+        return bounds
 
-    def _bounds(self, i: int, part: Part, terms: Terms) -> Iterator[tuple[int, Bound]]:
-        item, mode = self.items[i], part.fixed[i] if part.fixed else None
-        below, there = i < part.high, i > 0
-        yield item.cut, (_ALL if terms.plan else _FREE) if there else _NONE
-        yield item.kept, _FREE if there else _NONE
-        yield item.inside, _FREE if i > part.low else _NONE
-        if mode:
-            yield item.spilled, _ALL if mode.spilled else _NONE
-            yield from self._fixed(i, mode, part)
-            return
-        several, inside = terms.microbatches > 1, i >= part.low
-        packs = below and self.shapes[i].offload_bytes and terms.links.d2d and terms.offload
-        yield item.spilled, _FREE if there and below else _NONE
-        yield item.saved, _FREE if below else _NONE
-        yield item.packed, _FREE if packs else _NONE
-        yield item.again, _FREE if inside and several else _NONE
-        known = _ALL if not below and not several else _FREE
-        yield item.once, known if inside else _NONE
+    def _cut(self, i: int, part: Part, terms: Terms) -> dict[int, Bound]:
+        """The bounds of where shards begin."""
+        item = self.items[i]
+        return {
+            item.cut: (_ALL if terms.plan else _FREE) if i else _NONE,
+            item.kept: _FREE if i else _NONE,
+            item.inside: _FREE if i > part.low else _NONE,
+        }
+
+    def _open(self, i: int, part: Part, terms: Terms) -> dict[int, Bound]:
+        """The bounds of an item of which all is to be found out."""
+        item, below, inside = self.items[i], i < part.high, i >= part.low
+        several, packs = terms.microbatches > 1, terms.links.d2d and self.shapes[i].offload_bytes
+        may = {
+            item.spilled: i > 0 and below,
+            item.saved: below,
+            item.packed: below and terms.offload and packs,
+            item.again: inside and several,
+            item.once: inside,
+        }
         if self.moves(i):
-            for column in item.held.values():
-                yield column, _FREE
+            may |= dict.fromkeys(item.held.values(), True)
+        must = {item.once: _ALL} if inside and not below and not several else {}
+        return {column: _FREE if yes else _NONE for column, yes in may.items()} | must
 
-    def _fixed(self, i: int, mode: Mode, part: Part) -> Iterator[tuple[int, Bound]]:
+    def _fixed(self, i: int, mode: Mode, part: Part) -> dict[int, Bound]:
         """The bounds of an item whose mode is known."""
         item, inside, last = self.items[i], i >= part.low, i == len(self.items) - 1
-        once = inside and (last or mode.activations == "saved")
-        yield item.saved, _ALL if not inside and mode.activations == "saved" else _NONE
-        yield item.packed, _ALL if mode.activations == "offload" else _NONE
-        yield item.again, _ALL if inside and not once else _NONE
-        yield item.once, _ALL if once else _NONE
+        saved = mode.activations == "saved"
+        known = {
+            item.spilled: mode.spilled,
+            item.saved: saved and not inside,
+            item.packed: mode.activations == "offload",
+            item.again: inside and not (last or saved),
+            item.once: inside and (last or saved),
+        }
         if self.moves(i):
-            for held in HELD:
-                if held in item.held:
-                    yield item.held[held], _ALL if held == mode.held else _NONE
+            known |= {column: held == mode.held for held, column in item.held.items()}
+        return {column: _ALL if yes else _NONE for column, yes in known.items()}
 
     def weights(self, values: list[float]) -> tuple[Weights, ...]:
         """The weights of every item in a solution."""

@@ -37,7 +37,7 @@ def rounded(guide: Solution, groups: int, even: bool, again: Again) -> Strategy:
 
 
 def _evened(guide: Solution, groups: int) -> Solution:
-    weights = list(guide.optimum.weights)
+    weights = list(guide.weights)
     alike: dict[tuple[int, bool], list[int]] = {}
     for i, group in enumerate(grouped(guide.terms.shapes, groups)):
         alike.setdefault((group, i >= _block(guide)), []).append(i)
@@ -52,13 +52,13 @@ def _evened(guide: Solution, groups: int) -> Solution:
         )
         for i in members:
             weights[i] = mean
-    return replace(guide, optimum=replace(guide.optimum, weights=tuple(weights)))
+    return replace(guide, weights=tuple(weights))
 
 
 def _block(guide: Solution) -> int:
     """The first shard of the block, where the program does not say exactly by its weights."""
     low, high = guide.part.low, guide.part.high
-    weights = guide.optimum.weights
+    weights = guide.weights
     return next((i for i in range(low, high) if weights[i].block >= _SURE), high)
 
 
@@ -70,7 +70,7 @@ def _modes(guide: Solution) -> tuple[tuple[Mode, ...], list[bool]]:
     owed_once: dict[Activations, float] = {"recompute": 0.0, "saved": 0.0}
     owed_spill = 0.0
     modes, sure = [], []
-    for i, (shard, w) in enumerate(zip(guide.terms.shapes, guide.optimum.weights, strict=True)):
+    for i, (shard, w) in enumerate(zip(guide.terms.shapes, guide.weights, strict=True)):
         held = _most(owed_held, w.held, shard.param_bytes)
         place = Place(not i, i == last, block <= i < last and guide.terms.microbatches > 1)
         shares: dict[Activations, float]

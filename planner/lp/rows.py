@@ -1,9 +1,9 @@
 """The load program's terms, its rows and columns, and its answer for every item."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from planner.shards import Held, Links, Mode, ShardCost, TaskCosts
 
@@ -81,8 +81,7 @@ class Weights:
     once: float
 
 
-@dataclass(frozen=True)
-class Constraint:
+class Constraint(NamedTuple):
     """low <= row <= high."""
 
     row: Row
@@ -90,47 +89,10 @@ class Constraint:
     high: float
 
 
-def at_most(row: Row, bound: float) -> Constraint:
-    """row <= bound"""
-    return Constraint(row, -INFINITY, bound)
-
-
-def equal(row: Row, value: float = 0) -> Constraint:
-    """row = value"""
-    return Constraint(row, value, value)
-
-
-class Columns:
-    """Numbers for the program's columns, from 0 on; `lower` and `upper` are their bounds."""
-
-    def __init__(self) -> None:
-        self.lower: list[float] = [1.0]  # the column ONE
-        self.upper: list[float] = [1.0]
-
-    def new(self) -> int:
-        """A column from 0 on."""
-        self.lower.append(0.0)
-        self.upper.append(INFINITY)
-        return len(self.lower) - 1
-
-
-@dataclass
-class Piece:
-    """A part of the program: constraints of its own, and what it takes of a resource in a window,
-    as (resource, window, coefficient, column)."""
-
-    constraints: list[Constraint] = field(default_factory=list)
-    uses: list[tuple[Resource, int, float, int]] = field(default_factory=list)
-
-    def named(self, row: Row, columns: Columns) -> int:
-        """A column equal to the row, so that rows stay short."""
-        column = columns.new()
-        self.constraints.append(equal([*row, (-1, column)]))
-        return column
-
-    def use(self, resource: Resource, windows: Iterable[int], column: int, by: float = 1) -> None:
-        """The column takes so much of the resource in each of the windows."""
-        self.uses += [(resource, w, by, column) for w in windows]
+def amount(shard: ShardCost, what: str) -> float:
+    """A cost of the shard by the name of its field, in MB or ms."""
+    size: int = getattr(shard, what) or 0
+    return size / (MB if what.endswith("_bytes") else MS)
 
 
 def scratch_bytes(costs: TaskCosts, items: Sequence[tuple[int, int]], room: int) -> int | None:

@@ -118,41 +118,35 @@ def duals(model: Any) -> dict[str, float]:
 class Linear:
     """A linear program, minimised, that stays in the solver to be solved again with other bounds.
 
-    Columns by number; the objective is the sum of some. Built in one call: the same model as a
-    PuLP object takes ten times as long to make as to solve.
+    Columns by number, from 0 on, of which the first is 1; the objective is the sum of some. Built
+    in one call: the same model as a PuLP object takes ten times as long to make as to solve.
     """
 
-    def __init__(
-        self,
-        lower: Sequence[float],
-        upper: Sequence[float],
-        rows: Sequence[Constraint],
-        objective: Iterable[int],
-    ) -> None:
+    def __init__(self, columns: int, rows: Sequence[Constraint], objective: Iterable[int]) -> None:
         self._solver: Any = cast("Any", highspy.Highs())  # type: ignore[no-untyped-call]
         self._solver.setOptionValue("output_flag", False)
         self._solver.setOptionValue("threads", 1)
-        cost = np.zeros(len(lower))
-        cost[list(objective)] = 1.0
+        cost, lower, upper = np.zeros(columns), np.zeros(columns), np.full(columns, np.inf)
+        cost[list(objective)] = lower[0] = upper[0] = 1.0
         starts, index, value = _sparse(rows)
         self._rows = len(rows)
         self._basis: Any = None  # of the last solution from scratch
         self._solver.passModel(
-            len(lower),
+            columns,
             len(rows),
             len(index),
             int(highspy.MatrixFormat.kRowwise),
             int(highspy.ObjSense.kMinimize),
             0.0,
             cost,
-            np.array(lower),
-            np.array(upper),
+            lower,
+            upper,
             np.array([row.low for row in rows]),
             np.array([row.high for row in rows]),
             starts,
             index,
             value,
-            np.zeros(len(lower), np.int32),
+            np.zeros(columns, np.int32),
         )
 
     def bound_columns(self, bounds: Mapping[int, tuple[float, float]]) -> None:

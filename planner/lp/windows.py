@@ -29,10 +29,11 @@ need.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from planner.inputs import Effort
 from planner.lp.flows import aside, parameters, states
 from planner.lp.frame import Frame
 from planner.lp.memory import (
@@ -43,46 +44,24 @@ from planner.lp.memory import (
     graphs,
     on_host,
     reserve,
-    room,
     sums_of_cuts,
     waiting,
 )
-from planner.lp.rows import (
-    INFINITY,
-    MB,
-    MS,
-    ONE,
-    Columns,
-    Constraint,
-    Part,
-    Piece,
-    Resource,
-    Row,
-    Terms,
-    Weights,
-    at_most,
-    equal,
-)
+from planner.lp.rows import INFINITY, MB, MS, ONE, Constraint, Part, Resource, Row, Terms, Weights
 from planner.lp.solver import Linear, Status
 
 _KEPT = 32  # programs that stay in the solver
 
 
 @dataclass(frozen=True)
-class Optimum:
-    """period_us: what no solution of the program is below. weights: of the best, per item."""
-
-    period_us: int
-    weights: tuple[Weights, ...]
-
-
-@dataclass(frozen=True)
 class Solution:
-    """An optimum of the program for a part of the plans."""
+    """The program's answer for a part of the plans. period_us: what none of them is below.
+    weights: of the best solution, per item; none where time was up."""
 
     terms: Terms
     part: Part
-    optimum: Optimum
+    period_us: int
+    weights: tuple[Weights, ...]
 
 
 class Phases:
@@ -92,37 +71,32 @@ class Phases:
     """
 
     def __init__(self, terms: Terms, groups: int) -> None:
-        columns = Columns()
-        frame = self.frame = Frame(terms, groups, columns)
-        pieces = [boundaries(frame), reserve(frame), on_host(frame), all_round(frame)]
-        pieces.append(at_work(frame))
+        frame = self.frame = Frame(terms, groups)
+        _items(frame)  # first, since the bounds of some rows change
+        for all_items in (boundaries, reserve, on_host, all_round, at_work):
+            all_items(frame)
         for g in range(frame.groups):
-            made = parameters(frame, g), states(frame, g), aside(frame, g)
-            pieces += [*made, graphs(frame, g), waiting(frame, g)]
-        self.sums: list[int] = []
-        if not terms.plan:
-            piece, self.sums = sums_of_cuts(frame)
-            pieces.append(piece)
-        rows = list(_items(frame))  # first, since the bounds of some change
-        for piece in pieces:
-            rows += piece.constraints
+            for one_group in (parameters, states, aside, graphs, waiting):
+                one_group(frame, g)
+        self.sums = [] if terms.plan else sums_of_cuts(frame)
         if terms.plan:
-            rows += _ways_round(frame)
-        rows += _windows(frame, pieces)
-        self.host = range(len(rows), len(rows) + frame.windows)
-        rows += [at_most(row, INFINITY) for row in _uses(frame, pieces, "host_bytes")]
-        self.room = len(rows)
-        rows.append(room(frame, terms))
-        self.model = Linear(columns.lower, columns.upper, rows, frame.us)
+            _ways_round(frame)
+        _windows(frame)
+        self.host = range(len(frame.rows), len(frame.rows) + frame.windows)
+        for row in frame.used["host_bytes"]:
+            frame.at_most(row, INFINITY)
+        self.room = len(frame.rows)
+        frame.at_most([(1, frame.slab), (1, frame.reserve)], terms.room_bytes / MB)
+        self.model = Linear(frame.columns, frame.rows, frame.us)
 
     def solve(
         self, part: Part, terms: Terms, seconds: float, seed: int, *, near: bool
-    ) -> Optimum | None:
+    ) -> Solution | None:
         """The best of a part of the plans; the terms may differ from those of the program in what
         there is of memory. None when there is none. Without an answer in time nothing is known: a
         period of 0, and no weights."""
         model, host = self.model, terms.host_bytes
-        model.bound_columns(dict(self.frame.bounds(part, terms)))
+        model.bound_columns(self.frame.bounds(part, terms))
         rows = {i: (float(i >= part.high), 1.0) for i in range(len(self.frame.items))}
         rows |= {w: (-INFINITY, INFINITY if host is None else host / MB) for w in self.host}
         model.bound_rows(rows | {self.room: (-INFINITY, terms.room_bytes / MB)})
@@ -131,67 +105,53 @@ class Phases:
         if outcome.status is Status.INFEASIBLE:
             return None
         if not outcome.found or outcome.bound is None:
-            return Optimum(0, ())
+            return Solution(terms, part, 0, ())
         period = math.floor(max(0.0, outcome.bound) * MS * (1 - 1e-6) - 1e-3)
-        return Optimum(max(0, period), self.frame.weights(values))
+        return Solution(terms, part, max(0, period), self.frame.weights(values))
 
 
-def _items(frame: Frame) -> Iterator[Constraint]:
+def _items(frame: Frame) -> None:
     """An item is recomputed or not, in one place; if it is above where the block must begin, in
     the block. Whatever moves is held in some way, and the block is at the top."""
     count = range(len(frame.items))
-    for i in count:
-        yield Constraint([*frame.block(i), *frame.graph(i)], 0, 1)
-    for i in count:
-        if frame.moves(i):
-            streamed = frame.held_as(i, "streamed")
-            yield equal(frame.held_as(i), 1)
-            yield at_most([*streamed, *frame.block(i), (1, frame.items[i].saved)], 1)
+    frame.rows += [Constraint([*frame.block(i), *frame.graph(i)], 0, 1) for i in count]
+    for i in filter(frame.moves, count):
+        streamed = frame.ways(i, 1, "", "streamed")
+        frame.equal(frame.ways(i), 1)
+        frame.at_most([*streamed, *frame.block(i), (1, frame.items[i].saved)], 1)
     for i in count[1:]:
-        yield at_most([*frame.block(i - 1), *frame.block(i, -1)], 0)
+        frame.at_most([*frame.block(i - 1), *frame.block(i, -1)])
 
 
-def _windows(frame: Frame, pieces: Sequence[Piece]) -> Iterator[Constraint]:
+def _windows(frame: Frame) -> None:
     """Windows are as long as what is in them takes, and memory is within slab and reserve."""
-    terms = frame.terms
-    rates: list[tuple[Resource, int]] = [("h2d", terms.h2d), ("d2h", terms.d2h)]
+    rates: list[tuple[Resource, float]] = [
+        ("h2d", frame.terms.h2d * MS / 1e6 / MB),
+        ("d2h", frame.terms.d2h * MS / 1e6 / MB),
+        ("host_us", 1),
+    ]
     for resource, rate in rates:
-        for us, row in zip(frame.us, _uses(frame, pieces, resource), strict=True):
-            yield at_most([*row, (-rate * MS / 1e6 / MB, us)], 0)
-    for us, row in zip(frame.us, _uses(frame, pieces, "host_us"), strict=True):
-        yield at_most([*row, (-1, us)], 0)
+        for us, row in zip(frame.us, frame.used[resource], strict=True):
+            frame.at_most([*row, (-rate, us)])
     for w, us in enumerate(frame.us):
-        yield at_most([*_compute(frame, w), (-1, us)], 0)
+        frame.at_most([*_compute(frame, w), (-1, us)])
     held: list[tuple[Resource, int]] = [("slab", frame.slab), ("reserve", frame.reserve)]
     for resource, column in held:
-        for row in _uses(frame, pieces, resource):
-            yield at_most([*row, (-1, column)], 0)
+        for row in frame.used[resource]:
+            frame.at_most([*row, (-1, column)])
 
 
-def _uses(frame: Frame, pieces: Sequence[Piece], resource: Resource) -> list[Row]:
-    """The use of a resource by all pieces, by window."""
-    rows: list[Row] = [[] for _ in range(frame.windows)]
-    for piece in pieces:
-        for what, w, by, column in piece.uses:
-            if what == resource:
-                rows[w].append((by, column))
-    return rows
-
-
-def _ways_round(frame: Frame) -> Iterator[Constraint]:
+def _ways_round(frame: Frame) -> None:
     """From F of shard k up and down to its B, through the host, to its F in the next round."""
     links, above = frame.terms.links, Row()
     whole: Row = [(-1, us) for us in frame.us]
-    for i in range(len(frame.items) - 1, -1, -1):
-        shape = frame.shapes[i]
-        column = frame.columns.new()
+    for i, shape in reversed(list(enumerate(frame.shapes))):
         here = [*_up_us(frame, i), *_turn_us(frame, i), *_down_us(frame, i)]
-        yield equal([*above, *here, (-1, column)])
-        above = [(1, column)]
+        above = [(1, frame.named([*above, *here]))]
         way = links.spill_us(shape.grad_bytes) + shape.update_host_us
         way += links.prefetch_us(shape.param_bytes)
         if shape.grad_bytes:
-            yield at_most([*above, *frame.held_as(i, "", "host", way / MS), *whole], 0)
+            frame.at_most([*above, *frame.ways(i, way / MS, "host"), *whole])
 
 
 def _compute(frame: Frame, w: int) -> Row:
@@ -200,7 +160,7 @@ def _compute(frame: Frame, w: int) -> Row:
     if w == frame.groups:
         return [x for i in every for x in _turn_us(frame, i)]
     if w > frame.ends:
-        return [x for i in every for x in _update_us(frame, i)]
+        return _update_us(frame, every)
     of = _up_us if w < frame.groups else _down_us
     return [x for i in frame.window(w) for x in of(frame, i)]
 
@@ -240,13 +200,13 @@ def _down_us(frame: Frame, i: int) -> Row:
         (shape.norm_us / MS, ONE),
         (count * shape.unpack_us, frame.items[i].packed),
     ]
-    return row if frame.noted else row + _update_us(frame, i)
+    return row if frame.noted else row + _update_us(frame, [i])
 
 
-def _update_us(frame: Frame, i: int) -> Row:
-    """ms of an item's update on the device."""
-    shape = frame.shapes[i]
-    return frame.on_device(i, shape.update_device_us / MS) if shape.grad_bytes else []
+def _update_us(frame: Frame, items: Iterable[int]) -> Row:
+    """ms of updates of these items on the device."""
+    trained = [i for i in items if frame.shapes[i].grad_bytes]
+    return frame.on_device(trained, "update_device_us")
 
 
 @lru_cache(maxsize=_KEPT)
@@ -254,10 +214,10 @@ def _phases(terms: Terms, groups: int) -> Phases:
     return Phases(terms, groups)
 
 
-def optimum(
-    terms: Terms, groups: int, part: Part, *, seconds: float, seed: int, near: bool = False
-) -> Optimum | None:
+def solved(
+    terms: Terms, part: Part, groups: int, effort: Effort, *, near: bool = False
+) -> Solution | None:
     """Solve the program for a part of the plans; None when it has no solution. near: from the last
     solution for the same terms that was not; the period is the same, the weights may differ."""
-    same = replace(terms, room_bytes=0, tight=False, host_bytes=None)
-    return _phases(same, groups).solve(part, terms, seconds, seed, near=near)
+    program = _phases(replace(terms, room_bytes=0, tight=False, host_bytes=None), groups)
+    return program.solve(part, terms, max(1.0, effort.left), effort.seed, near=near)

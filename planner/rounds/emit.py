@@ -1,16 +1,16 @@
 """The one emitter: visits, in the order in which shards compute, become ops without times.
 
-    visits      P F F B B N U        which shard computes when, on which device, with what
-    residency   x at "x3.1", P s3    where on the device values lie, what a visit copies in and out
+    visits      P F F B B N U        which shard computes when, on which device, with what;
+                                     x at "x3.1", P s3: where values lie, what comes in and goes out
     ops         0.h2d P | 0.compute F F B B N U | 0.d2h S | host.0 U
 
 All else that an op says follows from its kind and from what its shard costs. The ops come in the
 order of their meaning: one after the other they would be right.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, cast
 
 from planner.rounds.ops import Entry, Stream
 from planner.shards import (
@@ -27,18 +27,7 @@ from plans.schema import OpName, Role
 
 _BLOCK = 999  # the index of an op that stands for many
 
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """A shard's turn on a device: F or B with a microbatch; N or U behind its last B; P when the
-    batch of a microbatch comes. With `each` the op stands for so many microbatches, with kind
-    "block" for as many through this shard and all above, up and down."""
-
-    shard: int
-    microbatch: int
-    kind: Literal["P", "F", "B", "N", "U", "block"]
-    device: int = DEVICE
-    each: int = 1
+Kind = Literal["P", "F", "B", "N", "U", "block"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +48,24 @@ class Copy:
     index: int | None = None
 
 
-class Residency(Protocol):
-    """Where on the device the values of a task lie, and when they come and go."""
+class Visit(NamedTuple):
+    """A shard's turn on a device: F or B with a microbatch; N or U behind its last B; P when the
+    batch of a microbatch comes.
 
-    @property
-    def costs(self) -> TaskCosts: ...
+    at: the values that play roles in it. brings, takes: copies before and behind it. each: the op
+    stands for so many microbatches, with kind "block" for as many through the shards of the `inner`
+    visits, up and down.
+    """
 
-    @property
-    def shards(self) -> Sequence[ShardCost]: ...
-
-    @property
-    def modes(self) -> Sequence[Mode]: ...
-
-    def at(self, role: Role, visit: Visit) -> str:
-        """The name of the value that plays a role in a visit."""
-
-    def brings(self, visit: Visit) -> Iterable[Copy]:
-        """Copies that come before a visit."""
-
-    def takes(self, visit: Visit) -> Iterable[Copy]:
-        """Copies that come behind it."""
+    shard: int
+    microbatch: int
+    kind: Kind
+    at: Mapping[Role, str]
+    brings: Sequence[Copy] = ()
+    takes: Sequence[Copy] = ()
+    inner: Sequence["Visit"] = ()
+    device: int = DEVICE
+    each: int = 1
 
 
 class _Work(NamedTuple):
@@ -93,10 +80,11 @@ class _Work(NamedTuple):
 class Emitter:
     """Makes the ops of a task; lives only while they are made."""
 
-    def __init__(self, residency: Residency, links: Links) -> None:
-        self.residency, self.links = residency, links
-        self.shards, self.modes = residency.shards, residency.modes
-        self.costs, self.task = residency.costs, residency.costs.task.name
+    def __init__(
+        self, costs: TaskCosts, shards: Sequence[ShardCost], modes: Sequence[Mode], links: Links
+    ) -> None:
+        self.costs, self.shards, self.modes, self.links = costs, shards, modes, links
+        self.task = costs.task.name
         self.last = len(self.shards) - 1
         self.trained = max((k for k, s in enumerate(self.shards) if s.grad_bytes), default=0)
         tied = [k for k, shard in enumerate(self.shards) if shard.tie]
@@ -107,9 +95,9 @@ class Emitter:
         """The ops of all visits. A boundary whose two sides are visited on different devices would
         cross here (X), and so would gradients of a shard visited on several (R, before its U)."""
         for visit in visits:
-            yield from self.copies(self.residency.brings(visit), visit.device)
+            yield from self.copies(visit.brings, visit.device)
             yield self._block(visit) if visit.kind == "block" else self._entry(visit)
-            yield from self.copies(self.residency.takes(visit), visit.device)
+            yield from self.copies(visit.takes, visit.device)
 
     def _entry(self, visit: Visit) -> Entry:
         k, kind, stream, at = visit.shard, visit.kind, "compute", self._at
@@ -159,8 +147,7 @@ class Emitter:
 
     def _at(self, visit: Visit, roles: Iterable[Role]) -> dict[Role, str]:
         """The buffers of the visit's device that play these roles."""
-        at, device = self.residency.at, visit.device
-        return {role: placed(device, at(role, visit)) for role in roles}
+        return {role: placed(visit.device, visit.at[role]) for role in roles}
 
     def _at_host(self, visit: Visit, roles: Iterable[Role]) -> dict[Role, str]:
         """The buffers of the host that play these roles for an update there."""
@@ -218,23 +205,18 @@ class Emitter:
 
     def _block(self, visit: Visit) -> Entry:
         """Microbatches through all shards of a block, for looking at times only."""
-        us, reads, writes = 0, dict[str, str](), dict[str, str]()
-        first, tied = visit.shard, False
-        for k in range(first, self.last + 1):
-            cost, mode = self.shards[k], self.modes[k]
-            here, tied = replace(visit, shard=k, kind="F"), tied or cost.tie != ""
-            uses = self._at(here, _roles(param=cost.param_bytes, tied=cost.tie == "holder"))
-            makes = self._at(here, _roles(grad=cost.grad_bytes, x=k > first))
-            reads |= {f"{role}{k}": at for role, at in uses.items()}
-            writes |= {f"{role}{k}": at for role, at in makes.items()}
-            us += (k < self.last) * forward_us(cost, mode) + backward_us(cost, mode)
-        for m in range(visit.microbatch + 1):
-            here = replace(visit, microbatch=m, kind="F")
-            reads[f"x.{m}"] = placed(
-                visit.device, self.residency.at("x" if first else "batch", here)
-            )
-            if tied:
-                writes[f"tie.{m}"] = placed(visit.device, self.residency.at("tie", here))
+        us, reads, writes, first = 0, dict[str, str](), dict[str, str](), visit.shard
+        tied = any(self.shards[inner.shard].tie for inner in visit.inner)
+        for inner in visit.inner:
+            k, m = inner.shard, inner.microbatch
+            cost, mode, opens = self.shards[k], self.modes[k], k == first
+            held = _roles(param=cost.param_bytes, tied=cost.tie == "holder")
+            uses = [*held, *_roles(x=opens and k, batch=opens and not k)]
+            makes = _roles(grad=cost.grad_bytes, x=not opens, tie=opens and tied)
+            reads |= {f"{role}{k}.{m}": at for role, at in self._at(inner, uses).items()}
+            writes |= {f"{role}{k}.{m}": at for role, at in self._at(inner, makes).items()}
+            if m == visit.microbatch:
+                us += (k < self.last) * forward_us(cost, mode) + backward_us(cost, mode)
         name, stream = OpName(self.task, "s", first, "F", _BLOCK), Stream(visit.device, "compute")
         return Entry(name, stream, us * visit.each, reads, writes)  # type: ignore[arg-type]
 

@@ -57,10 +57,6 @@ class Layout:
     def shards(self) -> tuple[ShardCost, ...]:
         return self.strategy.shards
 
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        return (Mode(),) * len(self.shards)
-
     @cached_property
     def streamed(self) -> list[int]:
         """The shards whose parameters come in every round."""
@@ -87,21 +83,13 @@ class Layout:
         third = self.slots == 3 and at == len(self.streamed) - 1 and at % 2 == 0
         return f"slot{2 if third else at % min(self.slots, 2)}"
 
+    def _batch(self, m: int) -> str:
+        """The buffer of a microbatch."""
+        return f"batch.{m % self.batches}"
+
     def _boundary(self, k: int, m: int) -> str:
         """The buffer of x of shard k."""
         return f"x{k % 2}.{m % self.group}"
-
-    def at(self, role: Role, visit: Visit) -> str:
-        k, m = visit.shard, visit.microbatch
-        match role:
-            case "param":
-                return self._param(k)
-            case "tied":
-                return f"s{self._owner}.param"
-            case "batch":
-                return f"batch.{m % self.batches}"
-            case _:
-                return self._boundary(k + (role == "y"), m)
 
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -112,7 +100,7 @@ class Layout:
             for m in range(self.group if k else 0):
                 name = self._boundary(k, m)
                 sizes[name] = max(sizes.get(name, 0), shard.in_bytes)
-        batch = {f"batch.{m}": self.costs.batch_bytes for m in range(self.batches)}
+        batch = {self._batch(m): self.costs.batch_bytes for m in range(self.batches)}
         return pack((sizes | batch).items())
 
     @property
@@ -128,15 +116,16 @@ class Layout:
 
     def program(self, links: Links) -> Program:
         """The timed program."""
-        alone = links.alone  # nothing goes the other way
-        entries = list(Emitter(self, alone).entries(self._visits()))
+        modes = (Mode(),) * len(self.shards)
+        emitter = Emitter(self.costs, self.shards, modes, links.alone)  # nothing goes the other way
+        entries = list(emitter.entries(self._visits()))
         stays = [self._load(k) for k in range(len(self.shards)) if k not in self.streamed]
         return assembled(
             (self.costs.task.name,),
             Memory(extent(self.buffers), self.reserve_bytes),
             self.buffers,
             Cycle.in_turn(entries),
-            enter=list(Emitter(self, alone).copies(stays)),
+            enter=list(emitter.copies(stays)),
             evaluates=SUFFIX,
         )
 
@@ -145,18 +134,14 @@ class Layout:
         for start in range(0, self.costs.microbatches, self.group):
             mine = range(start, min(start + self.group, self.costs.microbatches))
             for m in mine:
-                yield Visit(0, m, "P")
+                yield Visit(0, m, "P", {"batch": self._batch(m)})
             for k in range(len(self.shards)):
+                loads = [self._load(k)] if k in self.streamed else []
                 for m in mine:
-                    yield Visit(k, m, "F")
-
-    def brings(self, visit: Visit) -> Iterator[Copy]:
-        opens = visit.kind == "F" and visit.microbatch % self.group == 0
-        if opens and visit.shard in self.streamed:
-            yield self._load(visit.shard)
-
-    def takes(self, visit: Visit) -> Iterator[Copy]:
-        return iter(())
+                    at: dict[Role, str] = {"param": self._param(k), "batch": self._batch(m)}
+                    at |= {"x": self._boundary(k, m), "y": self._boundary(k + 1, m)}
+                    at["tied"] = f"s{self._owner}.param"
+                    yield Visit(k, m, "F", at, loads if m == start else ())
 
     def _load(self, k: int) -> Copy:
         size = self.shards[k].param_bytes

@@ -8,7 +8,6 @@ order or other edges imply are left out.
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 from planner.rounds.ops import Entry, Stream
 from planner.rounds.timeline import Needs, execution_order
@@ -25,11 +24,12 @@ def dependencies(
     """
     writer: dict[str, int] = {}
     readers: dict[str, list[int]] = {}
-    touched = [(set(e.reads.values()), set(e.writes.values())) for e in entries]
+    touched = [(tuple(e.reads.values()), tuple(e.writes.values())) for e in entries]
 
-    def note(op: int, reads: set[str], writes: set[str]) -> None:
-        for buffer in reads - writes:
-            readers.setdefault(buffer, []).append(op)
+    def note(op: int, reads: Sequence[str], writes: Sequence[str]) -> None:
+        for buffer in reads:
+            if buffer not in writes:
+                readers.setdefault(buffer, []).append(op)
         for buffer in writes:
             writer[buffer], readers[buffer] = op, []
 
@@ -52,58 +52,35 @@ def dependencies(
     return found
 
 
-class Run(NamedTuple):
-    """An op in one of several rounds, counted from 0."""
-
-    at: int
-    lap: int
-
-
-class _Clocks:
-    """Vector clocks of ops in three rounds: how much of each stream has ended before an op ends."""
-
-    def __init__(self, queues: Mapping[Stream, Sequence[int]]) -> None:
-        self.length = [len(queue) for queue in queues.values()]
-        self.stream: dict[int, int] = {}
-        self.place: dict[int, int] = {}
-        for number, queue in enumerate(queues.values()):
-            for place, at in enumerate(queue):
-                self.stream[at], self.place[at] = number, place
-        self.ended: dict[Run, list[int]] = {}
-
-    def tick(self, run: Run) -> int:
-        """The op's number in its stream, over all rounds, from 1."""
-        return run.lap * self.length[self.stream[run.at]] + self.place[run.at] + 1
-
-    def covers(self, clock: Sequence[int], run: Run) -> bool:
-        """True if the op has ended when the clock shows this."""
-        return clock[self.stream[run.at]] >= self.tick(run)
-
-
 def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[int]]:
     """The needs without those that stream order or other needs imply, in a steady state: rounds are
-    played through, of which the third has two full ones before it."""
-    clocks = _Clocks(queues)
-    latest: dict[int, list[int]] = {}
-    count = len(needs)
-    kept: list[list[int]] = [[] for _ in needs]
-    empty = [0] * len(clocks.length)
-    order = execution_order(queues.values(), needs)
-    for lap in range(3):
+    played through, of which the third has two full ones before it.
+
+    A clock says how many ops of each stream have ended when an op, in one of these rounds, does.
+    """
+    count, lists = len(needs), list(queues.values())
+    places = {at: (n, place) for n, queue in enumerate(lists) for place, at in enumerate(queue, 1)}
+    ended: list[list[int]] = [[] for _ in range(3 * count)]
+    latest = [[0] * len(lists) for _ in lists]
+    order, kept = execution_order(lists, needs), [list[int]() for _ in needs]
+
+    def covers(clock: Sequence[int], run: int) -> bool:
+        """True if the op has ended when the clock shows this."""
+        stream, place = places[run % count]
+        return clock[stream] >= run // count * len(lists[stream]) + place
+
+    for base in (0, count, 2 * count):
         for at in order:
-            stream = clocks.stream[at]
-            clock = list(latest.get(stream, empty))
-            waits = [Run(dep % count, lap - (dep < 0)) for dep in needs[at] if lap or dep >= 0]
-            waits = [run for run in waits if not clocks.covers(clock, run)]
+            stream, place = places[at]
+            clock = list(latest[stream])
+            waits = [base + dep for dep in needs[at] if base + dep >= 0]
+            waits = [run for run in waits if not covers(clock, run)]
             waits = [
-                run
-                for run in waits
-                if not any(o != run and clocks.covers(clocks.ended[o], run) for o in waits)
+                run for run in waits if not any(o != run and covers(ended[o], run) for o in waits)
             ]
-            if lap == 2:
-                kept[at] = [run.at - (lap - run.lap) * count for run in waits]
             for run in waits:
-                clock = [max(a, b) for a, b in zip(clock, clocks.ended[run], strict=True)]
-            clock[stream] = clocks.tick(Run(at, lap))
-            clocks.ended[Run(at, lap)] = latest[stream] = clock
+                clock = [max(a, b) for a, b in zip(clock, ended[run], strict=True)]
+            clock[stream] = base // count * len(lists[stream]) + place
+            ended[base + at] = latest[stream] = clock
+            kept[at] = [run - base for run in waits]
     return kept

@@ -11,16 +11,16 @@ later ones have come, which wait for its update then.
           +--------------------------> steps
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from bisect import bisect_right
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
 from msgspec import structs
 
 from planner.rounds.hydra import HydraStrategy
-from planner.rounds.slab import Life, Slab, buffers_of
-from planner.shards import Slots, Strategy, Value, extent, pack
+from planner.rounds.slab import Ledger, Life, Slab, buffers_of, stretched
+from planner.shards import Slots, Strategy, Value, extent, pack, slots_of
 from plans.schema import Buffer
 from profiles.codec import align
 
@@ -30,14 +30,10 @@ PLENTY = 1 << 62
 
 @dataclass(frozen=True)
 class Store:
-    """A task's bytes on the host, from 0 on: what is kept between segments, then scratch.
-
-    before: of scratch, for a buffer those whose bytes it takes over.
-    """
+    """A task's bytes on the host, from 0 on: what is kept between segments, then scratch."""
 
     kept: tuple[Buffer, ...]
     scratch: tuple[Buffer, ...]
-    before: Mapping[str, list[str]] = field(default_factory=dict)
 
     @property
     def kept_bytes(self) -> int:
@@ -73,29 +69,28 @@ def store(strategy: Strategy | HydraStrategy) -> Store:
         "host",
     )
     if isinstance(strategy, HydraStrategy):
-        scratch, before = pack(strategy.waiting(), "host"), {}
+        scratch = pack(strategy.waiting(), "host")
     else:
-        layout = Scratch.of(strategy)
-        scratch, before = layout.buffers, layout.before
+        scratch = Scratch.of(slots_of(strategy)).buffers
     base = extent(held)
     behind = (structs.replace(buffer, offset=base + buffer.offset) for buffer in scratch)
-    return Store(held, tuple(behind), before)
+    return Store(held, tuple(behind))
 
 
 def fitted(strategy: Strategy, room: int) -> Strategy | None:
     """The strategy with what waits on the host in what `room` bytes leave for it beside what is
     kept there; None when it does not fit."""
-    left = room - kept_bytes(strategy)
-    if sum(value.bytes for value in _values(strategy)) <= left:
+    left, waiting = room - kept_bytes(strategy), _Waiting(slots_of(strategy))
+    if sum(value.bytes for value in waiting.values()) <= left:
         return replace(strategy, host_bytes=None) if strategy.host_bytes is not None else strategy
-    return replace(strategy, host_bytes=left) if _least(strategy).bytes <= left else None
+    return replace(strategy, host_bytes=left) if waiting.least().bytes <= left else None
 
 
 def least_bytes(strategy: Strategy | HydraStrategy) -> int:
     """Bytes of the host without which the strategy does not fit."""
     if isinstance(strategy, HydraStrategy):
         return store(strategy).bytes
-    return kept_bytes(strategy) + _least(strategy).bytes
+    return kept_bytes(strategy) + _Waiting(slots_of(strategy)).least().bytes
 
 
 @dataclass(frozen=True)
@@ -108,97 +103,87 @@ class Scratch:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, strategy: Strategy) -> "Scratch":
-        updated = _updated(strategy)
-        if strategy.host_bytes is None:
-            values = _values(strategy)
-            ends = [0, *accumulate(value.bytes for value in values)]
-            buffers = [
-                buffer
-                for value, at in zip(values, ends, strict=False)
-                for buffer in buffers_of(value, at)
-            ]
-            return cls(tuple(buffers), {}, tuple(sorted(updated)))
-        layout = _stretched(strategy, strategy.host_bytes)
-        name = strategy.costs.task.name
-        last = {k: layout.lives[f"{name}.s{k}.grad"].last for k in updated}
-        order = tuple(sorted(updated, key=lambda k: (last[k], k)))
-        return cls(layout.buffers, layout.before, order)
+    def of(cls, slots: Slots) -> "Scratch":
+        waiting = _Waiting(slots)
+        if slots.strategy.host_bytes is None:
+            values = waiting.values()
+            ends = accumulate((value.bytes for value in values), initial=0)
+            placed = zip(values, ends, strict=False)
+            buffers = tuple(buffer for value, at in placed for buffer in buffers_of(value, at))
+            return cls(buffers, {}, tuple(sorted(grad.number for grad, _ in waiting.grads)))
+        layout = waiting.stretched(slots.strategy.host_bytes)
+        order = sorted((life.last, life.value.number) for life in layout.placed if _is_grad(life))
+        return cls(layout.buffers, layout.before, tuple(k for _, k in order))
 
 
-def _least(strategy: Strategy) -> Slab:
-    """In as few bytes as are found."""
-    return _laid(strategy, _fewest(strategy), 0)
+def _is_grad(life: Life) -> bool:
+    return life.value.role == "grad"
 
 
-def _fewest(strategy: Strategy) -> int:
-    """Gradients that must have bytes of their own: where updates wait for norms, all."""
-    return max(1, len(_updated(strategy))) if strategy.costs.noted else 1
+class _Waiting:
+    """Values that wait on the host for a while, of those that the device copies there.
 
+    grads: of shards updated on the host, in the order in which they come.
+    """
 
-def _stretched(strategy: Strategy, room: int) -> Slab:
-    """With as many gradients at a time as there is always room for, each of which then stays as
-    long as there is room."""
-    few, most = _fewest(strategy), max(1, len(_updated(strategy)))
-    while few < most:
-        middle = (few + most + 1) // 2
-        if _laid(strategy, middle, room).bytes <= room:
-            few = middle
-        else:
-            most = middle - 1
-    layout, longer = _laid(strategy, few, room), 1
-    stay = {value.name: value.last for value in _values(strategy)}
-    grads = [layout.lives[f"{strategy.costs.task.name}.s{k}.grad"] for k in _updated(strategy)]
-    while longer < layout.steps and any(life.last < stay[life.value.name] for life in grads):
-        for life in grads:
-            layout.live(life, life.first, min(stay[life.value.name], life.last + longer))
-        longer *= 2
-    return layout
+    def __init__(self, slots: Slots) -> None:
+        self.slots, self.costs, self.parts = slots, slots.strategy.costs, slots.strategy.parts
+        out = [(value, value.out) for value in slots.values if value.out and value.bytes]
+        self.grads = [pair for pair in out if pair[0].role == "grad"][::-1]
+        self.aside = [pair for pair in out if pair[0].role in ("x", "saved")]
 
+    def values(self, grads: int = 0) -> list[Value]:
+        """All that waits, for as long as costs nobody anything; or so many gradients at a time."""
+        count = self.costs.microbatches
+        every = [self._gradient(place, grads) for place in range(len(self.grads))]
+        for value, out in self.aside:
+            size = count * align(out.bytes // count)
+            every.append(self._hosted(value, size, out.made, out.again, self.parts))
+        norms = align(self.costs.task.norm_bytes)
+        if self.grads and norms:
+            name = f"{self.costs.task.name}.norm"
+            every.append(Value(name, norms, 0, self.slots.count - 1, space="host"))
+        return every
 
-def _laid(strategy: Strategy, grads: int, room: int) -> Slab:
-    """The waiting values, with so many gradients at a time, placed to stretch into `room` bytes."""
-    return Slab([Life.of(value) for value in _values(strategy, grads)], Slots(strategy).count, room)
+    def _gradient(self, place: int, grads: int) -> Value:
+        """A gradient, until its shard computes again, when the update is long over."""
+        (value, out), count = self.grads[place], len(self.grads)
+        last = out.again - 1
+        if 0 < grads < count:
+            laps, at = divmod(place + grads, count)
+            last = min(last, self.grads[at][1].made + laps * self.slots.count - 1)
+        return self._hosted(value, align(out.bytes), out.made, last)
 
+    def _hosted(self, value: Value, size: int, first: int, last: int, parts: int = 1) -> Value:
+        """The value's bytes on the host."""
+        name = f"{self.costs.task.name}.{value.name}"
+        return Value(name, size, first, last, parts, None, None, "host", value.role, value.number)
 
-def _updated(strategy: Strategy) -> list[int]:
-    """The shards updated on the host, in the order in which their gradients come."""
-    pairs = enumerate(zip(strategy.shards, strategy.modes, strict=True))
-    mine = [k for k, (shard, mode) in pairs if mode.update == "host" and shard.grad_bytes]
-    return mine[::-1]
+    def least(self) -> Slab:
+        """In as few bytes as are found."""
+        return self._laid(self._fewest)
 
+    @property
+    def _fewest(self) -> int:
+        """Gradients that must have bytes of their own: where updates wait for norms, all."""
+        return max(1, len(self.grads)) if self.costs.noted else 1
 
-def _values(strategy: Strategy, grads: int = 0) -> list[Value]:
-    """All that waits, for as long as costs nobody anything; or so many gradients at a time."""
-    every = [*_gradients(strategy, grads), *_aside(strategy)]
-    if _updated(strategy):
-        norms, name = align(strategy.costs.task.norm_bytes), f"{strategy.costs.task.name}.norm"
-        every.append(Value(name, norms, 0, Slots(strategy).count - 1, space="host"))
-    return [value for value in every if value.bytes]
+    def stretched(self, room: int) -> Slab:
+        """With as many gradients at a time as there is always room for, each of which then stays as
+        long as there is room."""
+        counts = range(self._fewest, max(1, len(self.grads)) + 1)
+        few = bisect_right(counts, room, lo=1, key=lambda n: self._laid(n).bytes)
+        stay = {value.name: value.last for value in self.values()}
 
+        def stretch(ledger: Ledger) -> None:
+            grads, longer = [*filter(_is_grad, ledger.lives.values())], 1
+            while longer < ledger.steps:
+                for life in grads:
+                    ledger.live(life, life.first, min(stay[life.value.name], life.last + longer))
+                longer *= 2
 
-def _gradients(strategy: Strategy, grads: int) -> Iterator[Value]:
-    """Gradients, until their shard computes again, when the update is long over."""
-    shards, slots = _updated(strategy), Slots(strategy)
-    for place, k in enumerate(shards):
-        first, last = slots.backward(k), slots.first(k) + slots.count - 1
-        if 0 < grads < len(shards):
-            laps, at = divmod(place + grads, len(shards))
-            last = min(last, slots.backward(shards[at]) + laps * slots.count - 1)
-        name, size = f"{strategy.costs.task.name}.s{k}.grad", align(strategy.shards[k].grad_bytes)
-        yield Value(name, size, first, last, space="host")
+        return stretched(self.values(counts[few - 1]), self.slots.count, room, stretch)
 
-
-def _aside(strategy: Strategy) -> Iterator[Value]:
-    """Boundaries and packed activations, from forward to backward."""
-    slots = Slots(strategy)
-    for k, (shard, mode) in enumerate(zip(strategy.shards, strategy.modes, strict=True)):
-        sizes = {f"x{k}": (slots.forward(k - 1), shard.in_bytes)} if mode.spilled else {}
-        if mode.activations == "offload":
-            sizes[f"a{k}"] = slots.forward(k), shard.offload_bytes or 0
-        for item, (made, each) in sizes.items():
-            name, size = (
-                f"{strategy.costs.task.name}.{item}",
-                strategy.costs.microbatches * align(each),
-            )
-            yield Value(name, size, made, slots.backward(k), strategy.parts, space="host")
+    def _laid(self, grads: int) -> Slab:
+        """The waiting values, with so many gradients at a time."""
+        return Slab(map(Life.of, self.values(grads)), self.slots.count)

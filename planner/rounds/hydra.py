@@ -12,17 +12,16 @@ More generous than the original: copies have streams of their own, the boundarie
 device, memory is exact, and any optimizer works.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
 from typing import Literal
 
 from planner.errors import Infeasible
-from planner.rounds.emit import Copy, Emitter, Visit
+from planner.rounds.emit import Copy, Emitter, Kind, Visit
 from planner.rounds.program import Cycle, assembled
 from planner.shards import (
-    SCALARS_BYTES,
     Links,
     Mode,
     ShardCost,
@@ -31,11 +30,14 @@ from planner.shards import (
     extent,
     layer_graph,
     pack,
+    reserve_bytes,
     sizes,
 )
 from plans.schema import Buffer, Memory, Program, Role
 from profiles.schema import Task
 from profiles.units import show_bytes
+
+Roles = Sequence[Role]
 
 _MOST_PIECES = 256  # a shard holds about 1/n of the parameters, n below this
 
@@ -56,14 +58,19 @@ class HydraStrategy:
     def shards(self) -> tuple[ShardCost, ...]:
         return tuple(self.costs.shard(first, end) for first, end in pairwise(self.cuts))
 
+    @property
+    def slots(self) -> dict[Role, int]:
+        """Slots in which the shards' values take turns, by role."""
+        return {"param": 2, "state": self.state_slots, "grad": self.state_slots}
+
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
         return pack(self._sizes())
 
     def _sizes(self) -> Iterator[tuple[str, int]]:
-        for role, slots in (("param", 2), ("state", self.state_slots), ("grad", self.state_slots)):
-            for slot in range(slots):
-                yield f"{slot}.{role}", max(s.bytes_of(role) for s in self.shards)
+        for role, count in self.slots.items():
+            largest = max(shard.bytes_of(role) for shard in self.shards)
+            yield from ((f"{slot}.{role}", largest) for slot in range(count))
         yield "batch", self.costs.batch_bytes
         yield "norm", self.costs.task.norm_bytes
         for index in range(1, len(self.shards)):
@@ -73,13 +80,13 @@ class HydraStrategy:
     def slab_bytes(self) -> int:
         return extent(self.buffers)
 
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        return (Mode("streamed", "device-streamed"),) * len(self.shards)
+
     @cached_property
     def reserve_bytes(self) -> int:
-        needs = [shard.backward_transient_bytes for shard in self.shards]
-        needs += [shard.forward_transient_bytes for shard in self.shards[:-1]]
-        needs += [shard.update_transient_bytes for shard in self.shards]
-        needs += [shard.norm_transient_bytes for shard in self.shards]
-        return max(needs) + self.costs.total("buffer") + SCALARS_BYTES
+        return reserve_bytes(self.costs, self.shards, self.modes)
 
     @property
     def device_bytes(self) -> int:
@@ -98,8 +105,8 @@ def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraStrategy
     points = cut_points(layer_graph(task))
     tried: list[HydraStrategy] = []
     for costs in sizes(task):
-        total = costs.total("param")
-        largest = max(costs.total("param", a, b) for a, b in pairwise(points))
+        total = costs.total("param_bytes")
+        largest = max(costs.total("param_bytes", a, b) for a, b in pairwise(points))
         caps = sorted({max(largest, -(-total // n)) for n in range(1, _MOST_PIECES)})
         for slots, cap in product((2, 1), caps[::-1]):
             strategy = HydraStrategy(costs, _greedy(costs, points, cap), slots)
@@ -121,87 +128,64 @@ def _greedy(costs: TaskCosts, points: list[int], cap: int) -> tuple[int, ...]:
     least what the layers between two neighbouring points hold."""
     cuts = [0]
     for point, following in pairwise(points[1:]):
-        if costs.total("param", cuts[-1], following) > cap:
+        if costs.total("param_bytes", cuts[-1], following) > cap:
             cuts.append(point)
     return (*cuts, points[-1])
 
 
 def program(strategy: HydraStrategy, links: Links) -> Program:
     """One minibatch as Hydra runs it."""
-    entries = list(Emitter(_Slots(strategy), links).entries(_visits(strategy)))
+    emitter = Emitter(strategy.costs, strategy.shards, strategy.modes, links)
+    entries = list(emitter.entries(_Rounds(strategy).visits()))
     memory = Memory(strategy.slab_bytes, strategy.reserve_bytes)
     return assembled((strategy.costs.task.name,), memory, strategy.buffers, Cycle.in_turn(entries))
 
 
-def _visits(strategy: HydraStrategy) -> Iterator[Visit]:
-    """Microbatch after microbatch up and down; updates behind the last, or in one more sweep."""
-    shards, count, noted = strategy.shards, strategy.costs.microbatches, strategy.costs.noted
-    for m in range(count):
-        yield Visit(0, m, "P")
-        for k in range(len(shards) - 1):
-            yield Visit(k, m, "F")
-        for k in reversed(range(len(shards))):
-            yield Visit(k, m, "B")
-            if m == count - 1 and shards[k].grad_bytes:
-                yield Visit(k, 0, "N" if noted else "U")
-    for k, shard in enumerate(shards):
-        if noted and shard.grad_bytes:
-            yield Visit(k, 0, "U")
-
-
-class _Slots:
-    """Where the values of Hydra's shards lie, and when they come and go.
+class _Rounds:
+    """Hydra's visits: microbatch after microbatch up and down; updates behind the last, or in one
+    more sweep.
 
     Shards use the two slots in turn, so that while one computes, the next one's parameters arrive.
     """
 
     def __init__(self, strategy: HydraStrategy) -> None:
         self.costs, self.shards = strategy.costs, strategy.shards
-        self.modes = (Mode("streamed", "device-streamed"),) * len(strategy.shards)
-        self.last, self.noted = len(strategy.shards) - 1, strategy.costs.noted
-        self.trained = [k for k, shard in enumerate(strategy.shards) if shard.grad_bytes]
-        self.slots = {"param": 2, "state": strategy.state_slots, "grad": strategy.state_slots}
+        self.slots = strategy.slots
+        self.turn = -1  # at the slots, in a round
 
-    def at(self, role: Role, visit: Visit) -> str:
-        if role in self.slots:
-            return f"{self._turn(visit) % self.slots[role]}.{role}"
-        if role in ("batch", "norm"):
-            return role
-        return f"x{visit.shard + (role in ('y', 'dy'))}"
+    def visits(self) -> Iterator[Visit]:
+        last, noted = self.costs.microbatches - 1, self.costs.noted
+        up = range(len(self.shards) - 1)
+        for m in range(last + 1):
+            yield Visit(0, m, "P", {"batch": "batch"})
+            for k in up:
+                yield self._turn("F", k, m, ["param"], ["param"])
+            for k in (len(up), *reversed(up)):
+                ends = m == last and self.shards[k].grad_bytes > 0
+                brings: list[Role] = ["param"]
+                brings += ["state"] if ends and not noted else []
+                brings += ["grad"] if m else []
+                yield self._turn("B", k, m, brings, [] if ends else ["grad", "param"])
+                if ends and noted:
+                    yield self._visit("N", k, 0, [], ["grad", "param"])
+                elif ends:
+                    yield self._visit("U", k, 0, [], ["state", "param"])
+        for k, shard in enumerate(self.shards):
+            if noted and shard.grad_bytes:
+                yield self._turn("U", k, 0, ["param", "state", "grad"], ["state", "param"])
 
-    def _turn(self, visit: Visit) -> int:
-        """The number of the shard's turn at the slots, in a round."""
-        k, each, last = visit.shard, 2 * self.last + 1, self.costs.microbatches - 1
-        if visit.kind == "U" and self.noted:
-            return each * (last + 1) + self.trained.index(k)
-        m = last if visit.kind in ("N", "U") else visit.microbatch
-        return each * m + (k if visit.kind == "F" else 2 * self.last - k)
+    def _turn(self, kind: Kind, k: int, m: int, brings: Roles, takes: Roles) -> Visit:
+        """A visit of the next shard that has the slots."""
+        self.turn += 1
+        return self._visit(kind, k, m, brings, takes)
 
-    def _ends(self, visit: Visit) -> bool:
-        """True for a shard's last backward, with its N or U behind it."""
-        trained = visit.kind == "B" and self.shards[visit.shard].grad_bytes > 0
-        return trained and visit.microbatch == self.costs.microbatches - 1
+    def _visit(self, kind: Kind, k: int, m: int, brings: Roles, takes: Roles) -> Visit:
+        at: dict[Role, str] = {"batch": "batch", "norm": "norm"}
+        at |= {role: f"{self.turn % count}.{role}" for role, count in self.slots.items()}
+        at |= {"x": f"x{k}", "dx": f"x{k}", "y": f"x{k + 1}", "dy": f"x{k + 1}"}
 
-    def brings(self, visit: Visit) -> Iterator[Copy]:
-        roles: list[Role] = ["param"] if visit.kind in ("F", "B") else []
-        if self._ends(visit) and not self.noted:
-            roles.append("state")
-        if visit.kind == "B" and visit.microbatch:
-            roles.append("grad")
-        if visit.kind == "U" and self.noted:
-            roles = ["param", "state", "grad"]
-        return (self._copy("P", role, visit) for role in roles)
+        def copies(kind: Literal["P", "S"], roles: Roles) -> list[Copy]:
+            sizes = [(role, self.shards[k].bytes_of(role)) for role in roles]
+            return [Copy(kind, "s", k, r, size, at[r], f"s{k}.{r}") for r, size in sizes]
 
-    def takes(self, visit: Visit) -> Iterator[Copy]:
-        roles: dict[str, tuple[Role, ...]] = {
-            "F": ("param",),
-            "B": () if self._ends(visit) else ("grad", "param"),
-            "N": ("grad", "param"),
-            "U": ("state", "param"),
-        }
-        return (self._copy("S", role, visit) for role in roles.get(visit.kind, ()))
-
-    def _copy(self, kind: Literal["P", "S"], role: Role, visit: Visit) -> Copy:
-        k = visit.shard
-        size, host = self.shards[k].bytes_of(role), f"s{k}.{role}"
-        return Copy(kind, "s", k, role, size, self.at(role, visit), host)
+        return Visit(k, m, kind, at, copies("P", brings), copies("S", takes))

@@ -6,7 +6,6 @@ would be right.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from plans.schema import Op, OpName, Role
@@ -22,8 +21,7 @@ class Stream(NamedTuple):
         return f"host.{self.device}" if self.kind == "host" else f"{self.device}.{self.kind}"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """An op without times, and how long it takes. reads, writes: roles, and buffers by name."""
 
     name: OpName

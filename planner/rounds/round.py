@@ -18,7 +18,7 @@ Resident parameters and state are loaded by `enter`, updated on the device, and 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -29,15 +29,13 @@ from planner.rounds.host_bytes import Scratch
 from planner.rounds.list_schedule import Draft, Orders, dispatched, in_order, without
 from planner.rounds.ops import Entry, Stream, queued
 from planner.rounds.program import Cycle, assembled
-from planner.rounds.shard_major import PARAM, STATE_OUT, ShardMajor, visits
-from planner.rounds.slab import Life, Slab, alive
+from planner.rounds.shard_major import PARAM, ShardMajor
+from planner.rounds.slab import Ledger, Slab, stretched
 from planner.rounds.timeline import Deadlock, Settled, settled
-from planner.shards import Clock, Links, Slots, Strategy
+from planner.shards import Clock, Links, Slots, Strategy, slots_of
 from plans.schema import Memory, OpName, Program
 
 _REPAIRS = 3  # times that loads made too early are put back
-
-_TRIES = 2  # with less memory, after gaps between values made the slab too large
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,16 +48,23 @@ class Round:
 
     @cached_property
     def slots(self) -> Slots:
-        return Slots(self.strategy)
+        return slots_of(self.strategy)
 
     @cached_property
     def slab(self) -> Slab:
         return lay_out(self.slots, self.links, self.room)
 
     @cached_property
+    def shard_major(self) -> ShardMajor:
+        return ShardMajor(self.slots)
+
+    @cached_property
     def entries(self) -> list[Entry]:
         """The ops in the order of their meaning."""
-        return list(Emitter(ShardMajor(self.strategy), self.links).entries(visits(self.strategy)))
+        return list(self._emitter(self.links).entries(self.shard_major.visits()))
+
+    def _emitter(self, links: Links) -> Emitter:
+        return Emitter(self.strategy.costs, self.strategy.shards, self.strategy.modes, links)
 
     @cached_property
     def draft(self) -> Draft:
@@ -69,7 +74,7 @@ class Round:
         position = {item.name: at for at, item in enumerate(entries)}
         task = self.strategy.costs.task.name
         rank = list(range(len(entries)))
-        scratch = Scratch.of(self.strategy)
+        scratch = Scratch.of(self.slots)
         for place, k in enumerate(scratch.order):
             rank[position[OpName(task, "s", k, "U", 0)]] = place
         shards = range(len(self.strategy.shards))
@@ -78,9 +83,10 @@ class Round:
         if norms is not None:
             rank[norms] = 0  # few bytes that all updates on the host wait for
         if self.strategy.urgent:
+            again = {(v.role, v.number): v.out.again for v in self.slots.values if v.out}
             for at, item in enumerate(entries):
                 if item.stream.kind == "d2h" and at != norms:
-                    rank[at] = self._again(item.name)
+                    rank[at] = again[next(iter(item.reads)), item.name.number]
         queues = queued(entries)
         return Draft(
             us=[item.us for item in entries],
@@ -90,15 +96,6 @@ class Round:
             movable=frozenset(at for at in loads if at is not None),
             chains=tuple(tuple(queues[s]) for s in sorted(queues) if s.kind == "compute"),
         )
-
-    def _again(self, name: OpName) -> int:
-        """The slot for which a copy out is needed again."""
-        k, slots = name.number, self.slots
-        if name.item != "s":
-            return slots.backward(k)
-        if name.index == STATE_OUT:
-            return slots.backward(k) + slots.count
-        return slots.first(k) + slots.count
 
     @cached_property
     def best(self) -> tuple[Settled, Orders]:
@@ -178,15 +175,13 @@ class Round:
     def entering(self, moved: Collection[int]) -> list[Entry]:
         """Loads of what stays on the device, and for the first round of what rounds load for the
         next one, by the ops at these positions."""
-        residency = ShardMajor(self.strategy)
-        early = [residency.early(self.entries[at].name.number) for at in sorted(moved)]
-        copies = [*residency.stays("P"), *early]
-        return list(Emitter(residency, self.links.alone).copies(copies))
+        early = [self.shard_major.early(self.entries[at].name.number) for at in sorted(moved)]
+        copies = [*self.shard_major.stays("P"), *early]
+        return list(self._emitter(self.links.alone).copies(copies))
 
     def leaving(self) -> list[Entry]:
         """Copies of what stays on the device back to the host."""
-        residency = ShardMajor(self.strategy)
-        return list(Emitter(residency, self.links.alone).copies(residency.stays("S")))
+        return list(self._emitter(self.links.alone).copies(self.shard_major.stays("S")))
 
 
 def _period(found: tuple[Settled, Orders]) -> int:
@@ -196,61 +191,26 @@ def _period(found: tuple[Settled, Orders]) -> int:
 def lay_out(slots: Slots, links: Links, room: int) -> Slab:
     """A strategy's values in a slab of `room` bytes, or in the smallest found when that is more.
 
-    Every value has its least life, which is stretched while there is room: by a step first, for all
-    that move; then loads since the link must begin to bring them, and values that leave until the
-    link has taken them (`copy_windows`); then loads as early as may be, those needed sooner before
-    others. Where gaps between values make the slab too large, values are placed with their least
-    lives, which are then stretched where their bytes, or other ones, are free.
+    Lives are stretched by a step first, for all that move; then loads since the link must begin to
+    bring them, and values that leave until the link has taken them (`copy_windows`); then loads as
+    early as may be, those needed sooner before others.
     """
-    values, steps = [value for value in slots.values() if value.bytes], slots.count
-    if max(alive(map(Life.of, values), steps), default=0) >= room:
-        return Slab(map(Life.of, values), steps, room)
-    clock, limit = Clock(slots, links, values), room
-    for _ in range(_TRIES):
-        ledger = _Ledger(map(Life.of, values), steps, limit)
-        _stretch(ledger, clock)
-        slab = Slab(ledger.lives.values(), steps, room)
-        if slab.bytes <= room:
-            return slab
-        limit -= slab.bytes - room
-    slab = Slab(map(Life.of, values), steps, room)
-    if slab.bytes < room:
-        _stretch(slab, clock)
-    return slab
+    values = [value for value in slots.values if value.bytes]
+    clock = Clock(slots, links, values)
 
+    def stretch(ledger: Ledger) -> None:
+        leave = [ledger.lives[name] for name in clock.leaving]
+        come = [ledger.lives[name] for name in clock.coming]
+        for life in leave:
+            ledger.live(life, life.first, life.last + 1)
+        for life in come:
+            ledger.live(life, life.first - 1, life.last)
+        gone, since = clock.lives
+        for life in come:
+            ledger.live(life, since[life.value.name], life.last)
+        for life in leave:
+            ledger.live(life, life.first, gone[life.value.name])
+        for life in come:
+            ledger.live(life, life.last - slots.count, life.last)
 
-def _stretch(room: "_Ledger | Slab", clock: Clock) -> None:
-    """Longer lives for what moves."""
-    leave = [room.lives[name] for name in clock.leaving]
-    come = [room.lives[name] for name in clock.coming]
-    for life in leave:
-        room.live(life, life.first, life.last + 1)
-    for life in come:
-        room.live(life, life.first - 1, life.last)
-    gone, since = clock.lives
-    for life in come:
-        room.live(life, since[life.value.name], life.last)
-    for life in leave:
-        room.live(life, life.first, gone[life.value.name])
-    for life in come:
-        room.live(life, life.last - room.steps, life.last)
-
-
-class _Ledger:
-    """Bytes at every step, wherever they are."""
-
-    def __init__(self, lives: Iterable[Life], steps: int, limit: int) -> None:
-        self.lives = {life.value.name: life for life in lives}
-        self.steps, self.limit = steps, limit
-        self.alive = alive(self.lives.values(), steps)
-
-    def live(self, life: Life, first: int, last: int) -> None:
-        """Alive from `first` to `last`, or as long as the limit allows."""
-        first, last = life.within(first, last, self.steps)
-        size, most = life.value.bytes, self.limit - life.value.bytes
-        while life.first > first and self.alive[(life.first - 1) % self.steps] <= most:
-            life.first -= 1
-            self.alive[life.first % self.steps] += size
-        while life.last < last and self.alive[(life.last + 1) % self.steps] <= most:
-            life.last += 1
-            self.alive[life.last % self.steps] += size
+    return stretched(values, slots.count, room, stretch)

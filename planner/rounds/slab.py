@@ -10,13 +10,15 @@ Lives are cyclic:
           +------------------------------> steps
 """
 
-from bisect import insort
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice, product
+from itertools import accumulate
 
 from planner.shards import Value, placed
 from plans.schema import Buffer
+
+_TRIES = 8  # with less memory, after gaps between values made the slab too large
 
 
 def _mask(first: int, last: int, steps: int) -> int:
@@ -36,7 +38,6 @@ class Life:
     first: int
     last: int
     offset: int = 0
-    end: int = 0
     mask: int = 0
 
     @classmethod
@@ -58,23 +59,40 @@ class Life:
         return first, last if last > self.last else self.last
 
 
+class Ledger:
+    """Bytes at every step, wherever they are, at most so many."""
+
+    def __init__(self, values: Iterable[Value], steps: int, limit: int) -> None:
+        self.lives = {value.name: Life.of(value) for value in values}
+        self.steps, self.limit = steps, limit
+        self.alive = alive(self.lives.values(), steps)
+
+    def live(self, life: Life, first: int, last: int) -> None:
+        """Alive from `first` to `last`, or as long as the limit allows."""
+        first, last = life.within(first, last, self.steps)
+        size, most = life.value.bytes, self.limit - life.value.bytes
+        while life.first > first and self.alive[(life.first - 1) % self.steps] <= most:
+            life.first -= 1
+            self.alive[life.first % self.steps] += size
+        while life.last < last and self.alive[(life.last + 1) % self.steps] <= most:
+            life.last += 1
+            self.alive[life.last % self.steps] += size
+
+
 class Slab:
     """Values at their offsets, ascending, in a round of so many steps."""
 
-    def __init__(self, lives: Iterable[Life], steps: int, room: int) -> None:
-        self.lives = {life.value.name: life for life in lives}
-        self.steps, self.room = steps, room
-        self.placed: list[Life] = []
+    def __init__(self, lives: Iterable[Life], steps: int) -> None:
+        self.placed, self.steps = list(lives), steps
         full = (1 << steps) - 1
-        for life in self.lives.values():
+        for life in self.placed:
             life.mask = _mask(life.first, life.last, steps)
         # Those that live all round at the bottom, the rest by size.
-        ordered = sorted(
-            self.lives.values(),
-            key=lambda life: (life.mask != full, -life.value.bytes, life.first, life.value.name),
+        self.placed.sort(
+            key=lambda life: (life.mask != full, -life.value.bytes, life.first, life.value.name)
         )
         bottom, spans = 0, list[Span]()
-        for life in ordered:
+        for life in self.placed:
             size, mask = life.value.bytes, life.mask
             if mask == full:
                 life.offset = bottom
@@ -82,13 +100,12 @@ class Slab:
             else:
                 life.offset = _gap(spans, bottom, mask, size)
                 insort(spans, (life.offset, life.offset + size, mask))
-            life.end = life.offset + size
-        self.placed = sorted(ordered, key=_offset)
+        self.placed.sort(key=lambda life: life.offset)
 
     @property
     def bytes(self) -> int:
         """Bytes up to the last end."""
-        return max((life.end for life in self.placed), default=0)
+        return max((life.offset + life.value.bytes for life in self.placed), default=0)
 
     @property
     def live_bytes(self) -> int:
@@ -104,47 +121,24 @@ class Slab:
         """For a buffer, those whose bytes it takes over."""
         return _before(self.placed, self.steps)
 
-    def live(self, life: Life, first: int, last: int) -> None:
-        """Alive from `first` to `last` if that can be, here or elsewhere; or as long as can be
-        here."""
-        first, last = life.within(first, last, self.steps)
-        if first == life.first and last == life.last:
-            return
-        blocked, low, high = 0, life.offset, life.end
-        for other in self.placed:
-            if other.offset >= high:
-                break
-            if other.end > low and other is not life:
-                blocked |= other.mask
-        wanted = _mask(first, last, self.steps)
-        if wanted & blocked and not self._moved(life, wanted):
-            first, last = self._free(life, blocked, first, last)
-        life.first, life.last = first, last
-        life.mask = _mask(first, last, self.steps)
 
-    def _moved(self, life: Life, mask: int) -> bool:
-        """Place the value where bytes are free at all these steps; False when there are none."""
-        spans = ((o.offset, o.end, o.mask) for o in self.placed if o is not life)
-        offset, size = _gap(spans, 0, mask, life.value.bytes), life.value.bytes
-        if offset + size > self.room:
-            return False
-        self.placed.remove(life)
-        life.offset, life.end = offset, offset + size
-        insort(self.placed, life, key=_offset)
-        return True
+def stretched(
+    values: Sequence[Value], steps: int, room: int, stretch: Callable[[Ledger], None]
+) -> Slab:
+    """Values in a slab of `room` bytes, or in the smallest found when that is more.
 
-    def _free(self, life: Life, blocked: int, first: int, last: int) -> tuple[int, int]:
-        """The longest life around the present one, within these steps, that nothing blocks."""
-        begin, end = life.first, life.last
-        while begin > first and not blocked >> ((begin - 1) % self.steps) & 1:
-            begin -= 1
-        while end < last and not blocked >> ((end + 1) % self.steps) & 1:
-            end += 1
-        return begin, end
-
-
-def _offset(life: Life) -> int:
-    return life.offset
+    Every value has its least life, which is stretched while there is room. Where gaps between
+    values then make the slab too large, they are stretched into less.
+    """
+    least, limit = max(alive(map(Life.of, values), steps), default=0), room
+    for _ in range(_TRIES if least < room else 0):
+        ledger = Ledger(values, steps, limit)
+        stretch(ledger)
+        slab = Slab(ledger.lives.values(), steps)
+        if slab.bytes <= room:
+            return slab
+        limit -= slab.bytes - room
+    return Slab(map(Life.of, values), steps)
 
 
 Span = tuple[int, int, int]
@@ -194,49 +188,19 @@ def buffers_of(value: Value, offset: int) -> list[Buffer]:
 def _before(lives: Sequence[Life], steps: int) -> dict[str, list[str]]:
     """For every buffer those whose bytes it takes over: the last there before it.
 
-    Who had the bytes still earlier was waited for by those.
+    Bytes get a new owner when a value begins to live; the second round knows the owners of the
+    first. Who had the bytes still earlier was waited for by those.
     """
-    full = (1 << steps) - 1
-    moving = [item for item in lives if item.mask != full]
-    buffers = {item.value.name: buffers_of(item.value, item.offset) for item in moving}
-    found: dict[str, list[str]] = {}
-    below: list[Life] = []  # that begin at lower bytes and may reach this item's
-    for index, item in enumerate(moving, 1):
-        first, start, end = item.first, item.offset, item.end
-        others = [other for other in below if other.end > start]
-        below = [*others, item]
-        for other in islice(moving, index, None):
-            if other.offset >= end:
-                break
-            others.append(other)
-        others.sort(key=lambda other: (first - other.last - 1) % steps)
-        left = [(start, end)]
-        for other in others:
-            rest = _without(left, other)
-            if rest != left:
-                left = rest
-                for mine, theirs in product(buffers[item.value.name], buffers[other.value.name]):
-                    if _overlap(mine, theirs):
-                        found.setdefault(mine.name, []).append(theirs.name)
-            if not left:
-                break
+    full, found = (1 << steps) - 1, dict[str, list[str]]()
+    moving = [life for life in lives if life.mask != full]
+    moving.sort(key=lambda life: life.first % steps)
+    buffers = [buffer for life in moving for buffer in buffers_of(life.value, life.offset)]
+    edges, owners = [0], [""]  # who has the bytes from each edge on
+    for buffer in buffers * 2:
+        name, start, end = buffer.name, buffer.offset, buffer.offset + buffer.bytes
+        low, high = bisect_right(edges, start) - 1, bisect_left(edges, end)
+        found[name] = [o for o in dict.fromkeys(owners[low:high]) if o not in ("", name)]
+        left, right = edges[low] < start, high == len(edges) or edges[high] > end
+        owners[low:high] = [*owners[low:high][:left], name, *owners[low:high][-1:] * right]
+        edges[low:high] = [*edges[low:high][:left], start, *[end] * right]
     return found
-
-
-def _without(ranges: Sequence[tuple[int, int]], other: Life) -> list[tuple[int, int]]:
-    """The ranges less the bytes of another value."""
-    start, end, left = other.offset, other.end, list[tuple[int, int]]()
-    for low, high in ranges:
-        if start >= high or end <= low:
-            left.append((low, high))
-            continue
-        if low < start:
-            left.append((low, start))
-        if end < high:
-            left.append((end, high))
-    return left
-
-
-def _overlap(one: Buffer, other: Buffer) -> bool:
-    """True if the buffers share bytes."""
-    return one.offset < other.offset + other.bytes and other.offset < one.offset + one.bytes

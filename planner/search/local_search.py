@@ -8,11 +8,21 @@ it frees; so the shards on that cycle come first, and of those the ones that com
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import accumulate, count
 
 from planner.inputs import Effort
 from planner.rounds import Round
-from planner.shards import HELD, Activations, Links, Mode, Place, Slots, Strategy, possible, settled
+from planner.shards import (
+    HELD,
+    Activations,
+    Links,
+    Mode,
+    Place,
+    Strategy,
+    possible,
+    settled,
+    slots_of,
+)
 
 Evaluate = Callable[[Strategy], Round | None]  # None when the strategy does not fit
 Score = tuple[int, int]
@@ -67,13 +77,28 @@ def score(made: Round) -> Score:
 
 
 def least_us(strategy: Strategy, links: Links) -> int:
-    """A time that the strategy's round is not below: what each stream has to do."""
-    slots = Slots(strategy)
-    values = list(slots.values())
-    into = sum(value.into.us(links) for value in values if value.into)
-    out = sum(links.spill_us(value.out.bytes) for value in values if value.out)
-    updates = sum(value.out.update_us for value in values if value.out)
-    return max(sum(slots.us), into, out, updates)
+    """A time that the strategy's round is not below: what each stream has to do, and a shard's way
+    from its first forward to its last backward and through the host back to where it began."""
+    slots = slots_of(strategy)
+    values = [value for value in slots.values if value.bytes]
+    coming = [(value, value.into) for value in values if value.into]
+    leaving = {value.name: value.out for value in values if value.out}
+    ends = list(accumulate(slots.us, initial=0))
+    least = max(
+        ends[-1],
+        sum(into.us(links) for _, into in coming),
+        sum(links.spill_us(out.bytes) for out in leaving.values()),
+        sum(out.update_us for out in leaving.values()),
+    )
+    for value, into in coming:
+        out = leaving.get(into.after)
+        if out and value.role == "param":
+            # In the turn of a block others come before it; a gradient goes while it is noted.
+            begin = ends[into.need + (strategy.turn and into.need == strategy.block)]
+            compute = ends[out.made + 1] - begin - strategy.shards[value.number].norm_us
+            way = compute + links.spill_us(out.bytes) + out.update_us + into.us(links)
+            least = max(least, way)
+    return least
 
 
 def _moves(made: Round, points: Sequence[int]) -> Iterator[Strategy]:

@@ -42,6 +42,7 @@ from profiles.schema import Task
 _SHARDS = (4, 8, 16, 32, 64)  # that guides are solved for
 _LESS = (2, 4)  # parts of the memory that a guide may do without
 _WORTH = 32  # parts of a round that plain training may lose to updates before others are looked at
+_FAR = 4  # parts of the best period by which a candidate that is improved may be longer
 _NO_SCORE = 1 << 62, 0
 _STAYS = Mode("resident", "device")
 _UPDATES: tuple[Update, ...] = ("host", "device-streamed")
@@ -158,10 +159,13 @@ class Search:
         return NoPlanFound(f"{self.task.name}: no plan within the time limit; raise --time-limit")
 
     def _improved(self, starts: Sequence[Round], count: int, effort: Effort) -> list[Round]:
-        """The best `count` of them improved, with half of the ops that there are for it."""
+        """The best `count` of them improved, with half of the ops that there are for it; not those
+        that are too long to catch up with the best."""
         best = sorted(starts, key=score)[:count]
+        most = best[0].period_us + best[0].period_us // _FAR
         ops = effort.limits.search_ops // 2 // count
-        return [improve(start, self.points, self._round, ops, effort) for start in best]
+        near = (start for start in best if start.period_us <= most)
+        return [improve(start, self.points, self._round, ops, effort) for start in near]
 
     def _guided(self, effort: Effort) -> Iterator[Round]:
         """Plans made of the load program's solutions."""

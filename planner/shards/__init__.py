@@ -17,8 +17,8 @@ from planner.shards.modes import (
     settled,
 )
 from planner.shards.shard_cost import Links, ShardCost, copy_us
-from planner.shards.slots import Slots
-from planner.shards.strategy import Strategy
+from planner.shards.slots import Slots, slots_of
+from planner.shards.strategy import Strategy, reserve_bytes
 from planner.shards.ties import separable, untied
 from planner.shards.values import DEVICE, SCALARS_BYTES, Value, extent, pack, placed
 
@@ -52,9 +52,11 @@ __all__ = [
     "pack",
     "placed",
     "possible",
+    "reserve_bytes",
     "separable",
     "settled",
     "shape_of",
     "sizes",
+    "slots_of",
     "untied",
 ]

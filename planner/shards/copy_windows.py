@@ -13,15 +13,7 @@ from itertools import accumulate
 
 from planner.shards.shard_cost import Links
 from planner.shards.slots import Slots
-from planner.shards.values import Into, Out, Value
-
-
-def _made(item: tuple[str, Out]) -> tuple[int, str]:
-    return item[1].made, item[0]
-
-
-def _need(item: tuple[str, Into]) -> tuple[int, str]:
-    return item[1].need, item[0]
+from planner.shards.values import Value
 
 
 class Clock:
@@ -30,8 +22,10 @@ class Clock:
 
     def __init__(self, slots: Slots, links: Links, values: Sequence[Value]) -> None:
         self.slots, self.links, self.costs = slots, links, slots.strategy.costs
-        self.leaving = dict(sorted(((v.name, v.out) for v in values if v.out), key=_made))
-        self.coming = dict(sorted(((v.name, v.into) for v in values if v.into), key=_need))
+        leaving = sorted((v.out.made, v.name, v.out) for v in values if v.out)
+        coming = sorted((v.into.need, v.name, v.into) for v in values if v.into)
+        self.leaving = {name: out for _, name, out in leaving}
+        self.coming = {name: into for _, name, into in coming}
         out = sum(links.spill_us(out.bytes) for out in self.leaving.values())
         into = sum(into.us(links) for into in self.coming.values())
         compute = max(1, sum(slots.us))

@@ -80,7 +80,7 @@ class TaskCosts:
     @cached_property
     def least_us(self) -> int:
         """Compute time of a step in any case: a backward of every layer and microbatch, norms."""
-        return self.microbatches * self.total("backward") + self.total("norm")
+        return self.microbatches * self.total("backward_us") + self.total("norm_us")
 
     @cached_property
     def batch_bytes(self) -> int:
@@ -113,20 +113,22 @@ class TaskCosts:
 
     @cached_property
     def sums(self) -> dict[str, Array]:
-        """Columns of the layers, each as sums of all layers below."""
+        """Columns of the layers, each as sums of all layers below; those that are called like a
+        field of `ShardCost` are just added up for it."""
         layers, costs = self.layers, self.costs
+        whole = [cost.recompute_backward.median_us for cost in costs]
+        alone = [min(cost.backward.median_us, us) for cost, us in zip(costs, whole, strict=True)]
         columns = {
-            "param": [layer.param_bytes for layer in layers],
-            "grad": [layer.grad_bytes for layer in layers],
-            "state": [layer.state_bytes for layer in layers],
-            "update_device": [layer.update_device.median_us for layer in layers],
-            "update_host": [layer.update_host.median_us for layer in layers],
-            "norm": [layer.norm.median_us if layer.norm else 0 for layer in layers],
-            "forward": [cost.forward.median_us for cost in costs],
-            "backward": [cost.recompute_backward.median_us for cost in costs],
-            "graph_backward": [
-                min(cost.backward.median_us, cost.recompute_backward.median_us) for cost in costs
-            ],
+            "param_bytes": [layer.param_bytes for layer in layers],
+            "grad_bytes": [layer.grad_bytes for layer in layers],
+            "state_bytes": [layer.state_bytes for layer in layers],
+            "update_device_us": [layer.update_device.median_us for layer in layers],
+            "update_host_us": [layer.update_host.median_us for layer in layers],
+            "norm_us": [layer.norm.median_us if layer.norm else 0 for layer in layers],
+            "forward_us": [cost.forward.median_us for cost in costs],
+            "backward_us": whole,
+            "graph_forward_us": [both - us for both, us in zip(whole, alone, strict=True)],
+            "graph_backward_us": alone,
             "saved": [cost.saved_bytes for cost in costs],
             "update_peak": [layer.update_peak_bytes for layer in layers],
             "draws": [cost.rng_draws or 0 for cost in costs],
@@ -178,28 +180,19 @@ class TaskCosts:
     @lru_cache(maxsize=1 << 14)  # noqa: B019 (costs live as long as the process plans)
     def shard(self, first: int, end: int) -> ShardCost:
         """The costs of layers first..end-1 as one shard."""
-        known = all(cost.rng_draws is not None for cost in self.costs[first:end])
-        packed = all(cost.offload_bytes is not None for cost in self.costs[first:end])
-        param, grad = self.total("param", first, end), self.total("grad", first, end)
-        masters = 0 < param == grad and self.total("state", first, end) >= param
-        backward = self.total("backward", first, end)
-        alone = self.total("graph_backward", first, end)
-        timed = all(cost.pack_backward is not None for cost in self.costs[first:end])
+        costs, layers = self.costs[first:end], self.layers[first:end]
+        known = all(cost.rng_draws is not None for cost in costs)
+        packed = all(cost.offload_bytes is not None for cost in costs)
+        timed = all(cost.pack_backward is not None for cost in costs)
+        fields = [name for name in self.sums if name.endswith(("_bytes", "_us"))]
+        sums = {name: self.total(name, first, end) for name in fields}
+        param, masters = sums["param_bytes"], sums["state_bytes"]
+        trained = 0 < param == sums["grad_bytes"] and masters >= param
         return ShardCost(
             first=first,
             end=end,
-            param_bytes=param,
-            grad_bytes=grad,
-            state_bytes=self.total("state", first, end),
             in_bytes=self.costs[first].in_bytes if first else 0,
             rng_draws=self.total("draws", first, end) if known else None,
-            forward_us=self.total("forward", first, end),
-            backward_us=backward,
-            graph_forward_us=backward - alone,
-            graph_backward_us=alone,
-            update_device_us=self.total("update_device", first, end),
-            update_host_us=self.total("update_host", first, end),
-            norm_us=self.total("norm", first, end),
             saved_bytes=align(self.total("saved", first, end)),
             offload_bytes=self.total("offload", first, end) if packed else None,
             pack_us=self.total("pack", first, end) if timed else None,
@@ -207,11 +200,12 @@ class TaskCosts:
             forward_transient_bytes=self.forward_transient(first, end),
             backward_transient_bytes=self.backward_transient(first, end),
             graph_transient_bytes=self.graph_transient(first, end),
-            update_transient_bytes=max(x.state_bytes for x in self.layers[first:end])
+            update_transient_bytes=max(layer.state_bytes for layer in layers)
             + self.total("update_peak", first, end),
-            norm_transient_bytes=max(x.norm_peak_bytes for x in self.layers[first:end]),
+            norm_transient_bytes=max(layer.norm_peak_bytes for layer in layers),
             tie=self.group.part(first, end) if self.group else "",
-            cast=self.cast and masters and self.task.precision == "bf16",
+            cast=self.cast and trained and self.task.precision == "bf16",
+            **sums,
         )
 
 

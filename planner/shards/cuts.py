@@ -62,11 +62,13 @@ def cheapest(
     shards at the end wins (it was found first).
     """
     end = len(points) - 1
-    forward = [costs.microbatches * costs.total("forward", 0, point) for point in points]
+    forward = [costs.microbatches * costs.total("forward_us", 0, point) for point in points]
     price: list[float] = [math.inf] * (end + 1)  # from a point to the end
     ahead = [*price]  # the same, and all forwards below the point
     following = [0] * (end + 1)
-    for left, reach in reversed(list(enumerate(_reach(costs, tuple(points), caps)))):
+    for left, (params, transients) in reversed(list(enumerate(_needs(costs, tuple(points))))):
+        within = bisect_right(params, caps.param_bytes)
+        reach = left + min(within, bisect_right(transients, caps.transient_bytes))
         inner = ahead[left + 1 : min(reach + 1, end)]
         least = min(inner, default=math.inf)
         price[left] = least + shard_us - forward[left]
@@ -83,21 +85,10 @@ def cheapest(
     return tuple(cuts)
 
 
-def _reach(costs: TaskCosts, points: tuple[int, ...], caps: Caps) -> list[int]:
-    """For every point but the last the farthest that a shard from there may end at."""
-    return [
-        left
-        + min(
-            bisect_right(params, caps.param_bytes), bisect_right(transients, caps.transient_bytes)
-        )
-        for left, (params, transients) in enumerate(_needs(costs, points))
-    ]
-
-
 @lru_cache(maxsize=16)
 def _needs(costs: TaskCosts, points: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
     """For every point but the last the bytes of ever longer shards from there on, ascending."""
-    names = ("param", "saved", "tied")  # lists are faster layer by layer than arrays
+    names = ("param_bytes", "saved", "tied")  # lists are faster layer by layer than arrays
     param, saved, tied = (costs.sums[name].tolist() for name in names)
     last, inner = (costs.peaks[name].tolist() for name in ("backward", "backward_inner"))
     made = []
@@ -139,9 +130,9 @@ def ladder(costs: TaskCosts, points: Sequence[int], shard_us: int) -> Iterator[t
     """
     yield tuple(points)
     pieces = list(pairwise(points))
-    largest = max(costs.total("param", *piece) for piece in pieces)
+    largest = max(costs.total("param_bytes", *piece) for piece in pieces)
     heaviest = max(costs.backward_transient(*piece) for piece in pieces)
-    total = costs.total("param")
+    total = costs.total("param_bytes")
     whole = costs.backward_transient(0, len(costs.layers))
     for wanted in _PIECES:
         cap = max(largest, -(-total // wanted))

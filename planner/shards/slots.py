@@ -18,12 +18,19 @@ B0: one for all whose state stays, and one for each whose state streams.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from planner.shards.modes import backward_us, forward_us
 from planner.shards.strategy import Strategy
 from planner.shards.values import Into, Out, Value
+from plans.schema import Role
 from profiles.codec import align
+
+
+@lru_cache(maxsize=64)
+def slots_of(strategy: Strategy) -> "Slots":
+    """The slots of a strategy, which several look at one after the other."""
+    return Slots(strategy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,17 +95,22 @@ class Slots:
         slots[s.block] += (s.costs.microbatches - 1) * turn
         return tuple(slots)
 
-    def values(self) -> Iterator[Value]:
+    @cached_property
+    def values(self) -> tuple[Value, ...]:
         """Everything in the slab, with the least life."""
+        return tuple(self._values())
+
+    def _values(self) -> Iterator[Value]:
         s, count = self.strategy, self.strategy.costs.microbatches
-        yield self._always("batch", count * s.costs.batch_bytes, s.parts)
-        yield self._always("norm", align(s.costs.task.norm_bytes))
+        yield self._always("batch", count * s.costs.batch_bytes, "batch", parts=s.parts)
+        yield self._always("norm", align(s.costs.task.norm_bytes), "norm")
         if s.owner is not None:
             first, last = self._gathers(s.top), self.backward(s.owner)
-            yield Value("tie", count * s.tie_bytes, first, last, s.parts)
+            yield Value("tie", count * s.tie_bytes, first, last, s.parts, role="tie")
         for k, mode in enumerate(s.modes):
-            yield from self._held(k)
-            yield from self._gradient(k)
+            yield from self._parameters(k)
+            yield from self._state(k)
+            yield self._gradient(k)
             if k:
                 yield from self._boundary(k)
             if mode.activations == "offload":
@@ -109,49 +121,59 @@ class Slots:
         s, each = self.strategy, self.strategy.shards[k].offload_bytes or 0
         size, out = s.ring * s.each * each, s.costs.microbatches * each
         up, back = self.forward(k), self.backward(k)
-        yield Value(f"a{k}", size, up, up, s.ring, out=Out(up, back, out, steady=True))
-        yield _load(f"a{k}b", size, back, Into(back, out, up + 1, f"a{k}", True), s.ring)
+        away, into = Out(up, back, out, steady=True), Into(back, out, up + 1, f"a{k}", steady=True)
+        yield Value(f"a{k}", size, up, up, s.ring, out=away, role="saved", number=k)
+        yield Value(f"a{k}b", size, back, back, s.ring, into, role="saved", number=k)
 
-    def _held(self, k: int) -> Iterator[Value]:
-        """Parameters and optimizer state of shard k."""
-        s, back, update = self.strategy, self.backward(k), self.update(k)
-        shard, mode = s.shards[k], s.modes[k]
-        spills = mode.update == "device-streamed" and shard.grad_bytes
-        param, state = shard.param_bytes, shard.state_bytes
-        out = Out(update, self.first(k) + self.count, param) if spills and not shard.cast else None
-        last = update if spills else back
-        free = update + 1 - self.count  # the slot after it went away in the round before
-        if s.costs.noted and mode.update == "host" and shard.grad_bytes:
-            free = self.sweeps - self.count  # or after all norms, before which none is updated
-        again = mode.params == "streamed" and k != s.last
-        after = f"s{k}.{'again' if again else 'param'}" if out else f"s{k}.grad"
-        if spills and not out:
-            after = f"s{k}.state"
+    def _free(self, k: int) -> int:
+        """The slot after shard k's update in the round before, when its values may come again."""
+        s = self.strategy
+        if s.costs.noted and s.modes[k].update == "host" and s.shards[k].grad_bytes:
+            return self.sweeps - self.count  # behind all norms, before which none is updated
+        return self.update(k) + 1 - self.count
+
+    def _streams(self, k: int) -> bool:
+        """True if shard k's state, and parameters that do not stay, go after its update."""
+        mode, shard = self.strategy.modes[k], self.strategy.shards[k]
+        return mode.update == "device-streamed" and shard.grad_bytes > 0
+
+    def _parameters(self, k: int) -> Iterator[Value]:
+        shard, mode, name = self.strategy.shards[k], self.strategy.modes[k], f"s{k}.param"
         if mode.params == "resident":
-            yield self._always(f"s{k}.param", param)
-        elif not again:
-            into = Into(self.first(k), param, free, after, cast=shard.cast)
-            yield _load(f"s{k}.param", param, last, into, out=out)
-        else:
-            up = self.forward(k)
-            into = Into(up, param, free, after, cast=shard.cast)
-            yield _load(f"s{k}.param", param, up, into)
-            into = Into(back, param, up + 1, cast=shard.cast)
-            yield _load(f"s{k}.again", param, last, into, out=out)
-        if mode.update == "device":
-            yield self._always(f"s{k}.state", state)
-        elif mode.update == "device-streamed":
-            out = Out(update, update + self.count, state) if spills else None
-            into = Into(update, state, free, f"s{k}.state")
-            yield _load(f"s{k}.state", state, update, into, out=out)
+            yield self._always(name, shard.param_bytes, "param", k)
+            return
+        first, last, after = self.first(k), self.backward(k), f"s{k}.grad"
+        again = mode.params == "streamed" and k != self.strategy.last
+        out = None
+        if self._streams(k):
+            last, after = self.update(k), f"s{k}.state"
+            if not shard.cast:
+                after = f"s{k}.{'again' if again else 'param'}"
+                out = Out(last, first + self.count, shard.param_bytes)
+        into = Into(first, shard.param_bytes, self._free(k), after, cast=shard.cast)
+        if again:
+            yield _shards(name, k, "param", first, into)
+            name, back = f"s{k}.again", self.backward(k)
+            into = Into(back, shard.param_bytes, first + 1, cast=shard.cast)
+        yield _shards(name, k, "param", last, into, out)
 
-    def _gradient(self, k: int) -> Iterator[Value]:
+    def _state(self, k: int) -> Iterator[Value]:
+        update, size = self.update(k), self.strategy.shards[k].state_bytes
+        match self.strategy.modes[k].update:
+            case "device":
+                yield self._always(f"s{k}.state", size, "state", k)
+            case "device-streamed":
+                out = Out(update, update + self.count, size) if self._streams(k) else None
+                into = Into(update, size, self._free(k), f"s{k}.state")
+                yield _shards(f"s{k}.state", k, "state", update, into, out)
+
+    def _gradient(self, k: int) -> Value:
         shard, out = self.strategy.shards[k], None
         if self.strategy.modes[k].update == "host":
             again = self.first(k) + self.count
             out = Out(self.backward(k), again, shard.grad_bytes, shard.update_host_us)
         first, last = self._gathers(k), self.update(k)
-        yield Value(f"s{k}.grad", shard.grad_bytes, first, last, out=out)
+        return Value(f"s{k}.grad", shard.grad_bytes, first, last, out=out, role="grad", number=k)
 
     def _gathers(self, k: int) -> int:
         """The slot of shard k's first backward."""
@@ -161,24 +183,23 @@ class Slots:
         """x of shard k, and later its gradient in the same bytes."""
         s, size, back = self.strategy, self.strategy.shards[k].in_bytes, self.backward(k)
         if s.turn and k > s.block:
-            yield Value(f"x{k}", size, s.block, back + 1)
+            yield Value(f"x{k}", size, s.block, back + 1, role="x", number=k)
             return
         size *= s.costs.microbatches
-        made = self.forward(k - 1)
+        made, last, out = self.forward(k - 1), back + 1, None
         if s.modes[k].spilled:
-            out = Out(made, back, size, steady=True)
-            yield Value(f"x{k}", size, made, made + 1, s.parts, out=out)
-            into = Into(back, size, made + 2, f"x{k}", True)
-            yield _load(f"x{k}b", size, back + 1, into, s.parts)
-        else:
-            yield Value(f"x{k}", size, made, back + 1, parts=s.parts)
+            last, out = made + 1, Out(made, back, size, steady=True)
+        yield Value(f"x{k}", size, made, last, s.parts, out=out, role="x", number=k)
+        if out:
+            into = Into(back, size, made + 2, f"x{k}", steady=True)
+            yield Value(f"x{k}b", size, back, back + 1, s.parts, into, role="x", number=k)
 
-    def _always(self, name: str, size: int, parts: int = 1) -> Value:
-        return Value(name, size, 0, self.count - 1, parts)
+    def _always(self, name: str, size: int, role: Role, number: int = 0, parts: int = 1) -> Value:
+        return Value(name, size, 0, self.count - 1, parts, role=role, number=number)
 
 
-def _load(
-    name: str, size: int, last: int, into: Into, parts: int = 1, out: Out | None = None
+def _shards(
+    name: str, number: int, role: Role, last: int, into: Into, out: Out | None = None
 ) -> Value:
-    """A value that comes for slot `into.need` and is used up to slot `last`."""
-    return Value(name, size, into.need, last, parts, into, out)
+    """A shard's value that comes for slot `into.need` and is used up to slot `last`."""
+    return Value(name, into.bytes, into.need, last, 1, into, out, role=role, number=number)

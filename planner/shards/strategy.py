@@ -1,5 +1,6 @@
 """One way to train a task on one device: the decisions, as a value."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -103,26 +104,36 @@ class Strategy:
 
     @cached_property
     def reserve_bytes(self) -> int:
-        """Bytes outside the slab: the layers' own buffers, live graphs, and what any op takes.
+        """Bytes outside the slab."""
+        return reserve_bytes(
+            self.costs, self.shards, self.modes, self.bottom if self.turn else None
+        )
 
-        Graphs pile up while forward goes up and go while backward comes down, so at every op those
-        of the shards below are alive.
-        """
-        live = most = 0
-        for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
-            update = shard.update_transient_bytes if mode.update != "host" else 0
-            # Updates that wait for norms find no graph alive.
-            alive = 0 if self.costs.noted else live
-            most = max(most, alive + update, live + shard.norm_transient_bytes)
-            if mode.activations == "saved":
-                graphs = (1 if self.in_block(k) else self.costs.microbatches) * shard.saved_bytes
-                # The last microbatch's forward has all others' graphs beside it.
-                forward = graphs - shard.saved_bytes + shard.backward_transient_bytes
-                most = max(most, live + forward, live + graphs + shard.graph_transient_bytes)
-                live += graphs
-            elif mode.activations == "offload":
-                most = max(most, live + shard.graph_transient_bytes)
-            else:
-                forward = shard.forward_transient_bytes if k < self.last else 0
-                most = max(most, live + forward, live + shard.backward_transient_bytes)
-        return most + self.costs.total("buffer") + SCALARS_BYTES
+
+def reserve_bytes(
+    costs: TaskCosts, shards: Sequence[ShardCost], modes: Sequence[Mode], block: int | None = None
+) -> int:
+    """Bytes outside the slab: the layers' own buffers, live graphs, and what any op takes.
+
+    Graphs pile up while forward goes up and go while backward comes down, so at every op those
+    of the shards below are alive. block: the first shard that takes microbatches one by one.
+    """
+    live = most = 0
+    for k, (shard, mode) in enumerate(zip(shards, modes, strict=True)):
+        update = shard.update_transient_bytes if mode.update != "host" else 0
+        # Updates that wait for norms find no graph alive.
+        alive = 0 if costs.noted else live
+        most = max(most, alive + update, live + shard.norm_transient_bytes)
+        if mode.activations == "saved":
+            in_block = block is not None and k >= block
+            graphs = (1 if in_block else costs.microbatches) * shard.saved_bytes
+            # The last microbatch's forward has all others' graphs beside it.
+            forward = graphs - shard.saved_bytes + shard.backward_transient_bytes
+            most = max(most, live + forward, live + graphs + shard.graph_transient_bytes)
+            live += graphs
+        elif mode.activations == "offload":
+            most = max(most, live + shard.graph_transient_bytes)
+        else:
+            forward = shard.forward_transient_bytes if k < len(shards) - 1 else 0
+            most = max(most, live + forward, live + shard.backward_transient_bytes)
+    return most + costs.total("buffer") + SCALARS_BYTES

@@ -2,10 +2,10 @@
 lie one after the other."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from planner.shards.shard_cost import Links
-from plans.schema import Buffer
+from plans.schema import Buffer, Role
 from profiles.codec import align
 
 DEVICE = 0
@@ -16,8 +16,7 @@ SCALARS_BYTES = 4096
 after it is scaled, an update's step counters."""
 
 
-@dataclass(frozen=True)
-class Into:
+class Into(NamedTuple):
     """A copy of so many bytes to the device, for slot `need`, not before slot `earliest`.
 
     after: the value that must be out before. steady: microbatch by microbatch, while the slot
@@ -36,8 +35,7 @@ class Into:
         return links.cast_us(self.bytes) if self.cast else links.prefetch_us(self.bytes)
 
 
-@dataclass(frozen=True)
-class Out:
+class Out(NamedTuple):
     """A copy of so many bytes to the host, after slot `made` or, when steady, during it.
 
     again: the slot that they are needed for again. update_us: µs of the host's update with them.
@@ -50,15 +48,14 @@ class Out:
     steady: bool = False
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """Bytes that live in a space from slot `first` to slot `last`, both included.
 
     Slots below 0 lie in the round before, from `Slots.count` on in the next one. What comes in may
     begin to live earlier than at `first`, what goes out end later than at `last`: `lay_out`
     decides.
     parts: the value is so many equal buffers, one per microbatch. bytes: of all of them, aligned.
-    space: of the device, or "host".
+    space: of the device, or "host". role, number: played for shard `number`, or for all (0).
     """
 
     name: str
@@ -69,6 +66,17 @@ class Value:
     into: Into | None = None
     out: Out | None = None
     space: str = str(DEVICE)
+    role: Role = "other"
+    number: int = 0
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of its copies."""
+        return max(way.bytes for way in (self.into, self.out) if way)
+
+    def part(self, m: int) -> str:
+        """The part that a microbatch has; where there are few, in turn."""
+        return self.name if self.parts == 1 else f"{self.name}.{m % self.parts}"
 
 
 def placed(space: int | str, name: str) -> str:

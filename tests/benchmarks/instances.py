@@ -73,7 +73,7 @@ def problem(instance: Instance) -> Problem:
 def footprint(task: Task) -> int:
     """Bytes of the task on its device with nothing moved, at its largest microbatch."""
     costs = TaskCosts(task, task.batches[-1].microbatch)
-    held = sum(costs.total(what) for what in ("param", "grad", "state"))
+    held = sum(costs.total(what) for what in ("param_bytes", "grad_bytes", "state_bytes"))
     return held + costs.batch_bytes + costs.backward_transient(0, len(costs.layers))
 
 

@@ -19,7 +19,7 @@ from planner.rounds.slab import bytes_alive
 from planner.shards.costs import TaskCosts, sizes
 from planner.shards.modes import HELD, Activations, Held, Mode, Place, possible
 from planner.shards.shard_cost import Links
-from planner.shards.slots import Slots
+from planner.shards.slots import slots_of
 from planner.shards.strategy import Strategy
 from profiles import synthetic
 from profiles.schema import Device, Link, Rate, Task
@@ -86,7 +86,7 @@ def small(seed: int, layers: int, *, norms: bool = False) -> Small:
     least = _streamed_bytes(task)
     whole = max(least, _whole_bytes(costs))
     # Around the rate at which copies take as long as what is computed beside them.
-    balanced = costs.total("param") * 1_000_000 // costs.total("backward")
+    balanced = costs.total("param_bytes") * 1_000_000 // costs.total("backward_us")
     return Small(
         task,
         device(rng, max(1, round(balanced * rng.choice([0.5, 1, 2, 4])))),
@@ -95,7 +95,7 @@ def small(seed: int, layers: int, *, norms: bool = False) -> Small:
 
 
 def _whole_bytes(costs: TaskCosts) -> int:
-    held = costs.total("param") + costs.total("grad") + costs.total("state")
+    held = costs.total("param_bytes") + costs.total("grad_bytes") + costs.total("state_bytes")
     return held + costs.batch_bytes + costs.backward_transient(0, len(costs.layers))
 
 
@@ -183,8 +183,8 @@ def fitted(strategy: Strategy, links: Links, device_bytes: int) -> Round | None:
 
 def least_bytes(strategy: Strategy) -> int:
     """No less memory would do: what is alive at once, beside the reserve."""
-    slots = Slots(strategy)
-    lives = ((value.bytes, value.first, value.last) for value in slots.values())
+    slots = slots_of(strategy)
+    lives = ((value.bytes, value.first, value.last) for value in slots.values)
     return strategy.reserve_bytes + max(bytes_alive(lives, slots.count))
 
 

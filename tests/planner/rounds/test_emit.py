@@ -1,15 +1,24 @@
 """Ops from visits: where they run, and that each device has its own buffers and streams."""
 
 import random
-from dataclasses import replace
+from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import small, some_choice
 
-from planner.rounds.emit import Emitter
-from planner.rounds.shard_major import ShardMajor, visits
+from planner.rounds.emit import Emitter, Visit
+from planner.rounds.ops import Entry
+from planner.rounds.shard_major import ShardMajor
+from planner.shards.shard_cost import Links
+from planner.shards.slots import Slots
+from planner.shards.strategy import Strategy
 from plans.view import op_name
+
+
+def emitted(strategy: Strategy, links: Links, visits: Iterable[Visit]) -> list[Entry]:
+    emitter = Emitter(strategy.costs, strategy.shards, strategy.modes, links)
+    return list(emitter.entries(visits))
 
 
 @given(st.integers(0, 10**6), st.booleans())
@@ -19,11 +28,9 @@ def test_every_op_is_on_the_device_of_its_visit(seed: int, norms: bool) -> None:
     rng = random.Random(seed)
     case = small(seed, rng.randint(1, 6), norms=norms)
     strategy = some_choice(case, rng)
-    here = list(visits(strategy))
-    there = [replace(visit, device=3 + visit.shard) for visit in here]
-    one, several = (
-        list(Emitter(ShardMajor(strategy), case.links).entries(order)) for order in (here, there)
-    )
+    here = list(ShardMajor(Slots(strategy)).visits())
+    there = [visit._replace(device=3 + visit.shard) for visit in here]
+    one, several = (emitted(strategy, case.links, order) for order in (here, there))
     assert [e.name for e in one] == [e.name for e in several]
     for old, new in zip(one, several, strict=True):
         if new.name.item == "s":
@@ -40,6 +47,6 @@ def test_a_name_is_written_as_it_is_read(seed: int) -> None:
     rng = random.Random(seed)
     case = small(seed, rng.randint(1, 6))
     strategy = some_choice(case, rng)
-    entries = list(Emitter(ShardMajor(strategy), case.links).entries(visits(strategy)))
+    entries = emitted(strategy, case.links, ShardMajor(Slots(strategy)).visits())
     assert len({entry.name for entry in entries}) == len(entries)
     assert all(op_name(str(entry.name)) == entry.name for entry in entries)

@@ -91,7 +91,7 @@ def test_noting_norms_takes_compute_time() -> None:
     with_norms, without = (profile(norms=norms).tasks[0] for norms in (True, False))
     links = Links.of(profile().machine.devices[0])
     bounds = [task_bound(t, links, 1 << 30, Effort(1e12, 0)) for t in (with_norms, without)]
-    noting = TaskCosts(with_norms, 1).total("norm")
+    noting = TaskCosts(with_norms, 1).total("norm_us")
     assert bounds[0].compute_us - bounds[1].compute_us == noting > 0
 
 

@@ -1,6 +1,5 @@
 """The slab against looking at every step: who is where, and whose bytes are taken over."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -36,11 +35,8 @@ class Lives:
     """Stands in for slots: any values, in a round of so many slots of 1 ms each."""
 
     count: int
-    lives: tuple[Value, ...]
+    values: tuple[Value, ...]
     strategy: Strategy
-
-    def values(self) -> Iterator[Value]:
-        return iter(self.lives)
 
     @property
     def us(self) -> tuple[int, ...]:
@@ -99,7 +95,7 @@ def test_values_alive_at_one_step_share_no_byte(of: Lives, room: int) -> None:
     slab = laid_out(of, room)
     where = spans(slab)
     for step in range(of.count):
-        there = [v for v in of.lives if v.bytes and alive(v, step, of.count)]
+        there = [v for v in of.values if v.bytes and alive(v, step, of.count)]
         names = [b.name for v in there for b in buffers_of(v, slab)]
         for one, other in combinations(names, 2):
             assert not overlap(where[one], where[other]), (step, one, other)
@@ -109,13 +105,13 @@ def test_values_alive_at_one_step_share_no_byte(of: Lives, room: int) -> None:
 def test_every_value_has_its_bytes_and_the_slab_ends_with_the_last(of: Lives) -> None:
     """Parts are equal buffers; the most bytes alive at once are those of the fullest step."""
     slab = laid_out(of, 0)
-    for value in of.lives:
+    for value in of.values:
         assert sum(b.bytes for b in buffers_of(value, slab)) == value.bytes
         assert len({b.bytes for b in buffers_of(value, slab)}) <= 1
         assert len(buffers_of(value, slab)) == (value.parts if value.bytes else 0)
     assert slab.bytes == max((end for _, end in spans(slab).values()), default=0)
-    live = [sum(v.bytes for v in of.lives if alive(v, s, of.count)) for s in range(of.count)]
-    lives = ((value.bytes, value.first, value.last) for value in of.lives)
+    live = [sum(v.bytes for v in of.values if alive(v, s, of.count)) for s in range(of.count)]
+    lives = ((value.bytes, value.first, value.last) for value in of.values)
     assert slab.live_bytes == max(live) == max(bytes_alive(lives, of.count)) <= slab.bytes
 
 
@@ -132,7 +128,7 @@ def test_who_had_the_bytes_last_is_known(of: Lives) -> None:
     """Going back step by step from where a value begins, the first one met in each of its bytes."""
     slab = laid_out(of, 0)
     where = spans(slab)
-    for value in of.lives:
+    for value in of.values:
         for mine in buffers_of(value, slab):
             for at in range(mine.offset, mine.offset + mine.bytes, 256):
                 last = _owner_before(of, slab, value, (at, at + 256))
@@ -148,7 +144,7 @@ def test_who_had_the_bytes_last_is_known(of: Lives) -> None:
 def _owner_before(of: Lives, slab: Slab, value: Value, piece: tuple[int, int]) -> str | None:
     """The buffer that had these bytes when `value`, which has them next, was not yet alive."""
     for back in range(1, of.count):
-        for other in of.lives:
+        for other in of.values:
             if alive(other, value.first - back, of.count):
                 for theirs in buffers_of(other, slab):
                     if overlap(spans(slab)[theirs.name], piece):
