@@ -10,12 +10,13 @@ before that, each after its latest turn. What is in nobody's way stays.
 
 A task is given its place for the whole plan at its first turn: the first free bytes that hold it,
 else those of tasks that are needed again last (Belady's rule), or those where the turn blocks the
-fewest bytes for the shortest time. Times are exact; the disk makes one move at a time.
+fewest bytes for the shortest time; or tasks are stacked before. Times are exact; the disk makes one
+move at a time.
 """
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import inf
@@ -62,13 +63,29 @@ class Way(NamedTuple):
 
 
 def ways(turns: Sequence[Turn], tenants: Sequence[Tenant], room: int, most: int) -> Iterator[Way]:
-    """Places within `room` bytes, with the moves and times that follow: by both rules, and with
-    turns in this order or whichever can start first.
+    """Places within `room` bytes, with the moves and times that follow: by both rules, and as tasks
+    are stacked; with turns in this order, or whichever can start first.
 
     Turns of a device or a task always keep their order. most: places that are looked at for a task.
     """
     for belady, hurry in product((True, False), repeat=2):
         yield swapped(turns, Store(turns, tenants, room, most, belady=belady), hurry=hurry)
+    line = stacked(turns, tenants)
+    found = swapped(line, Store(line, tenants, room, most, belady=False), hurry=False)
+    for hurry in (True, False):
+        yield swapped(turns, Store(turns, tenants, places=found.places), hurry=hurry)
+
+
+def stacked(turns: Sequence[Turn], tenants: Sequence[Tenant]) -> list[Turn]:
+    """All turns of a task as one, as if there were devices for all: the largest, the smallest, the
+    second largest task and so on, which lie side by side in places of all sizes."""
+    us = Counter[int]()
+    for turn in turns:
+        us[turn.task] += turn.us
+    small = sorted(us, key=lambda task: tenants[task].bytes)
+    large = sorted(us, key=lambda task: -tenants[task].bytes)
+    mixed = dict.fromkeys(task for both in zip(large, small, strict=True) for task in both)
+    return [Turn(task, (), us[task]) for task in mixed]
 
 
 def swapped(turns: Sequence[Turn], store: "Store", *, hurry: bool) -> Way:
@@ -102,16 +119,20 @@ def swapped(turns: Sequence[Turn], store: "Store", *, hurry: bool) -> Way:
 
 
 class Store:
-    """The host store while turns are taken: who lies where, who is there, and what was moved."""
+    """The host store while turns are taken: who lies where, who is there, and what was moved.
+
+    places: those of all tasks, where they are known.
+    """
 
     def __init__(
         self,
         turns: Sequence[Turn],
         tenants: Sequence[Tenant],
-        room: int,
-        most: int,
+        room: int = 0,
+        most: int = 1,
         *,
-        belady: bool,
+        belady: bool = True,
+        places: Sequence[int] = (),
     ) -> None:
         self.places: dict[int, int] = {}
         self.moves: list[Move] = []
@@ -124,6 +145,8 @@ class Store:
         self._needed: list[deque[int]] = [deque() for _ in tenants]
         for at, turn in enumerate(turns):
             self._needed[turn.task].append(at)
+        for task, place in enumerate(places):
+            self._put(task, place)
 
     def place(self, at: int, start: int) -> int:
         """Where the task of this turn lies, or best would if the turn could start then."""
@@ -163,14 +186,14 @@ class Store:
         """The turn starts then, after these moves."""
         task = self._turns[at].task
         if task not in self.places:
-            self.put(task, place)
+            self._put(task, place)
         self.moves += moves
         self._inside.difference_update(move.task for move in moves)
         self._inside.add(task)
         self._latest[task] = at, start + self._turns[at].us
         self._needed[task].popleft()
 
-    def put(self, task: int, place: int) -> None:
+    def _put(self, task: int, place: int) -> None:
         """The task lies there from now on."""
         self.places[task] = place
         insort(self._line, (place, task))
