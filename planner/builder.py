@@ -1,9 +1,8 @@
 """From a problem to a proven plan: search every task, place them, lay out segments, certify."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -22,19 +21,19 @@ from planner.rounds import store
 from planner.search import Candidate, Ways, baselines, searched, shapes_of, task_bounds
 from planner.shards import Mode, ShardCost, Strategy
 from planner.timetable import (
-    configured,
-    cut,
+    apart,
+    bound,
     few_segments,
-    host_store,
+    housed,
     in_time,
+    least_us,
     named_bounds,
     settled,
     timetable,
-    works_of,
 )
 from plans import metrics, prove
 from plans.prediction import Bound, Prediction, Solver
-from plans.schema import Buffer, Device, Host, Plan, Segment, Shard, Task
+from plans.schema import Device, Plan, Segment, Shard, Task
 from profiles.errors import FormatError
 
 
@@ -64,70 +63,32 @@ def build(
             "leave out --policy or them"
         )
     effort = Effort(time.monotonic() + seconds, seed, limits or default())
-    try:
-        return _planned(_Asked(problem, policy, effort, jobs))
-    except Infeasible as error:
-        raise too_small(error, problem.kept) from None
+    # Tasks that change devices may meet others than those whose bytes they could share.
+    again = len(problem.tasks) > problem.devices and policy != "hydra"
+    for parts in (None, len(problem.tasks)) if again else (None,):
+        try:
+            return _built(problem, policy, effort, jobs, parts)
+        except Infeasible as error:
+            failure = too_small(error, problem.kept)
+            if error.resource != "host":
+                break
+    raise failure
 
 
-class _Asked(NamedTuple):
-    """The arguments of `build`."""
-
-    problem: Problem
-    policy: Policy
-    effort: Effort
-    jobs: int
-
-
-def _planned(asked: _Asked) -> Plan:
-    """The plan, built again with less of the host for each task where that is what is missing."""
-    problem = asked.problem
-    try:
-        return _built(asked, None)
-    except Infeasible as error:
-        # Tasks that change devices may meet others than those whose bytes they could share.
-        many = len(problem.tasks) > problem.devices
-        if error.resource != "host" or not many or asked.policy == "hydra":
-            raise
-        return _built(asked, len(problem.tasks))
-
-
-def _built(asked: _Asked, parts: int | None) -> Plan:
+def _built(problem: Problem, policy: Policy, effort: Effort, jobs: int, parts: int | None) -> Plan:
     """The plan, where tasks divide the host memory that is left into so many parts."""
-    problem, policy, effort, jobs = asked
     searches = len(shapes_of(problem)) * len(problem.kinds)
     effort = replace(effort, limits=effort.limits.among(searches))
     hydra = policy == "hydra"
     ways = baselines(problem) if hydra else searched(problem, effort, jobs, parts)
-    firsts = {own[0].strategy.costs.task.name: store(own[0].strategy) for own in ways}
-    host_store.fits(problem, firsts)  # refuses before the bounds take their time
-    taken = settled(problem, [[way.programs for way in own] for own in ways], effort)
-    chosen = [own[at] for own, at in zip(ways, taken, strict=True)]
-    segments = _segments(problem, chosen, policy, effort)
-    bounds = _bounds(problem, ways, chosen, effort, jobs)
-    plan = assemble(problem, chosen, segments, bounds, policy, effort.seed)
-    programs = {one.strategy.costs.task.name: one.programs for one in chosen}
-    plan = structs.replace(plan, prediction=configured(problem, plan, programs, effort))
+    chosen = settled(problem, ways, effort)
+    floor = least_us(problem, chosen, effort)
+    segments = timetable(problem, chosen, floor, policy, effort)
+    plan = assemble(problem, chosen, segments, policy, effort)
+    plan = certified(problem, plan, _bounds(problem, ways, chosen, effort, jobs), floor)
     in_time(problem, plan)
     prove(plan)
     return plan
-
-
-def _segments(
-    problem: Problem, chosen: Sequence[Candidate], policy: Policy, effort: Effort
-) -> list[Segment]:
-    """All tasks placed on the devices, their segments cut as the problem wants them."""
-    programs = {one.strategy.costs.task.name: one.programs for one in chosen}
-    every = {program.name: program for own in programs.values() for program in own if program}
-    evaluates = {
-        program.name: evaluation
-        for one in chosen
-        for program, evaluation in zip(one.programs, one.evaluates, strict=False)
-        if program and evaluation
-    }
-    works = works_of(problem, programs, evaluates)
-    segments = timetable(problem, works, programs, policy, effort)
-    return cut(problem, segments, every, evaluates)
 
 
 def _bounds(
@@ -146,49 +107,38 @@ def _bounds(
     return named_bounds(problem, each, phased=phased)
 
 
-def _host(problem: Problem, planned: Sequence[Candidate]) -> Host:
-    """The host store of all tasks, each in bytes of its own, whether or not the host has them."""
-    buffers: list[Buffer] = []
-    base = 0
-    for one in (store(strategy.strategy) for strategy in planned):
-        buffers += [structs.replace(b, offset=base + b.offset) for b in one.buffers]
-        base += one.bytes
-    return Host(budget_bytes=problem.host_bytes, bytes=base, buffers=tuple(buffers))
-
-
 def assemble(
     problem: Problem,
-    planned: Sequence[Candidate],
+    chosen: Sequence[Candidate],
     segments: Sequence[Segment],
-    bounds: tuple[Bound, ...],
     policy: Policy,
-    seed: int,
+    effort: Effort,
 ) -> Plan:
-    """The plan of these strategies and segments, not yet proven; with a disk where it needs one."""
+    """The plan of these strategies and segments, with a disk where it needs one; nothing is
+    predicted yet."""
     used = {segment.program for segment in segments}
-    programs = [p for one in planned for p in (*one.programs, *one.evaluates) if p]
-    draft = Plan(
+    programs = [p for one in chosen for p in (*one.programs, *one.evaluates) if p]
+    stores = {one.strategy.costs.task.name: store(one.strategy) for one in chosen}
+    plan = Plan(
         inputs=dict(problem.inputs),
         provenance=dict(problem.provenance),
         devices=tuple(_device_spec(problem, number) for number in range(problem.devices)),
-        host=_host(problem, planned),
-        tasks=tuple(_task(problem, one) for one in planned),
+        host=apart(problem.host_bytes, stores),
+        tasks=tuple(_task(problem, one) for one in chosen),
         programs=tuple(program for program in programs if program.name in used),
         segments=tuple(segments),
         prediction=Prediction(0, 0, "", 0, (), (), ()),
         solver=Solver(
             policy=policy,
-            seed=seed,
-            status="complete" if all(one.complete for one in planned) else "time-limit",
-            candidates=sum(one.candidates for one in planned),
+            seed=effort.seed,
+            status="complete" if all(one.complete for one in chosen) else "time-limit",
+            candidates=sum(one.candidates for one in chosen),
         ),
         numerics=problem.numerics,
         estimated=problem.estimated,
     )
     gather = policy == "gantry" and not problem.evaluated
-    draft = host_store.housed(problem, draft, gather=gather)
-    least = host_store.bound(problem, draft)
-    return structs.replace(draft, prediction=predict(draft, (*bounds, *([least] if least else []))))
+    return housed(problem, plan, stores, gather=gather, limits=effort.limits)
 
 
 def _device_spec(problem: Problem, number: int) -> Device:
@@ -207,6 +157,9 @@ def _device_spec(problem: Problem, number: int) -> Device:
 def _task(problem: Problem, planned: Candidate) -> Task:
     strategy, costs = planned.strategy, planned.strategy.costs
     task = costs.task
+    # The baseline keeps nothing on a device and updates all there.
+    streamed = (Mode("streamed", "device-streamed"),) * len(strategy.shards)
+    modes = strategy.modes if isinstance(strategy, Strategy) else streamed
     before = problem.microbatch.get(task.name, 0)
     return Task(
         name=task.name,
@@ -225,16 +178,7 @@ def _task(problem: Problem, planned: Candidate) -> Task:
         norm_bytes=task.norm_bytes,
         evaluation=task.evaluation,
         cut=task.cut,
-        shards=tuple(_shard(cost, mode) for cost, mode in _shards(planned)),
-    )
-
-
-def _shards(planned: Candidate) -> Iterator[tuple[ShardCost, Mode]]:
-    """Every shard with its mode; the baseline keeps nothing on a device and updates all there."""
-    strategy = planned.strategy
-    hydra = (Mode("streamed", "device-streamed"),) * len(strategy.shards)
-    return zip(
-        strategy.shards, strategy.modes if isinstance(strategy, Strategy) else hydra, strict=True
+        shards=tuple(map(_shard, strategy.shards, modes)),
     )
 
 
@@ -262,16 +206,23 @@ def _kept_bytes(cost: ShardCost, mode: Mode) -> int:
     return (cost.offload_bytes or 0) if mode.activations == "offload" else 0
 
 
-def predict(plan: Plan, bounds: tuple[Bound, ...]) -> Prediction:
-    """Makespan, bound, gap, and what each device and task does, from the plan's own times."""
+def certified(
+    problem: Problem, plan: Plan, bounds: Sequence[Bound], configuration_us: int = 0
+) -> Plan:
+    """The plan with makespan, bounds, gap, and what each device and task does, from its own times.
+    configuration_us: no schedule of its programs ends sooner."""
+    disk = bound(problem, plan)
+    every = (*bounds, disk) if disk else tuple(bounds)
+    best = max(every, key=lambda bound: bound.us)
     makespan = max(segment.end_us for segment in plan.segments)
-    best = max(bounds, key=lambda bound: bound.us)
-    return Prediction(
+    prediction = Prediction(
         makespan_us=makespan,
         lower_bound_us=best.us,
         lower_bound_name=best.name,
         gap_ppm=(makespan - best.us) * 1_000_000 // makespan if makespan else 0,
-        bounds=bounds,
+        bounds=every,
         devices=metrics.predict_devices(plan),
         tasks=metrics.predict_tasks(plan),
+        configuration_us=configuration_us,
     )
+    return structs.replace(plan, prediction=prediction)

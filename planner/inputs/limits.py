@@ -23,17 +23,26 @@ class Limits:
     search_shrinks: int = 4  # times that a solution is asked for with less memory
     search_starts: int = 4  # candidates that are improved a little, the best of them further
     search_finals: int = 3  # candidates that are simulated microbatch by microbatch
+    search_rejections: int = 4  # strategies that do not fit, for the price of one that does
+    search_least_ops: int = 60  # that the smallest strategy counts for
+    search_shards: tuple[int, ...] = (4, 8, 16, 32, 64)  # that the load program is solved for
+    search_less: tuple[int, ...] = (2, 4)  # parts of the memory that a guide may do without
+    plain_near: int = (
+        32  # 1/n of a round may be lost by plain training that nothing is tried beside
+    )
     every_cut_points: int = 7  # points to cut at, up to which every way to cut is tried
     # Of the phase bound of one shape.
     bound_divisions: int = 6
     bound_groups: int = 12
     # Of the timetable.
     chosen_binaries: int = 400  # size up to which a program chooses one strategy for each task
+    chosen_thrift: int = 10_000  # devices' mean time counts as 1/n of the end
     assigned_binaries: int = 400  # size up to which a program assigns whole tasks to devices
     wrap_halvings: int = 24  # of the interval in which the common limit of devices is searched
     matched_pairs: int = 2_000  # works times devices up to which kinds are matched by intervals
     start_near: int = 1_000  # within 1/n of the floor no timetable of whole works is tried
     timetable_parts: int = 30_000  # of a timetable, timed by its local search
+    lodging_places: int = 64  # in the host store that are looked at for a task
     timetable_near: int = 10_000  # within 1/n of the floor a timetable is not improved
 
     def among(self, shapes: int) -> "Limits":

@@ -59,26 +59,20 @@ def task_bounds(
     of = []
     for place, kind in enumerate(problem.kinds):
         mine = {shape_of(task): task for task in kind.tasks if able(task.name, place)}
-        bound = partial(_task_bound, Links.of(kind.unshared), kind.device_bytes, problem.host_bytes)
+        bound = partial(
+            task_bound,
+            links=Links.of(kind.unshared),
+            device_bytes=kind.device_bytes,
+            host_bytes=problem.host_bytes,
+        )
         found = pool.each(bound, [*mine.values()], effort, jobs)
         by = dict(zip(mine, found, strict=True))
         of.append([by[shape_of(t)] if able(t.name, place) else None for t in kind.tasks])
     return list(zip(*of, strict=True))
 
 
-def _task_bound(
-    links: Links, device_bytes: int, host_bytes: int, task: Task, effort: Effort
-) -> TaskBound:
-    return task_bound(task, links, device_bytes, effort, host_bytes=host_bytes)
-
-
 def task_bound(
-    task: Task,
-    links: Links,
-    device_bytes: int,
-    effort: Effort,
-    *,
-    host_bytes: int = PLENTY,
+    task: Task, effort: Effort, links: Links, device_bytes: int, host_bytes: int = PLENTY
 ) -> TaskBound:
     """Bounds on one step of one task, whether tied layers share a shard or not.
 
@@ -90,7 +84,7 @@ def task_bound(
     compute = min(costs.least_us for costs in sizes)
     link = _load_us(sizes[0], links, device_bytes, 0, effort)
     load = _load_us(sizes[0], links, device_bytes, compute, effort)
-    phase = phase_us(sizes, links, device_bytes, effort, host_bytes=host_bytes)
+    phase = phase_us(sizes, links, device_bytes, effort, host_bytes)
     return TaskBound(compute, link, max(compute, load), phase or 0)
 
 
@@ -99,7 +93,6 @@ def phase_us(
     links: Links,
     device_bytes: int,
     effort: Effort,
-    *,
     host_bytes: int = PLENTY,
 ) -> int | None:
     """The optimum of the load program over phases, at the best of these microbatch sizes; None
@@ -132,8 +125,6 @@ def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort:
     the host.
     """
     layers = [layer for layer in costs.layers if layer.grad_bytes]
-    if not layers:
-        return 0
     model = minimise("load")
     stay = [model.add_variable(f"stay_{i}", 0, 1) for i in range(len(layers))]
     period = model.add_variable("period_us", 0)

@@ -5,7 +5,6 @@ What does not touch the cycle of ops that makes the period cannot shorten it, un
 it frees; so the shards on that cycle come first, and of those the ones that compute waits for.
 """
 
-import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, count
@@ -23,13 +22,21 @@ from planner.shards import (
     settled,
     slots_of,
 )
+from typing import NamedTuple
+from planner.search.descent import descend
+from planner.shards import HELD, Activations, Links, Mode, Place, Slots, Strategy, possible, settled
 
 Evaluate = Callable[[Strategy], Round | None]  # None when the strategy does not fit
 Score = tuple[int, int]
 
-_REJECTIONS = 4  # strategies that do not fit, for the price of one that does
-_LEAST = 60  # ops that the smallest strategy counts for
 _ACTS: tuple[Activations, ...] = ("recompute", "saved", "offload")
+
+
+class _State(NamedTuple):
+    """A strategy that is laid out, or one that moves or computes too much to be better."""
+
+    score: Score
+    of: Round | Strategy
 
 
 def improve(
@@ -38,36 +45,28 @@ def improve(
     """The best found from `start` on, simulating so many ops at most.
 
     points: where the chain of layers may be cut. Strategies that do not fit cost a part of it, and
-    those that move or compute too much to be better are only looked at where no change helps: the
-    search then goes on from the best strategy that it has not gone on from.
+    those that move or compute too much to be better are only laid out where no change helps.
     """
-    best, seen = start, {start.strategy.key}
-    moves = _moves(best, points)
-    others: list[tuple[Score, int, Round | Strategy]] = []
-    number = count()
-    while ops > 0 and effort.left > 0:
-        strategy = next((m for m in moves if m.key not in seen), None)
-        if strategy is None:
-            if not others:
-                return best
-            other = heapq.heappop(others)[2]
-            if isinstance(other, Round):
-                moves = _moves(other, points)
+    best, seen, limits = start, {start.strategy.key}, effort.limits
+
+    def neighbours(now: _State) -> Iterator[tuple[int, _State | None]]:
+        nonlocal best
+        late = isinstance(now.of, Strategy)
+        for strategy in [now.of] if isinstance(now.of, Strategy) else _moves(now.of, points):
+            price = max(limits.search_least_ops, len(best.entries))
+            if not late and strategy.key in seen:
                 continue
-            strategy = other
-        elif (least := least_us(strategy, best.links)) > best.period_us:
             seen.add(strategy.key)
-            ops -= max(_LEAST, len(best.entries))
-            heapq.heappush(others, ((least, 0), next(number), strategy))
-            continue
-        seen.add(strategy.key)
-        made = evaluate(strategy)
-        ops -= max(_LEAST, len(best.entries)) // (1 if made else _REJECTIONS)
-        if made and score(made) < score(best):
-            best = made
-            moves = _moves(best, points)
-        elif made:
-            heapq.heappush(others, (score(made), next(number), made))
+            if not late and (least := least_us(strategy, best.links)) > best.period_us:
+                yield price, _State((least, 0), strategy)
+            elif made := evaluate(strategy):
+                best = min(best, made, key=score)
+                yield price, _State(score(made), made)
+            else:
+                yield price // limits.search_rejections, None
+
+    found = _State(score(start), start)
+    descend(found, neighbours, lambda one: one.score, ops, lambda _: effort.left <= 0)
     return best
 
 

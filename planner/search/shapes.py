@@ -1,8 +1,7 @@
 """Ways to train every task: searched once for all tasks of one shape, on every kind of devices."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from msgspec import structs
 
@@ -13,6 +12,7 @@ from planner.search import pool, variants
 from planner.search.rename import renamed
 from planner.search.shares import Need, shares
 from planner.search.task import Candidate
+from planner.search.variants import Found
 from planner.shards import Links, shape_of
 from plans.schema import Program
 from profiles.schema import Evaluation, Task
@@ -21,8 +21,6 @@ _LATER = 0.25  # of the time, for what follows the search
 
 Ways = list[list[Candidate]]
 """The strategies of every task, in order: the best on each kind of devices where it fits."""
-
-Found = Candidate | Infeasible
 
 
 @dataclass(frozen=True)
@@ -55,17 +53,20 @@ def shapes_of(problem: Problem) -> list[Shape]:
 def searched(problem: Problem, effort: Effort, jobs: int, parts: int | None = None) -> Ways:
     """The best that is found; Infeasible or NoPlanFound when a task has nothing on any kind.
 
-    parts: into how many the host memory beside what is kept is divided, by default one for each
-    task that trains at the same time.
+    parts: into how many the host memory beside what is kept is divided (`shares`).
     """
     shapes = shapes_of(problem)
-    needs = [Need.of(shape.first[0]) for shape in shapes]
     # Where time is short, some of it is left for the bounds and for the timetable.
     effort = replace(effort, deadline=effort.deadline - effort.left * _LATER)
-    found = _each(problem, shapes, _rooms(problem, shapes, needs, parts), effort, jobs)
+    needs = [Need.of(shape.first[0], len(shape.tasks)) for shape in shapes]
+    rooms = shares(problem, needs, parts, proven=False)
+    found = _each(problem, shapes, rooms, effort, jobs)
     if len(problem.tasks) > 1 and any(map(_short_of_host, found)):
-        needs = _least_needs(problem, shapes, needs, effort, jobs)
-        rooms = _rooms(problem, shapes, needs, parts, proven=True)
+        # The least that a shape needs on the host is what it is told when it has nothing there.
+        least = replace(effort, limits=replace(effort.limits, search_ops=1))
+        told = _each(problem, shapes, [0] * len(shapes), least, jobs)
+        needs = [_least(need, own) for need, own in zip(needs, told, strict=True)]
+        rooms = shares(problem, needs, parts, proven=True)
         found = _each(problem, shapes, rooms, effort, jobs)
     return _of_tasks(problem, shapes, found)
 
@@ -73,80 +74,33 @@ def searched(problem: Problem, effort: Effort, jobs: int, parts: int | None = No
 def baselines(problem: Problem) -> Ways:
     """Every task as Hydra trains it."""
     shapes = shapes_of(problem)
-    found = [
-        [_baseline(problem, place, task) for place, task in enumerate(shape.first)]
-        for shape in shapes
-    ]
+    found = [list(map(variants.baseline, problem.kinds, shape.first)) for shape in shapes]
     return _of_tasks(problem, shapes, found)
-
-
-def _baseline(problem: Problem, place: int, task: Task) -> Found:
-    try:
-        return variants.baseline(problem.kinds[place], task)
-    except Infeasible as error:
-        return error
 
 
 def _each(
     problem: Problem, shapes: Sequence[Shape], rooms: Sequence[int], effort: Effort, jobs: int
 ) -> list[list[Found]]:
     """The best of every shape with so much host memory, on every kind, or why there is none."""
-    bare = replace(problem, kinds=tuple(replace(kind, tasks=()) for kind in problem.kinds))
-    items = [
-        (place, task, room)
+    bare = [replace(kind, tasks=()) for kind in problem.kinds]  # for other processes
+    asked = [
+        (kind, task, room)
         for shape, room in zip(shapes, rooms, strict=True)
-        for place, task in enumerate(shape.first)
+        for kind, task in zip(bare, shape.first, strict=True)
     ]
-    found = iter(pool.each(partial(_best, bare), items, effort, jobs))
+    found = iter(pool.each(variants.best, asked, effort, jobs))
     return [[next(found) for _ in shape.first] for shape in shapes]
-
-
-def _best(problem: Problem, item: tuple[int, Task, int], effort: Effort) -> Found:
-    place, task, room = item
-    try:
-        return variants.best(problem.kinds[place], task, room, effort)
-    except Infeasible as error:
-        return error
-
-
-def _rooms(
-    problem: Problem,
-    shapes: Sequence[Shape],
-    needs: Sequence[Need],
-    parts: int | None,
-    *,
-    proven: bool = False,
-) -> list[int]:
-    """The host memory that every task of a shape has at least."""
-    of = {task.name: at for at, shape in enumerate(shapes) for task, *_ in shape.tasks}
-    places = [of[task.name] for task in problem.tasks]
-    rooms = shares(problem, [needs[at] for at in places], parts, proven=proven)
-    least: dict[int, int] = {}
-    for at, room in zip(places, rooms, strict=True):
-        least[at] = min(room, least.get(at, room))
-    return [least[at] for at in range(len(shapes))]
 
 
 def _short_of_host(found: Sequence[Found]) -> bool:
     """True if a shape has no plan, and would have one with more memory on the host."""
-    failures = [one for one in found if isinstance(one, Infeasible)]
-    return len(failures) == len(found) and any(one.resource == "host" for one in failures)
+    resources = [one.resource if isinstance(one, Infeasible) else None for one in found]
+    return None not in resources and "host" in resources
 
 
-def _least_needs(
-    problem: Problem, shapes: Sequence[Shape], needs: Sequence[Need], effort: Effort, jobs: int
-) -> list[Need]:
-    """The least that every shape needs on the host: what it is told when it has nothing there."""
-    short = replace(effort, limits=replace(effort.limits, search_ops=1))
-    least = []
-    for need, found in zip(
-        needs, _each(problem, shapes, [0] * len(shapes), short, jobs), strict=True
-    ):
-        named = [
-            one.smallest for one in found if isinstance(one, Infeasible) and one.resource == "host"
-        ]
-        least.append(replace(need, least=min(named, default=need.kept)))
-    return least
+def _least(need: Need, told: Sequence[Found]) -> Need:
+    errors = [one for one in told if isinstance(one, Infeasible) and one.resource == "host"]
+    return replace(need, least=min((one.smallest for one in errors), default=need.kept))
 
 
 def _of_tasks(problem: Problem, shapes: Sequence[Shape], found: Sequence[Sequence[Found]]) -> Ways:
@@ -196,18 +150,16 @@ def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:
     old = way.strategy.costs.task.name
     first = next(at for at, program in enumerate(way.programs) if program)
 
-    def called(at: int, program: Program | None, suffix: str = "") -> Program | None:
-        if program is None:
-            return None
-        name = task.name if at == first else f"{task.name}@{problem.kinds[at].name}"
-        mine = program if task.name == old else renamed(program, {old: task.name})
-        return structs.replace(mine, name=name + suffix)
+    def called(programs: Sequence[Program | None], suffix: str) -> Iterator[Program | None]:
+        for at, program in enumerate(programs):
+            kind = "" if at == first else f"@{problem.kinds[at].name}"
+            mine = program if task.name == old else program and renamed(program, task.name)
+            yield mine and structs.replace(mine, name=task.name + kind + suffix)
 
-    evaluates = enumerate(way.evaluates if task.evaluation else ())
     return Candidate(
         replace(way.strategy, costs=replace(way.strategy.costs, task=task)),
-        tuple(called(at, program) for at, program in enumerate(way.programs)),
+        tuple(called(way.programs, "")),
         way.candidates if task.name == old else 0,
         way.complete,
-        tuple(called(at, program, SUFFIX) for at, program in evaluates),
+        tuple(called(way.evaluates if task.evaluation else (), SUFFIX)),
     )

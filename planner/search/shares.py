@@ -17,44 +17,46 @@ from profiles.units import show_bytes
 
 @dataclass(frozen=True)
 class Need:
-    """A task's bytes on the host: what is kept, cut finest; the least with which it has a plan."""
+    """The bytes on the host of each of so many tasks that cost the same: what is kept, cut finest;
+    the least with which it has a plan."""
 
+    tasks: int
     kept: int
     least: int
 
     @classmethod
-    def of(cls, task: Task) -> "Need":
+    def of(cls, task: Task, tasks: int) -> "Need":
         """As if it needed nothing but what is kept."""
         costs = TaskCosts(task, task.batches[0].microbatch)
         kept = sum(costs.shard(n, n + 1).kept_bytes for n in range(len(task.layers)))
-        return cls(kept, kept)
+        return cls(tasks, kept, kept)
 
 
 def shares(
-    problem: Problem, needs: Sequence[Need], parts: int | None = None, *, proven: bool = False
+    problem: Problem, needs: Sequence[Need], parts: int | None, *, proven: bool
 ) -> list[int]:
-    """Bytes for every task in turn. parts: into how many the rest is divided. proven: the needs are
-    the least, so that Infeasible is the answer where they do not fit."""
-    if len(needs) == 1:
+    """Bytes for a task of each need. parts: into how many the rest is divided, by default one for
+    each task that trains at the same time. proven: the needs are the least, so that Infeasible is
+    the answer where they do not fit."""
+    every = [need for need in needs for _ in range(need.tasks)]
+    if len(every) == 1:
         return [problem.host_bytes]
-    working = min(problem.devices, len(needs))
+    working = min(problem.devices, len(every))
     parts = parts or working
-    kept = sum(min(need.kept, need.least) for need in needs)
-    aside = sorted((max(0, need.least - need.kept) for need in needs), reverse=True)
-    rest = problem.host_bytes - kept - sum(aside[:parts])
-    if rest >= 0:
-        return [need.least + rest // parts for need in needs]
-    least = sorted((need.least for need in needs), reverse=True)
-    if problem.disk is None:
-        if proven:
-            raise without_disk(problem, kept + sum(aside[:parts]), least[0], len(needs))
-        return [need.least for need in needs]
-    if proven and least[0] > problem.host_bytes:
-        raise short_with_disk(problem, least[0])
-    rest = problem.host_bytes - sum(least[:working])
-    if rest < 0:  # then fewer train at a time
-        return [problem.host_bytes for _ in needs]
-    return [need.least + rest // working for need in needs]
+    aside = sorted((max(0, need.least - need.kept) for need in every), reverse=True)
+    total = sum(min(need.kept, need.least) for need in every) + sum(aside[:parts])
+    least = sorted((need.least for need in every), reverse=True)
+    more = max(0, problem.host_bytes - total) // parts
+    if total > problem.host_bytes:
+        if proven and problem.disk is None:
+            raise without_disk(problem, total, least[0], len(every))
+        if proven and least[0] > problem.host_bytes:
+            raise short_with_disk(problem, least[0])
+        if problem.disk:
+            more = (problem.host_bytes - sum(least[:working])) // working
+        if more < 0:  # then fewer train at a time
+            return [problem.host_bytes for _ in needs]
+    return [need.least + more for need in needs]
 
 
 def without_disk(problem: Problem, need: int, largest: int, tasks: int) -> Infeasible:
@@ -65,22 +67,25 @@ def without_disk(problem: Problem, need: int, largest: int, tasks: int) -> Infea
             f", or {largest} with a disk where idle tasks wait: profile with --disk DIR, and build "
             "without --disk-space 0"
         )
-    return Infeasible(
-        f"the host store of {tasks} task(s) needs {show_bytes(need)} ({need} bytes) but "
-        f"the host offers {show_bytes(problem.host_bytes)} ({problem.host_bytes} bytes); "
-        f"smallest --host-memory that would do: {need}{disk}",
-        need,
-        "host",
-    )
+    return _short_host(f"the host store of {tasks} task(s)", need, problem.host_bytes, disk)
 
 
 def short_with_disk(problem: Problem, need: int) -> Infeasible:
     """Too little host memory for tasks that train at the same time, or for one."""
+    who = "idle tasks can wait on the disk, but the host store of the largest that train together"
+    return _short_host(who, need, problem.host_bytes)
+
+
+def short_host(task: Task, need: int, offered: int) -> Infeasible:
+    """The host has too little for a task that its device has room for."""
+    who = f"{task.name}: with the device memory that there is, the host store"
+    return _short_host(who, need, offered)
+
+
+def _short_host(who: str, need: int, offered: int, more: str = "") -> Infeasible:
     return Infeasible(
-        f"idle tasks can wait on the disk, but the host store needs {show_bytes(need)} ({need} "
-        "bytes) for the largest that train together and the host offers "
-        f"{show_bytes(problem.host_bytes)} ({problem.host_bytes} bytes); smallest --host-memory "
-        f"that would do: {need}",
+        f"{who} needs {_size(need)} but the host offers {_size(offered)}; smallest --host-memory "
+        f"that would do: {need}{more}",
         need,
         "host",
     )
@@ -96,21 +101,14 @@ def short_device(
     name = task.layers[largest.first].name
     beside = "" if host_bytes is None else f", with --host-memory {host_bytes}"
     return Infeasible(
-        f"{task.name}: needs {show_bytes(needs)} ({needs} bytes) on its device but the device "
-        f"offers {show_bytes(offered)} ({offered} bytes); the largest shard begins at layer "
-        f"{largest.first} ({name}) with {show_bytes(largest.param_bytes)} of parameters and "
+        f"{task.name}: needs {_size(needs)} on its device but the device offers {_size(offered)}; "
+        f"the largest shard begins at layer {largest.first} ({name}) with "
+        f"{show_bytes(largest.param_bytes)} of parameters and "
         f"{show_bytes(largest.backward_transient_bytes)} of transients; smallest "
         f"--device-memory that would do{beside}: {needs}",
         needs,
     )
 
 
-def short_host(task: Task, needs: int, offered: int) -> Infeasible:
-    """The host has too little for a task that its device has room for."""
-    return Infeasible(
-        f"{task.name}: the host store needs {show_bytes(needs)} ({needs} bytes), with the device "
-        f"memory that there is, but the host offers {show_bytes(offered)} ({offered} bytes); "
-        f"smallest --host-memory that would do: {needs}",
-        needs,
-        "host",
-    )
+def _size(count: int) -> str:
+    return f"{show_bytes(count)} ({count} bytes)"

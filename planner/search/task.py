@@ -39,10 +39,6 @@ from plans.metrics import duration_us
 from plans.schema import Program
 from profiles.schema import Task
 
-_SHARDS = (4, 8, 16, 32, 64)  # that guides are solved for
-_LESS = (2, 4)  # parts of the memory that a guide may do without
-_WORTH = 32  # parts of a round that plain training may lose to updates before others are looked at
-_FAR = 4  # parts of the best period by which a candidate that is improved may be longer
 _NO_SCORE = 1 << 62, 0
 _STAYS = Mode("resident", "device")
 _UPDATES: tuple[Update, ...] = ("host", "device-streamed")
@@ -84,11 +80,6 @@ class Search:
     tried: int = 0
     plain: bool = False  # whether plain training was found to be good enough
 
-    @property
-    def offered_bytes(self) -> int:
-        """The whole device, with the bytes that others have of it."""
-        return self.device_bytes + self.taken_bytes
-
     @cached_property
     def points(self) -> list[int]:
         return cut_points(layer_graph(untied(self.task) if self.apart else self.task))
@@ -103,8 +94,10 @@ class Search:
         Infeasible names the smallest budget that would do; NoPlanFound when time is up first.
         """
         if effort.left <= 0:
-            raise self._late()
-        ends = self._plain_training()
+            raise NoPlanFound(
+                f"{self.task.name}: no plan within the time limit; raise --time-limit"
+            )
+        ends = self._plain_training(effort.limits)
         self.plain = bool(ends)
         if not ends:
             short = self._improved(self._starts(effort), effort.limits.search_starts, effort)
@@ -144,25 +137,21 @@ class Search:
                 starts[key] = min(starts.get(key, laid), laid, key=score)
         return list(starts.values())
 
-    def _plain_training(self) -> list[Round]:
+    def _plain_training(self, limits: Limits) -> list[Round]:
         """Where everything fits and computes nearly all the time, nothing needs to move."""
         if self.apart:
             return []
         plain = [self._round(self._whole(costs)) for costs in self._sizes]
         found = [made for made in plain if made]
         least = min(costs.least_us for costs in self._sizes)
-        if len(found) == len(plain) and min(map(score, found))[0] - least <= least // _WORTH:
-            return found
-        return []
-
-    def _late(self) -> NoPlanFound:
-        return NoPlanFound(f"{self.task.name}: no plan within the time limit; raise --time-limit")
+        near = least + least // limits.plain_near
+        return found if len(found) == len(plain) and min(map(score, found))[0] <= near else []
 
     def _improved(self, starts: Sequence[Round], count: int, effort: Effort) -> list[Round]:
         """The best `count` of them improved, with half of the ops that there are for it; not those
         that are too long to catch up with the best."""
         best = sorted(starts, key=score)[:count]
-        most = best[0].period_us + best[0].period_us // _FAR
+        most = best[0].period_us + best[0].period_us // effort.limits.search_far
         ops = effort.limits.search_ops // 2 // count
         near = (start for start in best if start.period_us <= most)
         return [improve(start, self.points, self._round, ops, effort) for start in near]
@@ -184,7 +173,7 @@ class Search:
             # What has room for copies is a start as well, and what is good with less memory; room
             # that is left is filled later.
             others = [replace(guide.terms, tight=False)]
-            for part in _LESS if not number else ():
+            for part in limits.search_less if not number else ():
                 room = guide.terms.room_bytes - self.device_bytes // part
                 others.append(replace(guide.terms, room_bytes=room))
             for terms in others:
@@ -211,7 +200,7 @@ class Search:
             every = all_cuts(self.points)
         else:
             items = self._items(limits.search_items)
-            ladder = sorted({max(1.0, len(items) / shards) for shards in _SHARDS})
+            ladder = sorted({max(1.0, len(items) / shards) for shards in limits.search_shards})
             every = (even(costs, items, per_shard) for per_shard in ladder)
         packs = self.links.d2d and any(cost.offload_bytes for cost in costs.costs)
         for cuts in dict.fromkeys(every):
@@ -296,12 +285,8 @@ class Search:
 
     def _round(self, strategy: Strategy) -> Round | None:
         """The strategy laid out, or None when it does not fit."""
-        room = self.device_bytes - strategy.reserve_bytes
-        fits = fitted(strategy, self.host_bytes) if room >= 0 else None
-        if fits is None:
-            return None
-        made = Round(fits, self.links, room)
-        return made if made.slab.bytes <= room else None
+        fits = fitted(strategy, self.host_bytes)
+        return laid_out(fits, self.links, self.device_bytes) if fits else None
 
     def _too_small(self) -> Infeasible:
         """Why not even the least fits: how much more memory the host needs, if that would do; else
@@ -319,7 +304,15 @@ class Search:
         able = [need for need in needs if need[1] <= self.host_bytes] or needs
         size, host, strategy = min(able, key=lambda n: (n[0], n[2].costs.microbatch, n[1]))
         beside = host if host > self.host_bytes else None
-        return short_device(strategy, size + self.taken_bytes, self.offered_bytes, beside)
+        offered = self.device_bytes + self.taken_bytes
+        return short_device(strategy, size + self.taken_bytes, offered, beside)
+
+
+def laid_out(strategy: Strategy, links: Links, device_bytes: int) -> Round | None:
+    """The strategy's round on a device with so many bytes, None when it does not fit."""
+    room = device_bytes - strategy.reserve_bytes
+    made = Round(strategy, links, room) if room >= 0 else None
+    return made if made and made.slab.bytes <= room else None
 
 
 def _shrunk(terms: Terms, over: int, missing: int, part: int) -> Terms:

@@ -9,23 +9,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from planner.errors import Infeasible, NoPlanFound, nearest
+from planner.errors import Infeasible, nearest
 from planner.inputs import Effort, Kind
 from planner.lp import scratch_bytes
-from planner.rounds import HydraStrategy, Round, hydra, least_bytes
+from planner.rounds import HydraStrategy, hydra, least_bytes
 from planner.search.shares import short_host
-from planner.search.task import Candidate, Search
+from planner.search.task import Candidate, Search, laid_out
 from planner.shards import Links, Strategy, castable, separable
 from plans.metrics import duration_us
 from plans.schema import Program
 from profiles.schema import Task
 
+Found = Candidate | Infeasible
+"""The best that there is, or why there is nothing."""
 
-def best(kind: Kind, task: Task, host_bytes: int, effort: Effort) -> Candidate:
-    """The shorter of what the search finds and of the baseline; Infeasible when neither fits.
 
-    host_bytes: what the task may have on the host.
+def best(asked: tuple[Kind, Task, int], effort: Effort) -> Found:
+    """The shorter of what the search finds and of the baseline.
+
+    asked: the kind of devices, the task, and what it may have on the host.
     """
+    kind, task, host_bytes = asked
     search = Search(
         task,
         Links.of(kind.device),
@@ -33,28 +37,18 @@ def best(kind: Kind, task: Task, host_bytes: int, effort: Effort) -> Candidate:
         taken_bytes=kind.taken_bytes,
         host_bytes=host_bytes,
     )
-    failures: list[Infeasible] = []
-    found: list[Candidate] = []
-    try:
-        found.append(_in_host(search, effort))
-    except Infeasible as error:
-        failures.append(error)
-    try:
-        made = baseline(kind, task)
-        needs = least_bytes(made.strategy)
-        if needs > host_bytes:
-            raise short_host(task, needs, host_bytes)
-        found.append(made)
-    except Infeasible as error:
-        failures.append(error)
-    if not found:
-        raise nearest(failures)
-    return _shortest(found, task.steps)
+    theirs = baseline(kind, task)
+    if isinstance(theirs, Candidate) and (needs := least_bytes(theirs.strategy)) > host_bytes:
+        theirs = short_host(task, needs, host_bytes)
+    return _shortest([_in_host(search, effort), theirs], task.steps)
 
 
-def baseline(kind: Kind, task: Task) -> Candidate:
+def baseline(kind: Kind, task: Task) -> Found:
     """The task as Hydra trains it."""
-    strategy = hydra.choose(task, kind.device_bytes, kind.taken_bytes)
+    try:
+        strategy = hydra.choose(task, kind.device_bytes, kind.taken_bytes)
+    except Infeasible as error:
+        return error
     return Candidate(strategy, (hydra.program(strategy, Links.of(kind.device)),))
 
 
@@ -67,64 +61,59 @@ def program_on(kind: Kind, strategy: Strategy | HydraStrategy, task: Task) -> Pr
     if isinstance(strategy, HydraStrategy):
         theirs = replace(strategy, costs=costs)
         return hydra.program(theirs, links) if theirs.device_bytes <= kind.device_bytes else None
-    ours = replace(strategy, costs=costs)
-    room = kind.device_bytes - ours.reserve_bytes
-    if room < 0:
-        return None
-    made = Round(ours, links, room)
-    return made.program() if made.slab.bytes <= room else None
+    made = laid_out(replace(strategy, costs=costs), links, kind.device_bytes)
+    return made.program() if made else None
 
 
-def _in_host(search: Search, effort: Effort) -> Candidate:
+def _in_host(search: Search, effort: Effort) -> Found:
     """The best candidate; where memory on the host may run short, also of those without parameters
-    there. Infeasible when neither fits."""
-    cast = castable(search.task, search.links)
-    try:
-        kept = _of_ties(search, effort)
-    except Infeasible as error:
-        if error.resource != "host" or not cast:
-            raise
-        return _of_ties(replace(search, cast=True), effort)
+    there."""
+    kept = _of_ties(search, effort)
+    if not castable(search.task, search.links):
+        return kept
+    if isinstance(kept, Infeasible):
+        return kept if kept.resource != "host" else _of_ties(replace(search, cast=True), effort)
     items = list(pairwise(kept.strategy.cuts))
     roomy = scratch_bytes(kept.strategy.costs, items, search.host_bytes) is None
-    if roomy or not cast:
+    if roomy or effort.left <= 0:
         return kept
-    try:
-        made = _of_ties(replace(search, cast=True), effort)
-    except (Infeasible, NoPlanFound):
-        return kept
-    shorter = _shortest([kept, made], search.task.steps)
-    return replace(shorter, candidates=kept.candidates + made.candidates)
+    made = _of_ties(replace(search, cast=True), effort)
+    return _counted([kept, made], search.task.steps)
 
 
-def _of_ties(search: Search, effort: Effort) -> Candidate:
+def _of_ties(search: Search, effort: Effort) -> Found:
     """The best candidate with all ties joined, or with those apart that may be; the effort is
-    shared. Errors as of `Search.best`."""
+    shared. NoPlanFound as of `Search.best`."""
     if separable(search.task) is None:
-        return search.best(effort)
+        return _found(search, effort)
     half = replace(effort.limits, search_ops=effort.limits.search_ops // 2)
-    found: list[Candidate] = []
-    late: list[NoPlanFound] = []
-    short: list[Infeasible] = []
-    for apart in (False, True):
-        way = replace(search, apart=apart)
-        try:
-            found.append(way.best(replace(effort, limits=half)))
-        except NoPlanFound as error:
-            late.append(error)
-        except Infeasible as error:
-            short.append(error)
-        if found and way.plain:
-            break
-    if not found:
-        raise late[0] if late else nearest(short)
-    return replace(
-        _shortest(found, search.task.steps),
-        candidates=sum(one.candidates for one in found),
-        complete=all(one.complete for one in found),
-    )
+    effort, joined = replace(effort, limits=half), replace(search, apart=False)
+    found = [_found(joined, effort)]
+    if isinstance(found[0], Infeasible) or not (joined.plain or effort.left <= 0):
+        found.append(_found(replace(search, apart=True), effort))
+    return _counted(found, search.task.steps)
 
 
-def _shortest(found: Sequence[Candidate], steps: int) -> Candidate:
+def _found(search: Search, effort: Effort) -> Found:
+    try:
+        return search.best(effort)
+    except Infeasible as error:
+        return error
+
+
+def _shortest(found: Sequence[Found], steps: int) -> Found:
     """The first of those whose program takes least for so many steps."""
-    return min(found, key=lambda one: duration_us(one.program, steps))
+    made = [one for one in found if isinstance(one, Candidate)]
+    if made:
+        return min(made, key=lambda one: duration_us(one.program, steps))
+    return nearest(one for one in found if isinstance(one, Infeasible))
+
+
+def _counted(found: Sequence[Found], steps: int) -> Found:
+    """The shortest, with all candidates that were simulated for any of these."""
+    best = _shortest(found, steps)
+    if isinstance(best, Infeasible):
+        return best
+    made = [one for one in found if isinstance(one, Candidate)]
+    count, complete = sum(one.candidates for one in made), all(one.complete for one in made)
+    return replace(best, candidates=count, complete=complete)

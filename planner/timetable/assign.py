@@ -14,52 +14,28 @@ from collections.abc import Sequence
 
 from planner.inputs import Effort
 from planner.lp import minimise, solve
+from planner.timetable.greedy import listed
 from planner.timetable.works import Devices, Part, Piece, Queues, Work, makespan, timed
 
 
-def whole(works: Sequence[Work], devices: Devices, floor_us: int, effort: Effort) -> Queues:
+def whole(works: Sequence[Work], devices: Devices, floor_us: int, effort: Effort) -> list[Piece]:
     """Every work whole on one device, the busiest as little as can be found.
 
     works: longest first. floor_us: a lower bound on any timetable.
     """
-    placed = _longest_first(works, devices)
-    incumbent = max(_busy(works, placed, devices))
-    even = -(-sum(work.least_us for work in works) // len(devices))
+    first = listed(works, range(len(works)), devices)
+    end, even = makespan(first), -(-sum(work.least_us for work in works) // len(devices))
     floor = max(floor_us, even, works[0].least_us)
     small = len(works) * len(devices) <= effort.limits.assigned_binaries
-    if incumbent > floor and small and effort.left > 0:
-        exact = _assigned(works, devices, (floor, incumbent), effort)
-        placed = min(placed, exact or placed, key=lambda p: max(_busy(works, p, devices)))
-    queues: list[list[Part]] = [[] for _ in devices]
-    for at, device in enumerate(placed):
-        queues[device].append((at, works[at].rounds))
-    return tuple(map(tuple, queues))
-
-
-def _longest_first(works: Sequence[Work], devices: Devices) -> list[int]:
-    """The device of each work, where it is done soonest."""
-    busy, placed = [0] * len(devices), []
-    for work in works:
-        end, device = min(
-            (busy[device] + work.whole_us(kind), device)
-            for device, kind in enumerate(devices)
-            if work.runs[kind]
-        )
-        placed.append(device)
-        busy[device] = end
-    return placed
-
-
-def _busy(works: Sequence[Work], placed: Sequence[int], devices: Devices) -> list[int]:
-    busy = [0] * len(devices)
-    for work, device in zip(works, placed, strict=True):
-        busy[device] += work.whole_us(devices[device])
-    return busy
+    if end <= floor or not small or effort.left <= 0:
+        return first
+    exact = _assigned(works, devices, (floor, end), effort)
+    return min(first, timed(works, exact, devices), key=makespan) if exact else first
 
 
 def _assigned(
     works: Sequence[Work], devices: Devices, between: tuple[int, int], effort: Effort
-) -> list[int] | None:
+) -> Queues | None:
     """The assignment program: everything on one device, the busiest as little as possible.
 
     between: a lower bound on the longest device, and what is already reached, in µs.
@@ -88,7 +64,11 @@ def _assigned(
         model += sum(-(-work.whole_us(kind) // unit) * one for work, one in mine) <= longest
     if not solve(model, seconds=min(10.0, effort.left), seed=effort.seed).found:
         return None
-    return [max(places, key=lambda device: places[device].value()) for places in on]
+    queues: list[list[Part]] = [[] for _ in devices]
+    for at, places in enumerate(on):
+        device = max(places, key=lambda device: places[device].value())
+        queues[device].append((at, works[at].rounds))
+    return tuple(map(tuple, queues))
 
 
 def balanced(works: Sequence[Work], devices: int, floor_us: int, effort: Effort) -> list[Piece]:
@@ -97,38 +77,37 @@ def balanced(works: Sequence[Work], devices: int, floor_us: int, effort: Effort)
     floor_us: what no timetable is shorter than.
     """
     kinds = (0,) * devices
-    best = timed(works, whole(works, kinds, floor_us, effort), kinds)
+    best = whole(works, kinds, floor_us, effort)
     low, high = floor_us, makespan(best)
     for _ in range(effort.limits.wrap_halvings):
         if high - low <= 1:
             break
         limit = (low + high) // 2
-        tried = wrapped(works, devices, limit)
-        if tried:
-            best, high = tried, min(limit, makespan(tried))
+        queues = wrapped(works, devices, limit)
+        tried = timed(works, queues, kinds) if queues else best
+        if makespan(tried) <= limit:
+            best, high = tried, makespan(tried)
         else:
             low = limit
     return best
 
 
-def wrapped(works: Sequence[Work], devices: int, limit: int) -> list[Piece] | None:
-    """Devices filled up to `limit` one after the other; None when the works do not fit so."""
-    pieces: list[Piece] = []
-    device = begin = 0
-    for work in works:
-        late = _fitting(work, limit - begin)
-        parts = [(device, begin, late)] if late else []
+def wrapped(works: Sequence[Work], devices: int, limit: int) -> Queues | None:
+    """Devices filled up to `limit` one after the other; None when there are too few."""
+    queues: list[list[Part]] = [[] for _ in range(devices)]
+    device = busy = 0
+    for at, work in enumerate(works):
+        late = _fitting(work, limit - busy)
+        if late:
+            queues[device].append((at, late))
+            busy += work.us(0, late)
         if late < work.rounds:
-            parts.append((device + 1, 0, work.rounds - late))
-        for device, begin, rounds in parts:
-            end = begin + work.us(0, rounds)
-            if device >= devices or end > limit:
+            device += 1
+            if device == devices:
                 return None
-            pieces.append(Piece(work.name, device, rounds, begin, end))
-        if len(parts) > 1 and end > parts[0][1]:
-            return None  # it would still run here when it begins there
-        begin = end
-    return pieces
+            queues[device].append((at, work.rounds - late))
+            busy = work.us(0, work.rounds - late)
+    return tuple(map(tuple, queues))
 
 
 def _fitting(work: Work, us: int) -> int:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain
 
 from planner.inputs import Policy
-from planner.timetable.works import Devices, Piece, Ready, Work
+from planner.timetable.works import Devices, Piece, Work
 
 _TURNS = 16  # of a task under lrtf
 
@@ -83,15 +83,15 @@ def listed(works: Sequence[Work], order: Iterable[int], devices: Devices) -> lis
     """Whole works: the device that falls free first takes the first in `order` that may begin and
     would not be done sooner on another; where there is none, the first goes where it is done
     soonest."""
-    waiting, ready = list(order), Ready(works)
+    waiting, ready = list(order), [work.want.start_us for work in works]
     free: dict[int, list[tuple[int, int]]] = {kind: [] for kind in devices}
     for device, kind in enumerate(devices):
         free[kind].append((0, device))
     pieces = []
     while waiting:
         (now, _), kind = min((line[0], kind) for kind, line in free.items())
-        begin = max(now, min(ready.us(at) for at in waiting))
-        able = (at for at in waiting if ready.us(at) <= begin)
+        begin = max(now, min(ready[at] for at in waiting))
+        able = (at for at in waiting if ready[at] <= begin)
         first = next(able)
         here = (at for at in chain([first], able) if _soonest(works[at], begin, free)[1] == kind)
         at = next(here, first)
@@ -101,7 +101,7 @@ def listed(works: Sequence[Work], order: Iterable[int], devices: Devices) -> lis
         start = end - works[at].whole_us(on)
         pieces.append(Piece(works[at].name, device, works[at].rounds, start, end))
         heapq.heappush(free[on], (end, device))
-        ready.run(at, end)
+        ready[at] = end
     return pieces
 
 

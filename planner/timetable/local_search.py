@@ -77,14 +77,9 @@ def _changed(
 ) -> Iterator[Queues]:
     """All timetables that differ by one change of a part that counts, smaller changes first."""
     hot = list(_hot(works, pieces, queues, objective))
-    for device, place in hot:
-        yield from _shifted(works, queues, device, place)
-    for device, place in hot:
-        yield from _moved(queues, device, place)
-    for device, place in hot:
-        yield from _swapped(queues, device, place)
-    for device, place in hot:
-        yield from _cut(works, queues, device, place)
+    for change in (_shifted, _moved, _swapped, _cut):
+        for device, place in hot:
+            yield from change(queues, device, place)
 
 
 def _hot(
@@ -95,7 +90,7 @@ def _hot(
     ends: dict[int, int] = {}
     for piece in pieces:
         ends[piece.device] = max(ends.get(piece.device, 0), piece.end_us)
-    due = {work.name: work.deadline_us for work in works if work.deadline_us is not None}
+    due = {w.name: w.want.deadline_us for w in works if w.want.deadline_us is not None}
     devices = {d for d, end in ends.items() if end == max(ends.values())}
     devices |= {p.device for p in pieces if p.end_us > due.get(p.work, p.end_us)}
     split = {at for device in devices for at, rounds in queues[device] if rounds < works[at].rounds}
@@ -124,26 +119,37 @@ def _joined(parts: Sequence[Part]) -> Queue:
     return tuple(line)
 
 
-def _shifted(works: Sequence[Work], queues: Queues, device: int, place: int) -> Iterator[Queues]:
-    """Some of the part's rounds, fewer and fewer, to another part of its work."""
+def _shifted(queues: Queues, device: int, place: int) -> Iterator[Queues]:
+    """Some of the part's rounds to another part of its work."""
     at, rounds = queues[device][place]
-    if rounds == works[at].rounds:
-        return
-    for other, line in enumerate(queues):
-        for there, (work, more) in enumerate(line):
-            if work != at or other == device:
-                continue
-            count = rounds
-            while count:
-                mine = _put(queues[device], place, rounds - count, at)
-                theirs = _put(line, there, more + count, at)
-                yield _with(queues, (device, mine), (other, theirs))
-                count //= 2
+    others = [
+        (other, there)
+        for other, line in enumerate(queues)
+        for there, (work, _) in enumerate(line)
+        if work == at and other != device
+    ]
+    yield from _given(queues, device, place, rounds, others)
 
 
-def _put(line: Queue, place: int, rounds: int, at: int) -> list[Part]:
-    """The line with so many rounds at a place; with none the part is gone."""
-    return [*line[:place], *([(at, rounds)] if rounds else []), *line[place + 1 :]]
+def _cut(queues: Queues, device: int, place: int) -> Iterator[Queues]:
+    """Half of a part's rounds at most to the begin or the end of another queue."""
+    others = [(other, line) for other, line in enumerate(queues) if other != device]
+    ends = [(other, there) for other, line in others for there in (0, len(line))]
+    yield from _given(queues, device, place, queues[device][place][1] // 2, ends)
+
+
+def _given(
+    queues: Queues, device: int, place: int, most: int, to: Sequence[tuple[int, int]]
+) -> Iterator[Queues]:
+    """So many of the part's rounds, fewer and fewer, to places of other queues."""
+    mine, (at, rounds) = queues[device], queues[device][place]
+    while most and to:
+        rest = [(at, rounds - most)] if most < rounds else []
+        left = [*mine[:place], *rest, *mine[place + 1 :]]
+        for other, there in to:
+            line = queues[other]
+            yield _with(queues, (device, left), (other, [*line[:there], (at, most), *line[there:]]))
+        most //= 2
 
 
 def _moved(queues: Queues, device: int, place: int) -> Iterator[Queues]:
@@ -172,16 +178,3 @@ def _swapped(queues: Queues, device: int, place: int) -> Iterator[Queues]:
                 (device, [*mine[:place], part, *mine[place + 1 :]]),
                 (other, [*line[:there], mine[place], *line[there + 1 :]]),
             )
-
-
-def _cut(works: Sequence[Work], queues: Queues, device: int, place: int) -> Iterator[Queues]:
-    """Half of a part's rounds, fewer and fewer, to the begin or the end of another queue."""
-    at, rounds = queues[device][place]
-    count = rounds // 2
-    while count:
-        mine = _put(queues[device], place, rounds - count, at)
-        for other, line in enumerate(queues):
-            if other != device:
-                yield _with(queues, (device, mine), (other, [(at, count), *line]))
-                yield _with(queues, (device, mine), (other, [*line, (at, count)]))
-        count //= 2

@@ -7,54 +7,47 @@ where works have starts or deadlines or where their mean completion counts. The 
 made better by small changes (`local_search`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from types import MappingProxyType
-
-from msgspec import structs
+from itertools import zip_longest
+from math import inf
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Objective, Policy, Problem, Want
 from planner.rounds import least_us, share_us
-from planner.search import Bounds, TaskBound
+from planner.search import Bounds, Candidate, TaskBound
 from planner.timetable.assign import balanced, whole
-from planner.timetable.configuration import (
-    Column,
-    Demand,
-    column,
-    configuration,
-    demand_of,
-    even_us,
-)
+from planner.timetable.configuration import Column, Demand, even_us
 from planner.timetable.greedy import greedy, listed
 from planner.timetable.local_search import improved
+from planner.timetable.segments import Stretch, cut
 from planner.timetable.spread import spread
-from planner.timetable.works import Devices, Piece, Run, Work, makespan, score, timed
+from planner.timetable.works import Devices, Piece, Run, Work, makespan, score
 from plans.metrics import duration_us
-from plans.prediction import Bound, Prediction
+from plans.prediction import Bound
 from plans.schema import Plan, Program, Segment
+from profiles.schema import Task
 from profiles.units import show_us
-
-Programs = Mapping[str, Sequence[Program | None]]
-"""By the name of a work, its program on each kind of device; None where it cannot run."""
 
 
 def timetable(
-    problem: Problem, works: Sequence[Work], programs: Programs, policy: Policy, effort: Effort
+    problem: Problem, chosen: Sequence[Candidate], floor_us: int, policy: Policy, effort: Effort
 ) -> list[Segment]:
-    """Segments of one work each on one device each, in order of their start."""
+    """Segments of one task each on one device each, in order of their start, cut as the problem
+    wants them. floor_us: a lower bound on any schedule of these programs."""
+    works, kinds = works_of(problem, chosen), problem.kind_of
     if policy == "gantry":
-        floor = _least_us(problem, _by_kind(programs), effort)
-        pieces = place(works, problem.kind_of, floor, effort, problem.objective)
+        pieces = place(works, kinds, floor_us, effort, problem.objective)
     else:
-        pieces = greedy(works, problem.kind_of, policy, effort.seed)
-    kinds, segments = problem.kind_of, []
+        pieces = greedy(works, kinds, policy, effort.seed)
+    ways = {work.name: one for work, one in zip(works, chosen, strict=True)}
+    stretches = []
     for piece in pieces:
-        program = programs[piece.work][kinds[piece.device]]
-        name = program.name if program else piece.work
-        when = piece.start_us, piece.end_us
-        segments.append(Segment(name, (piece.device,), piece.rounds, *when))
-    return segments
+        way, kind = ways[piece.work], kinds[piece.device]
+        program, evaluates = way.programs[kind], way.evaluates[kind] if way.evaluates else None
+        assert program
+        stretches.append(Stretch(program, (piece.device,), piece.rounds, evaluates))
+    return cut(problem, stretches)
 
 
 def place(
@@ -84,23 +77,18 @@ def _starts(
     """Timetables to begin with."""
     every = range(len(works))
     if objective == "makespan":
-        if not any(work.start_us for work in works):
+        if not any(work.want.start_us for work in works):
             yield from _spread(works, devices, floor_us, effort)
         yield listed(works, every, devices)
-    else:
-        yield listed(works, sorted(every, key=lambda at: _worth(works[at])), devices)
-    if any(work.deadline_us is not None for work in works):
-        yield listed(works, sorted(every, key=lambda at: _urgency(works[at])), devices)
-
-
-def _worth(work: Work) -> tuple[float, str]:
-    """Shortest first, by its weight: the best order on one device."""
-    return work.least_us / work.weight, work.name
-
-
-def _urgency(work: Work) -> tuple[bool, int, int]:
-    """Earliest deadline first."""
-    return work.deadline_us is None, work.deadline_us or 0, work.least_us
+    else:  # shortest first, by its weight: the best order on one device
+        own = [(work.least_us / work.want.weight, work.name) for work in works]
+        yield listed(works, sorted(every, key=lambda at: own[at]), devices)
+    dues = [work.want.deadline_us for work in works]
+    if any(due is not None for due in dues):  # earliest deadline first
+        late = [
+            (inf if due is None else due, w.least_us) for due, w in zip(dues, works, strict=True)
+        ]
+        yield listed(works, sorted(every, key=lambda at: late[at]), devices)
 
 
 def _spread(
@@ -115,68 +103,27 @@ def _spread(
     yield from shared
     best = min((makespan(pieces) for pieces in shared), default=2 * floor_us + 1)
     if (best - floor_us) * effort.limits.start_near > floor_us:
-        yield timed(works, whole(works, devices, floor_us, effort), devices)
+        yield whole(works, devices, floor_us, effort)
 
 
-def works_of(
-    problem: Problem, programs: Programs, evaluates: Mapping[str, Program] = MappingProxyType({})
-) -> list[Work]:
-    """The tasks as works: their times with their own programs, starts, deadlines. evaluates: by the
-    name of a program the one that evaluates its task, whose time each of its rounds has a share of.
-    """
+def works_of(problem: Problem, chosen: Sequence[Candidate]) -> list[Work]:
+    """The tasks as works: their times with their own programs, starts, deadlines."""
     works = []
-    for task in problem.tasks:
-        work, own = work_of(problem, task.name, programs[task.name], task.steps), task.evaluation
-        if own:
-            runs = tuple(
-                run._replace(period_us=run.period_us + share_us(own, p, evaluates[p.name]))
-                if run and p
-                else None
-                for run, p in zip(work.runs, programs[task.name], strict=True)
-            )
-            work = replace(work, runs=runs)
-        works.append(work)
+    for task, way in zip(problem.tasks, chosen, strict=True):
+        runs = (
+            _run(task, program, evaluation) if program else None
+            for program, evaluation in zip_longest(way.programs, way.evaluates)
+        )
+        want = problem.wants.get(task.name, Want())
+        works.append(Work(task.name, task.steps, tuple(runs), want))
     return works
 
 
-def work_of(problem: Problem, name: str, programs: Sequence[Program | None], rounds: int) -> Work:
-    """So many rounds of programs that do the same on different kinds of devices."""
-    want = problem.wants.get(name, Want())
-    runs = tuple(_run(program) if program else None for program in programs)
-    return Work(name, rounds, runs, want.start_us, want.deadline_us, want.weight)
-
-
-def _run(program: Program) -> Run:
-    return Run(duration_us(program, 1) - program.period_us, program.period_us)
-
-
-def _by_kind(programs: Programs) -> list[tuple[int, Program]]:
-    """All programs, each with the place of its kind among the kinds."""
-    return [
-        (kind, program)
-        for each in programs.values()
-        for kind, program in enumerate(each)
-        if program
-    ]
-
-
-def _least_us(problem: Problem, programs: Iterable[tuple[int, Program]], effort: Effort) -> int:
-    """A lower bound on any schedule of these programs, each with its kind."""
-    steps = {task.name: task.steps for task in problem.tasks}
-    columns = [
-        column(program, problem.kinds[kind].name, steps[program.tasks[0]])
-        for kind, program in programs
-    ]
-    return configuration(demand_of(problem), columns, effort).us
-
-
-def configured(problem: Problem, plan: Plan, programs: Programs, effort: Effort) -> Prediction:
-    """The plan's prediction with the bound on schedules of its programs and of the tasks' own."""
-    kinds = problem.kind_of
-    at = {segment.program: kinds[segment.devices[0]] for segment in plan.segments}
-    every = [(at[program.name], program) for program in plan.programs if not program.evaluates]
-    least = _least_us(problem, [*every, *_by_kind(programs)], effort)
-    return structs.replace(plan.prediction, configuration_us=least)
+def _run(task: Task, program: Program, evaluates: Program | None) -> Run:
+    """With evaluations, of whose time each round has a share."""
+    own = task.evaluation
+    more = share_us(own, program, evaluates) if own and evaluates else 0
+    return Run(duration_us(program, 1) - program.period_us, program.period_us + more)
 
 
 def in_time(problem: Problem, plan: Plan) -> None:
@@ -205,25 +152,23 @@ def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) ->
     """
     demand = Demand({kind.name: kind.count for kind in problem.kinds})
     # Segments of a device never overlap, so its evaluations come on top of whatever is trained.
-    more = [
-        [least_us(task, problem.done.get(task.name, 0)) for task in kind.tasks]
-        for kind in problem.kinds
+    every = [
+        (task, kind, one, least_us(kind.tasks[number], problem.done.get(task.name, 0)))
+        for number, (task, of) in enumerate(zip(problem.tasks, bounds, strict=True))
+        for kind, one in zip(problem.kinds, of, strict=True)
+        if one
     ]
 
     def columns(us: Callable[[TaskBound], int]) -> list[Column]:
         """All steps and evaluations of every task on every kind of devices."""
         return [
-            Column(task.name, kind.name, task.steps * us(one) + evaluating[number])
-            for number, (task, of) in enumerate(zip(problem.tasks, bounds, strict=True))
-            for kind, one, evaluating in zip(problem.kinds, of, more, strict=True)
-            if one
+            Column(task.name, kind.name, task.steps * us(one) + evaluating)
+            for task, kind, one, evaluating in every
         ]
 
     links = [
         Column(task.name, kind.name, task.steps * one.link_us * kind.sharers)
-        for task, of in zip(problem.tasks, bounds, strict=True)
-        for kind, one in zip(problem.kinds, of, strict=True)
-        if one
+        for task, kind, one, _ in every
     ]
     compute, phase = columns(lambda b: b.compute_us), columns(lambda b: b.phase_us)
     return (

@@ -1,83 +1,81 @@
-"""The host store of a plan: what is kept of all tasks, and what waits there for a while.
+"""Where tasks' bytes lie in a host store that has room for all that is kept of them.
 
-Tasks that never train at the same time have what waits in the same bytes:
+Each has bytes of its own, or tasks that never train at the same time have what waits in the same:
 
     | a kept | b kept | c kept | a, then c | b |
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from msgspec import structs
 
 from planner.rounds import Store
-from planner.shards import extent, pack
-from planner.timetable.places import tight
+from planner.shards import extent
 from plans.checker import ancestors
-from plans.schema import Buffer, Plan
-from plans.view import stored
+from plans.schema import Buffer, Host, Plan
+
+Stores = Mapping[str, Store]
+"""By the name of a task, its bytes on the host."""
 
 
-def stores_of(plan: Plan) -> dict[str, Store]:
-    """The host store of every task of a plan, each from byte 0 on."""
-    own: dict[str, list[Buffer]] = {task.name: [] for task in plan.tasks}
-    for buffer in plan.host.buffers:
-        own[buffer.name.partition(".")[0]].append(buffer)
-    return {task.name: _store(own[task.name], stored(task)) for task in plan.tasks}
-
-
-def _store(buffers: Sequence[Buffer], names: Collection[str]) -> Store:
-    """Buffers of a task, of which these names are kept; scratch lies behind them without gaps."""
-    kept = pack(((b.name, b.bytes) for b in buffers if b.name in names), "host")
-    scratch: list[Buffer] = []
-    end, by = 0, extent(kept)
-    for buffer in sorted(buffers, key=lambda buffer: buffer.offset):
-        if buffer.name not in names:
-            by -= max(0, buffer.offset - end)
-            end = max(end, buffer.offset + buffer.bytes)
-            scratch.append(structs.replace(buffer, offset=buffer.offset + by))
-    return Store(kept, tuple(scratch))
-
-
-def sharing(plan: Plan, stores: Mapping[str, Store]) -> Plan:
-    """The plan with what waits for a while in as few bytes as its timetable allows."""
-    every = [*stores.values()]
-    sizes = [one.scratch_bytes for one in every]
-    places = tight(sizes, _together(plan, [*stores]))
+def laid(budget: int, stores: Stores, kept: Sequence[int], scratch: Sequence[int]) -> Host:
+    """The host store with what is kept of each task, and what waits there, from these bytes on."""
     buffers: list[Buffer] = []
-    base = sum(one.kept_bytes for one in every)
-    at = 0
-    for one, place in zip(every, places, strict=True):
-        buffers += [structs.replace(b, offset=at + b.offset) for b in one.kept]
-        behind = base + place - one.kept_bytes
-        buffers += [structs.replace(b, offset=behind + b.offset) for b in one.scratch]
-        at += one.kept_bytes
-    host = structs.replace(plan.host, bytes=extent(buffers), buffers=tuple(buffers))
-    return structs.replace(plan, host=host)
+    for own, low, behind in zip(stores.values(), kept, scratch, strict=True):
+        buffers += [structs.replace(b, offset=low + b.offset) for b in own.kept]
+        by = behind - own.kept_bytes
+        buffers += [structs.replace(b, offset=by + b.offset) for b in own.scratch]
+    return Host(budget, extent(buffers), tuple(buffers))
 
 
-def _together(plan: Plan, names: Sequence[str]) -> list[set[int]]:
+def placed(budget: int, stores: Stores, places: Sequence[int]) -> Host:
+    """The host store with all of each task from these bytes on."""
+    behind = [low + own.kept_bytes for low, own in zip(places, stores.values(), strict=True)]
+    return laid(budget, stores, places, behind)
+
+
+def apart(budget: int, stores: Stores) -> Host:
+    """The host store of tasks that share nothing."""
+    ends = accumulate((own.bytes for own in stores.values()), initial=0)
+    return placed(budget, stores, list(ends)[:-1])
+
+
+def sharing(budget: int, stores: Stores, plan: Plan) -> Host:
+    """The host store with what waits for a while in as few bytes as the plan's timetable allows."""
+    *kept, base = accumulate((own.kept_bytes for own in stores.values()), initial=0)
+    sizes = {name: own.scratch_bytes for name, own in stores.items()}
+    places = _tight(sizes, _together(plan))
+    return laid(budget, stores, kept, [base + places[name] for name in stores])
+
+
+def _together(plan: Plan) -> dict[str, set[str]]:
     """For every task the others that may train at the same time."""
-    mine = list(_segments(plan, names))
-    before = ancestors(plan)
-    after = [0] * len(before)
-    for index, bits in enumerate(before):
-        while bits:
-            low = bits & -bits
-            after[low.bit_length() - 1] |= 1 << index
-            bits ^= low
-    found: list[set[int]] = []
-    for task, own in enumerate(mine):
-        ordered = (1 << len(before)) - 1
-        for index in range(len(before)):
-            if own >> index & 1:
-                ordered &= before[index] | after[index]
-        found.append({o for o, theirs in enumerate(mine) if o != task and theirs & ~ordered})
+    programs = [plan.program(segment.program) for segment in plan.segments]
+    trains = [() if program.evaluates else program.tasks for program in programs]
+    numbers = dict.fromkeys((task.name for task in plan.tasks), 0)  # of its segments, as bits
+    found: dict[str, set[str]] = {name: set() for name in numbers}
+    for index, (before, names) in enumerate(zip(ancestors(plan), trains, strict=True)):
+        beside = ~before
+        for name in names:
+            others = {other for other, own in numbers.items() if own & beside} - {name}
+            found[name] |= others
+            for other in others:
+                found[other].add(name)
+        for name in names:
+            numbers[name] |= 1 << index
     return found
 
 
-def _segments(plan: Plan, names: Sequence[str]) -> Iterator[int]:
-    """The segments that train each task, as bits."""
-    trains = {program.name: program.tasks for program in plan.programs if not program.evaluates}
-    for name in names:
-        numbers = (n for n, s in enumerate(plan.segments) if name in trains.get(s.program, ()))
-        yield sum(1 << number for number in numbers)
+def _tight(sizes: Mapping[str, int], together: Mapping[str, set[str]]) -> dict[str, int]:
+    """Places in as few bytes as can be found, the largest first; shared by all but those that are
+    there together."""
+    places: dict[str, int] = {}
+    for task in sorted(sizes, key=lambda one: -sizes[one]):
+        low = 0
+        for other in sorted(together[task] & places.keys(), key=lambda one: places[one]):
+            if places[other] - low >= sizes[task]:
+                break
+            low = max(low, places[other] + sizes[other])
+        places[task] = low
+    return places

@@ -6,14 +6,15 @@ Each costs the entering and leaving of one more segment. Those of a task that is
 where that is due, and an evaluation follows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from planner.inputs import Problem, Want
 from plans.evaluation import due_steps
 from plans.schema import Program, Segment
 from plans.segments import Run, laid_out
 from profiles.errors import FormatError
-from profiles.schema import Task
 
 MOST_SEGMENTS = 100_000
 """A plan lists all its segments."""
@@ -32,72 +33,40 @@ def few_segments(problem: Problem) -> None:
             )
 
 
-def cut(
-    problem: Problem,
-    segments: Sequence[Segment],
-    programs: Mapping[str, Program],
-    evaluates: Mapping[str, Program],
-) -> list[Segment]:
-    """The segments as the problem wants them cut, with evaluations in between. `evaluates`: by the
-    name of a program that trains a task, the one that evaluates it."""
-    if not evaluates:
-        return parted(segments, programs, problem.segment_steps)
-    courses = {task.name: _Course(problem, task) for task in problem.tasks}
+class Stretch(NamedTuple):
+    """Rounds of a program in a row on some devices; `evaluates`: the program that evaluates its
+    task, if any does."""
+
+    program: Program
+    devices: tuple[int, ...]
+    rounds: int
+    evaluates: Program | None = None
+
+
+def cut(problem: Problem, stretches: Iterable[Stretch]) -> list[Segment]:
+    """The stretches as the problem wants them cut, with evaluations in between, in the same order
+    on every device and for every task."""
+    tasks = {task.name: task for task in problem.tasks}
+    done = {name: problem.done.get(name, 0) for name in tasks}
+    due = {n: deque(due_steps(t.evaluation, done[n], t.steps)) for n, t in tasks.items()}
 
     def runs() -> Iterator[Run]:
-        for segment in sorted(segments, key=lambda s: s.start_us):
-            program = programs[segment.program]
-            (course,) = (courses[name] for name in program.tasks)
-            for rounds in course.pieces(segment.rounds, problem.segment_steps):
-                one, count = (
-                    (program, rounds) if rounds else (evaluates[program.name], course.batches)
-                )
-                # As soon as may be: segments' starts only know about how long evaluations take.
-                yield one, segment.devices, count, course.start_us
-
-    return sorted(laid_out(runs()), key=lambda s: (s.start_us, s.devices))
-
-
-class _Course:
-    """The steps that a task has done, and when its next evaluation is due."""
-
-    def __init__(self, problem: Problem, task: Task) -> None:
-        self.start_us = problem.wants.get(task.name, Want()).start_us
-        self.batches = task.evaluation.batches if task.evaluation else 0
-        self._done = problem.done.get(task.name, 0)
-        self._due = list(due_steps(task.evaluation, self._done, task.steps))[::-1]
-
-    def pieces(self, rounds: int, most: int | None) -> Iterator[int]:
-        """So many rounds to train as pieces of at most `most`, 0 for an evaluation."""
-        yield from self._evaluations()
-        while rounds:
-            until = [self._due[-1] - self._done] if self._due else []
-            count = min(rounds, *until, *([most] if most else []), rounds)
-            self._done += count
-            rounds -= count
-            yield count
-            yield from self._evaluations()
-
-    def _evaluations(self) -> Iterator[int]:
-        if self._due and self._due[-1] == self._done:
-            self._due.pop()
-            yield 0
-
-
-def parted(
-    segments: Sequence[Segment],
-    programs: Mapping[str, Program],
-    rounds: int | None,
-) -> list[Segment]:
-    """The segments, none of more than `rounds` rounds, in the same order on every device and for
-    every task, and none earlier than it was. None: as they are."""
-    if rounds is None:
-        return list(segments)
-
-    def runs() -> Iterator[Run]:
-        for segment in sorted(segments, key=lambda s: s.start_us):
-            for gone in range(0, segment.rounds, rounds):
-                count = min(rounds, segment.rounds - gone)
-                yield programs[segment.program], segment.devices, count, segment.start_us
+        for program, devices, left, evaluates in stretches:
+            (name,) = program.tasks
+            # As soon as may be: segments' starts only know about how long evaluations take.
+            start = problem.wants.get(name, Want()).start_us
+            evaluation = tasks[name].evaluation
+            while True:
+                until = due[name][0] - done[name] if due[name] else left
+                if evaluation and evaluates and due[name] and not until:
+                    due[name].popleft()
+                    yield evaluates, devices, evaluation.batches, start
+                elif left:
+                    rounds = min(left, until, problem.segment_steps or left)
+                    yield program, devices, rounds, start
+                    done[name] += rounds
+                    left -= rounds
+                else:
+                    break
 
     return sorted(laid_out(runs()), key=lambda s: (s.start_us, s.devices))

@@ -18,7 +18,7 @@ import networkx as nx
 
 from planner.inputs import Effort
 from planner.timetable.configuration import Column, Demand, configuration
-from planner.timetable.works import Devices, Part, Piece, Ready, Work
+from planner.timetable.works import Devices, Part, Piece, Work
 
 Share = dict[int, int]  # by kind, how many of a work's rounds
 
@@ -187,19 +187,18 @@ def _laid(
     works: Sequence[Work], devices: Devices, parts: Iterable[tuple[int, Part]]
 ) -> list[Piece]:
     """The parts in this order, each as early as may be; one that goes on is no piece of its own."""
-    ready, free = Ready(works), [0] * len(devices)
+    ready, free = [work.want.start_us for work in works], [0] * len(devices)
     pieces: list[Piece] = []
     current = dict[int, int]()  # the latest piece on each device
     for device, (at, rounds) in parts:
         work, kind = works[at], devices[device]
-        start, own = max(free[device], ready.us(at)), current.get(device, -1)
+        start, own = max(free[device], ready[at]), current.get(device, -1)
         before = pieces[own] if own >= 0 else None
         if before and before.work == work.name and before.end_us == start:
             rounds, start = rounds + before.rounds, before.start_us
         else:
             own = current[device] = len(pieces)
             pieces.append(Piece(work.name, device, 0, 0, 0))
-        free[device] = start + work.us(kind, rounds)
-        pieces[own] = Piece(work.name, device, rounds, start, free[device])
-        ready.run(at, free[device])
+        free[device] = ready[at] = start + work.us(kind, rounds)
+        pieces[own] = Piece(work.name, device, rounds, start, ready[at])
     return pieces

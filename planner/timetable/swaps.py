@@ -1,23 +1,47 @@
-"""Tasks that share the host store: who leaves for whom, and when that happens.
+"""Tasks that share the host store: where each lies, who leaves for whom, and when that happens.
 
-Turns (segments) are taken in order, with the tasks where `places` puts them. A task that is not in
-the store is read back before its turn; those that lie where it lies are written to the disk before
-that, each after its latest turn. What is in nobody's way stays.
+A turn (segment) is taken when its devices and its task are free and the task is in the store. A
+task that is not there is read back before; those that lie where it lies are written to the disk
+before that, each after its latest turn. What is in nobody's way stays.
 
     store   |  a  |  b  |  c  |        a, c: the same place
     device     a1    b1    c1
     disk             a.S0 c.P0         while b runs
 
-Times are exact: a turn starts when its devices, its tasks and what is read for it are ready; the
-disk makes one move at a time.
+A task is given its place for the whole plan at its first turn: the first free bytes that hold it,
+else those of tasks that are needed again last (Belady's rule), or those where the turn blocks the
+fewest bytes for the shortest time; or tasks are stacked before. Times are exact; the disk makes one
+move at a time.
 """
 
 import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from itertools import product
+from math import inf
 from typing import Literal, NamedTuple
 
-from planner.timetable.places import Places, Tenant, Turn, placed, stacked, tight
-from plans.segments import predecessors
+from plans.segments import claims, predecessors
+
+
+class Tenant(NamedTuple):
+    """A task in the store: bytes of its place, bytes of its file, and how long a move lasts."""
+
+    bytes: int
+    file_bytes: int
+    write_us: int
+    read_us: int
+
+
+class Turn(NamedTuple):
+    """A segment: the task, by position, that is in the store while it runs, on which devices and
+    how long. It does not start before earliest_us."""
+
+    task: int
+    devices: tuple[int, ...]
+    us: int
+    earliest_us: int = 0
 
 
 class Move(NamedTuple):
@@ -26,136 +50,169 @@ class Move(NamedTuple):
     task: int
     kind: Literal["S", "P"]
     turn: int
-    start_us: int = 0
-    end_us: int = 0
-
-
-class Timed(NamedTuple):
-    """When the turns start, the order in which they do, and the moves in theirs."""
-
-    starts: tuple[int, ...]
-    order: tuple[int, ...]
-    moves: tuple[Move, ...]
+    start_us: int
+    end_us: int
 
 
 class Way(NamedTuple):
-    """Where tasks lie, in which order they take their turns, and when everything happens. The
-    times' turns are positions in `turns`."""
+    """Where each task lies, when each turn starts, and the moves in their order."""
 
-    places: Places
-    turns: Sequence[Turn]
-    timed: Timed
-
-
-def ways(
-    turns: Sequence[Turn], tenants: Sequence[Tenant], apart: Sequence[set[int]], room: int
-) -> Iterator[Way]:
-    """Places for turns in this order, with the moves and times that follow; also for the order in
-    which they then start, since who is behind others that wait may go first."""
-    sizes = [tenant.bytes for tenant in tenants]
-    lines = (turns, True), (turns, False), (stacked(turns, sizes), False)
-    found = [placed(line, tenants, apart, room, belady=belady) for line, belady in lines]
-    made = [places for places in found if places] or [tight(sizes, apart)]
-    for places in made:
-        timed = swaps(turns, tenants, places)
-        yield Way(places, turns, timed)
-        again = [turns[at] for at in timed.order]
-        yield Way(places, again, swaps(again, tenants, places))
+    places: tuple[int, ...]
+    starts: tuple[int, ...]
+    moves: tuple[Move, ...]
 
 
-def meeting(places: Places, sizes: Sequence[int]) -> list[list[int]]:
-    """For every task those whose places meet its own."""
-    found: list[list[int]] = [[] for _ in sizes]
-    active: list[tuple[int, int]] = []  # end and task
-    for task in sorted(range(len(sizes)), key=lambda t: places[t]):
-        active = [one for one in active if one[0] > places[task]]
-        for _, other in active:
-            if sizes[task]:
-                found[task].append(other)
-                found[other].append(task)
-        if sizes[task]:
-            active.append((places[task] + sizes[task], task))
-    return found
+def ways(turns: Sequence[Turn], tenants: Sequence[Tenant], room: int, most: int) -> Iterator[Way]:
+    """Places within `room` bytes, with the moves and times that follow: by both rules, and as tasks
+    are stacked; with turns in this order, or whichever can start first.
+
+    Turns of a device or a task always keep their order. most: places that are looked at for a task.
+    """
+    for belady, hurry in product((True, False), repeat=2):
+        yield swapped(turns, Store(turns, tenants, room, most, belady=belady), hurry=hurry)
+    line = stacked(turns, tenants)
+    found = swapped(line, Store(line, tenants, room, most, belady=False), hurry=False)
+    for hurry in (True, False):
+        yield swapped(turns, Store(turns, tenants, places=found.places), hurry=hurry)
 
 
-def swaps(turns: Sequence[Turn], tenants: Sequence[Tenant], places: Places) -> Timed:
-    """The moves that turns in this order make necessary, in the order of the turns that need them,
-    and the times of both. Tasks of one turn never lie where another does."""
-    moves, waits = _moves(turns, meeting(places, [tenant.bytes for tenant in tenants]))
-    jobs = [
-        _Job(turn.us, turn.earliest_us, sorted(before))
-        for turn, before in zip(turns, predecessors(t.claims for t in turns), strict=True)
-    ]
-    for at, (move, before) in enumerate(zip(moves, waits, strict=True)):
-        after = [len(turns) + one for one in before]
-        after += [len(jobs) - 1] if at else []
-        if move.kind == "S":
-            after.append(move.turn)
-        else:
-            jobs[move.turn].after.append(len(jobs))
-        tenant = tenants[move.task]
-        jobs.append(_Job(tenant.write_us if move.kind == "S" else tenant.read_us, 0, after))
-    starts, order = _run(jobs)
-    timed = (
-        move._replace(start_us=starts[at], end_us=starts[at] + jobs[at].us)
-        for at, move in enumerate(moves, len(turns))
-    )
-    return Timed(
-        tuple(starts[: len(turns)]), tuple(at for at in order if at < len(turns)), tuple(timed)
-    )
+def stacked(turns: Sequence[Turn], tenants: Sequence[Tenant]) -> list[Turn]:
+    """All turns of a task as one, as if there were devices for all: the largest, the smallest, the
+    second largest task and so on, which lie side by side in places of all sizes."""
+    us = Counter[int]()
+    for turn in turns:
+        us[turn.task] += turn.us
+    small = sorted(us, key=lambda task: tenants[task].bytes)
+    large = sorted(us, key=lambda task: -tenants[task].bytes)
+    mixed = dict.fromkeys(task for both in zip(large, small, strict=True) for task in both)
+    return [Turn(task, (), us[task]) for task in mixed]
 
 
-def _moves(
-    turns: Sequence[Turn], overlaps: Sequence[Sequence[int]]
-) -> tuple[list[Move], list[list[int]]]:
-    """The moves, and for each the earlier ones that it waits for."""
-    inside: set[int] = set()
-    latest: dict[int, int] = {}  # the latest turn of a task
-    left: dict[int, int] = {}  # the latest S of a task
-    moves: list[Move] = []
-    waits: list[list[int]] = []
-    for number, turn in enumerate(turns):
-        for task in turn.tasks:
-            if task in inside:
-                continue
-            others = overlaps[task]
-            for other in others:
-                if other in inside:
-                    inside.remove(other)
-                    left[other] = len(moves)
-                    moves.append(Move(other, "S", latest[other]))
-                    waits.append([])
-            # Whoever is needed first in its place is there from the beginning.
-            if task in latest or any(other in latest for other in others):
-                waits.append([left[one] for one in (task, *others) if one in left])
-                moves.append(Move(task, "P", number))
-            inside.add(task)
-        latest |= dict.fromkeys(turn.tasks, number)
-    return moves, waits
-
-
-class _Job(NamedTuple):
-    us: int
-    earliest_us: int
-    after: list[int]
-
-
-def _run(jobs: Sequence[_Job]) -> tuple[list[int], list[int]]:
-    """When each job starts if all do as early as may be, and the order in which they do."""
-    waiting = [len(job.after) for job in jobs]
-    followers: list[list[int]] = [[] for _ in jobs]
-    for at, job in enumerate(jobs):
-        for before in job.after:
-            followers[before].append(at)
-    starts, order = [job.earliest_us for job in jobs], []
-    ready = [(starts[at], at) for at, count in enumerate(waiting) if not count]
+def swapped(turns: Sequence[Turn], store: "Store", *, hurry: bool) -> Way:
+    """All turns taken. hurry: whoever can start first goes first."""
+    before = predecessors(claims(turn.devices, [f"task {turn.task}"]) for turn in turns)
+    waiting = [len(own) for own in before]
+    followers: list[list[int]] = [[] for _ in turns]
+    for at, own in enumerate(before):
+        for one in own:
+            followers[one].append(at)
+    starts = [turn.earliest_us for turn in turns]
+    ready = [(starts[at] * hurry, at) for at, count in enumerate(waiting) if not count]
     heapq.heapify(ready)
     while ready:
-        start, at = heapq.heappop(ready)
-        order.append(at)
+        _, at = heapq.heappop(ready)
+        place = store.place(at, starts[at])
+        moves = store.moves_for(at, place)
+        start = max([starts[at], *(move.end_us for move in moves)])
+        later, starts[at] = start > starts[at], start
+        if hurry and later:
+            heapq.heappush(ready, (start, at))
+            continue
+        store.take(at, place, moves, start)
         for after in followers[at]:
-            starts[after] = max(starts[after], start + jobs[at].us)
+            starts[after] = max(starts[after], start + turns[at].us)
             waiting[after] -= 1
             if not waiting[after]:
-                heapq.heappush(ready, (starts[after], after))
-    return starts, order
+                heapq.heappush(ready, (starts[after] * hurry, after))
+    places = tuple(store.places[task] for task in sorted(store.places))
+    return Way(places, tuple(starts), tuple(store.moves))
+
+
+class Store:
+    """The host store while turns are taken: who lies where, who is there, and what was moved.
+
+    places: those of all tasks, where they are known.
+    """
+
+    def __init__(
+        self,
+        turns: Sequence[Turn],
+        tenants: Sequence[Tenant],
+        room: int = 0,
+        most: int = 1,
+        *,
+        belady: bool = True,
+        places: Sequence[int] = (),
+    ) -> None:
+        self.places: dict[int, int] = {}
+        self.moves: list[Move] = []
+        self._turns, self._tenants, self._room, self._most = turns, tenants, room, most
+        self._belady = belady
+        self._line: list[tuple[int, int]] = []  # place and task, ascending
+        self._widest = max(tenant.bytes for tenant in tenants)
+        self._inside: set[int] = set()
+        self._latest: dict[int, tuple[int, int]] = {}  # turn of a task, and its end
+        self._needed: list[deque[int]] = [deque() for _ in tenants]
+        for at, turn in enumerate(turns):
+            self._needed[turn.task].append(at)
+        for task, place in enumerate(places):
+            self._put(task, place)
+
+    def place(self, at: int, start: int) -> int:
+        """Where the task of this turn lies, or best would if the turn could start then."""
+        task, us = self._turns[at].task, self._turns[at].us
+        if task in self.places:
+            return self.places[task]
+        size, found = self._tenants[task].bytes, list[tuple[float, float, int]]()
+        for place in self._options(size):
+            others = self._over(place, size)
+            if not others:
+                return place
+            soon = min(self._needed[other][0] if self._needed[other] else inf for other in others)
+            end = us + max([start, *(move.end_us for move in self.moves_for(at, place))])
+            low = min([place, *(self.places[other] for other in others)])
+            area = end * (max([place + size, *map(self._end, others)]) - low)
+            found.append((-soon, area, place) if self._belady else (area, -soon, place))
+        return min(found)[-1]
+
+    def moves_for(self, at: int, place: int) -> list[Move]:
+        """The moves that the turn makes necessary now, with its task in this place."""
+        task = self._turns[at].task
+        if task in self._inside:
+            return []
+        others = [one for one in self._over(place, self._tenants[task].bytes) if one != task]
+        free, moves = self.moves[-1].end_us if self.moves else 0, []
+        for other in [one for one in others if one in self._inside]:
+            turn, end = self._latest[other]
+            begin = max(free, end)
+            free = begin + self._tenants[other].write_us
+            moves.append(Move(other, "S", turn, begin, free))
+        # Whoever is needed first in its place is there from the beginning.
+        if not self._latest.keys().isdisjoint([task, *others]):
+            moves.append(Move(task, "P", at, free, free + self._tenants[task].read_us))
+        return moves
+
+    def take(self, at: int, place: int, moves: Sequence[Move], start: int) -> None:
+        """The turn starts then, after these moves."""
+        task = self._turns[at].task
+        if task not in self.places:
+            self._put(task, place)
+        self.moves += moves
+        self._inside.difference_update(move.task for move in moves)
+        self._inside.add(task)
+        self._latest[task] = at, start + self._turns[at].us
+        self._needed[task].popleft()
+
+    def _put(self, task: int, place: int) -> None:
+        """The task lies there from now on."""
+        self.places[task] = place
+        insort(self._line, (place, task))
+
+    def _end(self, task: int) -> int:
+        return self.places[task] + self._tenants[task].bytes
+
+    def _over(self, place: int, size: int) -> list[int]:
+        """The tasks whose places meet this one."""
+        near = self._line[bisect_right(self._line, (place - self._widest, len(self._tenants))) :]
+        near = near[: bisect_left(near, (place + size, -1))]
+        return [other for _, other in near if self._end(other) > place]
+
+    def _options(self, size: int) -> list[int]:
+        """Where so many bytes could begin: behind all, at 0, behind a task, or so that they end
+        where one begins."""
+        ends = list(map(self._end, self.places))
+        found = {0, *ends, *(place - size for place in self.places.values())}
+        fitting = sorted(place for place in found if 0 <= place <= self._room - size)
+        free = max(ends, default=0)
+        step = -(-len(fitting) // self._most) or 1
+        return [*([free] if free <= self._room - size else []), *fitting[::step]]

@@ -2,11 +2,11 @@
 that is."""
 
 import heapq
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from planner.inputs import Objective
+from planner.inputs import Objective, Want
 
 
 class Run(NamedTuple):
@@ -23,27 +23,18 @@ class Run(NamedTuple):
 class Work:
     """Rounds of a task to run, never in two places at a time.
 
-    runs: on each kind of device, None where it cannot run. It may not begin before start_us and
-    should be done by deadline_us; weight: in the mean completion time.
+    runs: on each kind of device, None where it cannot run.
     """
 
     name: str
     rounds: int
     runs: tuple[Run | None, ...]
-    start_us: int = 0
-    deadline_us: int | None = None
-    weight: int = 1
-
-    @classmethod
-    def of(cls, task: str, rounds: int, fixed_us: int, period_us: int) -> "Work":
-        """A task's work where all devices are alike."""
-        return cls(task, rounds, (Run(fixed_us, period_us),))
+    want: Want = field(default_factory=Want)
 
     def us(self, kind: int, rounds: int) -> int:
         """The time of so many rounds on a device of a kind where it can run."""
         run = self.runs[kind]
-        if run is None:
-            raise ValueError(f"{self.name} cannot run on kind {kind}")
+        assert run
         return run.us(rounds)
 
     def whole_us(self, kind: int) -> int:
@@ -81,45 +72,29 @@ class Score(NamedTuple):
     uneven: int
 
 
-class Ready:
-    """The time from which each work may run, while its pieces are laid one after the other."""
-
-    def __init__(self, works: Sequence[Work]) -> None:
-        self._us = [work.start_us for work in works]
-
-    def us(self, at: int) -> int:
-        """The earliest start of the work at this position."""
-        return self._us[at]
-
-    def run(self, at: int, end_us: int) -> None:
-        """A piece of it ends then."""
-        self._us[at] = end_us
-
-
 def timed(works: Sequence[Work], queues: Queues, devices: Devices) -> list[Piece]:
     """When the parts run: a device takes the next one of its queue, and of several devices the
     one that can begin first. No task is in two places at once."""
     free = [0] * len(queues)
-    ready = Ready(works)
+    ready = [work.want.start_us for work in works]
     place = [0] * len(queues)
-    heads = [(ready.us(queue[0][0]), d) for d, queue in enumerate(queues) if queue]
+    heads = [(ready[queue[0][0]], d) for d, queue in enumerate(queues) if queue]
     heapq.heapify(heads)
     pieces = []
     while heads:
         told, device = heapq.heappop(heads)
         at, rounds = queues[device][place[device]]
-        start = max(free[device], ready.us(at))
+        start = max(free[device], ready[at])
         if start > told:  # its task was taken elsewhere meanwhile
             heapq.heappush(heads, (start, device))
             continue
         end = start + works[at].us(devices[device], rounds)
         pieces.append(Piece(works[at].name, device, rounds, start, end))
-        free[device] = end
-        ready.run(at, end)
+        free[device] = ready[at] = end
         place[device] += 1
         if place[device] < len(queues[device]):
             following = queues[device][place[device]][0]
-            heapq.heappush(heads, (max(end, ready.us(following)), device))
+            heapq.heappush(heads, (max(end, ready[following]), device))
     return pieces
 
 
@@ -139,13 +114,20 @@ def score(works: Sequence[Work], pieces: Sequence[Piece], objective: Objective) 
     for piece in pieces:
         ends[piece.work] = max(ends.get(piece.work, 0), piece.end_us)
         busy[piece.device] = max(busy.get(piece.device, 0), piece.end_us)
-    late = sum(
-        max(0, ends[work.name] - work.deadline_us) for work in works if work.deadline_us is not None
-    )
-    uneven = sum(end * end for end in busy.values())
+    wants = {work.name: work.want for work in works}
+    return Score(*missed_and_value(ends, wants, objective), sum(end * end for end in busy.values()))
+
+
+def missed_and_value(
+    ends: Mapping[str, int], wants: Mapping[str, Want], objective: Objective
+) -> tuple[int, int]:
+    """µs past deadlines, and the objective, where tasks end so."""
+    own = [(end, wants.get(task, Want())) for task, end in ends.items()]
+    dues = ((end, want.deadline_us) for end, want in own)
+    late = sum(max(0, end - due) for end, due in dues if due is not None)
     if objective == "makespan":
-        return Score(late, makespan(pieces), uneven)
-    return Score(late, sum(work.weight * ends[work.name] for work in works), uneven)
+        return late, max(ends.values())
+    return late, sum(want.weight * end for end, want in own)
 
 
 def makespan(pieces: Sequence[Piece]) -> int:

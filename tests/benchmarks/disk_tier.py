@@ -16,6 +16,7 @@ from profiles import console
 from profiles.schema import Disk, Rate
 from profiles.units import show_bytes, show_us
 from tests.benchmarks.many_tasks import workload
+from tests.support.stores import stores_of
 
 GB = 10**9
 DISKS = {"NVMe, 3 and 2 GB/s": (3 * GB, 2 * GB), "SATA, 0.5 GB/s": (GB // 2, GB // 2)}
@@ -34,7 +35,9 @@ def main() -> None:
         for name, (read, write) in DISKS.items():
             room, disk = roomy.host.bytes // 3, Disk(1 << 45, Rate(read, 0), Rate(write, 0))
             begun = time.monotonic()
-            plan = housed(replace(asked, host_bytes=room, disk=disk), roomy, gather=True)
+            plan = housed(
+                replace(asked, host_bytes=room, disk=disk), roomy, stores_of(roomy), gather=True
+            )
             seconds = time.monotonic() - begun
             last = max(segment.end_us for segment in plan.segments)
             moves = len(plan.disk.moves) if plan.disk else 0

@@ -1,20 +1,17 @@
 """Plans of one task trained in a given way, tied layers in several shards among them."""
 
 from msgspec import structs
+from support.lone import lone
 
-from planner.builder import assemble
 from planner.inputs.problem import Kind, Problem
 from planner.rounds.round import Round
 from planner.search.local_search import resettled
-from planner.search.task import Candidate
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
 from planner.shards.shard_cost import Links
 from planner.shards.strategy import Strategy
 from plans import prove
-from plans.metrics import duration_us
-from plans.prediction import Bound
-from plans.schema import Plan, Segment
+from plans.schema import Plan
 from profiles import synthetic
 from profiles.schema import Task
 
@@ -30,10 +27,7 @@ def strategy(
 
 def planned(asked: Problem, made: Strategy) -> Plan:
     """A proven plan that trains the task in this way, in the least memory."""
-    timed, task = Round(made, Links.of(asked.device), 0).program(), made.costs.task
-    segment = Segment(task.name, (0,), task.steps, 0, duration_us(timed, task.steps))
-    bounds = (Bound("none", 0),)
-    plan = assemble(asked, [Candidate(made, (timed,))], [segment], bounds, "gantry", 0)
+    plan = lone(asked, Round(made, Links.of(asked.device), 0))
     prove(plan)
     return plan
 

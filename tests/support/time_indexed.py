@@ -12,16 +12,21 @@ from collections.abc import Sequence
 from planner.inputs.problem import Effort
 from planner.lp.solver import minimise, solve, total
 from planner.timetable.placement import place
-from planner.timetable.works import Work, makespan
+from planner.timetable.works import Run, Work, makespan
 
 CASES = ((3, 2, 4), (4, 2, 4), (5, 3, 4), (6, 4, 4), (8, 4, 6))
 """Tasks, devices, and the most units that a task takes."""
 
 
+def alike(task: str, rounds: int, fixed_us: int, period_us: int) -> Work:
+    """A task's work where all devices are alike: n rounds last fixed_us + n * period_us."""
+    return Work(task, rounds, (Run(fixed_us, period_us),))
+
+
 def tiny(tasks: int, devices: int, units: int, *, fixed: int, seed: int) -> list[Work]:
     """A seeded case: tasks of 1 to `units` rounds of a unit each."""
     rng = random.Random(f"{tasks} {devices} {units} {fixed} {seed}")
-    return [Work.of(f"t{i}", rng.randint(1, units), fixed, 1) for i in range(tasks)]
+    return [alike(f"t{i}", rng.randint(1, units), fixed, 1) for i in range(tasks)]
 
 
 def shortest(works: Sequence[Work], devices: int, horizon: int) -> int:

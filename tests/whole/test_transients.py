@@ -9,25 +9,21 @@ pytest.importorskip("torch")
 
 import torch
 import torch.nn.functional as F
+from support.lone import lone
 from torch import Tensor, nn
 from torch.optim import AdamW
 
 from executor import run
 from executor.profiling.profiler import Options, profile
 from executor.workload.task import Task
-from planner.builder import assemble
 from planner.inputs.problem import Problem
 from planner.rounds.round import Round
 from planner.search.local_search import resettled
-from planner.search.task import Candidate
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
 from planner.shards.shard_cost import Links
 from planner.shards.strategy import Strategy
 from plans import prove
-from plans.metrics import duration_us
-from plans.prediction import Bound
-from plans.schema import Segment
 from profiles.schema import Emulation, Profile
 
 pytestmark = pytest.mark.usefixtures("warm")
@@ -81,16 +77,7 @@ def test_every_cut_runs_in_what_it_reserves(
     plain = Strategy(costs, cuts, (mode,) * (len(cuts) - 1), len(cut) // 2, lumped=False)
     strategy = resettled(plain)
     made = Round(strategy, Links.of(asked.device), 0)
-    timed = made.program()
-    segment = Segment("u", (0,), 1, 0, duration_us(timed, 1))
-    plan = assemble(
-        asked,
-        [Candidate(strategy, (timed,))],
-        [segment],
-        (Bound("none", 0),),
-        "gantry",
-        0,
-    )
+    plan = lone(asked, made)
     prove(plan)
     done = run(plan, tasks())
     needs = made.slab.bytes + strategy.reserve_bytes

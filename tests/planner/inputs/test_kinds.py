@@ -18,7 +18,7 @@ from planner import Infeasible, build
 from planner.inputs.kinds import across, one_generator
 from planner.inputs.limits import Limits
 from planner.inputs.link_groups import shared
-from planner.inputs.problem import Effort, Objective, Policy, Problem
+from planner.inputs.problem import Effort, Objective, Policy, Problem, Want
 from planner.search.bounds import TaskBound
 from planner.timetable.configuration import Column, Demand, configuration
 from planner.timetable.greedy import greedy, listed
@@ -54,7 +54,7 @@ cases = st.lists(
     max_size=6,
 ).map(
     lambda found: [
-        Work(f"t{i}", rounds, (one, other) if first else (other, one), start)
+        Work(f"t{i}", rounds, (one, other) if first else (other, one), Want(start))
         for i, (rounds, one, other, start, first) in enumerate(found)
     ]
 )
@@ -69,7 +69,8 @@ def sound(works: Sequence[Work], devices: Sequence[int], pieces: Sequence[Piece]
         assert sum(piece.rounds for piece in mine) == work.rounds
         for piece in mine:
             us = work.us(devices[piece.device], piece.rounds)
-            assert (piece.end_us, piece.start_us >= work.start_us) == (piece.start_us + us, True)
+            assert piece.start_us >= work.want.start_us
+            assert piece.end_us == piece.start_us + us
     for left, right in ((a, b) for a in pieces for b in pieces if a is not b):
         if left.work == right.work or left.device == right.device:
             assert left.end_us <= right.start_us or right.end_us <= left.start_us
@@ -81,14 +82,14 @@ def test_works_run_where_they_can(works: list[Work], devices: tuple[int, ...], m
     objective: Objective = "completion" if mean else "makespan"
     brief = replace(effort(), limits=Limits(timetable_parts=1_000))
     sound(works, devices, place(works, devices, 0, brief, objective))
-    early = [replace(work, start_us=0) for work in works]
+    early = [replace(work, want=Want()) for work in works]
     sound(early, devices, place(early, devices, 0, brief, objective))
 
 
 @given(cases)
 def test_greedy_orders_run_works_where_they_can(works: list[Work]) -> None:
     """All rounds, none on a device of a kind that cannot run them."""
-    devices, early = (0, 1, 1), [replace(work, start_us=0) for work in works]
+    devices, early = (0, 1, 1), [replace(work, want=Want()) for work in works]
     for policy in ("hydra", "lrtf", "lpt", "random"):
         sound(early, devices, greedy(early, devices, policy, 0))
 

@@ -58,7 +58,7 @@ def test_the_bound_holds_for_plans_that_cast() -> None:
     task = low(synthetic.task("a", layers=6, seed=2, host_slowness=50, forward_us=100))
     few = Limits(search_ops=2_000, bound_divisions=2)
     effort, on = Effort(1e12, 0, few), links(10**9)
-    bound = task_bound(task, on, 12 * MB, effort).period_us
+    bound = task_bound(task, effort, on, 12 * MB).period_us
     for cast in (False, True):
         found = Search(task, on, 12 * MB, cast=cast).best(effort)
         assert found.program.period_us >= bound

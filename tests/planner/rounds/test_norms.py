@@ -2,6 +2,7 @@
 
 import pytest
 from msgspec import structs
+from support import synthetic
 
 from planner import Infeasible, Problem, build
 from planner.inputs.problem import Effort
@@ -9,7 +10,6 @@ from planner.search.bounds import task_bound
 from planner.shards.costs import TaskCosts
 from planner.shards.shard_cost import Links
 from plans.schema import Op, Plan, parse_id
-from profiles import synthetic
 from profiles.check import violations
 from profiles.schema import Numerics, Profile
 
@@ -90,7 +90,7 @@ def test_noting_norms_takes_compute_time() -> None:
     """The compute bound is longer by it."""
     with_norms, without = (profile(norms=norms).tasks[0] for norms in (True, False))
     links = Links.of(profile().machine.devices[0])
-    bounds = [task_bound(t, links, 1 << 30, Effort(1e12, 0)) for t in (with_norms, without)]
+    bounds = [task_bound(t, Effort(1e12, 0), links, 1 << 30) for t in (with_norms, without)]
     noting = TaskCosts(with_norms, 1).total("norm_us")
     assert bounds[0].compute_us - bounds[1].compute_us == noting > 0
 

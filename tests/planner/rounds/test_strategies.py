@@ -5,16 +5,13 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.lone import lone
 from support.strategies import Loads, Small, in_less, small, some_choice
 
-from planner.builder import assemble
 from planner.rounds.host_bytes import fitted, least_bytes, store
 from planner.rounds.round import Round
-from planner.search.task import Candidate
 from plans import violations
-from plans.metrics import duration_us
-from plans.prediction import Bound
-from plans.schema import Plan, Segment
+from plans.schema import Plan
 
 
 def made(seed: int, *, norms: bool = False, tight: bool = False) -> tuple[Small, Round]:
@@ -31,16 +28,9 @@ def made(seed: int, *, norms: bool = False, tight: bool = False) -> tuple[Small,
 
 def plan_of(case: Small, of: Round) -> Plan:
     """The round repeated, on a device that has just the bytes that it takes."""
-    program, steps = of.program(), case.task.steps
-    (memory,) = program.memory
-    return assemble(
-        problem=replace(case, device_bytes=memory.slab_bytes + memory.reserve_bytes).problem,
-        planned=[Candidate(of.strategy, (program,))],
-        segments=[Segment(program.name, (0,), steps, 0, duration_us(program, steps))],
-        bounds=(Bound("none", 0),),
-        policy="gantry",
-        seed=0,
-    )
+    (memory,) = of.program().memory
+    room = memory.slab_bytes + memory.reserve_bytes
+    return lone(replace(case, device_bytes=room).problem, of)
 
 
 @settings(max_examples=300)

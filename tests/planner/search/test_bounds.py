@@ -74,7 +74,7 @@ def test_the_baseline_beats_no_bound(seed: int, layers: int) -> None:
     except Infeasible:
         return
     period = hydra.program(strategy, case.links).period_us
-    bound = task_bound(case.task, case.links, case.device_bytes, effort())
+    bound = task_bound(case.task, effort(), case.links, case.device_bytes)
     assert max(bound.compute_us, bound.link_us, bound.load_us) <= period
     if strategy.costs.microbatches == 1:
         assert bound.phase_us <= period
@@ -107,7 +107,7 @@ def test_with_room_for_all_the_bound_is_reached() -> None:
     room = 100 * case.device_bytes
     best = shortest(case.task, case.links, room, PLAIN)
     assert best
-    bound = task_bound(case.task, case.links, room, effort()).period_us
+    bound = task_bound(case.task, effort(), case.links, room).period_us
     assert 0.95 * best.period_us < bound <= best.period_us
 
 
@@ -118,7 +118,7 @@ def test_a_microbatch_that_does_not_fit_does_not_lower_the_bound() -> None:
         phase_us([costs], case.links, case.device_bytes, effort()) for costs in sizes(case.task)
     ]
     assert None in each  # the whole batch at once takes too much
-    bound = task_bound(case.task, case.links, case.device_bytes, effort())
+    bound = task_bound(case.task, effort(), case.links, case.device_bytes)
     assert bound.phase_us == min(us for us in each if us) > 0
 
 
@@ -138,4 +138,4 @@ def test_layers_without_transients_have_a_bound() -> None:
         for layer in case.task.layers
     )
     task = structs.replace(case.task, layers=layers)
-    assert task_bound(task, case.links, case.device_bytes, effort()).phase_us > 0
+    assert task_bound(task, effort(), case.links, case.device_bytes).phase_us > 0

@@ -123,7 +123,7 @@ def test_any_choice_is_sound_and_above_the_bound(
     apart.planned(asked, made)
     laid_out = Round(made, Links.of(asked.device), 0)
     needs = laid_out.slab.bytes + made.reserve_bytes
-    bound = task_bound(task, Links.of(asked.device), needs, Effort(1e18, 0))
+    bound = task_bound(task, Effort(1e18, 0), Links.of(asked.device), needs)
     assert bound.period_us <= laid_out.period_us
     quick = replace(made, lumped=True)
     assert Round(quick, Links.of(asked.device), 0).slab.bytes == laid_out.slab.bytes

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.time_indexed import CASES, ours, shortest, tiny
+from support.time_indexed import alike
 
 from planner.inputs.problem import Effort
 from planner.timetable.configuration import Column, Demand, column, configuration
@@ -24,7 +24,7 @@ def effort() -> Effort:
 
 works = st.lists(
     st.builds(
-        lambda rounds, fixed, period: Work.of("", rounds, fixed, period),
+        lambda rounds, fixed, period: alike("", rounds, fixed, period),
         st.integers(1, 30),
         st.integers(0, 20),
         st.integers(1, 10**6),
@@ -71,7 +71,7 @@ def test_one_more_device_never_raises_the_bound(asked: list[Work], devices: int)
 def test_several_devices_train_a_task_while_it_pays() -> None:
     """On two devices a task takes 600 µs instead of 1,000. On two devices two such tasks do best
     alone, on three each runs wide for five eighths of its steps."""
-    asked = [Work.of(name, 10, 0, 100) for name in "ab"]
+    asked = [alike(name, 10, 0, 100) for name in "ab"]
     wide = [Column(name, "cpu", 600, 2) for name in "ab"]
     assert least_us(asked[:1], 2, wide[0]) == 600
     assert least_us(asked, 2, *wide) == 1000
@@ -118,7 +118,7 @@ def test_two_kinds_of_devices_share_the_work() -> None:
 
 def test_a_task_that_begins_late_ends_late() -> None:
     """Its earliest start and its own time."""
-    asked = [Work.of("a", 10, 0, 10), Work.of("b", 10, 0, 1)]
+    asked = [alike("a", 10, 0, 10), alike("b", 10, 0, 1)]
     demand = Demand({"cpu": 2}, {"b": 500})
     assert configuration(demand, list(map(alone, asked)), effort()).us == 510
 
@@ -138,16 +138,3 @@ def test_a_column_is_never_longer_than_segments_of_its_program(
         parts = [rounds // segments + (n < rounds % segments) for n in range(segments)]
         us = sum(duration_us(program, part) for part in parts)
         assert us * steps >= rounds * made.us
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("fixed", [0, 1])
-def test_tiny_timetables_are_as_short_as_any(case: tuple[int, int, int], fixed: int) -> None:
-    """Against an integer program over every instant. Where entering costs a unit, one case in ten
-    may be a unit longer."""
-    longer = 0
-    for seed in range(10):
-        asked = tiny(*case, fixed=fixed, seed=seed)
-        found = ours(asked, case[1])
-        longer += found - shortest(asked, case[1], found)
-    assert longer <= fixed

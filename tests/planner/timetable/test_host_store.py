@@ -17,15 +17,14 @@ from support.disk_oracle import disk_harm
 from support.keeping import packed_part
 from support.parts import Part, resident_part
 from support.retime import foretold
+from support.stores import stores_of
 from support.streaming import streamed_part
 
 import profiles
 from planner import Infeasible, Problem, build
 from planner.shards.values import extent, pack
-from planner.timetable import host_store
-from planner.timetable.places import Tenant, Turn, together
-from planner.timetable.scratch import stores_of
-from planner.timetable.swaps import Timed, swaps, ways
+from planner.timetable.host_store import _gathered, housed
+from planner.timetable.swaps import Store, Tenant, Turn, Way, swapped, ways
 from planner.views import gantt, moments
 from planner.views.show import describe
 from planner.views.summary import traffic
@@ -38,7 +37,9 @@ from profiles.schema import Disk, Rate
 pytestmark = pytest.mark.usefixtures("quick")
 
 HASH = "0" * 64
-PROFILE = synthetic.profile(synthetic.task("any", layers=1), usable_bytes=1 << 20)
+PROFILE = synthetic.profile(
+    *(synthetic.task(name, layers=1) for name in "abcd"), usable_bytes=1 << 20
+)
 MB = 10**6
 
 
@@ -67,13 +68,6 @@ def plans(draw: st.DrawFn) -> Plan:
     return made(parts, runs)
 
 
-def needed(plan: Plan, asked: Problem) -> int:
-    """Bytes of host memory that would do: for the largest task, or for all without a disk."""
-    with pytest.raises(Infeasible) as caught:
-        host_store.fits(asked, stores_of(plan))
-    return caught.value.smallest
-
-
 def made(parts: Sequence[Part], runs: Sequence[tuple[str, tuple[int, ...], int]]) -> Plan:
     """A program for each part, in a host store as the planner packs it."""
     programs = [handmade.program(part.task.name, 1, [part]) for part in parts]
@@ -84,11 +78,10 @@ def made(parts: Sequence[Part], runs: Sequence[tuple[str, tuple[int, ...], int]]
 
 def squeezed(plan: Plan, share: float, rate: int = MB, *, gather: bool = False) -> Plan:
     """The plan on a host between what the largest task needs and what all do."""
-    low, high = (needed(plan, one) for one in (problem(1), replace(problem(1), disk=None)))
-    room = problem(low + int(share * (high - low)), rate)
-    plan = structs.replace(plan, host=structs.replace(plan.host, budget_bytes=room.host_bytes))
-    found = host_store.housed(room, plan, gather=gather)
-    return foretold(found)
+    stores = stores_of(plan)
+    low, high = max(own.bytes for own in stores.values()), plan.host.bytes
+    asked = problem(low + int(share * (high - low)), rate)
+    return foretold(housed(asked, plan, stores, gather=gather))
 
 
 @settings(max_examples=25)
@@ -139,27 +132,31 @@ def test_everything_is_as_early_as_the_orders_allow(plan: Plan, share: float) ->
 def test_a_store_for_everything_changes_nothing() -> None:
     """No disk, the same segments."""
     plan = handmade.fleet()
-    assert host_store.housed(problem(1 << 20), plan) == plan
+    assert housed(problem(1 << 20), plan, stores_of(plan)) == plan
 
 
-def unit(name: str, us: int) -> Tenant:
-    return Tenant(name, 1, 1, us, us)
+def unit(us: int) -> Tenant:
+    return Tenant(1, 1, us, us)
 
 
-def lodged(turns: Sequence[Turn], tenants: Sequence[Tenant], room: int) -> Timed:
-    """The soonest done of what the planner tries, for turns in this order."""
-    found = ways(turns, tenants, together(turns, len(tenants)), room)
-    return min((way.timed for way in found), key=lambda timed: end(turns, timed))
+def lodged(turns: Sequence[Turn], tenants: Sequence[Tenant], room: int) -> Way:
+    """The soonest done of what the planner tries."""
+    return min(ways(turns, tenants, room, 64), key=lambda way: end(turns, way))
 
 
-def every(turns: Sequence[Turn], tenants: Sequence[Tenant], room: int) -> Iterator[Timed]:
+def fixed(turns: Sequence[Turn], tenants: Sequence[Tenant], places: Sequence[int]) -> Way:
+    """What follows from these places."""
+    return swapped(turns, Store(turns, tenants, places=places), hurry=True)
+
+
+def every(turns: Sequence[Turn], tenants: Sequence[Tenant], room: int) -> Iterator[Way]:
     """What follows from every way to put tasks of one byte into so many."""
     for places in product(range(room), repeat=len(tenants)):
-        yield swaps(turns, tenants, places)
+        yield fixed(turns, tenants, places)
 
 
-def end(turns: Sequence[Turn], timed: Timed) -> int:
-    return max(start + turn.us for turn, start in zip(turns, timed.starts, strict=True))
+def end(turns: Sequence[Turn], way: Way) -> int:
+    return max(start + turn.us for turn, start in zip(turns, way.starts, strict=True))
 
 
 @st.composite
@@ -168,7 +165,7 @@ def lines(draw: st.DrawFn) -> tuple[list[Tenant], list[int]]:
     drawn = draw(st.lists(st.integers(0, 3), min_size=2, max_size=7))
     names = sorted(set(drawn))
     us = draw(st.sampled_from([5, 1000]))
-    return [unit(f"t{name}", us) for name in names], [names.index(name) for name in drawn]
+    return [unit(us) for _ in names], [names.index(name) for name in drawn]
 
 
 def shared_line(seed: int) -> tuple[list[Turn], list[Tenant], int]:
@@ -176,10 +173,8 @@ def shared_line(seed: int) -> tuple[list[Turn], list[Tenant], int]:
     rng = Random(seed)
     drawn = [rng.randrange(4) for _ in range(rng.randint(2, 7))]
     names, us = sorted(set(drawn)), rng.choice([5, 1000])
-    turns = [
-        Turn(n, (names.index(task),), (0,), rng.randint(1, 30)) for n, task in enumerate(drawn)
-    ]
-    return turns, [unit(f"t{name}", us) for name in names], rng.randint(1, 3)
+    turns = [Turn(names.index(task), (0,), rng.randint(1, 30)) for task in drawn]
+    return turns, [unit(us) for _ in names], rng.randint(1, 3)
 
 
 def test_hardly_any_other_places_are_sooner_done() -> None:
@@ -188,7 +183,7 @@ def test_hardly_any_other_places_are_sooner_done() -> None:
     ratios = []
     for seed in range(600):
         turns, tenants, room = shared_line(seed)
-        best = min(end(turns, timed) for timed in every(turns, tenants, room))
+        best = min(end(turns, way) for way in every(turns, tenants, room))
         ratios.append(end(turns, lodged(turns, tenants, room)) / best)
     assert sum(ratio > 1 for ratio in ratios) <= 6
     assert max(ratios) < 1.5
@@ -201,17 +196,16 @@ def test_a_busy_disk_moves_no_more_than_it_must(
 ) -> None:
     """Where nothing but the disk takes time, about as few moves are made as any places allow."""
     tenants, line = of
-    turns = [Turn(n, (task,), (0,), 1) for n, task in enumerate(line)]
-    fewest = min(len(timed.moves) for timed in every(turns, tenants, room))
+    turns = [Turn(task, (0,), 1) for task in line]
+    fewest = min(len(way.moves) for way in every(turns, tenants, room))
     assert len(lodged(turns, tenants, room).moves) <= 2 * fewest
 
 
 def test_a_disk_that_is_fast_enough_is_hidden() -> None:
     """Eight tasks take turns in three places: while one runs, its predecessor goes and its
     successor comes."""
-    tenants = [unit(f"t{n}", 50) for n in range(8)]
-    turns = [Turn(n, (n,), (0,), 100) for n in range(8)]
-    found = lodged(turns, tenants, 3)
+    turns = [Turn(n, (0,), 100) for n in range(8)]
+    found = lodged(turns, [unit(50)] * 8, 3)
     assert end(turns, found) == 800
     kinds = [move.kind for move in found.moves]
     assert (kinds.count("S"), kinds.count("P")) == (5, 5)
@@ -219,18 +213,26 @@ def test_a_disk_that_is_fast_enough_is_hidden() -> None:
 
 def test_a_slow_disk_is_waited_for() -> None:
     """In two places: from the third task on, each begins when one has gone and it has come."""
-    tenants = [unit(f"t{n}", 100) for n in range(4)]
-    turns = [Turn(n, (n,), (0,), 100) for n in range(4)]
-    assert lodged(turns, tenants, 2).starts == (0, 100, 300, 500)
+    turns = [Turn(n, (0,), 100) for n in range(4)]
+    assert lodged(turns, [unit(100)] * 4, 2).starts == (0, 100, 300, 500)
 
 
 def test_devices_that_cannot_all_work_take_turns() -> None:
     """Two tasks on two devices, a store for one: one after the other."""
-    tenants = [unit("a", 10), unit("b", 10)]
-    turns = [Turn(0, (0,), (0,), 100), Turn(1, (1,), (1,), 100)]
-    timed = swaps(turns, tenants, (0, 0))
-    assert timed.starts == (0, 120)
-    assert [(move.kind, move.start_us) for move in timed.moves] == [("S", 100), ("P", 110)]
+    turns = [Turn(0, (0,), 100), Turn(1, (1,), 100)]
+    way = fixed(turns, [unit(10)] * 2, (0, 0))
+    assert way.starts == (0, 120)
+    assert [(move.kind, move.start_us) for move in way.moves] == [("S", 100), ("P", 110)]
+
+
+def test_tasks_of_nearly_the_same_size_lie_side_by_side() -> None:
+    """Twelve on four devices in a store for four, every second a little larger than the others: as
+    soon done as if all were equal."""
+    turns = [Turn(3 * device + k, (device,), 100) for k in range(3) for device in range(4)]
+    equal = [Tenant(1000, 1000, 1, 1)] * 12
+    uneven = [Tenant(1000 + n % 2, 1000, 1, 1) for n in range(12)]
+    best = end(turns, lodged(turns, equal, 4000))
+    assert end(turns, lodged(turns, uneven, 4002)) == best
 
 
 def test_a_split_task_is_gathered_where_the_disk_is_slow() -> None:
@@ -300,15 +302,10 @@ def test_gathered_segments_train_all_rounds_no_longer_than_asked() -> None:
     """A task's rounds stay its rounds, in segments of at most --segment-steps."""
     parts = [resident_part(name, steps=7) for name in "ab"]
     plan = made(parts, [("a", (0,), 4), ("b", (1,), 7), ("a", (1,), 3)])
-    found = host_store._gathered(replace(problem(1), segment_steps=3), plan)
-    assert [(s.program, s.devices, s.rounds) for s in found] == [
-        ("a", (0,), 3),
-        ("a", (0,), 3),
-        ("a", (0,), 1),
-        ("b", (1,), 3),
-        ("b", (1,), 3),
-        ("b", (1,), 1),
-    ]
+    found = _gathered(replace(problem(1), segment_steps=3), plan)
+    for name, device in (("a", 0), ("b", 1)):
+        own = [(s.devices, s.rounds) for s in found if s.program == name]
+        assert own == [((device,), rounds) for rounds in (3, 3, 1)]
 
 
 def shown() -> Plan:
@@ -376,8 +373,7 @@ def test_disk_space_is_a_size_or_nothing(tmp_path: Path) -> None:
 
 def test_tasks_that_share_a_place_do_not_take_turns_in_it_step_by_step() -> None:
     """Two tasks of five segments each on two devices, a store for one: one after the other."""
-    tenants = [unit("a", 10), unit("b", 10)]
-    turns = [Turn(n, (n % 2,), (n % 2,), 100) for n in range(10)]
-    found = host_store.in_rows(turns)
-    assert len(lodged(found, tenants, 1).moves) == 2
-    assert end(found, lodged(found, tenants, 1)) == 1020
+    turns = [Turn(n % 2, (n % 2,), 100) for n in range(10)]
+    found = lodged(turns, [unit(10)] * 2, 1)
+    assert len(found.moves) == 2
+    assert end(turns, found) == 1020

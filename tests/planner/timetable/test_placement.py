@@ -8,17 +8,17 @@ from itertools import permutations, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.time_indexed import CASES, ours, shortest, tiny
+from support.time_indexed import CASES, alike, ours, shortest, tiny
 
 from planner.inputs.limits import Limits
-from planner.inputs.problem import Effort
+from planner.inputs.problem import Effort, Want
 from planner.timetable.greedy import listed
 from planner.timetable.placement import place
 from planner.timetable.works import Piece, Run, Work, makespan, queued, score, timed
 
 works = st.lists(
     st.builds(
-        lambda rounds, fixed, period: Work.of("", rounds, fixed, period),
+        lambda rounds, fixed, period: alike("", rounds, fixed, period),
         st.integers(1, 30),
         st.integers(0, 20),
         st.integers(1, 50),
@@ -70,7 +70,7 @@ def test_no_assignment_of_whole_tasks_is_shorter(asked: list[Work], devices: int
 
 def test_three_equal_tasks_on_two_devices_are_wrapped() -> None:
     """One task changes devices in the middle, and no device idles."""
-    pieces = placed([Work.of(f"t{i}", 100, 0, 10) for i in range(3)], 2)
+    pieces = placed([alike(f"t{i}", 100, 0, 10) for i in range(3)], 2)
     assert makespan(pieces) == 1500
     assert len(pieces) == 4
 
@@ -81,7 +81,7 @@ def test_unit_tasks_are_as_short_as_any_timetable(
     rounds: list[int], fixed: int, devices: int
 ) -> None:
     """Against the integer program over every instant."""
-    asked = [Work.of(f"t{i}", n, fixed, 1) for i, n in enumerate(rounds)]
+    asked = [alike(f"t{i}", n, fixed, 1) for i, n in enumerate(rounds)]
     found = ours(asked, devices)
     assert found == shortest(asked, devices, found)
 
@@ -102,7 +102,7 @@ def test_tiny_cases_are_as_short_as_any(case: tuple[int, int, int]) -> None:
 def test_long_tasks_do_not_hold_up_the_solver() -> None:
     """Hours in µs are coefficients on which HiGHS would not return; they are scaled."""
     hours = [9346653556, 3787324501, 9164305467, 10076150518, 14943924136]
-    asked = [Work.of(f"t{i}", 1, us - 1, 1) for i, us in enumerate(hours)]
+    asked = [alike(f"t{i}", 1, us - 1, 1) for i, us in enumerate(hours)]
     pieces = place(asked, (0,) * 3, 0, Effort(time.monotonic() + 2, 0))
     assert makespan(pieces) <= 18_510_959_023  # longest first reaches this
 
@@ -141,7 +141,7 @@ def test_no_list_of_whole_tasks_completes_sooner_on_average(
 
 def test_what_weighs_more_comes_first() -> None:
     """On one device, by length over weight."""
-    asked = [Work.of("a", 10, 0, 1), replace(Work.of("b", 20, 0, 1), weight=4)]
+    asked = [alike("a", 10, 0, 1), replace(alike("b", 20, 0, 1), want=Want(weight=4))]
     pieces = place(asked, (0,), 0, effort(), "completion")
     assert [piece.work for piece in pieces] == ["b", "a"]
 
@@ -151,17 +151,17 @@ def test_no_task_begins_before_its_start(
     asked: list[Work], devices: int, starts: list[int]
 ) -> None:
     """For either objective."""
-    late = [replace(w, start_us=us) for w, us in zip(asked, starts, strict=False)]
+    late = [replace(w, want=Want(us)) for w, us in zip(asked, starts, strict=False)]
     for objective in ("makespan", "completion"):
         for piece in place(late, (0,) * devices, 0, effort(), objective):
-            assert piece.start_us >= next(w.start_us for w in late if w.name == piece.work)
+            assert piece.start_us >= next(w.want.start_us for w in late if w.name == piece.work)
 
 
 @given(works, st.integers(1, 3))
 def test_deadlines_that_a_list_can_keep_are_kept(asked: list[Work], devices: int) -> None:
     """Due are all tasks when they end if they are taken in the order of their names."""
     ends = {p.work: p.end_us for p in listed(asked, range(len(asked)), (0,) * devices)}
-    due = [replace(work, deadline_us=ends[work.name]) for work in asked]
+    due = [replace(work, want=Want(deadline_us=ends[work.name])) for work in asked]
     pieces = place(due, (0,) * devices, 0, effort())
     assert score(due, pieces, "makespan").late_us == 0 or devices > 1
 

@@ -1,7 +1,6 @@
 """The strategy that a task is given where several kinds of devices have one each."""
 
 import time
-from collections.abc import Sequence
 from functools import cache
 from itertools import product
 
@@ -17,7 +16,7 @@ from planner.search.task import Candidate
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
 from planner.shards.strategy import Strategy
-from planner.timetable.configuration import column, configuration, demand_of, settled
+from planner.timetable.choice import least_us, settled
 from plans.schema import Memory, Op, Program
 from profiles import synthetic
 from profiles.schema import Task
@@ -41,17 +40,6 @@ def problem(slow: int, *counts: int, tasks: int = 4) -> Problem:
         made = synthetic.profile(*every, usable_bytes=mib << 20)
         kinds.append(Kind.of(f"k{number}", made, counts[number], None))
     return Problem(tuple(kinds), 1 << 40)
-
-
-def end_us(asked: Problem, chosen: Sequence[Candidate]) -> int:
-    """How soon these strategies could be done, if every task could be parted at will."""
-    columns = [
-        column(program, kind.name, task.steps)
-        for task, one in zip(asked.tasks, chosen, strict=True)
-        for kind, program in zip(asked.kinds, one.programs, strict=True)
-        if program
-    ]
-    return configuration(demand_of(asked), columns, effort()).us
 
 
 def way(task: Task, strategy: Strategy, *times: int | None) -> Candidate:
@@ -85,10 +73,8 @@ def test_tasks_are_given_the_strategies_that_end_soonest(
         [way(task, strategy, *each[:2]), way(task, strategy, *each[2:])]
         for task, each in zip(asked.tasks, times, strict=True)
     ]
-    best = min(end_us(asked, chosen) for chosen in product(*ways))
-    taken = settled(asked, [[one.programs for one in own] for own in ways], effort())
-    chosen = [own[at] for own, at in zip(ways, taken, strict=True)]
-    assert end_us(asked, chosen) <= best * 1.001
+    best = min(least_us(asked, chosen, effort()) for chosen in product(*ways))
+    assert least_us(asked, settled(asked, ways, effort()), effort()) <= best * 1.001
 
 
 @cache

@@ -66,7 +66,7 @@ def test_a_task_called_like_a_stream_is_like_no_other() -> None:
     host = {buffer.name: buffer for buffer in plan.host.buffers}
     likes = set()
     for name in ("0", "1", "host"):
-        program = renamed(plan.programs[0], {"t": name})
+        program = renamed(plan.programs[0], name)
         own = {name: structs.replace(tasks["t"], name=name)}
         mine = {
             name + key[1:]: structs.replace(buffer, name=name + key[1:])

@@ -1,0 +1,18 @@
+"""The plan of one round: its task alone on one device, not yet proven."""
+
+from planner.builder import assemble, certified
+from planner.inputs.problem import Effort, Problem
+from planner.rounds.round import Round
+from planner.search.task import Candidate
+from plans.metrics import duration_us
+from plans.prediction import Bound
+from plans.schema import Plan, Segment
+
+
+def lone(problem: Problem, made: Round) -> Plan:
+    """The round for every step of its task."""
+    program, steps = made.program(), made.strategy.costs.task.steps
+    segment = Segment(program.name, (0,), steps, 0, duration_us(program, steps))
+    way = Candidate(made.strategy, (program,))
+    plan = assemble(problem, [way], [segment], "gantry", Effort(0, 0))
+    return certified(problem, plan, [Bound("none", 0)])
