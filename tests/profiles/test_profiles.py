@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import synthetic
 
 import profiles
-from profiles import FormatError, synthetic
+from profiles import FormatError
 from profiles.codec import json_schema, pretty
 from profiles.schema import Profile
 from profiles.units import parse_bytes, parse_rate, show_bytes, show_us

@@ -1,6 +1,7 @@
 """Plans of one task trained in a given way, tied layers in several shards among them."""
 
 from msgspec import structs
+from support import synthetic
 
 from planner.builder import assemble
 from planner.inputs.problem import Kind, Problem
@@ -15,7 +16,6 @@ from plans import prove
 from plans.metrics import duration_us
 from plans.prediction import Bound
 from plans.schema import Plan, Segment
-from profiles import synthetic
 from profiles.schema import Task
 
 

@@ -133,5 +133,4 @@ COVERED_BY = {
     "profiles.errors": "profiles/test_profiles.py",
     "profiles.findings": "plans/checker/test_check_hostile.py",
     "profiles.schema": "profiles/test_profiles.py",
-    "profiles.synthetic": "profiles/test_profiles.py",
 }

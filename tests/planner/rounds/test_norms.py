@@ -2,6 +2,7 @@
 
 import pytest
 from msgspec import structs
+from support import synthetic
 
 from planner import Infeasible, Problem, build
 from planner.inputs.problem import Effort
@@ -9,7 +10,6 @@ from planner.search.bounds import task_bound
 from planner.shards.costs import TaskCosts
 from planner.shards.shard_cost import Links
 from plans.schema import Op, Plan, parse_id
-from profiles import synthetic
 from profiles.check import violations
 from profiles.schema import Numerics, Profile
 

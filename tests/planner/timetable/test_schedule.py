@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
+from support import synthetic
 from support.cli import planner_cli, refused, succeeded
 
 import plans
 import profiles
 from planner.timetable.greedy import greedy
 from planner.timetable.works import Work, makespan
-from profiles import synthetic
 from profiles.units import show_clock
 
 pytestmark = pytest.mark.usefixtures("quick")

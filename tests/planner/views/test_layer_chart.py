@@ -3,9 +3,9 @@
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from support import synthetic
 
 from planner.views import layer_chart
-from profiles import synthetic
 from profiles.schema import Profile
 
 TASK = synthetic.task("chain", layers=5, seed=1)
