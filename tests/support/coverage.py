@@ -68,7 +68,6 @@ COVERED_BY = {
     "planner.errors": "planner/test_builder.py",
     "planner.estimate.gpus": "planner/estimate/test_profile.py",
     "planner.estimate.kernels": "planner/estimate/test_layers.py",
-    "planner.inputs.files": "planner/test_face.py",
     "planner.inputs.limits": "planner/inputs/test_kinds.py",
     "planner.inputs.problem": "planner/inputs/test_link_groups.py",
     "planner.inputs.remaining": "whole/test_go_on.py",
