@@ -109,6 +109,7 @@ COVERED_BY = {
     "planner.views.bars": "planner/views/test_gantt.py",
     "planner.views.focus": "planner/views/test_moments.py",
     "planner.views.overview": "planner/views/test_gantt.py",
+    "planner.views.streams": "planner/views/test_gantt.py",
     "planner.views.summary": "planner/rounds/test_host_bytes.py",
     "plans.checker.alive": "plans/checker/test_check.py",
     "plans.checker.capacity": "plans/checker/test_check.py",
