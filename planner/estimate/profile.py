@@ -4,9 +4,9 @@ Of a kernel   launch + max(FLOPs / (peak x share), bytes / (bandwidth x share))
 of a layer    forward, backward: the sum over its kernels; recompute_backward: both
 of an update  bytes that the optimizer touches / (bandwidth x share), on device and host alike
 
-Peaks, bandwidths and shares are those of `gpus`, kernels and bytes those of `work`, parameters
-those of `models`. Parameters and gradients take 4 bytes in fp32 and tf32, 2 in bf16 and fp16,
-where the state has an fp32 master copy besides; moments are fp32 always.
+Peaks, bandwidths and shares are those of `gpus`; kernels, bytes and parameters those of `layers`.
+Parameters and gradients take 4 bytes in fp32 and tf32, 2 in bf16 and fp16, where the state has an
+fp32 master copy besides; moments are fp32 always.
 """
 
 import json
