@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from plans.prediction import DevicePrediction, TaskPrediction
 from plans.schema import Op, Plan, Program, Segment
@@ -10,6 +10,10 @@ from plans.schema import Op, Plan, Program, Segment
 Interval = tuple[int, int]
 
 DISK = "disk"  # the stream of moves between host store and disk
+_LAST = 1_000_000  # where the disk stands among the devices
+_KINDS = ("compute", "h2d", "d2h", "p2p", "host")
+
+PhaseName = Literal["enter", "round", "leave"]
 
 
 class Planned(NamedTuple):
@@ -35,11 +39,26 @@ class Planned(NamedTuple):
         return self.op.end_us - self.op.start_us
 
 
-def phase_starts(program: Program, segment: Segment, round_index: int) -> tuple[int, int, int]:
-    """Start of enter, of round `round_index` and of leave, in µs since the plan's start."""
+class Phase(NamedTuple):
+    """Ops of a segment that repeat `rounds` times: from `start_us` on, a period (above 0) apart."""
+
+    name: PhaseName
+    ops: tuple[Op, ...]
+    start_us: int
+    period_us: int
+    rounds: int
+
+
+def phases(program: Program, segment: Segment) -> tuple[Phase, Phase, Phase]:
+    """Enter, round and leave of a segment."""
     first = segment.start_us + program.enter_us
-    leave = first + (segment.rounds - 1) * program.period_us + program.round_us
-    return segment.start_us, first + round_index * program.period_us, leave
+    period = max(program.period_us, 1)  # where all ops of a round take no time
+    leave = segment.start_us + duration_us(program, segment.rounds) - program.leave_us
+    return (
+        Phase("enter", program.enter, segment.start_us, period, 1),
+        Phase("round", program.round, first, period, segment.rounds),
+        Phase("leave", program.leave, leave, period, 1),
+    )
 
 
 def duration_us(program: Program, rounds: int) -> int:
@@ -55,17 +74,35 @@ def plan_stream(stream: str, devices: Sequence[int]) -> str:
     return f"{devices[int(number)]}.{kind}"
 
 
+def rank(stream: str) -> tuple[int, int]:
+    """(device, place among its streams, compute first); `host.1` belongs to device 1, the disk
+    comes after all devices."""
+    if stream == DISK:
+        return _LAST, 0
+    left, right = stream.split(".")
+    device, kind = (right, left) if left == "host" else (left, right)
+    return int(device), _KINDS.index(kind)
+
+
+def streams(plan: Plan, *segments: Segment) -> list[str]:
+    """The streams that these segments use, or the whole plan with its disk, in order of device."""
+    used = {
+        plan_stream(op.stream, segment.devices)
+        for segment in segments or plan.segments
+        for op in plan.program(segment.program).ops
+    }
+    moved = {DISK} if plan.disk and plan.disk.moves and not segments else set()
+    return sorted(used | moved, key=rank)
+
+
 def timeline(plan: Plan, rounds: Sequence[int] | None = None) -> Iterator[Planned]:
     """Every op of every round, segment by segment, then the moves to and from the disk; of segment
     k only the first `rounds[k]` rounds, where they are given."""
     for index, segment in enumerate(plan.segments):
-        program = plan.program(segment.program)
-        enter, first, leave = phase_starts(program, segment, 0)
-        yield from _phase(index, 0, program.enter, enter, segment)
-        for number in range(rounds[index] if rounds else segment.rounds):
-            start = first + number * program.period_us
-            yield from _phase(index, number, program.round, start, segment)
-        yield from _phase(index, 0, program.leave, leave, segment)
+        for phase in phases(plan.program(segment.program), segment):
+            for number in range(min(phase.rounds, rounds[index]) if rounds else phase.rounds):
+                for op in phase.ops:
+                    yield _planned(index, segment, phase, number, op)
     yield from planned_moves(plan)
 
 
@@ -76,44 +113,23 @@ def planned_moves(plan: Plan) -> Iterator[Planned]:
         yield Planned(move.segment, 0, op, DISK, move.start_us, move.end_us)
 
 
-def _phase(
-    index: int, number: int, ops: Iterable[Op], start: int, segment: Segment
-) -> Iterator[Planned]:
-    for op in ops:
-        stream = plan_stream(op.stream, segment.devices)
-        yield Planned(index, number, op, stream, start + op.start_us, start + op.end_us)
-
-
-def running(index: int, program: Program, segment: Segment, us: int) -> Iterator[Planned]:
-    """The ops of segment `index` with start_us <= us < end_us, at most one of each stream.
+def pending(plan: Plan, index: int, us: int) -> Iterator[tuple[PhaseName, Planned]]:
+    """Each op of segment `index`, with its phase, when it next ends after `us`, if it does.
 
     From the closed form: as quick for a million rounds as for one.
     """
-    for ops, start, period, rounds in phases(program, segment):
-        for op in ops:
-            number = min((us - start - op.start_us) // period, rounds - 1)
-            if number >= 0 and us < start + number * period + op.end_us:
-                yield from _phase(index, number, (op,), start + number * period, segment)
+    segment = plan.segments[index]
+    for phase in phases(plan.program(segment.program), segment):
+        for op in phase.ops:
+            number = max((us - phase.start_us - op.end_us) // phase.period_us + 1, 0)
+            if number < phase.rounds:
+                yield phase.name, _planned(index, segment, phase, number, op)
 
 
-def upcoming(index: int, program: Program, segment: Segment, us: int) -> Iterator[Planned]:
-    """Each op of segment `index` when it starts next at or after `us`, if it does."""
-    for ops, start, period, rounds in phases(program, segment):
-        for op in ops:
-            number = max(-((start + op.start_us - us) // period), 0)
-            if number < rounds:
-                yield from _phase(index, number, (op,), start + number * period, segment)
-
-
-def phases(program: Program, segment: Segment) -> tuple[tuple[Sequence[Op], int, int, int], ...]:
-    """Enter, round and leave: ops, start, period (above 0) and how often they repeat."""
-    enter, first, leave = phase_starts(program, segment, 0)
-    period = max(program.period_us, 1)  # where all ops of a round take no time
-    return (
-        (program.enter, enter, period, 1),
-        (program.round, first, period, segment.rounds),
-        (program.leave, leave, period, 1),
-    )
+def _planned(index: int, segment: Segment, phase: Phase, number: int, op: Op) -> Planned:
+    start = phase.start_us + number * phase.period_us
+    stream = plan_stream(op.stream, segment.devices)
+    return Planned(index, number, op, stream, start + op.start_us, start + op.end_us)
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
@@ -152,34 +168,29 @@ def round_reach(program: Program, rounds: int) -> int:
     return min(rounds, program.round_us // max(1, program.period_us) + 1)
 
 
-class _Spans(NamedTuple):
-    """When a program's ops run; many programs, of tasks of one shape, have the same."""
-
-    devices: int
-    period_us: int
-    enter: tuple[tuple[str, int, int], ...]  # stream, start and end from the segment's start on
-    round: tuple[tuple[str, int, int], ...]  # those of the first round
-    leave: tuple[tuple[str, int, int], ...]  # those after one round
+_Spans = tuple[tuple[range, tuple[tuple[str, int, int], ...]], ...]
+"""For each phase when it starts, again and again, and the stream, start and end of its ops."""
 
 
-def _spans(program: Program) -> _Spans:
-    first = program.enter_us
-    phases = ((program.enter, 0), (program.round, first), (program.leave, first + program.round_us))
-    return _Spans(
-        program.devices,
-        program.period_us,
-        *(tuple((o.stream, at + o.start_us, at + o.end_us) for o in ops) for ops, at in phases),
+def _spans(program: Program, rounds: int) -> _Spans:
+    """When the ops of so many rounds run."""
+    alone = Segment(program.name, tuple(range(program.devices)), rounds, 0, 0)
+    return tuple(
+        (
+            range(one.start_us, one.start_us + one.rounds * one.period_us, one.period_us),
+            tuple((op.stream, op.start_us, op.end_us) for op in one.ops),
+        )
+        for one in phases(program, alone)
     )
 
 
-def _exposed_us(spans: _Spans, rounds: int) -> list[int]:
-    """Exposed copies of so many rounds on each of the program's own devices."""
-    later = [(spans.round, r * spans.period_us) for r in range(rounds)]
-    phases = [(spans.enter, 0), *later, (spans.leave, later[-1][1])]
-    found = exposed_copy_us(
-        (s, at + start, at + end) for ops, at in phases for s, start, end in ops
+def _exposed_us(spans: _Spans) -> dict[str, int]:
+    return exposed_copy_us(
+        (stream, at + start, at + end)
+        for starts, ops in spans
+        for at in starts
+        for stream, start, end in ops
     )
-    return [found.get(str(device), 0) for device in range(spans.devices)]
 
 
 def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
@@ -187,19 +198,20 @@ def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
 
     Beyond the rounds that reach into each other every further one exposes as much."""
     computing = {program.name: _compute_us(program) for program in plan.programs}
-    exposed = cache(_exposed_us)
-    spans = {program.name: _spans(program) for program in plan.programs}
+    exposed = cache(_exposed_us)  # programs of tasks of one shape have the same spans
+    spans = cache(lambda name, rounds: _spans(plan.program(name), rounds))
     totals = [(0, 0, 0)] * len(plan.devices)
     for segment in plan.segments:
         name, program = segment.program, plan.program(segment.program)
         few = min(segment.rounds, round_reach(program, segment.rounds) + 2)
-        copies, rest = exposed(spans[name], few), segment.rounds - few
-        before = exposed(spans[name], few - 1) if rest else copies
+        copies, rest = exposed(spans(name, few)), segment.rounds - few
+        before = exposed(spans(name, few - 1)) if rest else copies
         for local, (number, memory) in enumerate(zip(segment.devices, program.memory, strict=True)):
             compute, copied, peak = totals[number]
+            shown, shorter = copies.get(str(local), 0), before.get(str(local), 0)
             totals[number] = (
                 compute + segment.rounds * computing[name][local],
-                copied + copies[local] + rest * (copies[local] - before[local]),
+                copied + shown + rest * (shown - shorter),
                 max(peak, memory.slab_bytes + memory.reserve_bytes),
             )
     return tuple(DevicePrediction(*total) for total in totals)

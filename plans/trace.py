@@ -9,17 +9,13 @@ from typing import Any
 
 import msgspec
 
-from plans.metrics import DISK, Planned, plan_stream, planned_moves, timeline
+from plans.metrics import DISK, Planned, plan_stream, planned_moves, rank, streams, timeline
 from plans.runlog import RunLog
 from plans.schema import Op, Plan, parse_id
 from profiles.errors import FormatError
 
 MOST_OPS = 200_000
 """About so many ops of a plan are drawn; of longer ones the first rounds of each segment."""
-
-_DISK = 1_000_000  # where the disk stands among the devices: last
-
-_THREADS = {"compute": 1, "h2d": 2, "d2h": 3, "p2p": 4, "host": 5}
 
 Event = dict[str, Any]
 
@@ -71,26 +67,19 @@ def rounds_shown(plan: Plan) -> list[int]:
 
 
 def _place(stream: str, actual: bool) -> tuple[int, int]:
-    """(process, thread) of a stream: `host.1` belongs to device 1."""
-    if stream == DISK:
-        return 2 * _DISK + 1 + actual, 1
-    left, right = stream.split(".")
-    device, kind = (int(right), left) if left == "host" else (int(left), right)
-    return 2 * device + 1 + actual, _THREADS[kind]
+    """(process, thread) of a stream."""
+    device, place = rank(stream)
+    return 2 * device + 1 + actual, place + 1
 
 
 def _names(plan: Plan, actual: bool) -> Iterator[Event]:
     """Metadata: the names of processes and threads, and their order."""
-    streams = {
-        plan_stream(op.stream, segment.devices)
-        for segment in plan.segments
-        for op in plan.program(segment.program).ops
-    } | {one.stream for one in planned_moves(plan)}
     places = sorted(
-        (*_place(stream, side), stream) for stream in streams for side in {False, actual}
+        (*_place(stream, side), stream) for stream in streams(plan) for side in {False, actual}
     )
-    for pid in sorted({place[0] for place in places}):
-        name = f"{'planned' if pid % 2 else 'actual'} {_home(plan, (pid - 1) // 2)}"
+    homes = {pid: stream for pid, _, stream in places}
+    for pid, stream in homes.items():
+        name = f"{'planned' if pid % 2 else 'actual'} {_home(plan, stream)}"
         yield _metadata("process_name", pid, 0, {"name": name})
         yield _metadata("process_sort_index", pid, 0, {"sort_index": pid})
     for pid, tid, stream in places:
@@ -98,10 +87,11 @@ def _names(plan: Plan, actual: bool) -> Iterator[Event]:
         yield _metadata("thread_sort_index", pid, tid, {"sort_index": tid})
 
 
-def _home(plan: Plan, device: int) -> str:
-    """The name of a device, or of the disk, as a process."""
-    if device == _DISK:
+def _home(plan: Plan, stream: str) -> str:
+    """The name of a stream's device, or of the disk, as a process."""
+    if stream == DISK:
         return "disk"
+    device, _ = rank(stream)
     emulation = plan.devices[device].emulation
     return f"device {device}, {emulation.words}" if emulation else f"device {device}"
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from profiles.findings import Findings
 from profiles.schema import Layer, Profile, Task, Time
 
+_COSTS = ("forward", "backward", "recompute_backward", "pack_backward", "unpack_backward")
+
 
 def violations(profile: Profile) -> list[str]:
     """Every rule that `profile` breaks, each with the place, so many of them in words; empty when
@@ -86,16 +88,12 @@ def _layer(where: str, layer: Layer, sizes: list[int]) -> Iterator[str]:
     measured = [cost.microbatch for cost in layer.costs]
     if measured != sizes:
         yield f"{where}: measured at microbatches {measured}, the task at {sizes}"
-    times = [("update_device", layer.update_device), ("update_host", layer.update_host)]
-    times += [("norm", layer.norm)] if layer.norm else []
+    times = {name: getattr(layer, name) for name in ("update_device", "update_host", "norm")}
     for cost in layer.costs:
-        at = f"at {cost.microbatch}"
-        times += [(f"forward {at}", cost.forward), (f"backward {at}", cost.backward)]
-        times.append((f"recompute_backward {at}", cost.recompute_backward))
-        packed = {"pack_backward": cost.pack_backward, "unpack_backward": cost.unpack_backward}
-        times += [(f"{name} {at}", time) for name, time in packed.items() if time]
-    for name, time in times:
-        yield from _time(f"{where}: {name}", time)
+        times |= {f"{name} at {cost.microbatch}": getattr(cost, name) for name in _COSTS}
+    for name, time in times.items():
+        if time:
+            yield from _time(f"{where}: {name}", time)
 
 
 def _norm(where: str, layer: Layer, norm_bytes: int) -> Iterator[str]:

@@ -11,10 +11,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from profiles.errors import GantryError
 from profiles.units import parse_bytes, parse_rate, parse_us
+
+T = TypeVar("T")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -113,26 +115,21 @@ def columns(rows: Iterable[Sequence[str]], *, numbers: bool = False) -> list[str
     return lines
 
 
-def size(text: str) -> int:
-    """An argument such as 24GiB."""
-    return _parsed(parse_bytes, text)
+def typed(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """The type of an argument that is parsed so, with the parser's own words for a bad one."""
+
+    def parsed(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
 
 
-def rate(text: str) -> int:
-    """An argument such as 25GB/s."""
-    return _parsed(parse_rate, text)
-
-
-def duration(text: str) -> int:
-    """An argument such as 90s, 1:23:00 or 83m, in µs."""
-    return _parsed(parse_us, text)
-
-
-def _parsed(parse: Callable[[str], int], text: str) -> int:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+size = typed(parse_bytes)  # such as 24GiB
+rate = typed(parse_rate)  # such as 25GB/s
+duration = typed(parse_us)  # such as 90s, 1:23:00 or 83m, in µs
 
 
 def seconds(text: str) -> float:

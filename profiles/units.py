@@ -63,12 +63,9 @@ def show_bytes(count: int) -> str:
 
 def show_us(us: int) -> str:
     """A duration for people: ``3.20 s``, ``15.1 ms`` or ``870 µs``."""
-    if abs(us) >= 3_600_000_000:
-        return f"{us / 3.6e9:.2f} h"
-    if abs(us) >= 1_000_000:
-        return f"{us / 1e6:.2f} s"
-    if abs(us) >= 1_000:
-        return f"{us / 1e3:.1f} ms"
+    for unit, factor, digits in (("h", 3_600_000_000, 2), ("s", 1_000_000, 2), ("ms", 1_000, 1)):
+        if abs(us) >= factor:
+            return f"{us / factor:.{digits}f} {unit}"
     return f"{us} µs"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from plans.metrics import phase_starts
+from plans.metrics import duration_us
 from plans.schema import Plan, Program, Segment
 from profiles.units import show_us
 
@@ -37,7 +37,7 @@ class Progress:
         """When the task should have done so many steps (one at least), in µs of the plan."""
         for segment, program in self._runs[task]:
             if done <= segment.rounds:
-                return phase_starts(program, segment, done - 1)[1] + program.round_us
+                return segment.start_us + duration_us(program, done) - program.leave_us
             done -= segment.rounds
         return max(segment.end_us for segment, _ in self._runs[task])
 

@@ -9,11 +9,15 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from planner.cli import build_commands, show_commands, whatif_commands
+from planner.cli.build_commands import build_plan
+from planner.cli.show_commands import check_plan, compare_run, show_plan
+from planner.cli.whatif_commands import estimate_profile, sweep_budgets
 from planner.estimate import GPUS, MODELS, MOMENTS, NUMBER
 from planner.inputs import Objective, Policy, link_groups
 from profiles import console
 from profiles.units import LARGEST
+
+Option = Callable[..., object]
 
 _EPILOG = """examples:
   python -m planner build profiles/demo.json --devices 2 -o plans/demo.json
@@ -38,39 +42,38 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=raw,
     )
     names = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_build(names)
-    _add_estimate(names)
-    _add_sweep(names)
-    _add_check(names)
-    _add_show(names)
-    _add_compare(names)
+    for name, run, options, text in (
+        ("build", build_plan, _build, "make a plan from a profile, or one of each device"),
+        ("estimate", estimate_profile, _estimate, "make a profile from formulas, without a GPU"),
+        ("sweep", sweep_budgets, _sweep, "how fast with how much memory, over which link"),
+        ("check", check_plan, _check, "prove that a plan neither races nor overflows"),
+        ("show", show_plan, _show, "describe a plan, or what runs when; draw it"),
+        ("compare", compare_run, _compare, "predicted against actual"),
+    ):
+        command = names.add_parser(name, help=text)
+        command.set_defaults(command=run)
+        options(command.add_argument)
     return parser
 
 
-def _add_check(names: Any) -> None:
-    parser = names.add_parser("check", help="prove that a plan neither races nor overflows")
-    parser.add_argument("plan", metavar="PLAN")
-    parser.set_defaults(command=show_commands.check_plan)
+def _check(option: Option) -> None:
+    option("plan", metavar="PLAN")
 
 
-def _add_compare(names: Any) -> None:
-    parser = names.add_parser("compare", help="predicted against actual")
-    parser.add_argument("plan", metavar="PLAN")
-    parser.add_argument("log", metavar="RUNLOG")
-    parser.add_argument("--gantt", metavar="PNG", help="write a Gantt chart, planned over actual")
-    parser.add_argument("--trace", metavar="JSON", help="write both as a trace")
-    msg = "write what the run taught, for build --corrections"
-    parser.add_argument("--write-corrections", metavar="FILE", help=msg)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=show_commands.compare_run)
+def _compare(option: Option) -> None:
+    option("plan", metavar="PLAN")
+    option("log", metavar="RUNLOG")
+    option("--gantt", metavar="PNG", help="write a Gantt chart, planned over actual")
+    option("--trace", metavar="JSON", help="write both as a trace")
+    text = "write what the run taught, for build --corrections"
+    option("--write-corrections", metavar="FILE", help=text)
+    option("--json", action="store_true", help="print JSON")
 
 
 _REPEATED: Any = {"action": "append", "default": []}
 
 
-def _add_build(names: Any) -> None:
-    parser = names.add_parser("build", help="make a plan from a profile, or one of each device")
-    option = parser.add_argument
+def _build(option: Option) -> None:
     text = "for devices of several kinds one of each, of the same tasks"
     option("profile", nargs="+", metavar="PROFILE", help=text)
     option("-o", "--output", required=True, metavar="PLAN")
@@ -89,11 +92,11 @@ def _add_build(names: Any) -> None:
     text = "plan what the run with this log left to do, from its checkpoints"
     text += "; repeat it for earlier runs of the same tasks, oldest first"
     option("--from", dest="after", **_REPEATED, metavar="LOG", help=text)
-    _add_setting(parser)
+    _setting(option)
     text = "size of all tasks' microbatches, or of one's (default: the best one; of a task that "
     text += "goes on --from LOG, the one it had, unless they are free); repeat it for other tasks"
     option("--microbatch", type=_microbatch, **_REPEATED, metavar="N|TASK=N|free", help=text)
-    _add_wants(parser)
+    _wants(option)
     text = "gantry; or to compare with: hydra, or gantry's programs in a greedy order (longest "
     text += "remaining time first, longest task first, random)"
     option("--policy", choices=get_args(Policy), default="gantry", help=text)
@@ -105,15 +108,6 @@ def _add_build(names: Any) -> None:
     option("--disk-space", type=_space, metavar="SIZE", help=text)
     text = "processes that search at the same time (default 1)"
     option("--jobs", type=console.whole(1, 1 << 10), default=1, metavar="N", help=text)
-    parser.set_defaults(command=build_commands.build_plan)
-
-
-def _groups(text: str) -> link_groups.Groups:
-    """An argument such as 0,1;2,3."""
-    try:
-        return link_groups.parse_groups(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _space(text: str) -> int:
@@ -127,47 +121,43 @@ def _microbatch(text: str) -> tuple[str, int]:
     return task, 0 if size == "free" else console.whole(1, 1 << 28)(size)
 
 
-def _add_wants(parser: argparse.ArgumentParser) -> None:
+def _wants(option: Option) -> None:
     """Add the options about objective, starts, deadlines and priorities."""
-    msg = "what is to be short: the whole, or the tasks' mean completion time (default makespan)"
-    parser.add_argument("--objective", choices=get_args(Objective), default="makespan", help=msg)
+    text = "what is to be short: the whole, or the tasks' mean completion time (default makespan)"
+    option("--objective", choices=get_args(Objective), default="makespan", help=text)
     weight = console.whole(1, 1 << 20)
-    for flag, parse, value, msg in (
+    for flag, parse, value, what in (
         ("--start", console.duration, "DURATION", "begin it no sooner than this, like 2h"),
         ("--deadline", console.duration, "DURATION", "be done with it by then, like 1:30:00"),
         ("--priority", weight, "N", "its weight in the mean completion time (default 1)"),
     ):
-        text = f"{msg}; repeat it for other tasks"
+        text = f"{what}; repeat it for other tasks"
         of_task = _of_task(parse, value)
-        parser.add_argument(flag, type=of_task, **_REPEATED, metavar=f"TASK={value}", help=text)
+        option(flag, type=of_task, **_REPEATED, metavar=f"TASK={value}", help=text)
 
 
-def _add_setting(parser: argparse.ArgumentParser) -> None:
+def _setting(option: Option) -> None:
     """Add the options that build and sweep share."""
-    msg = "host memory for parameters, state and gradients (default: as profiled)"
-    parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=msg)
-    msg = "for each plan (default 60)"
-    parser.add_argument(
-        "--time-limit", type=console.seconds, default=60.0, metavar="SECONDS", help=msg
-    )
-    parser.add_argument("--seed", type=console.whole(0, 2**31 - 1), default=0)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    text = "host memory for parameters, state and gradients (default: as profiled)"
+    option("--host-memory", type=console.size, metavar="SIZE", help=text)
+    text = "for each plan (default 60)"
+    option("--time-limit", type=console.seconds, default=60.0, metavar="SECONDS", help=text)
+    option("--seed", type=console.whole(0, 2**31 - 1), default=0)
+    option("--json", action="store_true", help="print JSON")
 
 
-def _add_show(names: Any) -> None:
-    parser = names.add_parser("show", help="describe a plan, or what runs when; draw it")
-    parser.add_argument("plan", metavar="PLAN")
-    msg = "say instead what runs at this moment of the predicted run: 90s, 1:23:00, 83m"
-    parser.add_argument("--at", type=console.duration, metavar="TIME", help=msg)
-    parser.add_argument("--task", metavar="TASK", help="with --at: only where this task runs")
-    msg = "write a Gantt chart: all segments, and the ops of one round"
-    parser.add_argument("--gantt", metavar="PNG", help=msg)
-    msg = "with --gantt: draw the round that trains this step of a task, counted from 0 (default: "
-    msg += "the one that runs at --at, else a middle one of the longest segment)"
-    parser.add_argument("--round", type=_round, metavar="TASK[:ROUND]", help=msg)
-    parser.add_argument("--trace", metavar="JSON", help="write a trace for ui.perfetto.dev")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=show_commands.show_plan)
+def _show(option: Option) -> None:
+    option("plan", metavar="PLAN")
+    text = "say instead what runs at this moment of the predicted run: 90s, 1:23:00, 83m"
+    option("--at", type=console.duration, metavar="TIME", help=text)
+    option("--task", metavar="TASK", help="with --at: only where this task runs")
+    text = "write a Gantt chart: all segments, and the ops of one round"
+    option("--gantt", metavar="PNG", help=text)
+    text = "with --gantt: draw the round that trains this step of a task, counted from 0 (default: "
+    text += "the one that runs at --at, else a middle one of the longest segment)"
+    option("--round", type=_round, metavar="TASK[:ROUND]", help=text)
+    option("--trace", metavar="JSON", help="write a trace for ui.perfetto.dev")
+    option("--json", action="store_true", help="print JSON")
 
 
 def _round(text: str) -> tuple[str, int | None]:
@@ -176,44 +166,40 @@ def _round(text: str) -> tuple[str, int | None]:
     return task, console.whole(0, 1 << 50)(step) if colon else None
 
 
-def _add_estimate(names: Any) -> None:
-    parser = names.add_parser("estimate", help="make a profile from formulas, without a GPU")
-    parser.add_argument("model", metavar="MODEL", help=", ".join(MODELS))
-    parser.add_argument("--gpu", required=True, metavar="NAME", help=", ".join(GPUS))
+def _estimate(option: Option) -> None:
+    option("model", metavar="MODEL", help=", ".join(MODELS))
+    option("--gpu", required=True, metavar="NAME", help=", ".join(GPUS))
     positive = console.whole(1, 1 << 28)
-    parser.add_argument("--batch", required=True, type=positive, help="samples in a step")
-    parser.add_argument("--seq", type=positive, help="tokens of a sample (default: the model's)")
-    msg = "sizes to offer, like 1,2,4 (default: powers of two that divide the batch, and it)"
-    parser.add_argument("--microbatch", type=_wholes, metavar="SIZES", help=msg)
-    parser.add_argument("--optimizer", choices=MOMENTS, default="adamw", help="default adamw")
-    parser.add_argument("--dtype", choices=NUMBER, help="default: the best the GPU has")
-    parser.add_argument("--steps", type=console.whole(1, 10**9), default=1000, help="default 1000")
-    msg = "memory of the GPU for plans (default: all but 1 GiB)"
-    parser.add_argument("--device-memory", type=console.size, metavar="SIZE", help=msg)
-    msg = "host memory (default: that of a typical host)"
-    parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=msg)
-    parser.add_argument("-o", "--output", required=True, metavar="PROFILE")
-    parser.set_defaults(command=whatif_commands.estimate_profile)
+    option("--batch", required=True, type=positive, help="samples in a step")
+    text = "tokens of a sample (default: the model's)"
+    option("--seq", dest="sequence", type=positive, metavar="SEQ", help=text)
+    text = "sizes to offer, like 1,2,4 (default: powers of two that divide the batch, and it)"
+    option("--microbatch", dest="microbatches", type=_wholes, metavar="SIZES", help=text)
+    option("--optimizer", choices=MOMENTS, default="adamw", help="default adamw")
+    option("--dtype", choices=NUMBER, help="default: the best the GPU has")
+    option("--steps", type=console.whole(1, 10**9), default=1000, help="default 1000")
+    text = "memory of the GPU for plans (default: all but 1 GiB)"
+    option("--device-memory", dest="device_bytes", type=console.size, metavar="SIZE", help=text)
+    text = "host memory (default: that of a typical host)"
+    option("--host-memory", dest="host_bytes", type=console.size, metavar="SIZE", help=text)
+    option("-o", "--output", required=True, metavar="PROFILE")
 
 
-def _add_sweep(names: Any) -> None:
-    parser = names.add_parser("sweep", help="how fast with how much memory, over which link")
-    parser.add_argument("profile", metavar="PROFILE")
-    msg = "budgets of a device, like 8GiB,16GiB,24GiB"
-    parser.add_argument(
-        "--device-memory", required=True, type=_listed(console.size), metavar="SIZES", help=msg
-    )
-    msg = "rates like 12GB/s,25GB/s (default: as profiled); with both flags the first of one goes "
-    msg += "with the first of the other, and so on"
-    parser.add_argument("--h2d", type=_listed(console.rate), metavar="RATES", help=msg)
-    parser.add_argument("--d2h", type=_listed(console.rate), metavar="RATES", help=msg)
-    msg = "sizes like 1,2,4, each by itself (default: for each plan the best one)"
-    parser.add_argument("--microbatch", type=_wholes, metavar="SIZES", help=msg)
-    parser.add_argument("--plot", metavar="PNG", help="draw step time over memory")
+def _sweep(option: Option) -> None:
+    option("profile", metavar="PROFILE")
+    sizes = _listed(console.size)
+    text = "budgets of a device, like 8GiB,16GiB,24GiB"
+    option("--device-memory", required=True, type=sizes, metavar="SIZES", help=text)
+    text = "rates like 12GB/s,25GB/s (default: as profiled); with both flags the first of one goes "
+    text += "with the first of the other, and so on"
+    option("--h2d", type=_listed(console.rate), metavar="RATES", help=text)
+    option("--d2h", type=_listed(console.rate), metavar="RATES", help=text)
+    text = "sizes like 1,2,4, each by itself (default: for each plan the best one)"
+    option("--microbatch", type=_wholes, metavar="SIZES", help=text)
+    option("--plot", metavar="PNG", help="draw step time over memory")
     count = console.whole(1, 1 << 16)
-    parser.add_argument("--devices", type=count, default=1, help="how many (default 1)")
-    _add_setting(parser)
-    parser.set_defaults(command=whatif_commands.sweep_budgets)
+    option("--devices", type=count, default=1, help="how many (default 1)")
+    _setting(option)
 
 
 def _of_task(parse: Callable[[str], int], value: str) -> Callable[[str], tuple[str, int]]:
@@ -233,4 +219,5 @@ def _listed(parse: Callable[[str], int]) -> Callable[[str], tuple[int, ...]]:
     return lambda text: tuple(parse(part) for part in text.split(","))
 
 
+_groups = console.typed(link_groups.parse_groups)
 _wholes = _listed(console.whole(1, 1 << 28))

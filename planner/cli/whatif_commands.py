@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from dataclasses import fields
 
 import profiles
 from planner import curves
@@ -16,20 +17,8 @@ from profiles.errors import FormatError
 def estimate_profile(options: argparse.Namespace) -> int:
     """Write a profile made of formulas."""
     check_target(options.output)
-    profile = estimate(
-        Spec(
-            model=options.model,
-            gpu=options.gpu,
-            batch=options.batch,
-            sequence=options.seq,
-            microbatches=options.microbatch,
-            optimizer=options.optimizer,
-            dtype=options.dtype,
-            steps=options.steps,
-            device_bytes=options.device_memory,
-            host_bytes=options.host_memory,
-        )
-    )
+    spec = Spec(**{field.name: vars(options)[field.name] for field in fields(Spec)})
+    profile = estimate(spec)
     profiles.save(options.output, profile)
     print(describe(profile))
     print(f"wrote {options.output}")

@@ -8,8 +8,11 @@ Nothing here is measured by us: it is what can be known before a GPU is rented. 
 from dataclasses import dataclass
 from typing import Literal
 
+from profiles.schema import Disk, Link, Rate
+
 Dtype = Literal["fp32", "tf32", "fp16", "bf16"]
 Generation = Literal["kepler", "pascal", "volta", "ampere", "ada", "hopper"]
+Links = tuple[Link, Link]  # from the host and to it
 
 MIB, GIB, GB, TERA = 1 << 20, 1 << 30, 10**9, 10**12
 
@@ -57,33 +60,28 @@ LAUNCH_US = 5.0
 """Per kernel: what eager PyTorch needs to dispatch it. An assumption; it matters only where
 microbatches are so small that kernels are as short as this."""
 
-DISK = (3 * GB, 2 * GB, 1000 * GB)
-"""Bytes per second of long reads and of long writes, and bytes to use: an NVMe drive of the size
-that comes with rented servers, by the data sheets of drives for PCIe 3 (3.0 to 3.5 and 2.0 to 3.0).
-"""
+DISK = Disk(1000 * GB, read=Rate(3 * GB, 0), write=Rate(2 * GB, 0))
+"""An NVMe drive of the size that comes with rented servers, by the data sheets of drives for PCIe 3
+(3.0 to 3.5 and 2.0 to 3.0 GB/s of long reads and of long writes)."""
 
 COPY_LATENCY_US = 10
 """Per copy: launch and DMA set-up. An assumption."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostLink:
-    """Bytes per second of pinned copies: each direction alone, and while the other is busy."""
-
-    h2d: int
-    d2h: int
-    h2d_both: int
-    d2h_both: int
+def link(kind: Literal["h2d", "d2h", "d2d"], alone: float, both: float) -> Link:
+    """Copies at these bytes per second, alone and while the other direction is busy."""
+    latency = COPY_LATENCY_US
+    return Link(kind, Rate(round(alone), latency), Rate(round(both), latency))
 
 
-def _pcie(alone: float) -> HostLink:
+def _pcie(alone: float) -> Links:
     """PCIe, full duplex but for some of the way: 0.85 of the rate while both directions are busy.
 
     Between 0.98 (nvbandwidth on a mobile RTX 3050) and 0.5 for one direction (nvbandwidth issues
     11 and 53, A100) has been reported.
     """
-    rate, both = round(alone * GB), round(0.85 * alone * GB)
-    return HostLink(rate, rate, both, both)
+    rate, both = alone * GB, 0.85 * alone * GB
+    return link("h2d", rate, both), link("d2h", rate, both)
 
 
 # Pinned rates alone: Harmony's bandwidth test (12.35 GB/s, 1080 Ti, PCIe 3); nvbandwidth issue 11
@@ -92,8 +90,7 @@ _PCIE3, _PCIE4, _PCIE5 = _pcie(12.3), _pcie(25), _pcie(55)
 
 # nvbandwidth on a GH200 480GB: 338 and 295 GB/s (SuperBench's test data). Together they cannot
 # exceed the LPDDR5X behind them, 384 GB/s of the 480 GB variant.
-_C2C = HostLink(338 * GB, 295 * GB, 190 * GB, 190 * GB)
-
+_C2C = link("h2d", 338 * GB, 190 * GB), link("d2h", 295 * GB, 190 * GB)
 
 _BEST: tuple[Dtype, ...] = ("bf16", "fp16", "tf32", "fp32")
 
@@ -113,7 +110,7 @@ class Gpu:
     peak: dict[Dtype, float]
     memory_bytes: int
     bytes_per_s: float
-    link: HostLink
+    links: Links
     host_bytes: int
     host_bytes_per_s: float
     host_cores: int

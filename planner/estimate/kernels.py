@@ -6,6 +6,7 @@ attention (Dao 2023). Attention is fused (no s x s matrix in memory) and halved 
 norms are fused; there is no dropout.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from planner.estimate.models import CHANNELS, PIXELS, Model
@@ -25,10 +26,12 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operator: the kernels of its forward and of its backward."""
+    """An operator: the kernels of its forward and of its backward, and how many numbers each of its
+    parameter tensors has."""
 
     forward: tuple[Kernel, ...]
     backward: tuple[Kernel, ...]
+    tensors: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,15 @@ class Size:
         return INDEX * (self.samples if self.model.family == "vit" else self.tokens)
 
 
+def operator(
+    z: Size, forward: Kernel, backward: Iterable[Kernel], tensors: tuple[int, ...] = ()
+) -> Op:
+    """An operator with parameters: autograd makes the gradient of each anew and adds it to the one
+    that is there; it reads both and writes one."""
+    added = (Kernel(0, 3 * count * z.number) for count in tensors)
+    return Op((forward,), (*backward, *added), tensors)
+
+
 def linear(z: Size, inputs: int, outputs: int, *, bias: bool = True, rows: int = 0) -> Op:
     """A product with a weight, of every token or of `rows` rows.
 
@@ -68,7 +80,9 @@ def linear(z: Size, inputs: int, outputs: int, *, bias: bool = True, rows: int =
     numbers = rows * inputs + rows * outputs + inputs * outputs
     product = Kernel(2 * rows * inputs * outputs, numbers * z.number)
     summed = (Kernel(0, rows * outputs * z.number),) if bias else ()
-    return Op((product,), (product, product, *summed))
+    weight = inputs * outputs
+    tensors = (weight, outputs) if bias else (weight,)
+    return operator(z, product, (product, product, *summed), tensors)
 
 
 def attention(z: Size, *, causal: bool) -> Op:
@@ -80,15 +94,21 @@ def attention(z: Size, *, causal: bool) -> Op:
     return Op((forward,), (Kernel(5 * flops // 2, 2 * moved, attention=True),))
 
 
-def passes(z: Size, width: int, *, forward: int, backward: tuple[int, ...]) -> Op:
+def passes(
+    z: Size, width: int, *, forward: int, backward: tuple[int, ...], tensors: tuple[int, ...] = ()
+) -> Op:
     """A memory-bound operator: how often it touches `width` numbers per token, by kernel."""
     unit = z.of(width)
-    return Op((Kernel(0, forward * unit),), tuple(Kernel(0, times * unit) for times in backward))
+    kernels = (Kernel(0, times * unit) for times in backward)
+    return operator(z, Kernel(0, forward * unit), kernels, tensors)
 
 
 def norm(z: Size) -> Op:
-    """Backward: one kernel for the input, one that sums the parameters' gradients."""
-    return passes(z, z.model.width, forward=2, backward=(3, 2))
+    """Backward: one kernel for the input, one that sums the parameters' gradients. RMS norms have
+    no bias."""
+    d = z.model.width
+    tensors = (d,) if z.model.family == "llama" else (d, d)
+    return passes(z, d, forward=2, backward=(3, 2), tensors=tensors)
 
 
 def residual(z: Size) -> Op:
@@ -102,13 +122,14 @@ def activation(z: Size, width: int) -> Op:
 
 def gather(z: Size, rows: int) -> Op:
     """Rows of a table. Backward fills a dense gradient of the whole table."""
-    unit = z.of(z.model.width)
-    return Op((Kernel(0, 2 * unit),), (Kernel(0, rows * z.model.width * z.number + 2 * unit),))
+    unit, table = z.of(z.model.width), rows * z.model.width
+    return operator(z, Kernel(0, 2 * unit), [Kernel(0, table * z.number + 2 * unit)], (table,))
 
 
 def add_table(z: Size) -> Op:
     """Adds one row per position; backward sums its gradient over the samples."""
-    return passes(z, z.model.width, forward=3, backward=(1,))
+    table = z.model.positions * z.model.width
+    return passes(z, z.model.width, forward=3, backward=(1,), tensors=(table,))
 
 
 def cross_entropy(z: Size, logits: int) -> Op:
@@ -120,8 +141,3 @@ def cross_entropy(z: Size, logits: int) -> Op:
     casts = z.number * logits + exact if z.number < FLOAT else 0
     moved = (casts, 2 * exact, exact, 3 * exact, casts)
     return Op((), tuple(Kernel(0, count) for count in moved if count))
-
-
-def accumulate(z: Size, numbers: int) -> Kernel:
-    """autograd makes a parameter's gradient anew and adds it: reads both, writes one."""
-    return Kernel(0, 3 * numbers * z.number)

@@ -6,7 +6,6 @@ norms and attention in fp32: for a GPT block, output included, 16 numbers per to
 layer's input lies in the slab and is not counted.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,6 @@ from planner.estimate.kernels import (
     Kernel,
     Op,
     Size,
-    accumulate,
     activation,
     add_table,
     attention,
@@ -27,7 +25,7 @@ from planner.estimate.kernels import (
     passes,
     residual,
 )
-from planner.estimate.models import CHANNELS, CLASSES, Family, Kind, LayerShape
+from planner.estimate.models import CHANNELS, CLASSES, Family, Model
 from profiles.codec import align
 
 
@@ -52,23 +50,29 @@ class Work:
         return sum(align(tensor) for tensor in self.kept)
 
     @property
+    def tensors(self) -> list[int]:
+        """How many numbers each parameter tensor has."""
+        return [count for op in self.ops for count in op.tensors]
+
+    @property
     def forward(self) -> list[Kernel]:
         return [kernel for op in self.ops for kernel in op.forward]
 
     @property
     def backward(self) -> list[Kernel]:
-        """Backward kernels, without those that add up the parameters' gradients."""
         return [kernel for op in reversed(self.ops) for kernel in op.backward]
 
 
-def work(layer: LayerShape, size: Size) -> Work:
-    """The kernels and bytes of `layer` of the size's model on one microbatch."""
-    return _WORK[layer.kind, size.model.family](size)
+def chain(z: Size) -> tuple[Work, Work, Work]:
+    """The kernels and bytes of the model's embedding, of each of its blocks, and of its head."""
+    embedding, block, head = _CHAINS[z.model.family]
+    return embedding(z), block(z), head(z)
 
 
-def accumulation(layer: LayerShape, size: Size) -> list[Kernel]:
-    """The kernels of a backward that add each parameter's gradient to the one that is there."""
-    return [accumulate(size, math.prod(tensor)) for tensor in layer.tensors]
+def parameters(model: Model) -> int:
+    """All parameters, the head's own included."""
+    embedding, block, head = chain(Size(model, 1, model.sequence, FLOAT))
+    return sum(embedding.tensors) + model.blocks * sum(block.tensors) + sum(head.tensors)
 
 
 def _norm_stats(z: Size) -> int:
@@ -155,7 +159,7 @@ def _patches(z: Size) -> Work:
     inner = z.of(d)
     cut = linear(z, inputs, d, rows=z.samples * (z.sequence - 1))
     return Work(
-        [cut, passes(z, d, forward=2, backward=(2,)), add_table(z)],
+        [cut, passes(z, d, forward=2, backward=(2,), tensors=(d,)), add_table(z)],
         kept=(),
         output=inner,
         forward_peak=3 * inner,
@@ -197,17 +201,9 @@ def _class_head(z: Size) -> Work:
     )
 
 
-_WORK: dict[tuple[Kind, Family], Callable[[Size], Work]] = {
-    ("embedding", "gpt"): _tables,
-    ("embedding", "llama"): _tables,
-    ("embedding", "bert"): _bert_tables,
-    ("embedding", "vit"): _patches,
-    ("block", "gpt"): _block,
-    ("block", "llama"): _llama_block,
-    ("block", "bert"): _block,
-    ("block", "vit"): _block,
-    ("head", "gpt"): _head,
-    ("head", "llama"): _head,
-    ("head", "bert"): _head,
-    ("head", "vit"): _class_head,
+_CHAINS: dict[Family, tuple[Callable[[Size], Work], ...]] = {
+    "gpt": (_tables, _block, _head),
+    "llama": (_tables, _llama_block, _head),
+    "bert": (_bert_tables, _block, _head),
+    "vit": (_patches, _block, _class_head),
 }

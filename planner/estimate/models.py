@@ -1,4 +1,4 @@
-"""Architectures of published models as chains of layers, every parameter tensor by its shape.
+"""Architectures of published models: the sizes that distinguish the models of a family.
 
 A chain is an embedding, equal blocks, and a head with the loss. The head always has parameters of
 its own, also where the published model ties them to the embedding (GPT, BERT): tied layers must
@@ -6,14 +6,10 @@ stay in one shard, and a tie from one end of the chain to the other would forbid
 GPT and BERT count vocabulary x width parameters more than their published sizes.
 """
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 Family = Literal["gpt", "llama", "bert", "vit"]
-Kind = Literal["embedding", "block", "head"]
-Tensor = tuple[int, ...]
 
 CLASSES = 1000  # of a vision model's head (ImageNet)
 PIXELS = 224  # of its images, each way
@@ -44,19 +40,6 @@ class Model:
     def kv_width(self) -> int:
         """Width of keys and of values: below the model's with grouped queries."""
         return self.width * (self.kv_heads or self.heads) // self.heads
-
-
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """One layer of the chain: what it is, and its parameter tensors."""
-
-    name: str
-    kind: Kind
-    tensors: tuple[Tensor, ...]
-
-    @property
-    def parameters(self) -> int:
-        return sum(math.prod(tensor) for tensor in self.tensors)
 
 
 def _gpt(name: str, blocks: int, width: int, heads: int, positions: int) -> Model:
@@ -114,73 +97,3 @@ _TABLE = (
 )
 
 MODELS = {model.name: model for model in _TABLE}
-
-
-def layers(model: Model) -> tuple[LayerShape, ...]:
-    """The chain, first layer first."""
-    embedding, block, head = _TENSORS[model.family](model)
-    return (
-        LayerShape("embedding", "embedding", embedding),
-        *(LayerShape(f"block{index}", "block", block) for index in range(model.blocks)),
-        LayerShape("head", "head", head),
-    )
-
-
-def parameters(model: Model) -> int:
-    """All parameters, the head's own included."""
-    return sum(layer.parameters for layer in layers(model))
-
-
-Parts = tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]
-
-
-def _linear(inputs: int, outputs: int, *, bias: bool = True) -> tuple[Tensor, ...]:
-    weight = (outputs, inputs)
-    return (weight, (outputs,)) if bias else (weight,)
-
-
-def _norm(width: int) -> tuple[Tensor, ...]:
-    return (width,), (width,)
-
-
-def _standard_block(model: Model, *, fused: bool) -> tuple[Tensor, ...]:
-    """Two norms, attention and a two-layer MLP, all biased. `fused`: one product makes q, k, v."""
-    d, f = model.width, model.ffn
-    attention = _linear(d, 3 * d) if fused else _linear(d, d) * 3
-    return (*_norm(d), *attention, *_linear(d, d), *_norm(d), *_linear(d, f), *_linear(f, d))
-
-
-def _gpt_parts(model: Model) -> Parts:
-    d = model.width
-    embedding = ((model.vocabulary, d), (model.positions, d))
-    head = (*_norm(d), *_linear(d, model.vocabulary, bias=False))
-    return embedding, _standard_block(model, fused=True), head
-
-
-def _llama_parts(model: Model) -> Parts:
-    d, kv, f = model.width, model.kv_width, model.ffn
-
-    def block() -> Iterator[Tensor]:
-        for inputs, outputs in ((d, d), (d, kv), (d, kv), (d, d), (d, f), (d, f), (f, d)):
-            yield from _linear(inputs, outputs, bias=False)
-        yield from ((d,), (d,))  # the two RMS norms have no bias
-
-    head = ((d,), *_linear(d, model.vocabulary, bias=False))
-    return ((model.vocabulary, d),), tuple(block()), head
-
-
-def _bert_parts(model: Model) -> Parts:
-    d = model.width
-    tables = ((model.vocabulary, d), (model.positions, d), (2, d))
-    head = (*_linear(d, d), *_norm(d), *_linear(d, model.vocabulary))
-    return (*tables, *_norm(d)), _standard_block(model, fused=False), head
-
-
-def _vit_parts(model: Model) -> Parts:
-    d = model.width
-    patches = _linear(CHANNELS * model.patch**2, d)
-    embedding = (*patches, (1, d), (model.positions, d))
-    return embedding, _standard_block(model, fused=True), (*_norm(d), *_linear(d, CLASSES))
-
-
-_TENSORS = {"gpt": _gpt_parts, "llama": _llama_parts, "bert": _bert_parts, "vit": _vit_parts}

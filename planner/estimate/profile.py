@@ -4,25 +4,25 @@ Of a kernel   launch + max(FLOPs / (peak x share), bytes / (bandwidth x share))
 of a layer    forward, backward: the sum over its kernels; recompute_backward: both
 of an update  bytes that the optimizer touches / (bandwidth x share), on device and host alike
 
-Peaks, bandwidths and shares are those of `gpus`, kernels and bytes those of `work`, parameters
-those of `models`. Parameters and gradients take 4 bytes in fp32 and tf32, 2 in bf16 and fp16,
-where the state has an fp32 master copy besides; moments are fp32 always.
+Peaks, bandwidths and shares are those of `gpus`; kernels, bytes and parameters those of `layers`.
+Parameters and gradients take 4 bytes in fp32 and tf32, 2 in bf16 and fp16, where the state has an
+fp32 master copy besides; moments are fp32 always.
 """
 
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+
+from msgspec import structs
 
 from planner.estimate import gpus
 from planner.estimate.gpus import GPUS, Dtype, Gpu
 from planner.estimate.kernels import FLOAT, Kernel, Size
-from planner.estimate.layers import accumulation, work
-from planner.estimate.models import MODELS, LayerShape, Model, layers, parameters
+from planner.estimate.layers import Work, chain, parameters
+from planner.estimate.models import MODELS, Model
 from profiles import schema
 from profiles.codec import align, sha256
-from profiles.errors import GantryError
+from profiles.errors import FormatError
 from profiles.schema import BatchCost, LayerCost, Link, Profile, Rate, Time
 from profiles.units import show_bytes, show_us
 
@@ -33,12 +33,6 @@ MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """fp32 tensors of state per parameter tensor, beside a master copy."""
 
 MOST_TOKENS = 1 << 28  # in a batch: keeps every figure within what the format holds
-
-
-class EstimateError(GantryError):
-    """The arguments do not go together; the message says which and what would."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,7 @@ class Spec:
 def estimate(spec: Spec, models: Mapping[str, Model] = MODELS) -> Profile:
     """A sound profile of one task on one GPU, marked estimated, of one of these models.
 
-    EstimateError for bad arguments.
+    FormatError for bad arguments.
     """
     full = _complete(spec, models)
     model, gpu = models[full.model], GPUS[full.gpu]
@@ -82,7 +76,7 @@ def estimate(spec: Spec, models: Mapping[str, Model] = MODELS) -> Profile:
         batches=tuple(
             BatchCost(z.samples, align(z.input_bytes) + align(z.target_bytes)) for z in sizes
         ),
-        layers=tuple(_layer(shape, sizes, full, gpu) for shape in layers(model)),
+        layers=_layers(sizes, full, gpu),
     )
     return Profile(
         machine=_machine(full, gpu),
@@ -114,19 +108,19 @@ def describe(profile: Profile) -> str:
 
 
 def _complete(spec: Spec, models: Mapping[str, Model]) -> Spec:
-    """The spec with every None filled in; EstimateError for what does not go together."""
+    """The spec with every None filled in; FormatError for what does not go together."""
     for kind, name, known in (
         ("model", spec.model, models),
         ("GPU", spec.gpu, GPUS),
         ("optimizer", spec.optimizer, MOMENTS),
     ):
         if name not in known:
-            raise EstimateError(f"{kind} {name!r} is not known; there are {', '.join(known)}")
+            raise FormatError(f"{kind} {name!r} is not known; there are {', '.join(known)}")
     model, gpu = models[spec.model], GPUS[spec.gpu]
     dtype = spec.dtype or gpu.best
     if dtype not in gpu.peak:
         has = " and ".join(gpu.peak)
-        raise EstimateError(
+        raise FormatError(
             f"{gpu.name} has no {dtype}; it has {has}: give one of them as --dtype, or none"
         )
     sequence = _sequence(model, spec.sequence)
@@ -134,9 +128,9 @@ def _complete(spec: Spec, models: Mapping[str, Model]) -> Spec:
     sizes = spec.microbatches or (*(m for m in powers if spec.batch % m == 0), spec.batch)
     for m in sizes:
         if m < 1 or spec.batch % m:
-            raise EstimateError(f"microbatch {m} does not divide the batch of {spec.batch}")
+            raise FormatError(f"microbatch {m} does not divide the batch of {spec.batch}")
     if spec.batch * sequence > MOST_TOKENS:
-        raise EstimateError(
+        raise FormatError(
             f"a batch of {spec.batch} x {sequence} tokens is more than {MOST_TOKENS}; "
             "lower --batch or --seq"
         )
@@ -155,34 +149,23 @@ def _sequence(model: Model, asked: int | None) -> int:
     if asked is None or asked == model.sequence:
         return model.sequence
     if model.family == "vit":
-        raise EstimateError(
+        raise FormatError(
             f"{model.name} sees {model.sequence} tokens (224 pixels in patches of {model.patch}), "
             f"not {asked}; leave out --seq"
         )
     if model.positions and asked > model.positions:
-        raise EstimateError(
-            f"{model.name} has {model.positions} positions, not {asked}; lower --seq"
-        )
+        raise FormatError(f"{model.name} has {model.positions} positions, not {asked}; lower --seq")
     return asked
 
 
 def _machine(full: Spec, gpu: Gpu) -> schema.Machine:
-    def link(kind: Literal["h2d", "d2h", "d2d"], alone: float, both: float) -> Link:
-        latency = gpus.COPY_LATENCY_US
-        return Link(kind, Rate(round(alone), latency), Rate(round(both), latency))
-
     inside = gpu.bytes_per_s * gpus.BANDWIDTH / 2  # a copy reads and writes
-    links = [
-        link("h2d", gpu.link.h2d, gpu.link.h2d_both),
-        link("d2h", gpu.link.d2h, gpu.link.d2h_both),
-        link("d2d", inside, inside),
-    ]
+    links = [*gpu.links, gpus.link("d2d", inside, inside)]
     if full.dtype == "bf16":
         links.append(_cast(gpu))
     device = schema.Device(gpu.name, "cuda", full.device_bytes or 0, 1, tuple(links))
-    read, write, room = gpus.DISK
-    disk = schema.Disk(room, Rate(read, 0), Rate(write, 0))
-    return schema.Machine((device,), schema.Host(full.host_bytes or 0, gpu.host_cores, disk), 1)
+    host = schema.Host(full.host_bytes or 0, gpu.host_cores, gpus.DISK)
+    return schema.Machine((device,), host, 1)
 
 
 def _cast(gpu: Gpu) -> Link:
@@ -192,19 +175,30 @@ def _cast(gpu: Gpu) -> Link:
     return Link("cast", rate, rate)
 
 
-def _layer(shape: LayerShape, sizes: Iterable[Size], full: Spec, gpu: Gpu) -> schema.Layer:
+def _layers(sizes: Sequence[Size], full: Spec, gpu: Gpu) -> tuple[schema.Layer, ...]:
+    """The embedding, equal blocks, and the head with the loss."""
+    works = zip(*map(chain, sizes), strict=True)
+    embedding, block, head = (
+        _layer(kind, list(zip(sizes, done, strict=True)), full, gpu)
+        for kind, done in zip(("embedding", "block", "head"), works, strict=True)
+    )
+    blocks = range(sizes[0].model.blocks)
+    return (embedding, *(structs.replace(block, name=f"block{n}") for n in blocks), head)
+
+
+def _layer(kind: str, works: Sequence[tuple[Size, Work]], full: Spec, gpu: Gpu) -> schema.Layer:
     dtype = full.dtype or gpu.best
     number, moments = NUMBER[dtype], MOMENTS[full.optimizer]
     states = moments + (number < FLOAT)  # a master copy of what is not fp32
-    tensors = [math.prod(tensor) for tensor in shape.tensors]
+    tensors = works[0][1].tensors
     params = sum(align(number * count) for count in tensors)
     # Read the gradient, read and write parameter or master and moments, write the parameter:
     # 12 bytes and 8 for every moment, whether the parameter has 4 bytes or 2 beside its master.
-    touched = shape.parameters * (12 + 8 * moments)
+    touched = sum(tensors) * (12 + 8 * moments)
     on_device = gpus.LAUNCH_US + touched / (gpu.bytes_per_s * gpus.BANDWIDTH) * 1e6
     on_host = touched / (gpu.host_bytes_per_s * gpus.HOST_BANDWIDTH) * 1e6
     return schema.Layer(
-        name=shape.name,
+        name=kind,
         param_bytes=params,
         grad_bytes=params,
         state_bytes=states * sum(align(FLOAT * count) for count in tensors),
@@ -212,18 +206,17 @@ def _layer(shape: LayerShape, sizes: Iterable[Size], full: Spec, gpu: Gpu) -> sc
         update_peak_bytes=0,  # one fused pass, in place
         update_device=_time(on_device),
         update_host=_time(on_host),
-        costs=tuple(_cost(shape, size, dtype, gpu) for size in sizes),
+        costs=tuple(_cost(kind, size, done, dtype, gpu) for size, done in works),
     )
 
 
-def _cost(shape: LayerShape, z: Size, dtype: Dtype, gpu: Gpu) -> LayerCost:
-    done = work(shape, z)
+def _cost(kind: str, z: Size, done: Work, dtype: Dtype, gpu: Gpu) -> LayerCost:
     forward = _kernels_us(done.forward, dtype, gpu)
-    backward = _kernels_us([*done.backward, *accumulation(shape, z)], dtype, gpu)
-    given = z.input_bytes if shape.kind == "embedding" else z.of(z.model.width)
+    backward = _kernels_us(done.backward, dtype, gpu)
+    given = z.input_bytes if kind == "embedding" else z.of(z.model.width)
     output = align(done.output)
     # The head's output is gone once the loss is there.
-    left = 0 if shape.kind == "head" else output
+    left = 0 if kind == "head" else output
     return LayerCost(
         microbatch=z.samples,
         in_bytes=align(given),

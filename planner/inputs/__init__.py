@@ -3,8 +3,8 @@
 from planner.inputs.files import read_problem
 from planner.inputs.kinds import across, one_generator
 from planner.inputs.limits import DEFAULT, Limits, default
-from planner.inputs.microbatches import too_small
 from planner.inputs.problem import Effort, Kind, Objective, Policy, Problem, Want
+from planner.inputs.remaining import too_small
 from planner.inputs.residuals import residuals
 from planner.inputs.whatif import only_microbatch, override
 

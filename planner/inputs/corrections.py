@@ -104,13 +104,8 @@ class Corrections(Struct, frozen=True, kw_only=True):
     links: tuple[LinkRatio, ...]
 
 
-def load(path: str | Path) -> Corrections:
-    """Corrections from a file; FormatError for another format, version, type or layer number."""
-    return loads(read_bytes(path), str(path))
-
-
 def loads(data: bytes, where: str = "corrections") -> Corrections:
-    """Corrections from bytes; FormatError as for `load`."""
+    """Corrections from bytes; FormatError for another format, version, type or layer number."""
     read = decode(data, Corrections, version=VERSION, where=where)
     for task in read.tasks:
         for what, ratios in task.times.items():

@@ -3,7 +3,6 @@
 Errors name the flags of the command; the keywords of `read_problem` are called like them.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -13,7 +12,6 @@ from msgspec import structs
 import profiles
 from planner.inputs import corrections as correcting
 from planner.inputs import link_groups as links
-from planner.inputs import microbatches as sizing
 from planner.inputs import remaining
 from planner.inputs.kinds import across
 from planner.inputs.problem import Objective, Problem, Want
@@ -60,26 +58,23 @@ def read_problem(
     data = [read_bytes(path) for path in names]
     read, logs = [], [runlog.load(run) for run in after]
     asked = [("", microbatch)] if isinstance(microbatch, int) else _pairs(microbatch)
-    done, before, kept = dict[str, int](), dict[str, int](), dict[str, int]()
     for path, content in zip(names, data, strict=True):
         made = override(profiles.loads(content, path), h2d=h2d, d2h=d2h)
         made, inputs = correcting.chain(made, sha256(content), corrections)
-        if logs:
-            made, done = remaining.after(made, logs, after[-1])
-            before = sizing.begun(logs, done, after[-1], asked)
-            kept = sizing.kept(before, asked)
-            sizing.measured(made, kept, path)
-        wanted = sizing.wanted([task.name for task in made.tasks], asked)
-        read.append(only_microbatches(made, kept | wanted))
+        rest = remaining.after(made, logs, after[-1], asked) if logs else remaining.Rest(made)
+        remaining.measured(rest, path)
+        told = _by_task(["", *(task.name for task in rest.profile.tasks)], "microbatch", asked)
+        wanted = {task.name: told.get(task.name, told.get("", 0)) for task in rest.profile.tasks}
+        read.append(only_microbatches(rest.profile, wanted | rest.kept))
     inputs |= {f"profile-{n}" if n else "profile": sha256(c) for n, c in enumerate(data)}
     sizes = [*sizes] * len(names) if len(sizes) == 1 else sizes
     problem = across(read, names, devices=counts, device_bytes=sizes, host_bytes=host_memory)
     rates = {way: f"{rate} bytes/s" for way, rate in (("h2d", h2d), ("d2h", d2h)) if rate}
     problem = replace(
         problem,
-        done=done,
-        microbatch=before,
-        kept=kept,
+        done=rest.done,
+        microbatch=rest.microbatch,
+        kept=rest.kept,
         segment_steps=segment_steps,
         disk=_disk(problem.disk, disk_space),
         inputs=inputs,
@@ -147,7 +142,7 @@ def _wanted(
     if priority and objective != "completion":
         raise FormatError("--priority weighs completion times; add --objective completion")
     starts, deadlines, weights = (
-        _by_task(problem, flag, _pairs(given))
+        _by_task([task.name for task in problem.tasks], flag, _pairs(given))
         for flag, given in (("start", start), ("deadline", deadline), ("priority", priority))
     )
     wants = {
@@ -163,13 +158,16 @@ def _wanted(
     )
 
 
-def _by_task(problem: Problem, flag: str, given: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """A flag's value for each task it names; FormatError for an unknown or repeated task."""
-    names, told = [task.name for task in problem.tasks], dict(given)
-    for name in told:
+def _by_task(names: Sequence[str], flag: str, given: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """A flag's value for each task it names, "" for all tasks if it is among the names;
+    FormatError for an unknown or repeated task."""
+    told: dict[str, int] = {}
+    for name, value in given:
         if name not in names:
-            raise FormatError(f"--{flag}: there is no task {name!r}, only {', '.join(names)}")
-    if len(told) < len(given):
-        repeated = next(name for name, count in Counter(n for n, _ in given).items() if count > 1)
-        raise FormatError(f"--{flag}: task {repeated!r} has more than one; give it once")
+            there = ", ".join(filter(None, names))
+            raise FormatError(f"--{flag}: there is no task {name!r}, only {there}")
+        if name in told:
+            who = f"task {name!r} has" if name else "all tasks have"
+            raise FormatError(f"--{flag}: {who} more than one; give it once")
+        told[name] = value
     return told

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from planner.inputs.problem import Kind, Problem
-from planner.inputs.whatif import slower
+from planner.inputs.whatif import faster
 from profiles.errors import FormatError
 
 Groups = tuple[tuple[int, ...], ...]
@@ -60,5 +60,11 @@ def _sharing(kind: Kind, sizes: Sequence[int]) -> Kind:
             "since devices with more and with less of a link would not be alike"
         )
     count, whole = sizes[0], kind.device
-    part = replace(whole, links=tuple(slower(link, count) for link in whole.links))
+    part = replace(
+        whole,
+        links=tuple(
+            link if link.kind in ("d2d", "cast") else faster(link, (1, count))
+            for link in whole.links
+        ),
+    )
     return dataclasses.replace(kind, device=part, whole_link=whole, sharers=count)

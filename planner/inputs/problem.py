@@ -99,14 +99,9 @@ class Problem:
 
     @property
     def only(self) -> Kind:
-        """The kind of all devices; ValueError where there are several, which `on` looks at one
-        by one."""
+        """The kind of all devices; ValueError where there are several."""
         (kind,) = self.kinds
         return kind
-
-    def on(self, kind: Kind) -> "Problem":
-        """The tasks on devices of this kind alone."""
-        return replace(self, kinds=(kind,), link_groups=())
 
     def alike(self, **changes: Any) -> "Problem":
         """The same with other values of its only kind."""

@@ -1,41 +1,95 @@
-"""The rest that runs left to do: tasks that can go on from their checkpoints, with fewer steps."""
+"""The rest that runs left to do: tasks that go on from their checkpoints, with fewer steps and the
+microbatches that they began with. Others would change the order of additions, so the last bits."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import structs
 
+from planner.errors import Infeasible
 from plans.runlog import RunLog
 from profiles.errors import FormatError
 from profiles.schema import Profile, Task
 
+Asked = Sequence[tuple[str, int]]  # a task, or "" for all, and its microbatch, or 0 for any
 
-def after(profile: Profile, logs: Sequence[RunLog], path: str) -> tuple[Profile, dict[str, int]]:
-    """The profile of what is left, and the steps that its tasks have done by their checkpoints.
+
+class Rest(NamedTuple):
+    """The profile of what is left, the steps that its tasks have done by their checkpoints, the
+    microbatches that they had last, and those of them that are to be kept."""
+
+    profile: Profile
+    done: dict[str, int] = {}
+    microbatch: dict[str, int] = {}
+    kept: dict[str, int] = {}
+
+
+def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> Rest:
+    """What these runs left to do, microbatches as asked for.
 
     `logs`: oldest first, later checkpoints count; `path` is that of the last. A task without a
     checkpoint begins anew; those that a rule stopped or that failed are left out. An evaluation
-    that was due at a checkpoint and that no log has is owed. FormatError when nothing is left.
+    that was due at a checkpoint and that no log has is owed. FormatError when nothing is left, or
+    when no log says which microbatches a task had of which nothing is asked.
     """
     done = {record.task: record.step for log in logs for record in log.checkpoints}
-    over = {record.task for log in logs for record in log.stops}
-    over |= {record.task for log in logs for record in log.drops}
-    tasks = [task for task in profile.tasks if task.name not in over]
+    over = {stop.task for log in logs for stop in log.stops}
+    over |= {drop.task for log in logs for drop in log.drops}
     evaluated = {(record.task, record.step) for log in logs for record in log.evaluations}
-    left = tuple(_rest(task, done, evaluated) for task in tasks if _goes_on(task, done))
+    left = tuple(
+        _rest(task, done.get(task.name, 0), evaluated)
+        for task in profile.tasks
+        if task.name not in over and done.get(task.name, 0) < task.steps
+    )
     if not left:
         raise FormatError(f"{path}: every task of the profile is done; there is nothing to plan")
     steps = {task.name: done.get(task.name, 0) for task in left}
-    return structs.replace(profile, tasks=left), steps
+    known = {task: size for log in logs for task, size in log.header.microbatch.items()}
+    told = {task for task, _ in asked}
+    going_on = [task for task, count in steps.items() if count]
+    keeping = [] if "" in told else [task for task in going_on if task not in told]
+    for task in keeping:
+        if task not in known:
+            raise FormatError(
+                f"{path}: does not say which microbatches task {task} had, as logs of 0.4 did not; "
+                f"give the size that `planner show` has for the plan that ran, --microbatch "
+                f"{task}=N, or --microbatch free"
+            )
+    had = {task: known[task] for task in going_on if task in known}
+    kept = {task: known[task] for task in keeping}
+    return Rest(structs.replace(profile, tasks=left), steps, had, kept)
 
 
-def _goes_on(task: Task, done: Mapping[str, int]) -> bool:
-    return done.get(task.name, 0) < task.steps
-
-
-def _rest(task: Task, done: Mapping[str, int], evaluated: Collection[tuple[str, int]]) -> Task:
-    steps, evaluation = done.get(task.name, 0), task.evaluation
+def _rest(task: Task, steps: int, evaluated: Collection[tuple[str, int]]) -> Task:
+    evaluation = task.evaluation
     if evaluation:
         due = steps > 0 and steps % evaluation.every == 0
         owed = due and (task.name, steps) not in evaluated
         evaluation = structs.replace(evaluation, owed=owed)
     return structs.replace(task, steps=task.steps - steps, evaluation=evaluation)
+
+
+def measured(rest: Rest, path: str) -> None:
+    """FormatError for a microbatch of a task that is to be kept and that the profile does not
+    have."""
+    for task in rest.profile.tasks:
+        known = [batch.microbatch for batch in task.batches]
+        size = rest.kept.get(task.name, known[0])
+        if size not in known:
+            raise FormatError(
+                f"{path}: {task.name}: goes on with microbatches of {size}, which were "
+                f"not measured, only {', '.join(map(str, known))}; profile again, or let them "
+                "change, and with them the last bits: --microbatch free"
+            )
+
+
+def too_small(error: Infeasible, sizes: Mapping[str, int]) -> Infeasible:
+    """The error of a plan in which tasks keep these microbatches."""
+    if not sizes:
+        return error
+    names = ", ".join(f"{task} keeps microbatches of {size}" for task, size in sizes.items())
+    return Infeasible(
+        f"{error.message}; {names} as they began: --microbatch free lets them change, and with "
+        "them the last bits",
+        error.smallest,
+    )

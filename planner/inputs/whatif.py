@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from profiles.errors import FormatError
-from profiles.schema import Device, Emulation, Link, Profile, Rate, Task
+from profiles.schema import Device, Link, Profile, Task
 from profiles.units import LARGEST
+
+Factor = tuple[int, int]  # a fraction
 
 
 def override(profile: Profile, *, h2d: int | None = None, d2h: int | None = None) -> Profile:
@@ -15,45 +17,33 @@ def override(profile: Profile, *, h2d: int | None = None, d2h: int | None = None
     The rate with both directions busy, and the pace of an emulated device, change by the same
     factor, so that a run of the plan sees what was planned with.
     """
-    rates = {kind: rate for kind, rate in (("h2d", h2d), ("d2h", d2h)) if rate}
-    devices = tuple(_device(device, rates) for device in profile.machine.devices)
+    devices = tuple(_device(device, h2d, d2h) for device in profile.machine.devices)
     return replace(profile, machine=replace(profile.machine, devices=devices))
 
 
-def slower(link: Link, count: int) -> Link:
-    """1/count of a link between host and device; what is no copy over it stays as it is."""
-    return link if link.kind in ("d2d", "cast") else _link(link, (1, count))
+def _device(device: Device, h2d: int | None, d2h: int | None) -> Device:
+    alone = {link.kind: link.alone.bytes_per_s for link in device.links}
+    h2d_by = (h2d or alone["h2d"], alone["h2d"])
+    d2h_by = (d2h or alone["d2h"], alone["d2h"])
+    by = {"h2d": h2d_by, "d2h": d2h_by}
+    pace = device.emulation
+    if pace:
+        there, back = _times(pace.h2d_bytes_per_s, h2d_by), _times(pace.d2h_bytes_per_s, d2h_by)
+        pace = replace(pace, h2d_bytes_per_s=there, d2h_bytes_per_s=back)
+    links = tuple(faster(link, by.get(link.kind, (1, 1))) for link in device.links)
+    return replace(device, links=links, emulation=pace)
 
 
-def _device(device: Device, rates: dict[str, int]) -> Device:
-    alone: dict[str, int] = {link.kind: link.alone.bytes_per_s for link in device.links}
-    factors = {kind: (rate, alone[kind]) for kind, rate in rates.items()}
-    return replace(
-        device,
-        links=tuple(_link(link, factors.get(link.kind)) for link in device.links),
-        emulation=device.emulation and _emulation(device.emulation, factors),
+def faster(link: Link, by: Factor) -> Link:
+    """A link of so many times the rates."""
+    alone, both = (
+        replace(rate, bytes_per_s=_times(rate.bytes_per_s, by)) for rate in (link.alone, link.both)
     )
+    return replace(link, alone=alone, both=both)
 
 
-def _link(link: Link, factor: tuple[int, int] | None) -> Link:
-    return replace(link, alone=_rate(link.alone, factor), both=_rate(link.both, factor))
-
-
-def _rate(rate: Rate, factor: tuple[int, int] | None) -> Rate:
-    return replace(rate, bytes_per_s=_scaled(rate.bytes_per_s, factor))
-
-
-def _emulation(emulation: Emulation, factors: dict[str, tuple[int, int]]) -> Emulation:
-    return replace(
-        emulation,
-        h2d_bytes_per_s=_scaled(emulation.h2d_bytes_per_s, factors.get("h2d")),
-        d2h_bytes_per_s=_scaled(emulation.d2h_bytes_per_s, factors.get("d2h")),
-    )
-
-
-def _scaled(bytes_per_s: int, factor: tuple[int, int] | None) -> int:
-    """The rate by a factor, given as a fraction."""
-    over, under = factor or (1, 1)
+def _times(bytes_per_s: int, by: Factor) -> int:
+    over, under = by
     return min(max(1, bytes_per_s * over // under), LARGEST)
 
 
@@ -63,15 +53,15 @@ def only_microbatch(profile: Profile, size: int) -> Profile:
 
 
 def only_microbatches(profile: Profile, sizes: Mapping[str, int]) -> Profile:
-    """The profile as if of these tasks only one microbatch size had been measured each; FormatError
-    if it was not."""
-    tasks = (
-        _only(task, sizes[task.name]) if task.name in sizes else task for task in profile.tasks
-    )
+    """The profile as if of these tasks only one microbatch size had been measured each (0: as
+    profiled); FormatError if it was not."""
+    tasks = (_only(task, sizes.get(task.name, 0)) for task in profile.tasks)
     return replace(profile, tasks=tuple(tasks))
 
 
 def _only(task: Task, size: int) -> Task:
+    if not size:
+        return task
     measured = [batch.microbatch for batch in task.batches]
     if size not in measured:
         raise FormatError(

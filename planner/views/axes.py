@@ -1,8 +1,12 @@
-"""The panels of a picture: a figure below pyplot's notice, time axes, marked moments."""
+"""The panels of a picture: a figure below pyplot's notice, rows of bars, time axes, marked moments.
+
+Data coordinates are µs.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from planner.views.bars import Bar, Row, paint
 from planner.views.focus import Window
 from profiles.units import show_clock
 
@@ -10,11 +14,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK = "#222222"
+_INK = "#222222"
 _BACK = "#E8EBF0"
 _WIDTH = 13.0  # inches
 _TALLEST = 80.0
 _AROUND = 0.85  # inches of a panel's title and time axis
+_MARGIN = 0.2  # above and below all rows
 # From so many µs on, the unit of so many, and its name.
 _UNITS = (
     (7_200_000_000, 3_600_000_000, "h"),
@@ -31,35 +36,67 @@ class Mark(NamedTuple):
     us: int
     name: str
     dashed: bool
-    color: str = INK
+    color: str = _INK
 
 
-def panels(heights: Sequence[float]) -> "tuple[Figure, list[Axes]]":
-    """A new figure, unknown to pyplot, with panels of these heights (inches) below each other."""
+class Panel(NamedTuple):
+    """Bars in named rows ("": without a name) within a window of time. height: inches. marks: shown
+    where the window has them. boxes: drawn around parts of rows. note: follows the unit of time."""
+
+    height: float
+    rows: Sequence[tuple[str, Row]]
+    bars: Sequence[Bar]
+    window: Window
+    title: str
+    marks: Sequence[Mark] = ()
+    boxes: Sequence[tuple[Window, Row]] = ()
+    note: str = ""
+
+
+def figure(panels: Sequence[Panel], tasks: Sequence[str]) -> "Figure":
+    """A new figure, unknown to pyplot, with these panels below each other, their bars in the
+    colours of the tasks."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    whole = [height + _AROUND for height in heights]
-    fig = Figure(figsize=(_WIDTH, min(0.6 + sum(whole), _TALLEST)), layout="constrained")
+    heights = [panel.height + _AROUND for panel in panels]
+    fig = Figure(figsize=(_WIDTH, min(0.6 + sum(heights), _TALLEST)), layout="constrained")
     FigureCanvasAgg(fig)
-    axes = fig.subplots(len(whole), 1, squeeze=False, height_ratios=whole)[:, 0]
-    return fig, list(axes)
+    axes = fig.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for ax, panel in zip(axes, panels, strict=True):
+        _draw(ax, panel, tasks)
+    return fig
 
 
-def frame(
-    ax: "Axes", window: Window, title: str, marks: Sequence[Mark] = (), note: str = ""
-) -> None:
-    """Title, marks and time axis; `note` follows the unit."""
-    start, end = window
+def top(rows: Sequence[tuple[str, Row]]) -> float:
+    """The upper edge of the highest row."""
+    return max(row.low + row.height for _, row in rows)
+
+
+def _draw(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> None:
+    from matplotlib.patches import Rectangle
+
+    start, end = panel.window
     # Room for a line at the very end to be seen.
     ax.set_xlim(start, end + max(end - start, 1) * 0.004)
+    ax.set_ylim(min(row.low for _, row in panel.rows) - _MARGIN, top(panel.rows) + _MARGIN)
     ax.set_facecolor(_BACK)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    for _, row in panel.rows:
+        ax.axhspan(row.low, row.low + row.height, color="white", lw=0, zorder=0)
+    named = {name: row.low + row.height / 2 for name, row in panel.rows if name}
+    ax.set_yticks(list(named.values()), list(named), fontsize=7.5)
     ax.tick_params(axis="y", length=0)
-    for side in ("top", "right", "left"):
-        ax.spines[side].set_visible(False)
-    ax.set_title(title, loc="left", fontsize=9.5, pad=20 if marks else 6)
+    crowded = paint(ax, tasks, panel.bars, panel.window)
+    for (left, right), row in panel.boxes:
+        box = Rectangle((left, row.low), right - left, row.height, zorder=5)
+        box.set(fill=False, edgecolor=_INK, linewidth=1.6)
+        ax.add_patch(box)
+    marks = [mark for mark in panel.marks if start <= mark.us <= end]
+    ax.set_title(panel.title, loc="left", fontsize=9.5, pad=20 if marks else 6)
     _mark(ax, marks)
-    _time_axis(ax, window, note)
+    note = panel.note + "; filled height: busy share of a crowded row" * crowded
+    _time_axis(ax, panel.window, note)
 
 
 def _mark(ax: "Axes", marks: Sequence[Mark]) -> None:

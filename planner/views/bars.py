@@ -1,16 +1,16 @@
-"""The bars of a Gantt chart: a row per stream; rows too full for bars show busy shares instead."""
+"""Rows of bars: one artist for all bars of a task and kind; rows too full for bars show instead
+which share of the time each task and kind keeps them busy.
 
-from collections.abc import Collection, Iterable, Sequence
+A plan of a million ops is drawn as fast, and read as easily, as one of forty.
+"""
+
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from planner.views.focus import Window, rank
-from plans.metrics import phases, plan_stream, planned_moves
-from plans.runlog import RunLog
-from plans.schema import Plan, parse_id
-from plans.trace import happened
+from planner.views.focus import Window
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,8 +20,6 @@ Edges = npt.NDArray[np.float64]
 Look = tuple[int, str]  # number of the task, kind of op
 
 HATCHES = {"U": "/////", "R": "xxxxx", "N": "....."}
-_HEIGHTS = {"compute": 1.0, "host": 0.5}
-_COPIES = 0.4
 # Okabe and Ito's colours, told apart by all kinds of colour vision, without black and yellow.
 _HUES = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233))
 _GREY = (110, 110, 110)
@@ -30,22 +28,27 @@ _MIDDLE = 0.25  # copies
 _CROWDED = 500  # bars in a row from which on it shows shares
 _FINE = 400  # bars this many times shorter than the window are not outlined
 _BINS = 300
-_POINTS_PER_LETTER = 4.4
-_FONT = 7
 
 
 class Row(NamedTuple):
-    """A stream's place on the y axis."""
+    """A place on the y axis, and the letters of its names: their size and width in points, and
+    whether they stand at the left of a bar or in its middle."""
 
     low: float
     height: float
+    font: float = 7
+    letter: float = 4.4
+    left: bool = False
 
 
 class Bar(NamedTuple):
-    """`rounds` repetitions of an op that lasts `us` µs, the first at `start`, `period` apart."""
+    """`rounds` repetitions of a bar of a task that lasts `us` µs, the first at `start`, `period`
+    apart. names: the first one that has room is shown."""
 
-    stream: str
-    op: str
+    row: Row
+    task: str
+    kind: str  # of op
+    names: tuple[str, ...]
     start: int
     us: int
     period: int = 1
@@ -58,62 +61,6 @@ class Bar(NamedTuple):
         return range(first, end)
 
 
-def planned(plan: Plan) -> list[Bar]:
-    """Every op of the plan once, with its repetitions, and every move of the disk."""
-    return [
-        *(
-            Bar(
-                plan_stream(op.stream, segment.devices),
-                op.id,
-                start + op.start_us,
-                op.end_us - op.start_us,
-                period,
-                rounds,
-            )
-            for segment in plan.segments
-            for ops, start, period, rounds in phases(plan.program(segment.program), segment)
-            for op in ops
-        ),
-        *(Bar(p.stream, p.op.id, p.start_us, p.us) for p in planned_moves(plan)),
-    ]
-
-
-def actual(plan: Plan, log: RunLog) -> list[Bar]:
-    """Every op of the log; FormatError when the plan does not have it."""
-    return [Bar(p.stream, p.op.id, p.start_us, p.us) for p in happened(plan, log)]
-
-
-def kinds(plan: Plan) -> set[str]:
-    """The kinds of op that some phase has."""
-    return {
-        parse_id(op.id).kind
-        for program in plan.programs
-        for op in (*program.enter, *program.round, *program.leave)
-    }
-
-
-def rows(plan: Plan, devices: Collection[int] | None = None) -> dict[str, Row]:
-    """The rows of all streams in use, from the top: device by device, compute first; then the
-    disk's, unless only some devices are asked for."""
-    streams = {bar.stream for bar in planned(plan)}
-    if devices is not None:
-        streams = {stream for stream in streams if rank(stream)[0] in devices}
-    found: dict[str, Row] = {}
-    low, below = 0.0, -1
-    for stream in sorted(streams, key=rank, reverse=True):
-        device = rank(stream)[0]
-        low += 0.45 if below not in (-1, device) else 0.0
-        height = next((_HEIGHTS[part] for part in stream.split(".") if part in _HEIGHTS), _COPIES)
-        found[stream] = Row(low, height)
-        low, below = low + height + 0.12, device
-    return dict(reversed(found.items()))
-
-
-def top(rows: dict[str, Row]) -> float:
-    """The upper edge of the highest row."""
-    return max(row.low + row.height for row in rows.values())
-
-
 def color(task: int | None, kind: str) -> Color:
     """The shade of a kind in the colour of the task of this number, or in grey."""
     hue = _GREY if task is None else _HUES[task % len(_HUES)]
@@ -122,36 +69,32 @@ def color(task: int | None, kind: str) -> Color:
     return red, green, blue
 
 
-def ink(paper: Color) -> str:
+def _ink(paper: Color) -> str:
     """The colour of letters that can be read on this one."""
     light = 0.299 * paper[0] + 0.587 * paper[1] + 0.114 * paper[2]
     return "white" if light < 0.56 else "#222222"
 
 
-def paint(
-    ax: "Axes", plan: Plan, drawn: Iterable[Bar], rows: dict[str, Row], window: Window
-) -> bool:
+def paint(ax: "Axes", tasks: Sequence[str], drawn: Iterable[Bar], window: Window) -> bool:
     """All bars that the window shows, row by row; True when some rows were crowded: shares."""
-    tasks = {task.name: place for place, task in enumerate(plan.tasks)}
-    groups: dict[str, dict[Look, list[Bar]]] = {}
+    numbers = {task: number for number, task in enumerate(tasks)}
+    groups: dict[Row, dict[Look, list[Bar]]] = {}
     for bar in drawn:
-        if bar.stream in rows and bar.repetitions(window):
-            name = parse_id(bar.op)
-            look = tasks[name.task], name.kind
-            groups.setdefault(bar.stream, {}).setdefault(look, []).append(bar)
+        if bar.repetitions(window):
+            look = numbers[bar.task], bar.kind
+            groups.setdefault(bar.row, {}).setdefault(look, []).append(bar)
     crowded = False
-    for stream, looks in groups.items():
-        if sum(len(bar.repetitions(window)) for mine in looks.values() for bar in mine) > _CROWDED:
-            _shares(ax, rows[stream], looks, window)
-            crowded = True
-        else:
-            _separate(ax, rows[stream], looks, window)
+    for row, looks in groups.items():
+        count = sum(len(bar.repetitions(window)) for mine in looks.values() for bar in mine)
+        (_shares if count > _CROWDED else _separate)(ax, row, looks, window)
+        crowded |= count > _CROWDED
     return crowded
 
 
 def _separate(ax: "Axes", row: Row, looks: dict[Look, list[Bar]], window: Window) -> None:
-    """A bar per op, named where there is room: one artist per task and kind."""
-    shared = len({task for task, _ in looks}) > 1
+    """A bar per op, named where there is room, without the task's name where the row has but
+    one."""
+    alone = len({task for task, _ in looks}) == 1
     for (task, kind), mine in sorted(looks.items()):
         fill, hatch = color(task, kind), HATCHES.get(kind)
         outline = color(task, "B") if hatch else "white"
@@ -167,30 +110,28 @@ def _separate(ax: "Axes", row: Row, looks: dict[Look, list[Bar]], window: Window
             zorder=2,
         )
         for bar in mine:
-            _name(ax, row, bar, window, fill, shared)
+            prefix = f"{bar.task}." if alone else ""
+            _name(ax, bar, [name.removeprefix(prefix) for name in bar.names], window, fill)
 
 
-def _name(ax: "Axes", row: Row, bar: Bar, window: Window, paper: Color, shared: bool) -> None:
-    """The op's name in the visible part of each bar that has room for it, without the task's
-    where the row has but one; else the shard's alone."""
-    inches = ax.get_window_extent().width / ax.figure.dpi
-    points = inches * 72 / max(window[1] - window[0], 1)
-    _, item, op = bar.op.rsplit(".", 2)
-    full = bar.op if shared else f"{item}.{op}"
+def _name(ax: "Axes", bar: Bar, names: Sequence[str], window: Window, paper: Color) -> None:
+    """The first name that fits into the visible part of each repetition."""
+    row, inches = bar.row, ax.get_window_extent().width / ax.figure.dpi
+    letters = inches * 72 / max(window[1] - window[0], 1) / row.letter  # in a µs
     for number in bar.repetitions(window):
         start = max(bar.start + number * bar.period, window[0])
         end = min(bar.start + number * bar.period + bar.us, window[1])
-        room = (end - start) * points / _POINTS_PER_LETTER - 1
-        name = next((name for name in (full, item) if len(name) <= room), None)
+        room = (end - start) * letters - 1 - row.left
+        name = next((name for name in names if len(name) <= room), None)
         if name is not None:
             ax.text(
-                (start + end) / 2,
+                start + 1 / letters if row.left else (start + end) / 2,
                 row.low + row.height * 0.48,
                 name,
-                ha="center",
+                ha="left" if row.left else "center",
                 va="center",
-                fontsize=_FONT if row.height == _HEIGHTS["compute"] else _FONT - 1,
-                color=ink(paper),
+                fontsize=row.font,
+                color=_ink(paper),
                 bbox={"facecolor": paper, "lw": 0, "pad": 0.8},
                 clip_on=True,
                 zorder=4,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plans.metrics import DISK, Planned, exposed_copy_us, planned_moves, timeline
 from plans.runlog import DropRecord, RunLog
@@ -14,9 +14,14 @@ from profiles.console import columns
 from profiles.errors import FormatError
 from profiles.units import show_bytes, show_us
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 KINDS = (*"FBNURPSX", f"{DISK} S", f"{DISK} P")
 COMPUTE = "FBNUR"
 _NAMED = 10  # so many missing ops are named, the others counted
+_DRAWN = {"F": "forward", "B": "backward", "U": "update"}
+_TOP = 2.5  # ratios beyond are drawn at the edge
 _SMALL = 50  # below 1/n of the whole, an error is told as a difference
 
 
@@ -93,6 +98,10 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
         )
     ops = list(happened(plan, log))
     timed = [one for one in ops if not one.metered] or ops
+    kinds: dict[str, list[Planned]] = {}
+    for one in timed:
+        kinds.setdefault(_kind_of(one), []).append(one)
+    errors = [abs(ratio - 1) for kind in COMPUTE for ratio in _ratios(kinds.get(kind, ()))]
     prediction, end = plan.prediction, log.end
     last_us = end.actual_us if end else max((one.end_us for one in ops), default=0)
     exposed = exposed_copy_us((one.stream, one.start_us, one.end_us) for one in ops)
@@ -102,8 +111,8 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
         status=end.status if end else "killed",
         emulated=log.header.emulated or plan.emulated != "",
         makespan=Ratio(prediction.makespan_us, last_us),
-        median_op_error=_median(abs(ratio - 1) for ratio in _ratios(timed, COMPUTE)),
-        kinds={kind: times for kind in KINDS if (times := _kind(timed, kind))},
+        median_op_error=median(errors) if errors else None,
+        kinds={kind: _times_of(kinds[kind]) for kind in KINDS if kind in kinds},
         tasks=_tasks(plan, ops),
         losses={task.name: _losses(log, task.name) for task in plan.tasks},
         exposed_copies=tuple(
@@ -123,26 +132,15 @@ def _dropped(drop: DropRecord) -> str:
     return f"in step {drop.step}{', ' if drop.op else ''}{drop.op}: {drop.reason}"
 
 
-def _median(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return median(found) if found else None
+def _ratios(ops: Iterable[Planned]) -> list[float]:
+    """Actual by predicted duration of every op that was predicted to last."""
+    return [one.us / one.predicted_us for one in ops if one.predicted_us]
 
 
-def _ratios(ops: Iterable[Planned], kinds: str) -> list[float]:
-    """Actual by predicted duration of every op of these kinds that was predicted to last."""
-    return [
-        one.us / one.predicted_us
-        for one in ops
-        if one.predicted_us and parse_id(one.op.id).kind in kinds
-    ]
-
-
-def _kind(ops: Sequence[Planned], kind: str) -> Ratio | None:
-    mine = [one for one in ops if _kind_of(one) == kind]
-    if not mine:
-        return None
-    predicted = sum(one.predicted_us for one in mine)
-    return Ratio(predicted, sum(one.us for one in mine), _median(_ratios(mine, kind[-1])))
+def _times_of(ops: Sequence[Planned]) -> Ratio:
+    ratios = _ratios(ops)
+    predicted, actual = sum(one.predicted_us for one in ops), sum(one.us for one in ops)
+    return Ratio(predicted, actual, median(ratios) if ratios else None)
 
 
 def _kind_of(one: Planned) -> str:
@@ -157,10 +155,11 @@ def _tasks(plan: Plan, ops: Iterable[Planned]) -> dict[str, Ratio]:
         name = parse_id(one.op.id).task
         start, end = spans.get(name, (one.start_us, one.end_us))
         spans[name] = min(start, one.start_us), max(end, one.end_us)
-    predicted = {task.name: task.end_us - task.start_us for task in plan.prediction.tasks}
     lengths = {name: end - start for name, (start, end) in spans.items()}
-    names = [task.name for task in plan.tasks]
-    return {name: Ratio(predicted.get(name, 0), lengths.get(name, 0)) for name in names}
+    return {
+        task.name: Ratio(task.end_us - task.start_us, lengths.get(task.name, 0))
+        for task in plan.prediction.tasks
+    }
 
 
 def _losses(log: RunLog, task: str) -> tuple[float | None, float | None]:
@@ -176,10 +175,10 @@ def _missing(plan: Plan, ops: Iterable[Planned], dropped: Collection[str]) -> Mi
         p.name: (sum(map(expected, (*p.enter, *p.leave))), sum(map(expected, p.round)))
         for p in plan.programs
     }
-    once, each = zip(*(sizes[segment.program] for segment in plan.segments), strict=True)
-    rounds = (segment.rounds for segment in plan.segments)
-    planned = sum(once) + sum(n * r for n, r in zip(each, rounds, strict=True))
-    planned += sum(expected(one.op) for one in planned_moves(plan))
+    planned = sum(expected(one.op) for one in planned_moves(plan))
+    for segment in plan.segments:
+        once, each = sizes[segment.program]
+        planned += once + each * segment.rounds
     logged = {(one.segment, one.round, one.op.id) for one in ops if expected(one.op)}
     if len(logged) == planned:
         return Missing(0, ())
@@ -231,9 +230,7 @@ def _times(ratio: Ratio) -> dict[str, int | None]:
 def table(comparison: Comparison) -> str:
     """The comparison for people: aligned columns, one line per quantity, kind and task."""
     c, prediction = comparison, comparison.plan.prediction
-    slowdown = c.plan.compute_slowdown
-    slow = f" compute, {slowdown} times slower" if slowdown > 1 else ""
-    paced = f" (times are emulated{slow})" if c.emulated else ""
+    paced = f" (times are {c.plan.emulated or 'emulated'})" if c.emulated else ""
     guessed = " (predictions are estimates)" if c.plan.estimated else ""
     whole, most = c.makespan.predicted, max((one.predicted for one in c.peaks), default=0)
     rows = [("", "predicted", "actual", "error")]
@@ -277,3 +274,18 @@ def _percent(fraction: float) -> str:
 
 def _loss(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
+
+
+def draw_ratios(plan: Plan, log: RunLog, ax: "Axes") -> None:
+    """Every compute op of a run as a dot in the colour of its kind: actual over predicted time,
+    over the time it began; metered ops are left out. FormatError when the log is not of this plan.
+    """
+    ops = [one for one in happened(plan, log) if one.predicted_us and not one.metered]
+    for kind, name in _DRAWN.items():
+        mine = [one for one in ops if parse_id(one.op.id).kind == kind]
+        starts = [one.start_us / 1e6 for one in mine]
+        ratios = [min(_TOP, one.us / one.predicted_us) for one in mine]
+        ax.plot(starts, ratios, ".", markersize=2.5, label=name)
+    ax.axhline(1, color="black", lw=0.8)
+    ax.set(xlabel="s since the run began", ylabel="actual / predicted", ylim=(0, _TOP))
+    ax.legend(markerscale=4, frameon=False, ncols=len(_DRAWN))

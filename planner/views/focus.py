@@ -1,16 +1,14 @@
 """Where in a plan to look: the segments, rounds and steps of a task or of a moment."""
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from plans.metrics import DISK, phase_starts
+from plans.metrics import PhaseName, phases
 from plans.runlog import RunLog
 from plans.schema import Plan, Program, Segment
 from plans.segments import first_steps
 from profiles.errors import FormatError
-from profiles.units import LARGEST
 
-PhaseName = Literal["enter", "round", "leave"]
 Window = tuple[int, int]
 
 
@@ -33,8 +31,11 @@ def focus(
     no such task or step.
     """
     known_task(plan, task)
-    names = training(plan, task)
-    mine = [n for n, segment in enumerate(plan.segments) if segment.program in names]
+    mine = [
+        index
+        for index, segment in enumerate(plan.segments)
+        if runs(plan, segment, task) and not plan.program(segment.program).evaluates
+    ]
     if task is not None and step is not None:
         return _of_step(plan, mine, task, step)
     if now := active(plan, at, task) if at is not None else []:
@@ -62,19 +63,13 @@ def _longest(plan: Plan, segments: Iterable[int]) -> int:
     return max(segments, key=lambda k: plan.segments[k].end_us - plan.segments[k].start_us)
 
 
-def _focus(plan: Plan, index: int, phase: PhaseName, number: int) -> Focus:
+def _focus(plan: Plan, index: int, name: PhaseName, number: int) -> Focus:
     segment = plan.segments[index]
-    program = plan.program(segment.program)
-    starts = dict(zip(_PHASES, phase_starts(program, segment, number), strict=True))
-    phases = (program.enter, program.round, program.leave)
-    ops = dict(zip(_PHASES, phases, strict=True))[phase]
-    first = min((op.start_us for op in ops), default=0)
-    last = max((op.end_us for op in ops), default=0)
-    base = starts[phase]
-    return Focus(index, phase, number, (base + first, base + max(last, first + 1)))
-
-
-_PHASES: tuple[PhaseName, ...] = ("enter", "round", "leave")
+    phase = next(p for p in phases(plan.program(segment.program), segment) if p.name == name)
+    begin = phase.start_us + min(number, phase.rounds - 1) * phase.period_us
+    first = min((op.start_us for op in phase.ops), default=0)
+    last = max((op.end_us for op in phase.ops), default=0)
+    return Focus(index, name, number, (begin + first, begin + max(last, first + 1)))
 
 
 def aligned(plan: Plan, log: RunLog, planned: Focus) -> tuple[Window, Window]:
@@ -99,22 +94,16 @@ def known_task(plan: Plan, task: str | None) -> None:
 
 def active(plan: Plan, us: int, task: str | None = None) -> list[int]:
     """The segments that run at `us`, those of `task` only if it is given."""
-    mine = programs_of(plan, task)
     return [
         index
         for index, segment in enumerate(plan.segments)
-        if segment.start_us <= us < segment.end_us and segment.program in mine
+        if segment.start_us <= us < segment.end_us and runs(plan, segment, task)
     ]
 
 
-def programs_of(plan: Plan, task: str | None) -> set[str]:
-    """The names of a task's programs, or of all."""
-    return {one.name for one in plan.programs if task is None or task in one.tasks}
-
-
-def training(plan: Plan, task: str | None) -> set[str]:
-    """The names of the programs that train a task, or any."""
-    return programs_of(plan, task) - {one.name for one in plan.programs if one.evaluates}
+def runs(plan: Plan, segment: Segment, task: str | None) -> bool:
+    """True when a segment is of this task, or of any."""
+    return task is None or task in plan.trained(segment)
 
 
 def on_devices(devices: tuple[int, ...]) -> str:
@@ -124,23 +113,12 @@ def on_devices(devices: tuple[int, ...]) -> str:
 
 def place(program: Program, segment: Segment, us: int) -> tuple[PhaseName, int, int]:
     """The phase of a segment at `us`, its earliest unfinished and its latest begun round."""
-    _, first, leave = phase_starts(program, segment, 0)
-    last = segment.rounds - 1
+    _, rounds, leave = phases(program, segment)
+    first, last = rounds.start_us, rounds.rounds - 1
     if us < first:
         return "enter", 0, 0
-    if us >= leave:
+    if us >= leave.start_us:
         return "leave", last, last
-    period = max(program.period_us, 1)
-    begun = min((us - first) // period, last)
-    unfinished = max(-((first + program.round_us - us - 1) // period), 0)
+    begun = min((us - first) // rounds.period_us, last)
+    unfinished = max(-((first + program.round_us - us - 1) // rounds.period_us), 0)
     return "round", min(unfinished, begun), begun
-
-
-def rank(stream: str) -> tuple[int, int]:
-    """(device, place among its streams, compute first); `host.1` belongs to device 1, the disk
-    comes after all devices."""
-    if stream == DISK:
-        return LARGEST, 0
-    left, right = stream.split(".")
-    device, kind = (right, left) if left == "host" else (left, right)
-    return int(device), ("compute", "h2d", "d2h", "p2p", "host").index(kind)

@@ -1,101 +1,28 @@
-"""Gantt charts of plans and runs: a row per stream, a colour per task, a shade per kind of op.
-
-Close up every op is a bar. Where bars would be thinner than a pixel or two, a row shows instead
-which share of the time each task and kind keeps its stream busy, so that a plan of a million ops
-is drawn as fast, and read as easily, as one of forty. Data coordinates are µs.
-"""
+"""Gantt charts of plans and runs: all segments, close up a row per stream and a bar per op; a
+colour per task, a shade per kind of op."""
 
 import io
-from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.views import axes, bars, overview
-from planner.views.axes import Mark
-from planner.views.bars import Bar
-from planner.views.focus import Focus, Window, aligned, focus, on_devices
+from planner.views import axes, bars, overview, streams
+from planner.views.axes import Mark, Panel
+from planner.views.bars import Row
+from planner.views.focus import Focus, aligned, focus, on_devices
 from plans.runlog import RunLog
-from plans.schema import Plan, Segment
+from plans.schema import Plan, Segment, parse_id
 from profiles.codec import write_atomic
 from profiles.errors import FormatError
 from profiles.units import show_clock, show_us
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_ROW = 0.36  # inches a row of height 1 wants at least
-_PANEL = (2.1, 0.8)  # inches a panel of few rows wants, and the most it gives a row
 _LEGEND_TASKS = 12
 _NAMES = ("forward", "backward", "norm", "update", "reduce", "copy")
 _KINDS = dict(zip("FBNURP", _NAMES, strict=True))
 _FORMATS = (".png", ".svg", ".pdf")
 _MOMENT = "#C1121F"
-
-
-def draw(
-    plan: Plan,
-    ax: "Axes | None" = None,
-    *,
-    window: Window | None = None,
-    devices: Collection[int] | None = None,
-) -> "Axes":
-    """The planned ops on `ax` or on a new figure: all, or those of some devices within `window` =
-    (from, to) µs."""
-    ax = ax or _figure(plan, 1)[1][0]
-    if window is None:
-        whole = (0, plan.prediction.makespan_us)
-        _panel(ax, plan, bars.planned(plan), whole, _summary(plan), _planned_marks(plan), devices)
-    else:
-        span = f"{show_us(window[1] - window[0])} from {show_us(window[0])}"
-        title = f"{span}, planned{_source(plan)}"
-        _panel(ax, plan, bars.planned(plan), window, title, devices=devices)
-    return ax
-
-
-def draw_segments(plan: Plan, ax: "Axes | None" = None, *, at: int | None = None) -> "Axes":
-    """All segments of the plan on `ax` or on a new figure, one row per device, and the moment
-    `at`."""
-    ax = ax or axes.panels([overview.height(plan)])[1][0]
-    return overview.draw(ax, plan, _summary(plan), [*_planned_marks(plan), *_moment_mark(at)])
-
-
-def draw_round(
-    plan: Plan, near: Focus, ax: "Axes | None" = None, *, at: int | None = None
-) -> "Axes":
-    """The ops of the round in focus, and of its neighbours meanwhile, on `ax` or on a new figure;
-    and the moment `at`."""
-    segment = plan.segments[near.segment]
-    ax = ax or axes.panels([_height(plan, segment.devices)])[1][0]
-    marks = _moment_mark(at if at is not None and near.window[0] <= at <= near.window[1] else None)
-    title = f"{near.phase} of {_where(segment)}"
-    if near.phase == "round":
-        period = show_us(plan.program(segment.program).period_us)
-        title = (
-            f"round {near.round} of 0 to {segment.rounds - 1} of {_where(segment)}, every {period}"
-        )
-    title += f", planned{_source(plan)}"
-    _panel(ax, plan, bars.planned(plan), near.window, title, marks, segment.devices)
-    return ax
-
-
-def draw_compare(
-    plan: Plan, log: RunLog, axes: "Sequence[Axes] | None" = None
-) -> "tuple[Axes, Axes]":
-    """Planned above actual, both from 0 to the later end, on two axes.
-
-    FormatError when the log is not of this plan.
-    """
-    above, below = axes if axes is not None else _figure(plan, 2)[1]
-    happened = bars.actual(plan, log)
-    planned, end = plan.prediction.makespan_us, _actual_us(log, happened)
-    window = (0, max(planned, end))
-    _panel(above, plan, bars.planned(plan), window, _summary(plan), _planned_marks(plan))
-    error = f", {100 * (end - planned) / planned:+.1f} % against the plan" if planned else ""
-    title = f"actual: makespan {show_us(end)}{error}{_paced(plan)}"
-    marks = [Mark(planned, "planned makespan", True), Mark(end, "actual makespan", False)]
-    _panel(below, plan, happened, window, title, marks)
-    return above, below
 
 
 def figure(
@@ -113,38 +40,57 @@ def figure(
     With a log the whole run and two rounds, each as planned and as it happened. FormatError when
     the log is not of this plan, or the plan has no such task or step.
     """
-    if log is not None:
-        return _compared(plan, log)
-    near = focus(plan, task, step, at)
-    segment = plan.segments[near.segment] if near else None
-    devices = segment.devices if segment else None
-    fig, (above, below) = axes.panels([overview.height(plan), _height(plan, devices)])
-    draw_segments(plan, above, at=at)
-    if near and segment:
-        draw_round(plan, near, below, at=at)
-        overview.frame(above, segment, near.window)
+    if log is None:
+        panels = _two_levels(plan, focus(plan, task, step, at), at)
     else:
-        title = f"all ops, planned{_source(plan)}"
-        whole = (0, plan.prediction.makespan_us)
-        _panel(below, plan, bars.planned(plan), whole, title, _moment_mark(at))
+        panels = _compared(plan, log)
+    fig = axes.figure(panels, [one.name for one in plan.tasks])
     _legend(fig, plan)
     return fig
 
 
-def _compared(plan: Plan, log: RunLog) -> "Figure":
+def _two_levels(plan: Plan, near: Focus | None, at: int | None) -> list[Panel]:
+    """All segments, and the ops of what is in focus with what else runs there meanwhile; of all
+    devices and the whole run if nothing is."""
+    now = [] if at is None else [Mark(at, f"at {show_clock(at)}", False, _MOMENT)]
+    rows, window, title = streams.rows(plan), (0, plan.prediction.makespan_us), "all ops"
+    if near:
+        segment, window = plan.segments[near.segment], near.window
+        rows, title = streams.rows(plan, segment.devices), f"{near.phase} of {_where(segment)}"
+        if near.phase == "round":
+            every = show_us(plan.program(segment.program).period_us)
+            last = segment.rounds - 1
+            title = f"round {near.round} of 0 to {last} of {_where(segment)}, every {every}"
+    title += f", planned{_source(plan)}"
+    return [
+        overview.panel(plan, _summary(plan), [*_planned_marks(plan), *now], near),
+        streams.panel(rows, streams.planned(plan, rows), window, title, now, large=True),
+    ]
+
+
+def _compared(plan: Plan, log: RunLog) -> list[Panel]:
+    """The run as planned and as it happened, both from 0 to the later end, and two of its rounds if
+    rounds are but a part of it."""
+    rows = streams.rows(plan)
+    planned, happened = streams.planned(plan, rows), streams.actual(plan, log, rows)
+    last = max((bar.start + bar.us for bar in happened), default=0)
+    expected, end = plan.prediction.makespan_us, log.end.actual_us if log.end else last
+    error = f", {100 * (end - expected) / expected:+.1f} % against the plan" if expected else ""
+    title = f"actual: makespan {show_us(end)}{error}{_paced(plan)}"
+    marks = [Mark(expected, "planned makespan", True), Mark(end, "actual makespan", False)]
+    whole = (0, max(expected, end))
+    above = streams.panel(rows, planned, whole, _summary(plan), _planned_marks(plan))
+    below = streams.panel(rows, happened, whole, title, marks)
     near = focus(plan)
-    fig, panels = _figure(plan, 2 if near is None else 4)
-    draw_compare(plan, log, panels[:2])
-    if near is not None:
-        segment, (window, seen) = plan.segments[near.segment], aligned(plan, log, near)
-        rounds = f"rounds {near.round} and {near.round + 1} of {segment.rounds}"
-        title = f"close-up: {rounds} of {_where(segment)}, planned{_source(plan)}"
-        _panel(panels[2], plan, bars.planned(plan), window, title)
-        title = f"close-up: the same rounds as they happened{_paced(plan)}"
-        _panel(panels[3], plan, bars.actual(plan, log), seen, title)
-        panels[0].axvspan(*window, facecolor="none", edgecolor=axes.INK, lw=1.6, zorder=5)
-    _legend(fig, plan)
-    return fig
+    if near is None:
+        return [above, below]
+    segment, (window, seen) = plan.segments[near.segment], aligned(plan, log, near)
+    which = f"rounds {near.round} and {near.round + 1} of {segment.rounds} of {_where(segment)}"
+    title = f"close-up: {which}, planned{_source(plan)}"
+    later = f"close-up: the same rounds as they happened{_paced(plan)}"
+    framed = above._replace(boxes=[(window, Row(-0.2, axes.top(above.rows) + 0.4))])
+    close = streams.panel(rows, planned, window, title)
+    return [framed, below, close, streams.panel(rows, happened, seen, later)]
 
 
 def save(figure: "Figure", path: str | Path) -> None:
@@ -164,37 +110,6 @@ def check_name(path: str | Path) -> None:
         raise FormatError(f"{path}: the name of a picture ends in {', '.join(_FORMATS)}")
 
 
-def _figure(plan: Plan, count: int) -> "tuple[Figure, list[Axes]]":
-    """A new figure with `count` panels of all streams."""
-    return axes.panels([_ROW * bars.top(bars.rows(plan))] * count)
-
-
-def _height(plan: Plan, devices: Collection[int] | None) -> float:
-    """Inches of a panel of these devices' streams; rows of a few are higher."""
-    tall = bars.top(bars.rows(plan, devices))
-    wanted, most = _PANEL
-    return max(min(wanted, tall * most), tall * _ROW)
-
-
-def _panel(
-    ax: "Axes",
-    plan: Plan,
-    drawn: Sequence[Bar],
-    window: Window,
-    title: str,
-    marks: Sequence[Mark] = (),
-    devices: Collection[int] | None = None,
-) -> None:
-    """Rows, bars, marks, title and time axis of one picture."""
-    rows = bars.rows(plan, devices)
-    ax.set_ylim(-0.2, bars.top(rows) + 0.2)
-    for row in rows.values():
-        ax.axhspan(row.low, row.low + row.height, color="white", lw=0, zorder=0)
-    ax.set_yticks([row.low + row.height / 2 for row in rows.values()], list(rows), fontsize=7.5)
-    crowded = bars.paint(ax, plan, drawn, rows, window)
-    axes.frame(ax, window, title, marks, "; filled height: busy share of a crowded row" * crowded)
-
-
 def _legend(fig: "Figure", plan: Plan) -> None:
     """Colours of the tasks and, in grey, shades of the kinds, below all panels."""
     from matplotlib.patches import Patch
@@ -205,10 +120,11 @@ def _legend(fig: "Figure", plan: Plan) -> None:
     ]
     if len(plan.tasks) > _LEGEND_TASKS:
         handles.append(Patch(facecolor="none", label=f"… {len(plan.tasks) - _LEGEND_TASKS} more"))
-    present, edge = bars.kinds(plan), bars.color(None, "B")
+    present = {parse_id(op.id).kind for program in plan.programs for op in program.ops}
     for kind, name in _KINDS.items():
         if kind in present:
             fill, hatch = bars.color(None, kind), bars.HATCHES.get(kind)
+            edge = bars.color(None, "B")
             handles.append(Patch(facecolor=fill, edgecolor=edge, hatch=hatch, lw=0.5, label=name))
     fig.legend(handles=handles, loc="outside lower center", ncols=9, fontsize=8, frameon=False)
 
@@ -237,13 +153,3 @@ def _planned_marks(plan: Plan) -> list[Mark]:
     p = plan.prediction
     bound = Mark(p.lower_bound_us, f"{p.lower_bound_name} bound", True)
     return [bound, Mark(p.makespan_us, "makespan", False)]
-
-
-def _moment_mark(at: int | None) -> list[Mark]:
-    return [] if at is None else [Mark(at, f"at {show_clock(at)}", False, _MOMENT)]
-
-
-def _actual_us(log: RunLog, happened: Sequence[Bar]) -> int:
-    if log.end is not None:
-        return log.end.actual_us
-    return max((bar.start + bar.us for bar in happened), default=0)

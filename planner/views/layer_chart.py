@@ -1,9 +1,10 @@
 """A profile for people: its tasks and links in a table, the layers of a task as bars."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from planner.views.axes import panels
+import numpy as np
+
 from profiles.console import columns
 from profiles.schema import Layer, LayerCost, Profile, Task
 from profiles.units import show_bytes
@@ -11,12 +12,18 @@ from profiles.units import show_bytes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_TIMES = {"forward": "#9DB8D9", "backward": "#2F5D8C", "update on device": "#C98B2B"}
-_BYTES = {
-    "parameters": "#2F5D8C",
-    "gradients": "#9DB8D9",
-    "optimizer state": "#C98B2B",
-    "saved for backward": "#7A9E7E",
+Part = tuple[str, Callable[[Layer, LayerCost], int]]  # its colour, and its size
+
+_TIMES: dict[str, Part] = {
+    "forward": ("#9DB8D9", lambda _, cost: cost.forward.median_us),
+    "backward": ("#2F5D8C", lambda _, cost: cost.backward.median_us),
+    "update on device": ("#C98B2B", lambda layer, _: layer.update_device.median_us),
+}
+_BYTES: dict[str, Part] = {
+    "parameters": ("#2F5D8C", lambda layer, _: layer.param_bytes),
+    "gradients": ("#9DB8D9", lambda layer, _: layer.grad_bytes),
+    "optimizer state": ("#C98B2B", lambda layer, _: layer.state_bytes),
+    "saved for backward": ("#7A9E7E", lambda _, cost: cost.saved_bytes),
 }
 _LABELLED = 24  # layers; of more, every second, third, ... is named
 
@@ -50,29 +57,16 @@ def _row(task: Task) -> tuple[str, ...]:
     return (task.name, *counts, sizes, *map(show_bytes, sums))
 
 
-def draw_times(task: Task, microbatch: int, ax: "Axes | None" = None) -> "Axes":
-    """Median ms of each layer's forward, backward and update, stacked, on `ax` or a new figure."""
-    ax = ax or panels([3.0])[1][0]
-    parts = [
-        [cost.forward.median_us, cost.backward.median_us, layer.update_device.median_us]
-        for layer, cost in _layers(task, microbatch)
-    ]
-    _bars(ax, task, list(zip(*parts, strict=True)), _TIMES, 1_000)
+def draw_times(task: Task, microbatch: int, ax: "Axes") -> None:
+    """Median ms of each layer's forward, backward and update, stacked."""
+    _bars(ax, task, microbatch, _TIMES, 1_000)
     ax.set_ylabel(f"ms of one microbatch of {microbatch}")
-    return ax
 
 
-def draw_bytes(task: Task, microbatch: int, ax: "Axes | None" = None) -> "Axes":
-    """MiB of each layer's parameters, gradients, state and saved activations, stacked, on `ax` or
-    a new figure."""
-    ax = ax or panels([3.0])[1][0]
-    parts = [
-        [layer.param_bytes, layer.grad_bytes, layer.state_bytes, cost.saved_bytes]
-        for layer, cost in _layers(task, microbatch)
-    ]
-    _bars(ax, task, list(zip(*parts, strict=True)), _BYTES, 1 << 20)
+def draw_bytes(task: Task, microbatch: int, ax: "Axes") -> None:
+    """MiB of each layer's parameters, gradients, state and saved activations, stacked."""
+    _bars(ax, task, microbatch, _BYTES, 1 << 20)
     ax.set_ylabel(f"MiB (saved: one microbatch of {microbatch})")
-    return ax
 
 
 def _layers(task: Task, microbatch: int) -> list[tuple[Layer, LayerCost]]:
@@ -84,14 +78,14 @@ def _layers(task: Task, microbatch: int) -> list[tuple[Layer, LayerCost]]:
     return [(layer, layer.costs[place]) for layer in task.layers]
 
 
-def _bars(
-    ax: "Axes", task: Task, parts: Sequence[Sequence[int]], colors: dict[str, str], unit: int
-) -> None:
-    bottom = [0.0] * len(task.layers)
-    for (label, color), values in zip(colors.items(), parts, strict=True):
-        heights = [value / unit for value in values]
-        ax.bar(range(len(heights)), heights, bottom=bottom, color=color, label=label, width=0.85)
-        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+def _bars(ax: "Axes", task: Task, microbatch: int, parts: dict[str, Part], unit: int) -> None:
+    """A bar for each layer, of its parts from below."""
+    layers = _layers(task, microbatch)
+    floor = np.zeros(len(layers))
+    for label, (color, size) in parts.items():
+        height = np.array([size(*layer) / unit for layer in layers])
+        ax.bar(range(len(layers)), height, bottom=floor, color=color, label=label, width=0.85)
+        floor += height
     every = -(-len(task.layers) // _LABELLED)
     named = range(0, len(task.layers), every)
     ax.set_xticks(
@@ -101,7 +95,7 @@ def _bars(
     ax.legend(
         loc="lower right",
         bbox_to_anchor=(1, 1),  # above the bars
-        ncols=len(colors),
+        ncols=len(parts),
         fontsize=7.5,
         frameon=False,
         handlelength=1,
@@ -109,10 +103,9 @@ def _bars(
     )
 
 
-def draw_microbatches(task: Task, ax: "Axes | None" = None) -> "Axes":
-    """Compute per sample (forward and backward of all layers, ms) over microbatch size, on `ax`
-    or a new figure; in the labels, the bytes that one microbatch keeps for its backward."""
-    ax = ax or panels([3.0])[1][0]
+def draw_microbatches(task: Task, ax: "Axes") -> None:
+    """Compute per sample (forward and backward of all layers, ms) over microbatch size; in the
+    labels, the bytes that one microbatch keeps for its backward."""
     sizes = [cost.microbatch for cost in task.layers[0].costs]
     labels, heights = [], []
     for size in sizes:
@@ -120,9 +113,8 @@ def draw_microbatches(task: Task, ax: "Axes | None" = None) -> "Axes":
         busy = sum(cost.forward.median_us + cost.backward.median_us for cost in costs)
         heights.append(busy / size / 1_000)
         labels.append(f"{size}\n{show_bytes(sum(cost.saved_bytes for cost in costs))}")
-    ax.bar(range(len(sizes)), heights, color=_TIMES["backward"], width=0.6)
+    ax.bar(range(len(sizes)), heights, color=_TIMES["backward"][0], width=0.6)
     ax.set_xticks(range(len(sizes)), labels, fontsize=8)
     ax.set_xlabel("microbatch, and what it keeps for its backward")
     ax.set_ylabel("ms of compute per sample")
     ax.set_title(task.name, loc="left", fontsize=9.5)
-    return ax

@@ -6,19 +6,10 @@ The types below are the JSON of `show --at --json`.
 """
 
 from dataclasses import dataclass
-from itertools import count
 
-from planner.views.focus import (
-    PhaseName,
-    active,
-    known_task,
-    on_devices,
-    place,
-    programs_of,
-    rank,
-)
-from plans.disk import kept_bytes
-from plans.metrics import Planned, plan_stream, running, upcoming
+from planner.views.focus import active, known_task, on_devices, place, runs
+from plans.disk import begins_away, kept_bytes, moved
+from plans.metrics import PhaseName, Planned, pending, streams
 from plans.op_words import meaning
 from plans.schema import Move, Plan, parse_id
 from plans.segments import first_steps
@@ -147,10 +138,10 @@ def _moved(plan: Plan, move: Move) -> str:
 
 def _on_disk(plan: Plan, task: str, us: int) -> bool:
     """True when a task is on the disk at `us`, or on its way from or to it."""
-    mine = [m for m in (plan.disk.moves if plan.disk else ()) if parse_id(m.id).task == task]
+    mine = moved(plan).get(task, [])
     begun = [move for move in mine if move.start_us <= us]
     if not begun:
-        return bool(mine) and parse_id(mine[0].id).kind == "P"
+        return bool(mine) and begins_away(mine)
     return parse_id(begun[-1].id).kind == "S" or us < begun[-1].end_us
 
 
@@ -178,50 +169,37 @@ def _active(plan: Plan, index: int, us: int) -> ActiveSegment:
 def _streams(plan: Plan, index: int, us: int) -> tuple[Stream, ...]:
     """Every stream of the segment, in order of device; the next op may be of a later segment."""
     segment = plan.segments[index]
-    program = plan.program(segment.program)
-    now = {one.stream: one for one in running(index, program, segment, us)}
-    ops = (*program.enter, *program.round, *program.leave)
-    names = {plan_stream(op.stream, segment.devices) for op in ops}
-    later: dict[str, Planned] = {}
-    for number, other in zip(count(index), plan.segments[index:], strict=False):
-        if names <= now.keys() | later.keys():
-            break
+    names = streams(plan, segment)
+    ops: dict[str, tuple[PhaseName, Planned]] = {}
+    for number, other in enumerate(plan.segments[index:], index):
         if number == index or set(other.devices) & set(segment.devices):
-            for one in upcoming(number, plan.program(other.program), other, us):
-                if one.stream in names and one.stream not in now:
-                    later[one.stream] = min(
-                        one, later.get(one.stream, one), key=lambda p: (p.start_us, p.end_us)
-                    )
-    return tuple(
-        Stream(name, _running(plan, now.get(name)), _running(plan, later.get(name)))
-        for name in sorted(names, key=rank)
-    )
+            coming = sorted(pending(plan, number, us), key=lambda item: item[1].start_us)
+            for phase, one in coming:
+                ops.setdefault(one.stream, (phase, one))
+        if ops.keys() >= set(names):
+            break
+    return tuple(_stream(plan, name, us, *ops.get(name, ("round", None))) for name in names)
 
 
-def _running(plan: Plan, one: Planned | None) -> RunningOp | None:
+def _stream(plan: Plan, name: str, us: int, phase: PhaseName, one: Planned | None) -> Stream:
+    """A stream with the op that it does next to end, if any: it runs, or follows."""
     if one is None:
-        return None
-    program = plan.program(plan.segments[one.segment].program)
-    phase: PhaseName = "round"  # op ids are unique over all three phases of a program
-    if any(op.id == one.op.id for op in program.enter):
-        phase = "enter"
-    elif any(op.id == one.op.id for op in program.leave):
-        phase = "leave"
+        return Stream(name, None, None)
     what = meaning(plan, one.op)
-    return RunningOp(one.op.id, what, one.segment, phase, one.round, one.start_us, one.end_us)
+    op = RunningOp(one.op.id, what, one.segment, phase, one.round, one.start_us, one.end_us)
+    return Stream(name, op, None) if one.start_us <= us else Stream(name, None, op)
 
 
 def _next_segment(
     plan: Plan, us: int, *, device: int | None = None, task: str | None = None
 ) -> int | None:
     """The next segment to begin after `us`, of those on a device, or of a task."""
-    mine = programs_of(plan, task)
     found = [
         (segment.start_us, index)
         for index, segment in enumerate(plan.segments)
         if segment.start_us > us
         and (device is None or device in segment.devices)
-        and segment.program in mine
+        and runs(plan, segment, task)
     ]
     return min(found)[1] if found else None
 

@@ -56,15 +56,11 @@ def _devices(plan: Plan) -> list[tuple[str, ...]]:
     head = ("", "kind", "budget", "peak", "busy", "bubble", "exposed copies")
     rows: list[tuple[str, ...]] = [head]
     makespan = max(plan.prediction.makespan_us, 1)
-    for number, device in enumerate(plan.devices):
+    for number, (device, p) in enumerate(zip(plan.devices, plan.prediction.devices, strict=True)):
         row = (f"{number} {device.name}", _kind(device), show_bytes(device.budget_bytes))
-        if number < len(plan.prediction.devices):
-            p = plan.prediction.devices[number]
-            busy = p.compute_us / makespan
-            times = (f"{busy:.1%}", f"{1 - busy:.1%}", show_us(p.exposed_copy_us))
-            rows.append((*row, show_bytes(p.peak_bytes), *times))
-        else:
-            rows.append((*row, "-", "-", "-", "-"))
+        busy = p.compute_us / makespan
+        times = (f"{busy:.1%}", f"{1 - busy:.1%}", show_us(p.exposed_copy_us))
+        rows.append((*row, show_bytes(p.peak_bytes), *times))
     host = plan.host
     used = (show_bytes(host.budget_bytes), show_bytes(host.bytes))
     rows.append(("host store", "", *used, "", "", ""))
@@ -111,10 +107,8 @@ def _task(task: Task) -> list[str]:
             f"    {names}: {layers}, {place}, {_UPDATES[shard.update]}{_ACTS[shard.activations]}, "
             f"parameters {show_bytes(sum(one.param_bytes for _, one in run))}"
         )
-    if len(runs) > _MOST_RUNS:
-        left = sum(len(run) for run in runs[_MOST_RUNS:])
-        lines.append(f"    … and {left} more shards")
-    return lines
+    left = sum(len(run) for run in runs[_MOST_RUNS:])
+    return [*lines, *_more("    ", left, " shards")]
 
 
 def _numbers(task: Task) -> str:
@@ -147,9 +141,7 @@ def _segments(plan: Plan) -> list[str]:
         for segment in ordered[:_MOST_SEGMENTS]
     ]
     lines = _indented([("from", "to", "program", "devices", "rounds", "tasks"), *rows])
-    if len(ordered) > _MOST_SEGMENTS:
-        lines.append(f"  … and {len(ordered) - _MOST_SEGMENTS} more segments")
-    return lines
+    return [*lines, *_more("  ", len(ordered) - _MOST_SEGMENTS, " segments")]
 
 
 def _memory(plan: Plan) -> list[tuple[str, ...]]:
@@ -195,9 +187,11 @@ def _listing(ops: Sequence[Op], *, alone: bool) -> str:
         f"{op.id.split('.', 1)[1] if alone else op.id}@{op.start_us}+{op.end_us - op.start_us}"
         for op in ops[:_MOST_OPS]
     ]
-    if len(ops) > _MOST_OPS:
-        shown.append(f"… and {len(ops) - _MOST_OPS} more")
-    return " ".join(shown)
+    return " ".join([*shown, *_more("", len(ops) - _MOST_OPS)])
+
+
+def _more(indent: str, count: int, what: str = "") -> list[str]:
+    return [f"{indent}… and {count} more{what}"] if count > 0 else []
 
 
 def _indented(rows: Iterable[Sequence[str]]) -> list[str]:

@@ -26,6 +26,9 @@ _CAUSES = {
     "host": "updates on the host",
     "memory": "memory that is still in use",
 }
+Waits = dict[str, list[tuple[Op, int]]]
+"""For each op those that it waits for, and how many rounds before its own."""
+
 _MOST = 4  # waits told per program
 _SWEEP = (
     "  python -m planner sweep PROFILE --device-memory SIZES [--h2d RATES] plans with more memory "
@@ -44,13 +47,17 @@ class Stall:
 
 def stalls(program: Program) -> tuple[Stall, ...]:
     """The waits of device 0's compute in a steady round, the longest first."""
+    queues: dict[str, list[Op]] = {}
+    for op in program.round:
+        queues.setdefault(op.stream, []).append(op)
+    waits, busiest = _waits(program, queues), _resource(max(queues.values(), key=_load)[0])
     found: Counter[tuple[str, str]] = Counter()
-    steady = _Steady(program)
-    compute = steady.queue("0.compute")
-    for before, op in zip([compute[-1], *compute[:-1]], compute, strict=True):
-        ended = before.end_us - (program.period_us if op is compute[0] else 0)
-        for resource, us in steady.blamed(op, ended):
-            found[_part(op), resource] += us
+    compute = sorted(queues["0.compute"], key=lambda op: op.start_us)
+    ended = compute[-1].end_us - program.period_us
+    for op in compute:
+        for before, us in _blamed(op, ended, waits, program.period_us):
+            found[_part(op), _resource(before) if before else busiest] += us
+        ended = op.end_us
     ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     return tuple(Stall(part, resource, us) for (part, resource), us in ranked if us)
 
@@ -59,48 +66,33 @@ def _part(op: Op) -> str:
     return "forward" if parse_id(op.id).kind == "F" else "backward"
 
 
-class _Steady:
-    """A round among rounds: who ended last before an op could start."""
+def _waits(program: Program, queues: dict[str, list[Op]]) -> Waits:
+    ops = {op.id: op for op in program.round}
+    found = {
+        op.id: [(ops[edge.removesuffix("@-1")], int(edge.endswith("@-1"))) for edge in op.after]
+        for op in program.round
+    }
+    for queue in queues.values():
+        for place, op in enumerate(queue):
+            found[op.id].append((queue[place - 1], int(place == 0)))
+    return found
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.ops = {op.id: op for op in program.round}
-        self.queues: dict[str, list[Op]] = {}
-        for op in program.round:
-            self.queues.setdefault(op.stream, []).append(op)
-        self.place = {op.id: i for queue in self.queues.values() for i, op in enumerate(queue)}
 
-        self.busiest = _resource(max(self.queues.values(), key=_load)[0])
-
-    def queue(self, stream: str) -> list[Op]:
-        return sorted(self.queues[stream], key=lambda op: op.start_us)
-
-    def waits(self, op: Op, lap: int) -> Iterator[tuple[Op, int]]:
-        """The ops, with their rounds, that an op in round `lap` waits for."""
-        for edge in op.after:
-            back = edge.endswith("@-1")
-            yield self.ops[edge.removesuffix("@-1")], lap - back
-        queue, place = self.queues[op.stream], self.place[op.id]
-        yield queue[place - 1], lap - (place == 0)
-
-    def blamed(self, op: Op, since: int) -> Iterator[tuple[str, int]]:
-        """Resources and how long each kept `op` from starting after `since`."""
-        lap, at, period = 0, op, self.program.period_us
-        upper = op.start_us
-        while upper > since:
-            before, turn = max(
-                self.waits(at, lap), key=lambda item: item[0].end_us + item[1] * period
-            )
-            end, start = before.end_us + turn * period, before.start_us + turn * period
-            if end < upper:  # it starts late only to keep pace with the busiest stream
-                yield self.busiest, upper - max(since, end)
-                upper = max(since, end)
-                continue
-            yield _resource(before), upper - max(since, start)
-            if start >= upper:  # of no length: go on from it all the same
-                at, lap = before, turn
-                continue
-            upper, at, lap = max(since, start), before, turn
+def _blamed(op: Op, since: int, waits: Waits, period: int) -> Iterator[tuple[Op | None, int]]:
+    """The ops that kept `op` from starting after `since`, and for how long each; None: it starts
+    late only to keep pace with the busiest stream."""
+    shift, upper = 0, op.start_us  # of the round that `op` is in by now
+    while upper > since:
+        op, back = max(waits[op.id], key=lambda item: item[0].end_us - item[1] * period)
+        shift -= back * period
+        end = op.end_us + shift
+        if end < upper:
+            yield None, upper - max(since, end)
+            upper = max(since, end)
+        start = max(since, op.start_us + shift)
+        if start < upper:  # else it has no length: go on from it all the same
+            yield op, upper - start
+            upper = start
 
 
 def _load(queue: list[Op]) -> int:

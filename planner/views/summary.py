@@ -81,26 +81,18 @@ class Traffic(NamedTuple):
 
 def traffic(plan: Plan) -> Traffic:
     """The disk's traffic in the whole plan; all 0 without a disk."""
-    moves = plan.disk.moves if plan.disk else ()
-    size, names = Counter[str](), set()
-    for move in moves:
-        name = parse_id(move.id)
-        names.add(name.task)
-        size[name.kind] += kept_bytes(plan.task(name.task))
-    busy = sum(move.end_us - move.start_us for move in moves)
-    return Traffic(len(names), size["S"], size["P"], busy, _disk_waits_us(plan))
-
-
-def _disk_waits_us(plan: Plan) -> int:
+    size, tasks, busy = Counter[str](), set(), 0
     read: dict[int, int] = {}  # segment -> end of its last read
     for move in plan.disk.moves if plan.disk else ():
-        if parse_id(move.id).kind == "P":
-            read[move.segment] = max(read.get(move.segment, 0), move.end_us)
-    starts = {task.name: task.start_us for task in plan.tasks}
-    tasks = {program.name: program.tasks for program in plan.programs}
+        name = parse_id(move.id)
+        tasks.add(name.task)
+        size[name.kind] += kept_bytes(plan.task(name.task))
+        busy += move.end_us - move.start_us
+        if name.kind == "P":
+            read[move.segment] = move.end_us
     waits = 0
     for index, before in enumerate(waits_for(plan)):
         ready = [plan.segments[other].end_us for other in before]
-        ready += [starts[name] for name in tasks[plan.segments[index].program]]
+        ready += [plan.task(name).start_us for name in plan.trained(plan.segments[index])]
         waits += max(0, read.get(index, 0) - max(ready))
-    return waits
+    return Traffic(len(tasks), size["S"], size["P"], busy, waits)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import structs
 
 from plans.checker.order import Phase
-from plans.metrics import phase_starts, predict_devices, predict_tasks, round_reach
+from plans.metrics import duration_us, predict_devices, predict_tasks, round_reach
 from plans.prediction import Prediction
 from plans.schema import Plan, Program, Segment
 from profiles.schema import Struct
@@ -50,7 +50,7 @@ def segment_times(plan: Plan) -> Iterator[str]:
         program = plan.program_of(segment)
         if program is None:
             continue
-        end = phase_starts(program, segment, segment.rounds - 1)[2] + program.leave_us
+        end = segment.start_us + duration_us(program, segment.rounds)
         if segment.end_us != end:
             yield (
                 f"segment {index}: ends at {segment.end_us} µs, but {segment.rounds} rounds of "

@@ -16,9 +16,9 @@ from msgspec import structs
 from planner.estimate.profile import MOMENTS, Spec, estimate
 from planner.inputs.problem import Problem
 from planner.shards.costs import TaskCosts
-from profiles import synthetic
 from profiles.schema import Layer, Link, Profile, Rate, Task
 from profiles.units import LARGEST
+from tests.support import synthetic
 
 SET = Path(__file__).parents[1] / "data" / "planner_set" / "set.json"
 LATENCY_US = 10

@@ -7,7 +7,7 @@ from support.handmade import large
 from planner import Problem, build
 from plans import violations
 from plans.schema import Plan
-from profiles import synthetic
+from tests.support import synthetic
 
 HASH = "0" * 64
 

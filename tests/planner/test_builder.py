@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from support import synthetic
 
 from planner import Infeasible, NoPlanFound, Problem, build
 from planner.inputs.limits import Limits
 from planner.inputs.problem import Policy
 from plans.schema import Plan
-from profiles import synthetic
 from profiles.codec import pretty
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from support import synthetic
 from support.cli import planner_cli, succeeded
 
 import planner
 from planner import build, load, read_problem
-from profiles import synthetic
 from profiles.codec import pretty, write_atomic
 from profiles.errors import FormatError
 

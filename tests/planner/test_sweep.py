@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from support import timetables
+from support import synthetic, timetables
 from support.cli import nothing_written, planner_cli, refused, succeeded
 
 import plans
@@ -25,7 +25,6 @@ from planner.inputs.whatif import only_microbatch, override
 from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, step_us, sweep
 from plans.metrics import longest
 from plans.schema import Op, Plan
-from profiles import synthetic
 from profiles.errors import FormatError
 from profiles.schema import Profile
 

@@ -54,11 +54,15 @@ def test_streams_take_the_devices_of_the_segment(stream: str, expected: str) -> 
 
 
 def test_phases_begin_where_the_program_says() -> None:
-    """Enter at the segment's start, round r a period after round r-1, leave after the last."""
+    """Enter at the segment's start, rounds a period apart, leave after the last."""
     op = timetables.tiny().programs[0].round[0]
     program = Program("p", 1, ("a",), 10, 100, 130, 5, (), (), (op,), ())
     segment = Segment("p", (0,), 4, 1000, 1445)
-    assert metrics.phase_starts(program, segment, 2) == (1000, 1210, 1440)
+    assert [phase[2:] for phase in metrics.phases(program, segment)] == [
+        (1000, 100, 1),
+        (1010, 100, 4),
+        (1440, 100, 1),
+    ]
 
 
 def test_timeline_has_every_op_of_every_round_on_its_device() -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import synthetic
 
 import profiles
-from profiles import FormatError, synthetic
+from profiles import FormatError
 from profiles.codec import json_schema, pretty
 from profiles.schema import Profile
 from profiles.units import parse_bytes, parse_rate, show_bytes, show_us
@@ -72,6 +73,15 @@ def test_a_bad_file_is_one_line_with_its_place(data: bytes, message: str) -> Non
     ("data", "message"),
     [
         (edited("tasks", 0, "batch", value=6), "microbatch 4 does not divide the batch of 6"),
+        (edited("tasks", 0, "batches", 1, "microbatch", value=1), r"\[1, 1, 4\] are not ascending"),
+        (
+            edited("tasks", 0, "layers", 1, "costs", 0, "microbatch", value=3),
+            r"measured at microbatches \[3, 2, 4\], the task at \[1, 2, 4\]",
+        ),
+        (
+            edited("tasks", 0, "layers", 1, "costs", 0, "in_bytes", value=0),
+            r"layers\[1\]: takes 0 bytes at microbatch 1",
+        ),
         (edited("tasks", 0, "ties", value=[[0, 5]]), "not an ascending list of layers 0..1"),
         (edited("tasks", 0, "tie_bytes", value=[256]), "has tie_bytes of 1 groups, but 0 groups"),
         (

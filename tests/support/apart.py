@@ -2,6 +2,7 @@
 
 from msgspec import structs
 from support.lone import lone
+from support import synthetic
 
 from planner.inputs.problem import Kind, Problem
 from planner.rounds.round import Round
@@ -13,6 +14,9 @@ from planner.shards.strategy import Strategy
 from plans import prove
 from plans.schema import Plan
 from profiles import synthetic
+from plans.metrics import duration_us
+from plans.prediction import Bound
+from plans.schema import Plan, Segment
 from profiles.schema import Task
 
 

@@ -68,7 +68,6 @@ COVERED_BY = {
     "planner.errors": "planner/test_builder.py",
     "planner.estimate.gpus": "planner/estimate/test_profile.py",
     "planner.estimate.kernels": "planner/estimate/test_layers.py",
-    "planner.inputs.files": "planner/test_face.py",
     "planner.inputs.limits": "planner/inputs/test_kinds.py",
     "planner.inputs.problem": "planner/inputs/test_link_groups.py",
     "planner.inputs.remaining": "whole/test_go_on.py",
@@ -110,6 +109,7 @@ COVERED_BY = {
     "planner.views.bars": "planner/views/test_gantt.py",
     "planner.views.focus": "planner/views/test_moments.py",
     "planner.views.overview": "planner/views/test_gantt.py",
+    "planner.views.streams": "planner/views/test_gantt.py",
     "planner.views.summary": "planner/rounds/test_host_bytes.py",
     "plans.checker.alive": "plans/checker/test_check.py",
     "plans.checker.capacity": "plans/checker/test_check.py",
@@ -133,5 +133,4 @@ COVERED_BY = {
     "profiles.errors": "profiles/test_profiles.py",
     "profiles.findings": "plans/checker/test_check_hostile.py",
     "profiles.schema": "profiles/test_profiles.py",
-    "profiles.synthetic": "profiles/test_profiles.py",
 }

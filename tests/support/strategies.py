@@ -21,8 +21,8 @@ from planner.shards.modes import HELD, Activations, Held, Mode, Place, possible
 from planner.shards.shard_cost import Links
 from planner.shards.slots import slots_of
 from planner.shards.strategy import Strategy
-from profiles import synthetic
 from profiles.schema import Device, Link, Rate, Task
+from tests.support import synthetic
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,8 @@ def program(name: str, tasks: Sequence[Task]) -> Program:
 
 
 def _segment(of: Program, device: int, rounds: int, start: int) -> Segment:
-    leave = metrics.phase_starts(of, Segment(of.name, (device,), rounds, start, start), 0)[2]
-    return Segment(of.name, (device,), rounds, start, leave + of.leave_us)
+    end = start + metrics.duration_us(of, rounds)
+    return Segment(of.name, (device,), rounds, start, end)
 
 
 def plan(

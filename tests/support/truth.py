@@ -4,13 +4,13 @@ import random
 from collections.abc import Callable
 
 from msgspec.structs import replace
+from support import synthetic
 from support.retime import retimed
 
 from plans import metrics
 from plans.checker.capacity import value_bytes
 from plans.runlog import End, Header, OpRecord, RunLog
 from plans.schema import Op, Plan, Shard, parse_id
-from profiles import synthetic
 from profiles.schema import Device, Layer, LayerCost, Link, Profile, Rate, Time
 
 

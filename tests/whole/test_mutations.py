@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from support import synthetic
 from support.mutations import mutants
 from support.oracle import harm
 
@@ -10,7 +11,6 @@ from planner import Problem, build
 from planner.inputs.problem import Policy
 from plans import violations
 from plans.schema import Plan
-from profiles import synthetic
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -9,10 +9,13 @@ torch = pytest.importorskip("torch")
 from support import transformers as plain  # noqa: E402
 
 from planner.estimate.kernels import Size  # noqa: E402
-from planner.estimate.layers import work  # noqa: E402
-from planner.estimate.models import CLASSES, PIXELS, Family, Kind, Model, layers  # noqa: E402
+from planner.estimate.layers import chain  # noqa: E402
+from planner.estimate.models import CLASSES, PIXELS, Family, Model  # noqa: E402
 
 WIDTH, HEADS, WORDS, PATCH = 64, 4, 1000, 16
+
+
+KINDS = ("embedding", "block", "head")
 
 
 def model_of(family: Family, tokens: int) -> Model:
@@ -24,7 +27,7 @@ def model_of(family: Family, tokens: int) -> Model:
     )  # fmt: skip
 
 
-def layer_of(family: Family, kind: Kind, model: Model) -> "torch.nn.Module":
+def layer_of(family: Family, kind: str, model: Model) -> "torch.nn.Module":
     made: dict[tuple[str, str], Callable[[], torch.nn.Module]] = {
         ("gpt", "block"): lambda: plain.PreNorm(WIDTH, HEADS, model.ffn, causal=True),
         ("vit", "block"): lambda: plain.PreNorm(WIDTH, HEADS, model.ffn, causal=False),
@@ -42,7 +45,7 @@ def layer_of(family: Family, kind: Kind, model: Model) -> "torch.nn.Module":
     return made[family, kind]()
 
 
-def input_of(family: Family, kind: Kind, samples: int, tokens: int) -> "torch.Tensor":
+def input_of(family: Family, kind: str, samples: int, tokens: int) -> "torch.Tensor":
     if kind != "embedding":
         return torch.randn(samples, tokens, WIDTH, requires_grad=True)
     if family == "vit":
@@ -57,17 +60,16 @@ def loss_of(family: Family, samples: int, tokens: int) -> "Callable[[torch.Tenso
 
 
 @pytest.mark.parametrize("samples", [1, 4])
-@pytest.mark.parametrize("kind", ["embedding", "block", "head"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", ["gpt", "llama", "bert", "vit"])
-def test_bytes_are_those_that_pytorch_allocates(family: Family, kind: Kind, samples: int) -> None:
+def test_bytes_are_those_that_pytorch_allocates(family: Family, kind: str, samples: int) -> None:
     """Kept for backward and both peaks, in fp32 on a CPU: never 1 % less, at most a third more."""
     tokens = (PIXELS // PATCH) ** 2 + 1 if family == "vit" else 32 * samples
     model = model_of(family, tokens)
-    shape = next(layer for layer in layers(model) if layer.kind == kind)
-    done = work(shape, Size(model, samples, tokens, 4))
+    done = chain(Size(model, samples, tokens, 4))[KINDS.index(kind)]
     loss = loss_of(family, samples, tokens) if kind == "head" else None
     layer, x = layer_of(family, kind, model), input_of(family, kind, samples, tokens)
-    assert sum(p.numel() for p in layer.parameters()) == pytest.approx(shape.parameters, abs=130)
+    assert sum(p.numel() for p in layer.parameters()) == pytest.approx(sum(done.tensors), abs=130)
     real = plain.measure(layer, x, loss)
     kept = sum(done.kept)
     small = 2048  # scalars, positions and the like

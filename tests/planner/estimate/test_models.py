@@ -2,7 +2,9 @@
 
 import pytest
 
-from planner.estimate.models import MODELS, layers, parameters
+from planner.estimate.kernels import Size
+from planner.estimate.layers import chain, parameters
+from planner.estimate.models import MODELS
 
 # Of the published checkpoints; GPT and BERT tie the head to the embedding, BERT without pooler.
 PUBLISHED = {
@@ -52,7 +54,8 @@ def test_gpt3_is_gpt_neo_but_for_three_biases() -> None:
 def test_vit_2b_is_vit_h_with_more_blocks() -> None:
     """110 blocks instead of 32, nothing else: 2 billion to within a tenth."""
     deep, huge = MODELS["vit-2b"], MODELS["vit-h"]
-    assert parameters(deep) - parameters(huge) == (110 - 32) * layers(huge)[1].parameters
+    _, block, _ = chain(Size(huge, 1, huge.sequence, 4))
+    assert parameters(deep) - parameters(huge) == (110 - 32) * sum(block.tensors)
     assert parameters(deep) == pytest.approx(2e9, rel=0.1)
 
 

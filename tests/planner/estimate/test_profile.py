@@ -11,14 +11,17 @@ from support import timetables
 
 from planner.cli import parser
 from planner.estimate.gpus import BANDWIDTH, CAST_BANDWIDTH, CAST_PIECE, GPUS, Dtype
-from planner.estimate.models import MODELS, layers, parameters
-from planner.estimate.profile import MOMENTS, NUMBER, EstimateError, Spec, estimate
+from planner.estimate.kernels import Size
+from planner.estimate.layers import Work, chain, parameters
+from planner.estimate.models import MODELS
+from planner.estimate.profile import MOMENTS, NUMBER, Spec, estimate
 from planner.estimate.profile import describe as told
 from planner.views import gantt
 from planner.views.compare import compare, table
 from planner.views.show import describe
 from profiles import loads, violations
 from profiles.codec import ALIGNMENT, pretty
+from profiles.errors import FormatError
 from profiles.schema import Layer, LayerCost, Profile, Task
 
 MEASURED = json.loads((Path(__file__).parents[2] / "data" / "measured_layers.json").read_text())
@@ -39,6 +42,13 @@ def cost_of(layer: Layer, microbatch: int) -> LayerCost:
 def varied(spec: Spec, changed: dict[str, object]) -> Spec:
     values = {name: getattr(spec, name) for name in Spec.__slots__}
     return Spec(**(values | changed))
+
+
+def works(model: str) -> list[Work]:
+    """Each layer of a model, for one sample."""
+    size = Size(MODELS[model], 1, MODELS[model].sequence, 4)
+    embedding, block, head = chain(size)
+    return [embedding, *[block] * size.model.blocks, head]
 
 
 def dtype_of(gpu: str) -> str:
@@ -117,7 +127,7 @@ def test_state_is_fp32_moments_and_a_master_copy(optimizer: str, dtype: str) -> 
     number = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}[dtype]
     tensors = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[optimizer] + (number == 2)
     count = parameters(MODELS["gpt2-medium"])
-    padding = 2 * ALIGNMENT * sum(len(shape.tensors) for shape in layers(MODELS["gpt2-medium"]))
+    padding = 2 * ALIGNMENT * sum(len(layer.tensors) for layer in works("gpt2-medium"))
     params = sum(layer.param_bytes for layer in task.layers)
     assert params == sum(layer.grad_bytes for layer in task.layers)
     assert 0 <= params - number * count < padding
@@ -136,7 +146,7 @@ def test_an_update_touches_28_bytes_per_parameter_under_adamw() -> None:
     """On the device at its bandwidth, in fp32 as in bf16; on the host it takes much longer."""
     for dtype in ("fp32", "bf16"):
         layer = block_of(Spec("gpt3-6.7b", "a100-40", 1, dtype=dtype))  # type: ignore[arg-type]
-        count = layers(MODELS["gpt3-6.7b"])[1].parameters
+        count = sum(works("gpt3-6.7b")[1].tensors)
         us = 28 * count / (GPUS["a100-40"].bytes_per_s * BANDWIDTH) * 1e6
         assert layer.update_device.median_us == pytest.approx(us, rel=0.02)
         assert layer.update_host.median_us > 10 * layer.update_device.median_us
@@ -239,7 +249,7 @@ def test_arguments_that_do_not_go_together_are_refused(
     changed: dict[str, object], words: str
 ) -> None:
     """One line that names what is there and what would do, with the code of bad usage."""
-    with pytest.raises(EstimateError, match=words) as caught:
+    with pytest.raises(FormatError, match=words) as caught:
         estimate(varied(Spec("gpt2", "a100-40", 16), changed))
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)

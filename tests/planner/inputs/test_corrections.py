@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from support import timetables
+from support import synthetic, timetables
 from support.truth import as_run, log_of, truth, wronged
 
 import profiles
@@ -22,7 +22,6 @@ from planner.shards.shard_cost import copy_us
 from plans import runlog
 from plans.runlog import RunLog
 from plans.schema import Plan, parse_id
-from profiles import synthetic
 from profiles.errors import FormatError
 from profiles.schema import Emulation, Profile, Rate
 

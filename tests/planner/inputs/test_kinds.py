@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from support import synthetic
 from support.cli import planner_cli, refused, succeeded
 from support.unrelated import scaled, shortest, tiny
 
@@ -24,7 +25,7 @@ from planner.timetable.configuration import Column, Demand, configuration
 from planner.timetable.greedy import greedy, listed
 from planner.timetable.placement import named_bounds, place
 from planner.timetable.works import Piece, Run, Work, makespan
-from profiles import Profile, synthetic
+from profiles import Profile
 from profiles.errors import FormatError
 from profiles.schema import Disk, Rate, Task
 

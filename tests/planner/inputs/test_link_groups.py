@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from support import synthetic
 from support.cli import planner_cli, refused, succeeded
 
 import plans
@@ -10,7 +11,6 @@ import profiles
 from planner import Problem, build
 from planner.inputs.link_groups import parse_groups, shared
 from plans.metrics import duration_us
-from profiles import synthetic
 from profiles.errors import FormatError
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from msgspec import structs
+from support import synthetic
 
 from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort
@@ -10,7 +11,6 @@ from planner.search.bounds import task_bound
 from planner.search.task import Search
 from planner.shards.costs import TaskCosts, castable
 from planner.shards.shard_cost import Links
-from profiles import synthetic
 from profiles.schema import Layer, Link, Rate, Task
 
 MB = 1 << 20

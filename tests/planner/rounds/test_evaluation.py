@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from support import synthetic
 from support.mutations import mutants
 from support.oracle import harm
 
@@ -21,7 +22,6 @@ from planner.timetable.placement import works_of
 from plans import violations
 from plans.metrics import duration_us
 from plans.schema import Plan
-from profiles import synthetic
 from profiles.errors import FormatError
 from profiles.schema import Evaluation, Task
 

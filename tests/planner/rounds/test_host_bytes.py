@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from support import synthetic
 
 from planner import Infeasible, Problem, build
 from planner.estimate.profile import Spec, estimate
@@ -16,7 +17,6 @@ from planner.shards.shard_cost import Links
 from planner.views.show import describe
 from planner.views.summary import host_bytes
 from plans.schema import Plan
-from profiles import synthetic
 from profiles.codec import ALIGNMENT
 from profiles.schema import Profile, Task
 

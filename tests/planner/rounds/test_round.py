@@ -3,12 +3,12 @@
 from functools import cache
 
 import pytest
+from support import synthetic
 from support.unrolled import duration, unrolled
 
 from planner import Problem, build
 from planner.inputs.problem import Policy
 from plans.schema import Program
-from profiles import synthetic
 
 pytestmark = pytest.mark.usefixtures("quick")
 

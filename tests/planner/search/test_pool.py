@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from support import synthetic
 
 import profiles
-from profiles import synthetic
 
 ROOT = Path(__file__).parents[3]
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
+from support import synthetic
 
 from planner.builder import build
 from planner.errors import Infeasible
@@ -15,7 +16,6 @@ from planner.search.rename import renamed
 from planner.search.shapes import baselines, searched
 from planner.shards.costs import TaskCosts
 from planner.shards.shard_cost import Links
-from profiles import synthetic
 from profiles.codec import pretty
 
 FEW = Limits(search_ops=2_000, search_divisions=2, search_guides=1, bound_divisions=2)

@@ -4,10 +4,10 @@ from itertools import combinations, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support import synthetic
 
 from planner.shards.costs import TaskCosts
 from planner.shards.cuts import Caps, cheapest, cut_points, layer_graph
-from profiles import synthetic
 from profiles.schema import Task
 
 

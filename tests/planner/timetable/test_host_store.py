@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from support import handmade
+from support import handmade, synthetic
 from support.cli import planner_cli, refused, succeeded
 from support.disk_oracle import disk_harm
 from support.keeping import packed_part
@@ -31,7 +31,6 @@ from planner.views.summary import traffic
 from plans import Plan
 from plans.checker.check import violations
 from plans.schema import Host, parse_id
-from profiles import synthetic
 from profiles.schema import Disk, Rate
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
+from support import synthetic
 from support.cli import planner_cli, refused, succeeded
 from support.time_indexed import alike
 
@@ -12,6 +13,7 @@ import profiles
 from planner.timetable.greedy import greedy
 from planner.timetable.works import makespan
 from profiles import synthetic
+from planner.timetable.works import Work, makespan
 from profiles.units import show_clock
 
 pytestmark = pytest.mark.usefixtures("quick")

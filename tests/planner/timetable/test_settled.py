@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from support import synthetic
 
 from planner import Problem
 from planner.inputs.problem import Effort, Kind
@@ -18,7 +19,6 @@ from planner.shards.modes import Mode
 from planner.shards.strategy import Strategy
 from planner.timetable.choice import least_us, settled
 from plans.schema import Memory, Op, Program
-from profiles import synthetic
 from profiles.schema import Task
 
 pytestmark = pytest.mark.usefixtures("quick")

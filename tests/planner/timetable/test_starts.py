@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
+from support import synthetic
 from support.cli import planner_cli, succeeded
 
 import plans
 import profiles
-from profiles import synthetic
 
 
 @pytest.mark.parametrize("options", [(), ("--segment-steps", 40)])

@@ -6,9 +6,11 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from matplotlib.figure import Figure
 from support import timetables
 
-from planner.views.compare import Ratio, compare, table, to_json
+from planner.views.compare import Ratio, compare, draw_ratios, table, to_json
+from plans.schema import parse_id
 from profiles.errors import FormatError
 
 replace = msgspec.structs.replace
@@ -150,3 +152,14 @@ def test_table_says_emulated_only_where_times_are(emulated: bool) -> None:
     """Times of paced CPU devices are never shown as if they were measured on real links."""
     plan = timetables.plan(emulated=emulated)
     assert ("emulated" in table(compare(plan, timetables.log(plan), SHA))) is emulated
+
+
+def test_every_compute_op_is_a_dot_at_its_ratio() -> None:
+    plan = timetables.plan(rounds=2)
+    log = timetables.log(plan, percent=150)
+    ax = Figure().subplots()
+    draw_ratios(plan, log, ax)
+    dots = {line.get_label(): line.get_ydata() for line in ax.lines}
+    for kind, name in (("F", "forward"), ("B", "backward"), ("U", "update")):
+        count = sum(parse_id(op.op).kind == kind for op in log.ops)
+        assert list(dots[name]) == pytest.approx([1.5] * count, rel=0.01)

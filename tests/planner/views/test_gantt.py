@@ -10,9 +10,10 @@ import pytest
 from matplotlib.collections import PolyCollection
 from support import timetables
 
-from planner.views import axes, bars, gantt
+from planner.views import axes, bars, gantt, streams
 from planner.views.focus import focus
 from plans import metrics
+from plans.schema import Plan
 from profiles.errors import FormatError
 
 replace = msgspec.structs.replace
@@ -29,6 +30,18 @@ def _bars(ax: Any) -> list[tuple[float, float, float]]:
     return sorted((box.x0, box.x1, box.y0) for box in boxes)
 
 
+def _whole(plan: Plan) -> Any:
+    """All ops of a plan over its run."""
+    return gantt.figure(plan, timetables.log(plan)).axes[0]
+
+
+def _ops(plan: Plan, window: tuple[int, int], *devices: int) -> Any:
+    """The ops of some devices, or of all, within a window."""
+    rows = streams.rows(plan, devices or None)
+    panel = streams.panel(rows, streams.planned(plan, rows), window, "")
+    return axes.figure([panel], [task.name for task in plan.tasks]).axes[0]
+
+
 def _texts(ax: Any) -> list[str]:
     return [text.get_text() for text in ax.texts]
 
@@ -42,15 +55,15 @@ def _marks(ax: Any) -> list[str]:
 def test_every_op_is_a_bar_in_the_row_of_its_stream() -> None:
     """The bars of a small plan are its timeline, each at the height of its stream's row."""
     plan = timetables.plan(rounds=2)
-    rows = bars.rows(plan)
-    drawn = _bars(gantt.draw(plan))
+    rows = streams.rows(plan)
+    drawn = _bars(_whole(plan))
     expected = sorted((p.start_us, p.end_us, rows[p.stream].low) for p in metrics.timeline(plan))
     assert drawn == pytest.approx(np.array(expected))
 
 
 def test_rows_are_devices_from_the_top_with_tall_compute() -> None:
     """Compute before copies before the host, and twice as tall as a copy or more."""
-    rows = bars.rows(timetables.plan())
+    rows = streams.rows(timetables.plan())
     names = ["compute", "h2d", "d2h"]
     assert list(rows) == [
         *(f"0.{n}" for n in names),
@@ -66,15 +79,15 @@ def test_rows_are_devices_from_the_top_with_tall_compute() -> None:
 def test_wide_bars_carry_their_names_and_narrow_ones_none() -> None:
     """Four ops are named, with their task where a row has several; in a whole run of hundreds no
     bar has room."""
-    assert set(_texts(gantt.draw(timetables.tiny()))) == {"s0.P0", "s0.B0", "s0.S0", "s0.U0"}
-    shared = gantt.draw(timetables.plan(rounds=2), window=(8_000, 12_000), devices=(0,))
+    assert set(_texts(_whole(timetables.tiny()))) == {"s0.P0", "s0.B0", "s0.S0", "s0.U0"}
+    shared = _ops(timetables.plan(rounds=2), (8_000, 12_000), 0)
     assert {"a.s0.P4", "a.s2.U0"} <= set(_texts(shared))
-    assert _texts(gantt.draw(timetables.plan(rounds=6))) == []
+    assert _texts(_whole(timetables.plan(rounds=6))) == []
 
 
 def test_title_and_lines_give_makespan_bound_and_gap() -> None:
     """The bound is a dashed line at its time with its name, the makespan a solid one."""
-    ax = gantt.draw(timetables.tiny())
+    ax = _whole(timetables.tiny())
     assert ax.get_title(loc="left") == "planned: makespan 200 µs, link bound 180 µs, gap 10.00 %"
     lines = {line.get_xdata()[0]: line.is_dashed() for line in ax.lines}
     assert lines == {180: True, 200: False}
@@ -84,7 +97,7 @@ def test_title_and_lines_give_makespan_bound_and_gap() -> None:
 def test_window_shows_only_what_reaches_into_it() -> None:
     """Bars outside the window are not drawn, those across its edge are."""
     plan = timetables.plan(rounds=4)
-    drawn = _bars(gantt.draw(plan, window=(20_000, 30_000)))
+    drawn = _bars(_ops(plan, (20_000, 30_000)))
     expected = [p for p in metrics.timeline(plan) if p.end_us > 20_000 and p.start_us < 30_000]
     assert len(drawn) == len(expected)
 
@@ -99,8 +112,8 @@ def test_tasks_differ_in_colour_and_kinds_in_shade() -> None:
 def test_crowded_rows_show_shares_that_add_up_to_the_busy_time() -> None:
     """In a run of 2,000 rounds the filled area of a compute row is the device's compute time."""
     plan = timetables.plan(rounds=2_000)
-    ax = gantt.draw(plan)
-    row = bars.rows(plan)["0.compute"]
+    ax = _ops(plan, (0, plan.prediction.makespan_us))
+    row = streams.rows(plan)["0.compute"]
     area = 0.0
     for patch in ax.patches:
         values, edges, floor = getattr(patch, "get_data", lambda: (None, None, None))()
@@ -120,8 +133,8 @@ def test_crowded_rows_show_shares_that_add_up_to_the_busy_time() -> None:
 def test_coverage_of_repeated_bars_is_that_of_the_same_bars_one_by_one() -> None:
     """The closed form for rounds agrees with adding up single bars."""
     edges = np.linspace(0, 1000, 37)
-    repeated = [bars.Bar("0.compute", "a.s0.F0", 30, 7, 11, 60)]
-    single = [bars.Bar("0.compute", "a.s0.F0", 30 + 11 * r, 7) for r in range(60)]
+    repeated = [bars.Bar(bars.Row(0, 1), "a", "F", (), 30, 7, 11, 60)]
+    single = [bars.Bar(bars.Row(0, 1), "a", "F", (), 30 + 11 * r, 7) for r in range(60)]
     assert bars.coverage(repeated, edges) == pytest.approx(bars.coverage(single, edges))
 
 
@@ -131,8 +144,7 @@ def test_artists_stay_few_however_many_rounds(rounds: int) -> None:
     """One artist per row, task and kind, not one per op: ten million rounds are drawn at once."""
     plan = timetables.plan()
     program = plan.programs[0]
-    last = metrics.phase_starts(program, replace(plan.segments[0], rounds=rounds), 0)[2]
-    segment = replace(plan.segments[0], rounds=rounds, end_us=last + program.leave_us)
+    segment = replace(plan.segments[0], rounds=rounds, end_us=metrics.duration_us(program, rounds))
     prediction = replace(plan.prediction, makespan_us=segment.end_us)
     fig = gantt.figure(replace(plan, segments=(segment,), prediction=prediction))
     assert all(len(ax.collections) + len(ax.patches) < 40 for ax in fig.axes)
@@ -153,15 +165,16 @@ def test_every_segment_is_a_bar_in_the_row_of_its_device() -> None:
     """From its first round to its last in full height, the tasks of one segment above each other,
     and named at the left."""
     plan = timetables.plan(rounds=40)
-    ax = gantt.draw_segments(plan, gantt.figure(plan).axes[0])
+    ax = gantt.figure(plan).axes[0]
     programs = {program.name: program for program in plan.programs}
     expected = []
     for segment in plan.segments:
         program = programs[segment.program]
-        _, first, leave = metrics.phase_starts(program, segment, 0)
+        _, first, leave = (phase.start_us for phase in metrics.phases(program, segment))
         expected += [(first, leave, -segment.devices[0])] * len(program.tasks)
     drawn = [bar for bar in _bars(ax) if bar[1] - bar[0] > 1_000]  # no enter, no leave
-    rows = [(start, end, round(low)) for start, end, low in drawn]
+    middle = ax.get_yticks()  # of each device's row
+    rows = [(start, end, -np.abs(middle - low).argmin()) for start, end, low in drawn]
     assert sorted(set(rows)) == sorted(set(expected))
     lows = [low for start, _, low in drawn if start == expected[0][0]]
     assert len(set(lows)) == 3  # a above b, and d
@@ -179,7 +192,7 @@ def test_a_round_is_drawn_with_what_runs_beside_it() -> None:
     mine = [p for p in ops if p.round == 3]
     start, end = min(p.start_us for p in mine), max(p.end_us for p in mine)
     assert chosen.window == (start, end)
-    below = gantt.draw_round(plan, chosen)
+    below = gantt.figure(plan, task="a", step=3).axes[1]
     assert len(_bars(below)) == sum(p.start_us < end and p.end_us > start for p in ops) > len(mine)
     assert "b.s2.B0" in _texts(below)
 
@@ -218,10 +231,10 @@ def test_loading_and_writing_back_are_drawn_as_well(phase: str) -> None:
 
 def test_names_of_marks_stay_clear_of_the_title() -> None:
     """However long the title, and however close the marks: they have a line of their own."""
-    fig, (ax,) = axes.panels([2.0])
     marks = [axes.Mark(us, "x" * 20, False) for us in (10, 12, 190)]
-    axes.frame(ax, (0, 200), "y" * 150, marks)
+    fig = axes.figure([axes.Panel(2.0, [("", bars.Row(0, 1))], [], (0, 200), "y" * 150, marks)], [])
     fig.draw_without_rendering()
+    (ax,) = fig.axes
     title, names = ax._left_title, ax.get_legend()
     assert [text.get_text() for text in names.get_texts()] == ["x" * 20] * 3
     assert names.get_window_extent().y1 <= title.get_window_extent().y0
@@ -238,7 +251,7 @@ def test_planned_and_actual_share_the_time_scale() -> None:
     """Both axes span the later of the two ends, and the lower one shows the log's times."""
     plan = timetables.plan(rounds=2)
     log = timetables.log(plan, percent=150)
-    above, below = gantt.draw_compare(plan, log)
+    above, below, *_ = gantt.figure(plan, log).axes
     assert above.get_xlim() == below.get_xlim()
     assert above.get_xlim()[1] >= 1.5 * plan.prediction.makespan_us
     assert "+50.0 %" in below.get_title(loc="left")
@@ -291,5 +304,5 @@ def test_unknown_kind_of_picture_is_refused(tmp_path: Path) -> None:
 def test_drawing_leaves_pyplot_alone() -> None:
     """No global figure state: pyplot is not even imported."""
     before = "matplotlib.pyplot" in sys.modules
-    gantt.draw(timetables.tiny())
+    gantt.figure(timetables.tiny())
     assert ("matplotlib.pyplot" in sys.modules) is before

@@ -3,9 +3,9 @@
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from support import synthetic
 
 from planner.views import layer_chart
-from profiles import synthetic
 from profiles.schema import Profile
 
 TASK = synthetic.task("chain", layers=5, seed=1)
@@ -53,7 +53,8 @@ def test_a_size_that_was_not_measured_is_named() -> None:
 
 
 def test_compute_per_sample_is_that_of_the_microbatch_shared_out() -> None:
-    ax = layer_chart.draw_microbatches(TASK)
+    ax = Figure().subplots()
+    layer_chart.draw_microbatches(TASK, ax)
     costs = [layer.costs[0] for layer in TASK.layers]
     busy = sum(cost.forward.median_us + cost.backward.median_us for cost in costs)
     assert ax.patches[0].get_height() == pytest.approx(busy / SIZE / 1_000)

@@ -54,14 +54,14 @@ Spans = dict[tuple[str, str, int], tuple[int, int]]  # of (stream, op, round)
 
 def _agree(plan: Plan, us: int, spans: Spans) -> None:
     """Each stream's running op contains the moment, none runs where none is named, and what
-    follows is the next to start."""
+    follows is the next to start; an op of no length is over when it begins."""
     for one in moment(plan, us).segments:
         for stream in one.streams:
             name, running, following = stream.stream, stream.running, stream.next
             mine = {op: span for op, span in spans.items() if op[0] == name}
             now = [op for op, (start, end) in mine.items() if start <= us < end]
             assert now == ([] if running is None else [(name, running.op, running.round)])
-            later = [span for span in mine.values() if span[0] >= us]
+            later = [span for span in mine.values() if span[0] >= us and span[1] > us]
             if running is None:
                 found = None if following is None else (following.start_us, following.end_us)
                 assert found == min(later, default=None)
@@ -108,7 +108,7 @@ def test_rounds_and_steps_are_those_of_the_moment() -> None:
     again = replace(first, start_us=first.end_us, end_us=2 * first.end_us)
     tasks = tuple(replace(task, done=10) for task in plan.tasks[:2])
     plan = timetables.assemble(tasks, (program,), (first, again))
-    us = metrics.phase_starts(program, again, 3)[1] + program.period_us // 2
+    us = again.start_us + program.enter_us + 3 * program.period_us + program.period_us // 2
     (one,) = moment(plan, us).segments
     assert (one.segment, one.phase, one.begun_round) == (1, "round", 3)
     assert one.round in (2, 3)
@@ -120,7 +120,7 @@ def test_a_round_counts_until_its_last_op_has_ended() -> None:
     plan = timetables.plan(rounds=6)
     program = plan.programs[0]
     assert program.round_us > program.period_us
-    start = metrics.phase_starts(program, plan.segments[0], 3)[1]
+    start = program.enter_us + 3 * program.period_us
     found = [place(program, plan.segments[0], start + us)[1:] for us in (-1, 0)]
     late = start - program.period_us + program.round_us
     found += [place(program, plan.segments[0], us)[1:] for us in (late - 1, late)]

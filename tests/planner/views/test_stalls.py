@@ -1,11 +1,11 @@
 """Why compute waits."""
 
 import pytest
+from support import synthetic
 
 from planner import Infeasible, Problem, build
 from planner.views.stalls import LARGE_GAP_PPM, diagnosis, stalls
 from plans.schema import Plan
-from profiles import synthetic
 
 pytestmark = pytest.mark.usefixtures("quick")
 

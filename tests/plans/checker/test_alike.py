@@ -4,6 +4,7 @@ from functools import cache
 from itertools import count
 
 from msgspec import structs
+from support import synthetic
 
 from planner.builder import build
 from planner.inputs.problem import Problem
@@ -11,7 +12,6 @@ from planner.search.rename import renamed
 from plans.checker import alike, check
 from plans.checker.check import violations
 from plans.schema import Plan
-from profiles import synthetic
 
 
 @cache

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from support import synthetic
 from support.cli import nothing_written, planner_cli, refused, succeeded
 
 import plans
 import profiles
-from profiles import synthetic
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -1,4 +1,4 @@
-"""Seeded profiles of made-up chains of layers, so that planning and its tests need no device."""
+"""Seeded profiles of made-up chains of layers, so that tests of planning need no device."""
 
 import random
 
