@@ -4,12 +4,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from executor.errors import UsageError, text_of
 from executor.outputs import own_folder
-from executor.records import Options, checkpoint
-from executor.replay import Result
+from executor.records import Options, Result, checkpoint
 from plans.disk import kept_bytes
 from plans.schema import Plan, Task
 
@@ -61,35 +61,23 @@ def save(folder: Path, plan: Plan, result: Result, options: Options) -> Saved:
     files: list[Path] = []
     errors: list[str] = []
     for task in tasks:
-        try:
-            files.append(_write(folder / f"{task.name}.pt", task, result))
-        except Exception as error:
-            errors.append(text_of(error))
-            if found := _elsewhere(task, result, options, errors):
-                files.append(found)
-                errors[-1] += f"; {task.name} is saved as {found} instead"
+        said, stop = [], result.stopped.get(task.name)
+        step = stop.step if stop else task.done + task.steps
+        own = folder / f"{task.name}.pt"
+        where = "is not saved"
+        for target in chain([own], _places(task, step, options)):
+            try:
+                if target == own or not target.exists():
+                    checkpoint.save(target, result.store.at_hand(task.name), step)
+            except Exception as error:
+                said.append(text_of(error))
             else:
-                errors[-1] += f"; {task.name} is not saved"
+                files.append(target)
+                where = f"is saved as {target} instead"
+                break
+        if said:
+            errors.append("; ".join([*said, f"{task.name} {where}"]))
     return Saved(tuple(files), tuple(errors))
-
-
-def _write(target: Path, task: Task, result: Result) -> Path:
-    return checkpoint.save(target, result.store.at_hand(task.name), _step(task, result))
-
-
-def _step(task: Task, result: Result) -> int:
-    stop = result.stopped.get(task.name)
-    return stop.step if stop else task.done + task.steps
-
-
-def _elsewhere(task: Task, result: Result, options: Options, errors: list[str]) -> Path | None:
-    """The file that has the task now; None where it could not be written anywhere."""
-    for target in _places(task, _step(task, result), options):
-        try:
-            return target if target.exists() else _write(target, task, result)
-        except Exception as error:
-            errors[-1] += f"; {text_of(error)}"
-    return None
 
 
 def _places(task: Task, step: int, options: Options) -> Iterator[Path]:

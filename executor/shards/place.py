@@ -12,7 +12,7 @@ _WARM = 2  # rounds after which nothing should be new to the allocator
 class Place:
     """A device, its number in the plan, and the bytes seen in use there.
 
-    peak_bytes: most of slab and transients together; slab_bytes: end of the last byte touched.
+    peak_bytes: most of slab and transients together.
     `alone`: no other device of the process draws from the same generator.
     """
 
@@ -22,7 +22,6 @@ class Place:
         self.guard = guard
         self.alone = alone
         self.peak_bytes = 0
-        self.slab_bytes = 0
         self.late_allocations = 0  # after a segment's first rounds
         self._meter: Meter | None = None
 
@@ -54,7 +53,3 @@ class Place:
     def took(self, count: int) -> None:
         """So many bytes of the device were in use at once."""
         self.peak_bytes = max(self.peak_bytes, count)
-
-    def touched(self, end: int) -> None:
-        """The slab was used up to this byte."""
-        self.slab_bytes = max(self.slab_bytes, end)

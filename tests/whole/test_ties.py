@@ -14,9 +14,9 @@ from support.plain import Plain, train
 from support.same import assert_same
 
 from executor import run
+from executor.driver import Result
 from executor.errors import MismatchError
 from executor.profiling.profiler import Options, profile
-from executor.replay.driver import Result
 from executor.workload.task import Task
 from planner import Problem, build
 from planner.errors import Infeasible

@@ -8,13 +8,10 @@ it for all of them, and the next op that looks would be blamed; so where it is n
 drew, no task can go on.
 """
 
-from collections import deque
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
 from executor.numerics import DrawError, Guard, Source
-from plans.runlog import DropRecord
 from plans.schema import Plan
 
 _FP16_PATIENCE = 10  # steps in a row without a finite loss; fewer are how a loss scale is found
@@ -39,44 +36,6 @@ class Failure:
     def __str__(self) -> str:
         where = f"{self.op} on {self.stream} in round {self.round}: " if self.op else ""
         return where + self.text
-
-
-class Drops:
-    """The tasks that were dropped. `note` may be called from any thread, the rest from one."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.records: dict[str, DropRecord] = {}
-        self._noted: deque[Failure] = deque()
-        self._tasks = [plan.trained(segment) for segment in plan.segments]
-
-    def note(self, failure: Failure) -> None:
-        """Drop the failure's tasks when `settle` is called next."""
-        self._noted.append(failure)
-
-    def settle(
-        self, to_do: Collection[int], done: Mapping[str, int], now_us: int
-    ) -> list[DropRecord]:
-        """Drop the tasks that were noted, and those that segments `to_do` train in one program with
-        them; the new records. `done`: each task's steps so far, for failures outside of a step."""
-        made: list[DropRecord] = []
-        while self._noted:
-            failure = self._noted.popleft()
-            queue = deque((name, failure.step, failure.op, failure.text) for name in failure.tasks)
-            while queue:
-                name, step, op, reason = queue.popleft()
-                if name in self.records:
-                    continue
-                step = done[name] if step is None else step
-                self.records[name] = DropRecord(name, step, op, reason, now_us)
-                made.append(self.records[name])
-                for index in sorted(to_do):
-                    why = (
-                        f"segment {index} trains it in one program with task {name}, "
-                        f"which was dropped: {reason}"
-                    )
-                    if name in self._tasks[index]:
-                        queue += ((other, None, "", why) for other in self._tasks[index])
-        return made
 
 
 class UnattributedDraw(DrawError):
