@@ -101,17 +101,11 @@ class Recorder:
         for op in ended:
             if op.segment in self.latest:  # not before a task's move from the disk
                 self.latest[op.segment] = max(self.latest[op.segment], op.end.seconds())
-        return [
-            OpRecord(
-                op.segment,
-                op.id,
-                op.round,
-                self._us(op.start.seconds()),
-                self._us(op.end.seconds()),
-                op.metered,
-            )
-            for op in ended
-        ]
+        return [self._record(op) for op in ended]
+
+    def _record(self, op: _Launched) -> OpRecord:
+        start, end = self._us(op.start.seconds()), self._us(op.end.seconds())
+        return OpRecord(op.segment, op.id, op.round, start, end, op.metered)
 
     def _us(self, seconds: float) -> int:
         return max(0, int((seconds - self._origin) * 1e6))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from executor import run
 from executor.driver import Options
 from executor.errors import MismatchError, RunError
+from executor.replay import conductor
 from executor.workload.task import Task
 from plans import runlog
 from plans.schema import Plan
@@ -97,7 +98,8 @@ class Asleep(nn.Linear):
 
 
 @pytest.fixture
-def night() -> Iterator[Night]:
+def night(monkeypatch: pytest.MonkeyPatch) -> Iterator[Night]:
+    monkeypatch.setattr(conductor, "_GOODBYE_S", 0.1)
     Asleep.night = Night()
     yield Asleep.night
     Asleep.night.awake.set()
