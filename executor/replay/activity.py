@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from executor.devices import Now
 from executor.errors import text_of
-from executor.replay.failures import Failure, UnattributedDraw
+from executor.numerics import UnattributedDraw
+from executor.replay.failures import Failure
 from executor.replay.recorder import Recorder
 from executor.replay.settings import Settings
 from executor.replay.task_state import TaskState

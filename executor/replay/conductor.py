@@ -13,7 +13,7 @@ from types import FrameType
 from executor.devices import Device
 from executor.errors import text_of
 from executor.replay.activity import Activity, MoveRun, Setup, Traffic
-from executor.replay.failures import Failure, Losses, SharedGuard
+from executor.replay.failures import Failure, Losses
 from executor.replay.recorder import Listener, Recorder
 from executor.replay.segment import SegmentRun
 from executor.replay.settings import Settings
@@ -62,7 +62,10 @@ class Conductor:
         self.dropped: dict[str, DropRecord] = {}
         self.traffic = Traffic()
         self.stopped: dict[str, StopRecord] = {}  # by a rule, their states whole
-        self.places = [_place(i, device, devices) for i, device in enumerate(devices)]
+        self.places = [
+            Place(number, device, alone=len(devices) == 1 or not device.source.shared)
+            for number, device in enumerate(devices)
+        ]
         threads, source = max(device.threads for device in plan.devices), devices[0].source
         self._tasks = {
             name: TaskState(task, threads, source, self._step, recorder.evaluation)
@@ -258,9 +261,3 @@ class Conductor:
         now = self._recorder.now()
         self.dropped[name] = DropRecord(name, step, failure.op, failure.text, now)
         self._recorder.note(self.dropped[name])
-
-
-def _place(number: int, device: Device, devices: Sequence[Device]) -> Place:
-    """A device with a guard of the generator that ops there may draw from."""
-    alone = len(devices) == 1 or not device.source.shared
-    return Place(number, device, SharedGuard(device.source, alone), alone)

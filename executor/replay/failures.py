@@ -2,16 +2,11 @@
 
 With `keep_going` a failed task is dropped, and with it every task that a segment yet to end trains
 in one program with it: their ops share streams and rounds, and cannot go on apart.
-
-Devices of the process may share one default generator. A draw that the plan does not know of moves
-it for all of them, and the next op that looks would be blamed; so where it is not known which op
-drew, no task can go on.
 """
 
 from dataclasses import dataclass
 from math import isfinite
 
-from executor.numerics import DrawError, Guard, Source
 from plans.schema import Plan
 
 _FP16_PATIENCE = 10  # steps in a row without a finite loss; fewer are how a loss scale is found
@@ -36,32 +31,6 @@ class Failure:
     def __str__(self) -> str:
         where = f"{self.op} on {self.stream} in round {self.round}: " if self.op else ""
         return where + self.text
-
-
-class UnattributedDraw(DrawError):
-    """The generator that all devices draw from was moved, and it is not known by which op."""
-
-
-class SharedGuard(Guard):
-    """A guard of a generator that other devices may draw from, too.
-
-    `alone`: none does; after a complaint the generator is put back to where it was.
-    """
-
-    def __init__(self, source: Source, alone: bool) -> None:
-        super().__init__(source)
-        self._alone = alone
-
-    def check(self) -> None:
-        """DrawError when somebody drew since the last check; unattributed when others may have."""
-        try:
-            super().check()
-        except DrawError as error:
-            if not self._alone:
-                why = "all devices draw from one generator, so no task can go on"
-                raise UnattributedDraw(f"{error}; {why}") from None
-            self._source.set(self._parked)
-            raise
 
 
 class Losses:

@@ -16,10 +16,10 @@ class Place:
     `alone`: no other device of the process draws from the same generator.
     """
 
-    def __init__(self, number: int, device: Device, guard: Guard, alone: bool) -> None:
+    def __init__(self, number: int, device: Device, alone: bool) -> None:
         self.number = number
         self.device = device
-        self.guard = guard
+        self.guard = Guard(device.source, alone)
         self.alone = alone
         self.peak_bytes = 0
         self.late_allocations = 0  # after a segment's first rounds
