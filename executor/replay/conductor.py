@@ -13,7 +13,7 @@ from types import FrameType
 from executor.devices import Device
 from executor.errors import text_of
 from executor.replay.activity import Activity, MoveRun, Setup, Traffic
-from executor.replay.failures import Failure, Losses
+from executor.replay.failures import Failure, trouble
 from executor.replay.recorder import Listener, Recorder
 from executor.replay.segment import SegmentRun
 from executor.replay.settings import Settings
@@ -50,7 +50,7 @@ class Conductor:
         self._plan, self._recorder = plan, recorder
         self._settings, self._listener = settings, listener
         self._halt = Halt()
-        self._losses, self._turns = Losses(plan), Turns(plan)
+        self._turns = Turns(plan)
         self._noted: deque[Failure] = deque()  # whose tasks are to be dropped
         self._first_steps = first_steps(plan)
         self._seen: set[str] = set()  # programs
@@ -213,11 +213,11 @@ class Conductor:
     def _step(self, task: str, step: int, loss: float) -> None:
         """A step's loss is known; called from any thread."""
         self._recorder.step(task, step, loss)
-        text = self._losses.trouble(task, step, loss)
+        plan = self._plan.task(task)
+        text = trouble(self._recorder.losses[task], step, plan.precision)
         if text and not self._settings.keep_going:
             self._recorder.warn(task, f"{text}; --keep-going drops such tasks")
         elif text:
-            plan = self._tasks[task].plan
             op = f"{task}.s{len(plan.shards) - 1}.B{plan.microbatches - 1}"
             self._failed(Failure((task,), text, op, step=step))
 

@@ -4,10 +4,9 @@ With `keep_going` a failed task is dropped, and with it every task that a segmen
 in one program with it: their ops share streams and rounds, and cannot go on apart.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-
-from plans.schema import Plan
 
 _FP16_PATIENCE = 10  # steps in a row without a finite loss; fewer are how a loss scale is found
 
@@ -33,21 +32,10 @@ class Failure:
         return where + self.text
 
 
-class Losses:
-    """Finds the tasks whose loss stays no number; one thread at a time per task."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._patience = {
-            task.name: _FP16_PATIENCE if task.precision == "fp16-autocast" else 1
-            for task in plan.tasks
-        }
-        self._in_a_row = dict.fromkeys(self._patience, 0)
-
-    def trouble(self, task: str, step: int, loss: float) -> str:
-        """The trouble with a task that has this loss; empty while there is none."""
-        count = 0 if isfinite(loss) else self._in_a_row[task] + 1
-        self._in_a_row[task] = count
-        if count < self._patience[task]:
-            return ""
-        steps = f" and was no number in the {count - 1} steps before" if count > 1 else ""
-        return f"the loss of step {step} is {loss}{steps}"
+def trouble(losses: Mapping[int, float], step: int, precision: str) -> str:
+    """The trouble with a task whose latest loss is that of `step`; empty while there is none."""
+    patience = _FP16_PATIENCE if precision == "fp16-autocast" else 1
+    if any(isfinite(losses.get(step - back, 0.0)) for back in range(patience)):
+        return ""
+    steps = f" and was no number in the {patience - 1} steps before" if patience > 1 else ""
+    return f"the loss of step {step} is {losses[step]}{steps}"

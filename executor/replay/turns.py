@@ -37,8 +37,8 @@ class Turns:
         self._claims = [claims(*own) for own in zip(users, self.tasks, strict=True)]
         self._regions = regions(plan)
         early = {task.name: task.start_us for task in plan.tasks}
-        self._starts = [max(early[name] for name in names) for names in self.tasks]
-        self._starts[self._segments :] = [0] * len(moves)
+        self._starts = [max(map(early.__getitem__, plan.trained(s))) for s in plan.segments]
+        self._starts += [0] * len(moves)
         self._inherited: dict[int, set[int]] = {}
         self._ended: set[int] = set()
 

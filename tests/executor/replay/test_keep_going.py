@@ -28,7 +28,7 @@ from executor.cli import main
 from executor.driver import Options, Result
 from executor.errors import RunError
 from executor.records.progress import Progress
-from executor.replay.failures import Losses
+from executor.replay.failures import trouble
 from executor.replay.recorder import Recorder
 from executor.replay.segment import SegmentRun
 from executor.replay.turns import Turns
@@ -407,15 +407,14 @@ def test_copies_under_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_loss_scale_is_found_in_peace() -> None:
     """A task in fp16 is dropped after ten steps in a row without a loss, any other after one."""
-    plan = handmade.fleet()
-    half = structs.replace(plan.tasks[0], precision="fp16-autocast")
-    losses = Losses(structs.replace(plan, tasks=(half, plan.tasks[1])))
-    assert [losses.trouble("a", step, math.inf) for step in range(9)] == [""] * 9
-    assert losses.trouble("a", 9, 1.0) == ""
-    assert [losses.trouble("a", 10 + step, math.nan) for step in range(9)] == [""] * 9
-    last = losses.trouble("a", 19, math.inf)
-    assert last == "the loss of step 19 is inf and was no number in the 9 steps before"
-    assert losses.trouble("b", 0, math.nan) == "the loss of step 0 is nan"
+    losses = dict.fromkeys(range(9), math.inf)
+    assert not any(trouble(losses, step, "fp16-autocast") for step in losses)
+    losses |= {9: 1.0, **dict.fromkeys(range(10, 20), math.nan)}
+    told = [trouble(losses, step, "fp16-autocast") for step in range(9, 20)]
+    last = "the loss of step 19 is nan and was no number in the 9 steps before"
+    assert told == [""] * 10 + [last]
+    assert trouble({0: math.nan}, 0, "bf16") == "the loss of step 0 is nan"
+    assert trouble(losses, 9, "bf16") == ""
 
 
 def test_progress_follows_the_plan() -> None:
