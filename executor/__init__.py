@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from executor.profiling.profiler import Options as ProfileOptions
     from executor.records.options import Options
-    from executor.replay.result import Result
+    from executor.records.result import Result
     from executor.workload.task import Evaluation, Task
     from plans.schema import Plan
     from profiles.schema import Profile
@@ -34,9 +34,9 @@ def run(plan: "Plan", tasks: "Sequence[Task]", options: "Options | None" = None)
 
     `options`: executor.records.options.Options, where logs and checkpoints go. RunError names the
     op that failed."""
+    from executor import driver
     from executor.cutting import left_out, planned
     from executor.records import Options
-    from executor.replay import driver
 
     with left_out():
         return driver.run(plan, tasks, options or Options(), planned)

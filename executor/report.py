@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from executor.records import drop_text
-from executor.replay import Result
+from executor.records import Result, drop_text
 from plans.schema import Plan, Task
 from profiles import console
 from profiles.units import show_bytes, show_us

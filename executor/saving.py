@@ -4,12 +4,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from executor.errors import UsageError, text_of
 from executor.outputs import own_folder
-from executor.records import Options, checkpoint
-from executor.replay import Result
+from executor.records import Options, Result, checkpoint
 from plans.disk import kept_bytes
 from plans.schema import Plan, Task
 
@@ -61,39 +61,30 @@ def save(folder: Path, plan: Plan, result: Result, options: Options) -> Saved:
     files: list[Path] = []
     errors: list[str] = []
     for task in tasks:
-        wrong: list[str] = []
-        if found := _written(folder, task, result, options, wrong):
-            files.append(found)
-        if wrong:
-            where = f"saved as {found} instead" if found else "not saved"
-            errors.append("; ".join([*wrong, f"{task.name} is {where}"]))
+        said, stop = [], result.stopped.get(task.name)
+        step = stop.step if stop else task.done + task.steps
+        own = folder / f"{task.name}.pt"
+        where = "is not saved"
+        for target in chain([own], _places(task, step, options)):
+            try:
+                if target == own or not target.exists():
+                    checkpoint.save(target, result.store.at_hand(task.name), step)
+            except Exception as error:
+                said.append(text_of(error))
+            else:
+                files.append(target)
+                where = f"is saved as {target} instead"
+                break
+        if said:
+            errors.append("; ".join([*said, f"{task.name} {where}"]))
     return Saved(tuple(files), tuple(errors))
 
 
-def _written(
-    folder: Path, task: Task, result: Result, options: Options, wrong: list[str]
-) -> Path | None:
-    """The file that has the task now; None where it could not be written anywhere. `wrong` gets
-    what each attempt said."""
-    stop = result.stopped.get(task.name)
-    step = stop.step if stop else task.done + task.steps
-    for target in _places(folder, task, step, options):
-        try:
-            if target.parent != folder and target.exists():
-                return target
-            return checkpoint.save(target, result.store.at_hand(task.name), step)
-        except Exception as error:
-            wrong.append(text_of(error))
-    return None
-
-
-def _places(folder: Path, task: Task, step: int, options: Options) -> Iterator[Path]:
-    """Files for the task: the one that was asked for, a checkpoint that may hold it already, and
-    others in new folders, so that nothing is overwritten."""
-    name = f"{task.name}.pt"
-    yield folder / name
+def _places(task: Task, step: int, options: Options) -> Iterator[Path]:
+    """Other files for the task, in new folders so that nothing is overwritten; the first may
+    hold it already."""
     if options.checkpoints:
         yield checkpoint.path_of(options.checkpoints, task.name, step)
     for parent in (options.log.parent if options.log else Path(), Path(tempfile.gettempdir())):
         with suppress(OSError):
-            yield Path(tempfile.mkdtemp(prefix="saved-", dir=parent)) / name
+            yield Path(tempfile.mkdtemp(prefix="saved-", dir=parent)) / f"{task.name}.pt"

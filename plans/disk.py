@@ -196,20 +196,26 @@ def _alternate(moves: Sequence[Move], own: Sequence[int]) -> Iterator[str]:
         yield f"{moves[-1].id}: leaves the task on the disk, but segment {own[done]} trains it"
 
 
+def order(plan: Plan) -> list[set[int]]:
+    """For each segment and then each move all that it waits for, by their numbers in this list.
+
+    A move waits for the one before it; one that writes also for its segment, which waits for one
+    that reads."""
+    found = waits_for(plan)
+    for number, move in enumerate(plan.disk.moves if plan.disk else (), len(plan.segments)):
+        found.append({number - 1} if number > len(plan.segments) else set())
+        if parse_id(move.id).kind == "S":
+            found[number].add(move.segment)
+        else:
+            found[move.segment].add(number)
+    return found
+
+
 def move_order(plan: Plan) -> Iterator[str]:
     """Segments and moves never wait for each other in a ring; told for one of them."""
-    graph: dict[str, set[str]] = {}
-    for index, before in enumerate(waits_for(plan)):
-        graph[f"segment {index}"] = {f"segment {other}" for other in before}
-    moves = plan.disk.moves if plan.disk else ()
-    for place, move in enumerate(moves):
-        waits = graph.setdefault(move.id, set())
-        if place:
-            waits.add(moves[place - 1].id)
-        if parse_id(move.id).kind == "S":
-            waits.add(f"segment {move.segment}")
-        else:
-            graph[f"segment {move.segment}"].add(move.id)
+    names = [f"segment {index}" for index in range(len(plan.segments))]
+    names += [move.id for move in plan.disk.moves] if plan.disk else []
+    graph = {names[index]: {names[k] for k in before} for index, before in enumerate(order(plan))}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

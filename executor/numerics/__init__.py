@@ -24,6 +24,7 @@ from executor.numerics.rng import (
     RandomMode,
     Source,
     TaskRng,
+    UnattributedDraw,
     no_draws,
 )
 from executor.numerics.values import (
@@ -64,6 +65,7 @@ __all__ = [
     "Source",
     "Spec",
     "TaskRng",
+    "UnattributedDraw",
     "Value",
     "Views",
     "computing",

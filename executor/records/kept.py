@@ -103,8 +103,5 @@ def _log(log: Path | None) -> str:
 def _steps(folder: Path, task: str, ending: str = "") -> list[tuple[int, Path]]:
     """The checkpoints of a task in the folder by their step, or the parts of such files."""
     kept = re.compile(rf"{re.escape(task)}-(\d+)\.pt{re.escape(ending)}")
-    try:
-        found = [(kept.fullmatch(path.name), path) for path in folder.iterdir()]
-    except OSError:
-        return []
+    found = [(kept.fullmatch(path.name), path) for path in folder.glob("*")]
     return sorted((int(match[1]), path) for match, path in found if match)

@@ -1,7 +1,7 @@
 """The file of a run log, locked while a run writes it, and never overwritten silently."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -33,7 +33,7 @@ class LogFile:
         except OSError as error:
             raise UsageError(f"{self._out}: cannot be written: {error.strerror}") from None
 
-    def write(self, lines: list[Line], *, sync: bool = False) -> None:
+    def write(self, lines: Sequence[Line], *, sync: bool = False) -> None:
         """Write the lines; `sync`: return when the disk has them."""
         if self._file is None or not lines:
             return

@@ -1,37 +1,52 @@
 """The progress of tasks, and their expected ends: the plan's times, as late as it runs so far."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+import sys
+import time
+from collections.abc import Mapping, Sequence
 
 from plans.metrics import duration_us
+from tqdm import tqdm
+
+from executor.replay import Recorder
+from plans.metrics import phase_starts
+from plans.runlog import DropRecord, Line, StepRecord
 from plans.schema import Plan, Program, Segment
 from profiles.units import show_us
 
 _SHOWN = 4  # tasks on a line
-
-
-class Standing(NamedTuple):
-    """done: steps of this run, of `steps`; loss, val_loss: of the latest step and evaluation, None
-    before the first; end_us: expected end of the last step, µs since the run began."""
-
-    name: str
-    done: int
-    steps: int
-    loss: float | None
-    val_loss: float | None
-    end_us: int
+_SILENCE_S = 10.0  # between lines where there is no bar
 
 
 class Progress:
-    """The plan's times of steps, which those of the run are compared with."""
+    """Shows on stderr how far the tasks are: a bar on a terminal, otherwise a line now and then."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.steps = {task.name: task.steps for task in plan.tasks}
-        self._runs: dict[str, list[tuple[Segment, Program]]] = {name: [] for name in self.steps}
+    def __init__(self, plan: Plan, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._steps = {task.name: task.steps for task in plan.tasks}
+        self._runs: dict[str, list[tuple[Segment, Program]]] = {name: [] for name in self._steps}
         for segment in plan.segments:
             program = plan.program(segment.program)
             for name in () if program.evaluates else program.tasks:
                 self._runs[name].append((segment, program))
+        self._dropped: set[str] = set()
+        self._shown = time.perf_counter()
+        total = sum(self._steps.values())
+        self._bar = tqdm(total=total, unit="step", leave=False) if sys.stderr.isatty() else None
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Show what these records say, if it is time."""
+        steps = sum(isinstance(line, StepRecord) for line in lines)
+        self._dropped |= {line.task for line in lines if isinstance(line, DropRecord)}
+        if self._bar is not None and steps:
+            self._bar.update(steps)
+            self._bar.set_postfix_str("; ".join(self._under_way(self.ends_us())), refresh=False)
+        elif self._bar is None and time.perf_counter() - self._shown > _SILENCE_S:
+            self._shown = time.perf_counter()
+            print(self.line(self._recorder.now()), file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
 
     def planned_us(self, task: str, done: int) -> int:
         """When the task should have done so many steps (one at least), in µs of the plan."""
@@ -41,49 +56,43 @@ class Progress:
             done -= segment.rounds
         return max(segment.end_us for segment, _ in self._runs[task])
 
-    def standings(
-        self,
-        losses: Mapping[str, Mapping[int, float]],
-        val_losses: Mapping[str, Mapping[int, float]],
-        ended_us: Mapping[str, int],
-        dropped: Collection[str],
-    ) -> list[Standing]:
-        """The progress of every task that was not dropped, from its losses and times so far.
+    def ends_us(self) -> dict[str, int]:
+        """When the tasks that were not dropped should end, in µs of the run. One that has not begun
+        is as late as all others together."""
+        ended, losses = self._recorder.ended_us, self._recorder.losses
+        planned = {name: self.planned_us(name, len(by)) for name, by in losses.items() if by}
+        together = sum(ended[name] for name in planned) / max(1, sum(planned.values()))
+        late = {name: ended[name] / max(1, us) for name, us in planned.items()}
+        return {
+            name: int(late.get(name, together if planned else 1) * self.planned_us(name, steps))
+            for name, steps in self._steps.items()
+            if name not in self._dropped
+        }
 
-        A task that has not begun is as late as all others together.
-        """
-        begun = {n: self.planned_us(n, len(losses[n])) for n in self.steps if losses[n]}
-        late = sum(ended_us[name] for name in begun) / max(1, sum(begun.values())) if begun else 1.0
-        found = []
-        for name, steps in self.steps.items():
-            if name not in dropped:
-                ratio = ended_us[name] / max(1, begun[name]) if name in begun else late
-                end = int(ratio * self.planned_us(name, steps))
-                latest = _latest(losses[name]), _latest(val_losses[name])
-                found.append(Standing(name, len(losses[name]), steps, *latest, end))
-        return found
+    def line(self, elapsed_us: int) -> str:
+        """`3/10 steps, 31.00 s, 55.00 s left; a 2/5 loss 4.21 done at 60.00 s; ...`"""
+        ends, done = self.ends_us(), {n: len(by) for n, by in self._recorder.losses.items()}
+        left = max(
+            (end - elapsed_us for n, end in ends.items() if done[n] < self._steps[n]), default=0
+        )
+        head = f"{sum(done[n] for n in ends)}/{sum(self._steps[n] for n in ends)} steps"
+        head += f", {show_us(elapsed_us)}"
+        if any(done[n] for n in ends):
+            head += f", {show_us(max(left, 0))} left"
+        return "; ".join([head, *self._under_way(ends)])
+
+    def _under_way(self, ends_us: Mapping[str, int]) -> list[str]:
+        """The first few tasks under way: steps done, latest losses, and expected ends."""
+        losses, val_losses = self._recorder.losses, self._recorder.val_losses
+        running = [name for name in ends_us if 0 < len(losses[name]) < self._steps[name]]
+        shown = []
+        for name in running[:_SHOWN]:
+            val = f" val {_latest(val_losses[name]):.4g}" if val_losses[name] else ""
+            step = f"{name} {len(losses[name])}/{self._steps[name]}"
+            loss = f"loss {_latest(losses[name]):.4g}{val}"
+            shown.append(f"{step} {loss} done at {show_us(ends_us[name])}")
+        return shown + ([f"{len(running) - _SHOWN} more"] if len(running) > _SHOWN else [])
 
 
-def _latest(by_step: Mapping[int, float]) -> float | None:
-    return by_step[max(by_step)] if by_step else None
-
-
-def line(standings: Sequence[Standing], elapsed_us: int) -> str:
-    """`3/10 steps, 31.00 s, 55.00 s left; a 2/5 loss 4.21 done at 60.00 s; ...`"""
-    done, total = sum(s.done for s in standings), sum(s.steps for s in standings)
-    left = max((s.end_us - elapsed_us for s in standings if s.done < s.steps), default=0)
-    head = f"{done}/{total} steps, {show_us(elapsed_us)}"
-    if done:
-        head += f", {show_us(max(left, 0))} left"
-    return "; ".join([head, *tasks(standings)])
-
-
-def tasks(standings: Sequence[Standing]) -> list[str]:
-    """The first few tasks under way: steps done, latest losses, and expected ends."""
-    running = [s for s in standings if 0 < s.done < s.steps]
-    shown = []
-    for s in running[:_SHOWN]:
-        val = "" if s.val_loss is None else f" val {s.val_loss:.4g}"
-        done = f"{s.name} {s.done}/{s.steps} loss {s.loss:.4g}{val}"
-        shown.append(f"{done} done at {show_us(s.end_us)}")
-    return shown + ([f"{len(running) - _SHOWN} more"] if len(running) > _SHOWN else [])
+def _latest(by_step: Mapping[int, float]) -> float:
+    return by_step[max(by_step)]

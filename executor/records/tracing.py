@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from torch._C._profiler import _ExperimentalConfig
-from torch.profiler import profile, supported_activities
+from torch.profiler import profile, record_function, supported_activities
 
 from executor.errors import RunError
 from executor.outputs import locked, part_of, try_folder
@@ -29,6 +29,10 @@ class Trace:
             activities=supported_activities(),  # type: ignore[no-untyped-call]
             experimental_config=threads,
         )
+
+    def __call__(self, op: str) -> AbstractContextManager[object] | None:
+        """The range of an op that begins now; None where no more is recorded."""
+        return record_function(op) if self.active else None
 
     def alone(self) -> AbstractContextManager[None]:
         """No other run writes this trace meanwhile; UsageError if one does."""

@@ -1,7 +1,8 @@
 """The timetable, replayed: segments, streams, tickets and ops."""
 
-from executor.replay.driver import run
-from executor.replay.moves import Traffic
-from executor.replay.result import Result
+from executor.replay.activity import Traffic
+from executor.replay.conductor import Conductor
+from executor.replay.recorder import Listener, Recorder
+from executor.replay.settings import Settings
 
-__all__ = ["Result", "Traffic", "run"]
+__all__ = ["Conductor", "Listener", "Recorder", "Settings", "Traffic"]

@@ -1,24 +1,23 @@
-"""An op's launch, with everything that the run's options put around it when its job is made.
+"""An op's launch, with everything that the run's settings put around it when its job is made.
 
-    run_of(work) ─▶ metered ─▶ watched ─▶ traced ─▶ between marks ─▶ locked ─▶ delayed
+    run_of(work) ─▶ metered, watched, traced ─▶ between marks ─▶ locked
 
 In the steady state of most runs an op is launched between two marks and nothing else.
 """
 
-import random
 import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-
-from torch.profiler import record_function
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 
 from executor.devices import Mark, Queue, least_us, until
 from executor.errors import RunError
 from executor.numerics import no_draws
-from executor.records import Options
 from executor.replay.ops import Run, Work, run_of
+from executor.replay.settings import Settings
 from executor.replay.tickets import Launch, OnDone, Stream
+
+Around = Callable[[int], AbstractContextManager[object] | None]  # of a round, if it has one
 
 UNPLANNED = (
     "draws random numbers although the plan knows of none; profile again, or make the layer draw "
@@ -28,67 +27,50 @@ UNPLANNED = (
 
 def launch_of(
     work: Work,
-    options: Options,
+    settings: Settings,
     stream: Stream,
     locks: Sequence[threading.Lock],
     check: Callable[[], None],
 ) -> Launch:
     """The op's launch into its stream. `locks`: those of the devices it works on, if no two of
     their ops may overlap; `check` may raise to end a wait."""
-    run, trace = run_of(work), options.trace
+    around: list[Around] = []
+    if trace := settings.trace:
+        around.append(lambda _: trace(work.op.id))
+    if settings.keep_going and _must_not_draw(work):  # a draw would fail tasks on other devices
+        around.append(lambda r: None if work.is_metered(r) else no_draws(UNPLANNED))
     if work.metered:
-        run = _metered(work, run)
-    if options.keep_going and _must_not_draw(work):  # a draw would fail tasks on other devices
-        run = _within(run, lambda r: None if work.is_metered(r) else no_draws(UNPLANNED))
-    if trace:
-        run = _within(run, lambda _: record_function(work.op.id) if trace.active else None)
-    least = least_us(work.place.device.spec, work.op)
-    launch = _marked(run, stream.queue, least, check)
-    if locks:
-        launch = _alone(launch, locks, stream, check)
-    if options.jitter:
-        seed, most_us = options.jitter
-        launch = _delayed(launch, random.Random(f"{seed} {work.op.id}"), most_us)
-    return launch
+        around.append(lambda r: _metered(work) if work.is_metered(r) else None)
+    run = partial(_within, run_of(work), around) if around else run_of(work)
+    launch = _marked(run, stream.queue, least_us(work.place.device.spec, work.op), check)
+    return _alone(launch, locks, stream, check) if locks else launch
 
 
-def _metered(work: Work, run: Run) -> Run:
-    """Measure the op's transients in round 0; RunError when they exceed the device's reserve."""
-    name, place, memory = work.name, work.place, work.memory
+@contextmanager
+def _metered(work: Work) -> Iterator[None]:
+    """Measure the op's transients; RunError when they exceed the device's reserve."""
+    name, place, memory, meter = work.name, work.place, work.memory, work.place.meter
     key = work.task.plan.name, name.number, name.index
     keeps = name.kind == "F" and work.activations != "recompute" and not work.evaluates
-    makes, ends = key if keeps else None, key if name.kind == "B" else None
-
-    def metered(round_index: int) -> OnDone | None:
-        if round_index:
-            return run(round_index)
-        meter = place.meter
-        with meter.op(makes, ends):
-            on_done = run(round_index)
-        place.peak_bytes = max(place.peak_bytes, memory.slab_bytes + meter.taken_bytes)
-        if meter.taken_bytes > memory.reserve_bytes + place.device.slack_bytes:
-            live = f", {meter.graph_bytes} of them in live graphs," if meter.graph_bytes else ""
-            raise RunError(
-                f"took {meter.taken_bytes} bytes beside its buffers{live} but its program reserves "
-                f"{memory.reserve_bytes} on device {place.number}; "
-                "profile again or lower the microbatch"
-            )
-        return on_done
-
-    return metered
+    with meter.op(key if keeps else None, key if name.kind == "B" else None):
+        yield
+    place.took(memory.slab_bytes + meter.taken_bytes)
+    if meter.taken_bytes > memory.reserve_bytes + place.device.slack_bytes:
+        live = f", {meter.graph_bytes} of them in live graphs," if meter.graph_bytes else ""
+        raise RunError(
+            f"took {meter.taken_bytes} bytes beside its buffers{live} but its program reserves "
+            f"{memory.reserve_bytes} on device {place.number}; "
+            "profile again or lower the microbatch"
+        )
 
 
-def _within(run: Run, context: Callable[[int], AbstractContextManager[object] | None]) -> Run:
-    """Run within the round's context, if it has one."""
-
-    def within(round_index: int) -> OnDone | None:
-        around = context(round_index)
-        if around is None:
-            return run(round_index)
-        with around:
-            return run(round_index)
-
-    return within
+def _within(run: Run, around: Sequence[Around], round_index: int) -> OnDone | None:
+    """Run within these contexts of the round, the first one outside."""
+    with ExitStack() as held:
+        for context in around:
+            if (one := context(round_index)) is not None:
+                held.enter_context(one)
+        return run(round_index)
 
 
 def _marked(run: Run, queue: Queue, least: int, check: Callable[[], None]) -> Launch:
@@ -121,16 +103,6 @@ def _alone(
         return launched
 
     return alone
-
-
-def _delayed(launch: Launch, draw: random.Random, most_us: int) -> Launch:
-    """Pause for a random time before the op, the same times for the same seed."""
-
-    def delayed(round_index: int) -> tuple[Mark, Mark, OnDone | None]:
-        time.sleep(draw.randint(0, most_us) / 1e6)
-        return launch(round_index)
-
-    return delayed
 
 
 def _must_not_draw(work: Work) -> bool:

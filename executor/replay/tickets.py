@@ -19,32 +19,21 @@ class Stopped(Exception):
 
 
 class Halt:
-    """The end of a run: the first failure counts, and every waiting stream is woken.
+    """The end of a run, whose first failure counts, or of an activity of it, by its `parent`.
 
-    One under a `parent` is a segment's: it stops with the run, and can be stopped alone.
-    """
+    Who stops it wakes every stream that waits, and the main thread."""
 
     def __init__(self, parent: "Halt | None" = None) -> None:
         self.failure = ""
         self.stopped = False
         self._parent = parent
-        self._children: list[Halt] = []
         self._streams: list[Stream] = []
         self._lock = threading.Lock()
         self._news = threading.Event()
-        if parent is not None:
-            parent._children.append(self)
-            if parent.stopped:  # looked at last: it may have stopped its children just before
-                self.stopped = True
 
     def watch(self, streams: Sequence["Stream"]) -> None:
         """Wake these streams when this stops."""
         self._streams += streams
-
-    def leave(self) -> None:
-        """The segment has ended: the run need not stop it any more."""
-        if self._parent is not None:
-            self._parent._children.remove(self)
 
     def fail(self, message: str) -> None:
         """End the run with this message, unless it has one already."""
@@ -53,21 +42,19 @@ class Halt:
         self.stop()
 
     def stop(self) -> None:
-        """Let every stream stop before its next op."""
+        """Let every thread stop before its next op, or part of one."""
         self.stopped = True
-        for child in list(self._children):
-            child.stop()
-        for stream in list(self._streams):
+        for stream in self._streams:
             stream.wake()
         self.tell()
 
     def check(self) -> None:
-        """Stopped when the run, or the segment, has ended."""
+        """Stopped when the run, or the activity, has ended."""
         if self.stopped:
             raise Stopped
 
     def tell(self) -> None:
-        """Wake the main thread: a segment may have ended."""
+        """Wake the main thread: an activity may have ended."""
         if self._parent is not None:
             self._parent.tell()
         self._news.set()
@@ -175,12 +162,6 @@ def _waits(op: Op, tickets: Mapping[str, Ticket]) -> tuple[Ticket, ...]:
             ticket = ticket._replace(base=ticket.base - ticket.stride)
         waits.append(ticket)
     return tuple(waits)
-
-
-def device_of(stream: str) -> int:
-    """The program's device number of a stream: 1 for `1.h2d` and for `host.1`."""
-    left, _, right = stream.partition(".")
-    return int(right) if left == "host" else int(left)
 
 
 class Laps:

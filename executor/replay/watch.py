@@ -3,9 +3,9 @@
 import time
 from collections.abc import Iterator, Mapping
 
-from executor.records import Failure, Options, Recorder
-from executor.replay.moves import Moves
-from executor.replay.segment import SegmentRun
+from executor.replay.activity import Activity
+from executor.replay.failures import Failure
+from executor.replay.settings import Settings
 from executor.replay.turns import Turns
 from plans.schema import Plan
 
@@ -14,66 +14,40 @@ class Watch:
     """Looks for stalls in segments and moves.
 
     Where a failure ends the run, the run is stalled when no op ends in any of them. With
-    `keep_going` each segment counts alone: a silent one fails and is stopped; one that is silent
-    as long again is lost, and the tasks fail that need what its ops may still use. A silent move
-    stalls the run.
+    `keep_going` each counts alone: a silent one fails and is stopped; one that is silent as long
+    again is lost, and the tasks fail that need what its ops may still use. A silent move stalls the
+    run.
     """
 
-    def __init__(
-        self, plan: Plan, options: Options, recorder: Recorder, turns: Turns, moves: Moves
-    ) -> None:
-        self.lost: dict[int, SegmentRun] = {}  # stopped, and some op does not return
-        self._limit_s = options.stall_seconds or _patience_s(plan)
-        self._keep_going = options.keep_going
-        self._recorder, self._turns, self._moves = recorder, turns, moves
-        self._failed: dict[int, float] = {}  # when a segment was found silent
+    def __init__(self, plan: Plan, settings: Settings, turns: Turns) -> None:
+        self.lost: dict[int, Activity] = {}  # stopped, and some op does not return
+        self._limit_s = settings.stall_seconds or _patience_s(plan)
+        self._keep_going = settings.keep_going
+        self._turns = turns
+        self._failed: dict[int, float] = {}  # when one was found silent
 
-    def look(self, active: dict[int, SegmentRun]) -> Iterator[Failure]:
-        """The failures by silence. Segments that are lost leave `active`."""
+    def look(self, active: dict[int, Activity]) -> Iterator[Failure]:
+        """The failures by silence. Who is lost leaves `active`."""
         now = time.perf_counter()
-        moved = [] if self._moves.latest is None else [self._moves.latest]
-        # A segment that has ended waits only for this thread, which may have been writing.
-        latest = {i: self._recorder.latest[i] for i, s in active.items() if not s.ended}
-        silence = now - max(moved, default=now)
-        if not self._keep_going:
-            silence = max(silence, now - max([*moved, *latest.values()], default=now))
-        if silence > self._limit_s:
-            yield Failure((), self._stalled(silence, self.state(active)), fatal=True)
-        elif self._keep_going:
-            for index, at in latest.items():
-                if now - max(at, self._failed.get(index, at)) > self._limit_s:
-                    yield from self._silent(index, now, now - at, active)
-            yield from self._held_up()
-
-    def state(self, active: Mapping[int, SegmentRun]) -> str:
-        """A text of the ops that run, then of those that wait and for which op."""
-        lines = [line for segment in active.values() for line in segment.states()]
-        lines.sort(key=lambda line: " runs " not in line)
-        lines += filter(None, [self._moves.state()])
-        return "; ".join(lines) or "no op"
-
-    def _silent(
-        self, index: int, now: float, silence: float, active: dict[int, SegmentRun]
-    ) -> Iterator[Failure]:
-        """Fail a segment that still goes on; give up one that was stopped."""
-        segment = active[index]
-        if segment.stopped:
-            self.lost[index] = active.pop(index)
-        else:
-            self._failed[index] = now
-            yield segment.stuck(self._stalled(silence, "; ".join(segment.states())))
-
-    def _held_up(self) -> Iterator[Failure]:
-        """Fail tasks that wait for a lost segment or would use host memory it may still write."""
-        if not self.lost:
+        # One that has ended waits only for this thread, which may have been writing.
+        latest = {index: one.latest for index, one in active.items() if not one.ended}
+        silence = now - max(latest.values(), default=now)
+        if silence > self._limit_s and not self._keep_going:
+            yield Failure((), self._stalled(silence, state(active)), fatal=True)
             return
-        held = "; ".join(line for segment in self.lost.values() for line in segment.states())
-        for index in self._turns.blocked(self.lost):
-            text = f"segment {index} waits for ops of a dropped task that do not return: {held}"
-            yield Failure(self._turns.program(index).tasks, text)
-        if task := self._moves.blocked(self.lost, self._turns.touches):
-            text = f"its place in the host store is used by ops that do not return: {held}"
-            yield Failure((task,), text)
+        for index, at in latest.items():
+            alone = self._keep_going or active[index].vital
+            if alone and now - max(at, self._failed.get(index, at)) > self._limit_s:
+                text = self._stalled(now - at, "; ".join(active[index].states()))
+                if failure := active[index].stuck(text):
+                    self._failed[index] = now
+                    yield failure
+                else:
+                    self.lost[index] = active.pop(index)
+        for index in self._turns.blocked(self.lost) if self.lost else ():
+            name, held = self._turns.names[index], state(self.lost)
+            text = f"{name} waits for ops of a dropped task that do not return: {held}"
+            yield Failure(self._turns.tasks[index], text)
 
     def _stalled(self, silence: float, state: str) -> str:
         return (
@@ -82,7 +56,13 @@ class Watch:
         )
 
 
+def state(active: Mapping[int, Activity]) -> str:
+    """A text of the ops that run, then of those that wait and for which op."""
+    lines = [line for one in active.values() for line in one.states()]
+    return "; ".join(sorted(lines, key=lambda line: " waits for " in line)) or "no op"
+
+
 def _patience_s(plan: Plan) -> float:
     """Twenty times the longest op the plan predicts, a minute at least."""
-    ops = [op for p in plan.programs for phase in (p.enter, p.round, p.leave) for op in phase]
-    return max(60.0, 20 * max(op.end_us - op.start_us for op in ops) / 1e6)
+    longest = max(op.end_us - op.start_us for program in plan.programs for op in program.ops)
+    return max(60.0, 20 * longest / 1e6)

@@ -1,7 +1,6 @@
 """A device of the plan that ops run on, and the bytes seen in use there."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from executor.devices import Device, Meter
 from executor.numerics import Guard
@@ -9,23 +8,21 @@ from executor.numerics import Guard
 _WARM = 2  # rounds after which nothing should be new to the allocator
 
 
-@dataclass(eq=False)
 class Place:
     """A device, its number in the plan, and the bytes seen in use there.
 
     `alone`: no other device of the process draws from the same generator. peak_bytes: most of slab
-    and transients together; slab_bytes: end of the last byte touched; late_allocations: those after
-    a segment's first rounds.
+    and transients together; late_allocations: those after a segment's first rounds.
     """
 
-    number: int
-    device: Device
-    guard: Guard
-    alone: bool
-    peak_bytes: int = 0
-    slab_bytes: int = 0
-    late_allocations: int = 0
-    _meter: Meter | None = None
+    def __init__(self, number: int, device: Device, alone: bool) -> None:
+        self.number = number
+        self.device = device
+        self.guard = Guard(device.source, alone)
+        self.alone = alone
+        self.peak_bytes = 0
+        self.late_allocations = 0
+        self._meter: Meter | None = None
 
     @property
     def meter(self) -> Meter:
@@ -46,3 +43,7 @@ class Place:
             yield index
         if before is not None:
             self.late_allocations += self.device.allocations() - before
+
+    def took(self, count: int) -> None:
+        """So many bytes of the device were in use at once."""
+        self.peak_bytes = max(self.peak_bytes, count)

@@ -28,9 +28,9 @@ sys.path.insert(0, str(ROOT))
 
 from executor import run  # noqa: E402
 from executor.devices.device import use_threads  # noqa: E402
+from executor.driver import Options  # noqa: E402
 from executor.profiling.profiler import Options as Profiling  # noqa: E402
 from executor.profiling.profiler import profile  # noqa: E402
-from executor.replay.driver import Options  # noqa: E402
 from executor.workload import Task, load  # noqa: E402
 from executor.workloads.bytes_lm import gpt as make_gpt  # noqa: E402
 from executor.workloads.bytes_lm import next_byte_loss, windows  # noqa: E402

@@ -29,8 +29,8 @@ from support.fit import fit, lasting
 
 from executor import run
 from executor.devices.device import aligned
+from executor.driver import Options
 from executor.replay import ops
-from executor.replay.driver import Options
 from executor.replay.task_state import TaskState
 from executor.shards.shard import Shard
 from plans import runlog

@@ -20,6 +20,7 @@ from support.plain import train
 
 import plans
 from executor.cli import main
+from executor.replay import conductor
 from executor.workload import load
 from plans import runlog
 from plans.schema import Plan
@@ -175,6 +176,7 @@ def _command(folder: Path, arguments: tuple[str, ...]) -> None:
         signal.signal(kind, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv[1:] = arguments
+    conductor._GOODBYE_S = 0.1  # to layers that sleep on
     runpy.run_module("executor", run_name="__main__")
 
 

@@ -232,18 +232,22 @@ def test_a_model_that_cannot_be_saved_anywhere_is_named(
 
 
 def test_a_log_that_fails_last_costs_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said when the models are saved."""
+    """Nor does a trace; both are said when the models are saved."""
     project("a", "b")
 
     real = LogFile.close
 
     def close(self: LogFile) -> None:
         Path("logs/x.jsonl").mkdir()
+        Path("traces/plan.trace.json").mkdir()
         real(self)
 
     monkeypatch.setattr(LogFile, "close", close)
-    answer = executor_cli(*RUN, "--save", "out")
-    said = "logs/x.jsonl: cannot be written: Is a directory; the log is in logs/x.jsonl.part"
-    refused(answer, 1, said)
+    answer = executor_cli(*RUN, "--save", "out", "--torch-profile", "traces")
+    assert answer.code == 1
+    assert answer.err.splitlines() == [
+        "error: logs/x.jsonl: cannot be written: Is a directory; the log is in logs/x.jsonl.part",
+        "error: traces/plan.trace.json: cannot be written: Is a directory",
+    ]
     assert_trained("a", "out/a.pt")
     assert_trained("b", "out/b.pt")

@@ -13,7 +13,7 @@ import torch
 
 import executor.cli
 import plans
-from executor.replay import driver
+from executor import driver
 from executor.workload.task import Task
 from plans.schema import Plan
 from plans.schema import Task as PlanTask

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from support.plain import Plain, train
 
-from executor.replay.driver import Result
+from executor.driver import Result
 from executor.workload.task import Task
 from plans.schema import Plan
 

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from support.pauses import pausing
 from support.plain import Plain, train
 from support.same import assert_same
 
@@ -18,7 +19,6 @@ from executor import cli as executor
 from executor import run
 from executor.profiling import task as task_profiler
 from executor.profiling.profiler import Options, profile
-from executor.replay.driver import Options as RunOptions
 from executor.workload import load
 from executor.workload.task import Task
 from planner import Infeasible, Problem, build
@@ -95,10 +95,13 @@ def test_the_demo_is_bitwise_the_plain_loop(
 
 
 @pytest.mark.slow
-def test_random_delays_do_not_change_the_demo(measured: Profile, tasks: list[Task]) -> None:
+def test_random_delays_do_not_change_the_demo(
+    measured: Profile, tasks: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With every op delayed at random, the same bits come out."""
     plan = planned(measured, 2, BUDGET)
-    result = run(plan, tasks, RunOptions(jitter=(5, 2000)))
+    pausing(monkeypatch, 5, 2000)
+    result = run(plan, tasks)
     assert_same(plan, tasks, result, lambda task, count: oracle(task.name, count))
 
 

@@ -4,6 +4,8 @@
 """
 
 import json
+import signal
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,8 @@ from torch.optim import AdamW
 
 import plans
 from executor import run
-from executor.errors import MismatchError
+from executor.driver import Options
+from executor.errors import InterruptedRun, MismatchError
 from executor.workload.task import Evaluation, Task
 from plans import runlog
 from profiles.schema import Precision
@@ -37,6 +40,14 @@ def rows(step: int) -> tuple[Tensor, Tensor]:
 def held_out(number: int) -> tuple[Tensor, Tensor]:
     assert 0 <= number < BATCHES
     return rows(1000 + number)
+
+
+def interrupting(number: int) -> tuple[Tensor, Tensor]:
+    """SIGTERM, and time to hear of it."""
+    if number == 1:
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(0.5)
+    return held_out(number)
 
 
 def model() -> nn.Module:
@@ -199,9 +210,14 @@ def test_evaluation_in_every_precision(tmp_path: Path, monkeypatch: pytest.Monke
 def test_going_on_neither_repeats_nor_loses_an_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether or not the log of the run that ended has the one that was due where it did."""
+    """Whether or not the log of the run that ended has the one that was due where it did, and also
+    when a signal came in the middle of it."""
     monkeypatch.chdir(tmp_path)
-    built("long")
+    plan = built("long")
+    judged = replace(long()[0], evaluate=Evaluation(EVERY, interrupting, BATCHES))
+    with pytest.raises(InterruptedRun, match=r"^interrupted by SIGTERM; to go on, planner build"):
+        run(plan, [judged, long()[1]], Options(log=Path("cut.jsonl"), checkpoints=Path("cut")))
+    assert vals("cut.jsonl") == {}
     rule = ("--stop", "plain:loss>0@1", "--stop", "judged:val_loss>0@4")
     succeeded(executor_cli("run", "plan.json", "-o", "a.jsonl", "--checkpoints", "kept", *rule))
     assert sorted(vals("a.jsonl")) == [2, 4]
@@ -211,12 +227,13 @@ def test_going_on_neither_repeats_nor_loses_an_evaluation(
     without = [line for line in ended if not (b'"evaluation"' in line and b'"step":4' in line)]
     Path("lost.jsonl").write_bytes(b"".join(without))
     whole = train(long()[0], plans.load("plan.json").tasks[0].microbatches).val_losses
-    for log, due in (("had.jsonl", [6, 8]), ("lost.jsonl", [4, 6, 8])):
+    rest = ("had", "kept", [6, 8]), ("lost", "kept", [4, 6, 8]), ("cut", "cut", [2, 4, 6, 8])
+    for log, kept, due in rest:
         budget = ("--device-memory", smallest_budget("profile.json"))
-        build = ("build", "profile.json", "--from", log, "-o", "rest.json", *budget)
+        build = ("build", "profile.json", "--from", f"{log}.jsonl", "-o", "rest.json", *budget)
         succeeded(planner_cli(*build))
         succeeded(planner_cli("check", "rest.json"))
-        succeeded(executor_cli("run", "rest.json", "-o", "rest.jsonl", "--resume", "kept"))
+        succeeded(executor_cli("run", "rest.json", "-o", "rest.jsonl", "--resume", kept))
         assert vals("rest.jsonl") == {step: whole[step] for step in due}
 
 

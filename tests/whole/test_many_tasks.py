@@ -24,8 +24,8 @@ from torch.optim import AdamW
 
 import profiles
 from executor import run
+from executor.driver import Options as RunOptions
 from executor.profiling.profiler import Options, profile
-from executor.replay.driver import Options as RunOptions
 from executor.workload.task import Task
 from executor.workloads import bytes_lm
 from planner import Problem, build

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from executor import run
+from executor.driver import Options as RunOptions
 from executor.profiling.profiler import Options, profile
-from executor.replay.driver import Options as RunOptions
 from executor.workload.task import Task
 from planner import Problem, build
 from profiles.schema import Emulation

@@ -16,6 +16,7 @@ from support import fake_cuda, handmade, noted
 from support.casting import CASTING
 from support.chains import tasks_for
 from support.fit import fit
+from support.pauses import pausing
 from support.same import assert_same
 from torch import nn
 from torch.nn import functional as F
@@ -25,10 +26,10 @@ import plans
 from executor import run
 from executor.devices import cuda, gpu, hostmem
 from executor.devices.device import aligned
+from executor.driver import Options
 from executor.errors import RunError, UsageError
 from executor.profiling import links as link_profiler
 from executor.profiling import profiler
-from executor.replay.driver import Options
 from executor.shards import host_room
 from executor.workload.batches import ROOM, Batches, staging_bytes
 from executor.workload.task import Task
@@ -60,7 +61,8 @@ def test_bits_of_the_plain_loop(name: str, seed: int, monkeypatch: pytest.Monkey
     clip = 0.05 if name in noted.NOTED else None
     tasks = [replace(task, clip=clip) for task in tasks_for(made)]
     plan = on_cuda(fit(made, tasks))
-    assert_same(plan, tasks, run(plan, tasks, Options(jitter=(seed, 300))))
+    pausing(monkeypatch, seed, 300)
+    assert_same(plan, tasks, run(plan, tasks))
 
 
 CASTS = [

@@ -24,12 +24,12 @@ from executor.devices.device import Device as Face
 from executor.devices.device import Queue, QueueKind
 from executor.devices.machine import open_devices
 from executor.devices.pace import least_us, wait_until
+from executor.driver import Options as RunOptions
 from executor.errors import RunError
 from executor.profiling import layer, profiler
 from executor.profiling import links as link_profiler
 from executor.profiling.layer import timed
 from executor.profiling.profiler import Options, profile, table
-from executor.replay.driver import Options as RunOptions
 from planner.inputs.residuals import residuals
 from planner.views.compare import compare
 from planner.views.compare import table as comparison

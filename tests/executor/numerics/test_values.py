@@ -22,8 +22,8 @@ from torch.optim import SGD, Adagrad, AdamW
 
 import plans
 from executor import run
+from executor.driver import Options
 from executor.errors import RunError
-from executor.replay.driver import Options
 from executor.shards.shard import Shard
 from executor.workload.task import Task
 from plans.schema import Plan

@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 
 import plans
 from executor import run
+from executor.driver import Options
 from executor.optim.optimizer import ShardOptimizer
-from executor.replay.driver import Options
 from executor.workload.task import Task
 from plans.schema import Plan
 from profiles.codec import ALIGNMENT

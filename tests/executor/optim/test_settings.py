@@ -22,8 +22,8 @@ from torch.optim import lr_scheduler as rates
 
 import plans
 from executor import run
+from executor.driver import Options, Result
 from executor.errors import MismatchError
-from executor.replay.driver import Options, Result
 from executor.workload.task import Task
 from plans.schema import Plan
 

@@ -18,9 +18,9 @@ from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import ConstantLR, LinearLR
 
 from executor import run
+from executor.driver import Options
 from executor.errors import MismatchError, RunError, UsageError
 from executor.records import checkpoint
-from executor.replay.driver import Options
 from executor.workload.task import Task
 from plans.schema import Plan
 

@@ -19,10 +19,10 @@ from support.chains import tasks_for
 from support.fit import fit, later
 
 from executor import outputs, run
+from executor.driver import Options
 from executor.errors import InterruptedRun, LogError, RunError, UsageError
 from executor.records import checkpoint
 from executor.records.logfile import LogFile
-from executor.replay.driver import Options
 from executor.workload.task import Task
 from plans import runlog
 from plans.schema import Plan
@@ -299,6 +299,14 @@ def test_the_log_of_a_killed_run_is_set_aside(
         "kept",
     }
     assert capsys.readouterr().err == ""
+
+
+def test_a_log_that_cannot_be_begun(tmp_path: Path) -> None:
+    """Is said before anything is trained."""
+    plan, tasks = two()
+    (tmp_path / "x.jsonl.part").mkdir()
+    with pytest.raises(UsageError, match=r"x\.jsonl: cannot be written: Is a directory"):
+        run(plan, tasks, Options(log=tmp_path / "x.jsonl"))
 
 
 def test_a_refused_run_leaves_logs_alone(tmp_path: Path) -> None:

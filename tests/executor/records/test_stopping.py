@@ -10,9 +10,9 @@ from support.fit import fit
 from support.plain import train
 
 from executor import run
+from executor.driver import Options
 from executor.errors import UsageError
-from executor.records.stopping import parse, stopped_by
-from executor.replay.driver import Options
+from executor.records.stopping import check, parse, stopped_by
 from plans import runlog
 from plans.schema import Plan
 
@@ -49,6 +49,11 @@ def test_what_is_no_rule(text: str) -> None:
     """The error shows what one looks like."""
     with pytest.raises(UsageError, match=r"a rule is loss>3.5@200"):
         parse(text)
+
+
+def test_a_rule_about_a_task_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match="--stop c:loss>1@2: the plan has no such task, only a, b"):
+        check([parse("loss>1@2"), parse("c:loss>1@2")], ["a", "b"])
 
 
 @pytest.mark.parametrize(("rule", "steps"), [("loss>0@1", 1), ("loss>0@2", 4), ("loss<0@1", 4)])

@@ -1,6 +1,7 @@
 """A run that cannot go on ends soon, and says in one line which op it was and why."""
 
 import _thread
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +17,9 @@ from support.fit import fit
 from torch import Tensor, nn
 
 from executor import run
+from executor.driver import Options
 from executor.errors import MismatchError, RunError
-from executor.replay.driver import Options
+from executor.replay import conductor
 from executor.workload.task import Task
 from plans import runlog
 from plans.schema import Plan
@@ -96,7 +98,8 @@ class Asleep(nn.Linear):
 
 
 @pytest.fixture
-def night() -> Iterator[Night]:
+def night(monkeypatch: pytest.MonkeyPatch) -> Iterator[Night]:
+    monkeypatch.setattr(conductor, "_GOODBYE_S", 0.1)
     Asleep.night = Night()
     yield Asleep.night
     Asleep.night.awake.set()
@@ -109,6 +112,30 @@ def test_a_stall_is_found() -> None:
     with pytest.raises(RunError, match=r"no op ended for .*: a\.s0\.F0 runs on 0\.compute") as e:
         run(plan, tasks, Options(stall_seconds=0.5))
     assert "a.s2.S0 waits for a.s2.B1 on 0.d2h in round 0" in str(e.value)
+
+
+class Tired(Asleep):
+    """Falls asleep after so many forwards of all layers."""
+
+    calls = 0
+    after = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        Tired.calls += 1
+        return super().forward(x) if Tired.calls > Tired.after else nn.Linear.forward(self, x)
+
+
+@pytest.mark.usefixtures("night")
+def test_streams_that_have_done_their_part_do_not_run() -> None:
+    """In the last forward of all, nothing is left to be copied in."""
+    Tired.calls, Tired.after = 0, 1 << 20
+    plan, tasks = setup(Tired)
+    run(plan, tasks)
+    Tired.calls, Tired.after = 0, Tired.calls - 1
+    with pytest.raises(RunError, match=r"a\.s0\.B\d runs on 0\.compute") as caught:
+        run(plan, tasks, Options(stall_seconds=0.5))
+    assert str(caught.value).count(" runs ") == 1
+    assert re.search(r"a\.\w+\.P\d waits for all streams on 0\.h2d", str(caught.value))
 
 
 @pytest.mark.usefixtures("heard")

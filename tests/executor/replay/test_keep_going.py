@@ -25,10 +25,11 @@ from torch import Tensor, nn
 import plans
 from executor import report, run
 from executor.cli import main
+from executor.driver import Options, Result
 from executor.errors import RunError
-from executor.records.failures import Losses
-from executor.records.progress import Progress, line
-from executor.replay.driver import Options, Result
+from executor.records.progress import Progress
+from executor.replay.failures import trouble
+from executor.replay.recorder import Recorder
 from executor.replay.segment import SegmentRun
 from executor.replay.turns import Turns
 from executor.workload import Task, load
@@ -117,12 +118,8 @@ def ready(plan: Plan, **layers: Callable[[], nn.Module]) -> tuple[Plan, list[Tas
     """The plan fitted to ordinary layers, those of some tasks linear ones; and the tasks, of which
     these have such layers instead."""
     ordinary = [
-        chain(
-            t.name, t.shards[-1].end_layer, t.batch, t.steps, make=partial(nn.Linear, WIDTH, WIDTH)
-        )
-        if t.name in layers
-        else task
-        for t, task in zip(plan.tasks, tasks_for(plan), strict=True)
+        linear(planned) if planned.name in layers else task
+        for planned, task in zip(plan.tasks, tasks_for(plan), strict=True)
     ]
     fitted = fit(plan, ordinary)
     plans.prove(fitted)
@@ -366,6 +363,24 @@ def test_host_bytes_in_common_are_waited_for() -> None:
     assert together.ready() == [2, 3]
 
 
+def test_a_wait_that_was_handed_on_goes_past_who_needs_it_not() -> None:
+    """Between the segments that share bytes there may be one that has none of them."""
+    parts = [streamed_part(name, shards=2) for name in "abc"]
+    plan = solos(parts, [("a", 0, 2), ("a", 1, 2), ("b", 1, 4), ("c", 1, 4)])
+    offset = {buffer.name: buffer.offset for buffer in plan.host.buffers}["a.s0.grad"]
+    buffers = [
+        structs.replace(b, offset=offset) if b.name == "c.s0.grad" else b for b in plan.host.buffers
+    ]
+    turns = Turns(structs.replace(plan, host=structs.replace(plan.host, buffers=tuple(buffers))))
+    turns.begin(0)
+    turns.skip("a")
+    turns.begin(2)
+    turns.end(2)
+    assert turns.ready() == []
+    turns.end(0)
+    assert turns.ready() == [3]
+
+
 def test_copies_under_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """On CUDA devices the next segment begins when what was launched before is done."""
     fake_cuda.install(monkeypatch, pause_us=20_000)
@@ -392,29 +407,29 @@ def test_copies_under_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_loss_scale_is_found_in_peace() -> None:
     """A task in fp16 is dropped after ten steps in a row without a loss, any other after one."""
-    plan = handmade.fleet()
-    half = structs.replace(plan.tasks[0], precision="fp16-autocast")
-    losses = Losses(structs.replace(plan, tasks=(half, plan.tasks[1])))
-    assert [losses.trouble("a", step, math.inf) for step in range(9)] == [""] * 9
-    assert losses.trouble("a", 9, 1.0) == ""
-    assert [losses.trouble("a", 10 + step, math.nan) for step in range(9)] == [""] * 9
-    last = losses.trouble("a", 19, math.inf)
-    assert last == "the loss of step 19 is inf and was no number in the 9 steps before"
-    assert losses.trouble("b", 0, math.nan) == "the loss of step 0 is nan"
+    losses = dict.fromkeys(range(9), math.inf)
+    assert not any(trouble(losses, step, "fp16-autocast") for step in losses)
+    losses |= {9: 1.0, **dict.fromkeys(range(10, 20), math.nan)}
+    told = [trouble(losses, step, "fp16-autocast") for step in range(9, 20)]
+    last = "the loss of step 19 is nan and was no number in the 9 steps before"
+    assert told == [""] * 10 + [last]
+    assert trouble({0: math.nan}, 0, "bf16") == "the loss of step 0 is nan"
+    assert trouble(losses, 9, "bf16") == ""
 
 
 def test_progress_follows_the_plan() -> None:
     """A task that runs at half the planned speed ends twice as late, and so does who waits."""
     plan, _ = ready(four())
-    progress = Progress(plan)
+    recorder = Recorder(plan)
+    progress = Progress(plan, recorder)
     planned = {task.name: progress.planned_us(task.name, task.steps) for task in plan.tasks}
     now = 2 * progress.planned_us("a", 2)
-    losses = {"a": {0: 1.5, 1: 1.25}, "b": {}, "c": {}, "d": {}}
-    a, b, c = progress.standings(losses, {name: {} for name in losses}, {"a": now}, ["d"])
-    assert (a.done, a.steps, a.loss, a.end_us) == (2, 4, 1.25, 2 * planned["a"])
-    assert (b.done, b.loss, b.end_us, c.name) == (0, None, 2 * planned["b"], "c")
-    assert line([a, b, c], now).startswith("2/12 steps, ")
-    assert "; a 2/4 loss 1.25 done at " in line([a, b, c], now)
+    recorder.losses["a"] |= {0: 1.5, 1: 1.25}
+    recorder.ended_us["a"] = now
+    progress.show([runlog.DropRecord("d", 0, "", "", 0)])
+    assert progress.ends_us() == {name: 2 * planned[name] for name in "abc"}
+    assert progress.line(now).startswith("2/12 steps, ")
+    assert "; a 2/4 loss 1.25 done at " in progress.line(now)
 
 
 WORK = """
@@ -446,13 +461,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """A plan in plan.json whose first task fails in its second step."""
     monkeypatch.chdir(tmp_path)
     made = handmade.relay()
-    linear = [
-        chain(
-            t.name, t.shards[-1].end_layer, t.batch, t.steps, make=partial(nn.Linear, WIDTH, WIDTH)
-        )
-        for t in made.tasks
-    ]
-    made = fit(made, linear)
+    made = fit(made, [linear(task) for task in made.tasks])
     Path("work.py").write_text(WORK.replace("BROKEN", "1"))
     _, digest = load("work.py:tasks")
     work = Workload("work.py:tasks", digest)

@@ -16,8 +16,8 @@ from torch.optim import SGD, AdamW
 
 import plans
 from executor import run
+from executor.driver import Options
 from executor.errors import MismatchError, UsageError
-from executor.replay.driver import Options
 from executor.workload.task import Task
 from plans import runlog
 from plans.schema import Plan

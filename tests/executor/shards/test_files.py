@@ -17,6 +17,7 @@ import torch
 from msgspec import structs
 from support.chains import WIDTH
 from support.disked import DISKED, counted, plain, ready, with_moves
+from support.pauses import pausing
 from support.plain import train
 from support.retime import retimed
 from support.same import assert_same
@@ -27,10 +28,12 @@ import plans
 from executor import run
 from executor.cli import main
 from executor.devices.hostmem import HostMemory
+from executor.devices.hostmem import Pageable
+from executor.driver import Options, Result
 from executor.errors import RunError, UsageError
 from executor.profiling import links as link_profiler
 from executor.records.stopping import parse
-from executor.replay.driver import Options, Result
+from executor.replay import conductor
 from executor.shards import files
 from executor.shards.files import StateFile, opened
 from executor.workload import Task, load
@@ -57,15 +60,16 @@ def others_same(plan: Plan, tasks: list[Task], result: Result, *but: str) -> Non
 
 
 @pytest.mark.parametrize("name", DISKED)
-@pytest.mark.parametrize("jitter", [None, (1, 2000)])
+@pytest.mark.parametrize("most_us", [0, 2000])
 def test_tasks_that_wait_on_the_disk_train_the_same_bits(
-    name: str, jitter: tuple[int, int] | None, tmp_path: Path
+    name: str, most_us: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the plain loop and as the same plan without a disk; nothing is left in the folder."""
     plan, tasks = ready(name)
     plans.prove(plan)
     plans.prove(plain(plan))
-    result = run(plan, tasks, Options(disk=tmp_path, jitter=jitter))
+    pausing(monkeypatch, 1, most_us)
+    result = run(plan, tasks, Options(disk=tmp_path))
     assert_same(plan, tasks, result)
     assert result.losses == run(plain(plan), tasks).losses
     assert list(tmp_path.iterdir()) == []
@@ -371,6 +375,7 @@ def test_a_move_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(errno.EIO, "late")
 
     monkeypatch.setattr(files.os, "preadv", hang)
+    monkeypatch.setattr(conductor, "_GOODBYE_S", 0.1)
     said = r"no op ended for .* s, the limit is 0\.3: b\.disk\.P0 reads .* on disk; raise --stall"
     begun = time.perf_counter()
     with pytest.raises(RunError, match=said):

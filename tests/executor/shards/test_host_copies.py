@@ -19,9 +19,9 @@ from torch.optim import AdamW
 
 import plans
 from executor import run
+from executor.driver import Options
 from executor.errors import MismatchError
 from executor.records import checkpoint
-from executor.replay.driver import Options
 from executor.workload.task import Task
 from plans.schema import Plan
 

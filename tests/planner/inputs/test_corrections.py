@@ -292,8 +292,8 @@ def test_real_run_corrects_a_wrong_profile() -> None:
     """On an emulated device: times three times too long and links half as fast are found out."""
     pytest.importorskip("torch")
     import executor
+    from executor import driver
     from executor.profiling import profiler
-    from executor.replay import driver
     from executor.workload import load
 
     ref = "support.demo_short:long"

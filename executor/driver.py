@@ -1,9 +1,10 @@
-"""Replay of a plan: opens files, devices and the host store, and lets a conductor replay it."""
+"""A run: opens files, devices and the host store, and replays the plan on them."""
 
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -23,11 +24,13 @@ from executor.records import Options, Recorder, checkpoint, kept, logfile
 from executor.replay.conductor import Conductor
 from executor.replay.result import Result
 from executor.shards import Cutter, HostStore, StateFile, opened
+from executor.records import Journal, Options, Result, checkpoint, drop_text, kept, logfile
+from executor.replay import Conductor, Recorder
+from executor.shards import Cutter, HostStore, StateFile, open_files, remove
 from executor.workload import Task
 from plans.disk import kept_bytes, moved
-from plans.runlog import CheckpointRecord
+from plans.runlog import End
 from plans.schema import Plan
-from profiles.codec import pretty, sha256
 
 __all__ = ["Options", "Result", "run"]
 
@@ -53,25 +56,33 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter) -> Res
             for device in devices:  # replicas have the module buffers beside the plan's budget
                 device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
             _warm_up(plan)
-            digest = options.plan_sha256 or sha256(pretty(plan))
-            recorder = Recorder(plan, digest, log, _begun(plan, options))
+            recorder = Recorder(plan)
+            journal = Journal(plan, options, recorder, log, checkpoints)
             if checkpoints:
                 checkpoints.clear()
-            replay = Conductor(plan, store, devices, recorder, options, checkpoints)
-            return _replay(plan, options, replay, recorder, store)
+            replay = Conductor(plan, store, devices, recorder, options, journal)
+            return _replay(plan, options, replay, recorder, journal, store)
 
 
 def _replay(
-    plan: Plan, options: Options, replay: Conductor, recorder: Recorder, store: HostStore
+    plan: Plan,
+    options: Options,
+    replay: Conductor,
+    recorder: Recorder,
+    journal: Journal,
+    store: HostStore,
 ) -> Result:
     """Execute the plan and close the log; files that fail last cost nothing that is trained."""
     if options.trace:
         options.trace.begin()
     error = replay.execute()
-    peaks = tuple(place.peak_bytes for place in replay.places)
+    if replay.whole and replay.interrupted:
+        log, folder = options.log, options.checkpoints
+        error += f"; to go on, planner build --from {log} and run --resume {folder}"
+    end = _end(error, replay, recorder, store)
     troubles = []
     try:
-        recorder.close(error, peaks, store.bytes, interrupted=replay.interrupted > 0)
+        journal.close(end)
     except LogError as failure:
         troubles.append(str(failure))
     try:
@@ -87,9 +98,8 @@ def _replay(
         losses={task: [by[step] for step in sorted(by)] for task, by in recorder.losses.items()},
         ended_us=recorder.ended_us,
         store=store,
-        actual_us=recorder.actual_us,
-        peak_bytes=peaks,
-        slab_bytes=tuple(place.slab_bytes for place in replay.places),
+        actual_us=end.actual_us,
+        peak_bytes=end.peak_bytes,
         host_bytes=store.bytes,
         late_allocations=tuple(place.late_allocations for place in replay.places),
         dropped=replay.dropped,
@@ -98,6 +108,23 @@ def _replay(
         val_losses=recorder.val_losses,
         warnings=recorder.warnings,
         troubles=tuple(troubles),
+    )
+
+
+def _end(error: str, replay: Conductor, recorder: Recorder, store: HostStore) -> End:
+    """The last line of the log."""
+    status: Literal["ok", "partial", "failed", "interrupted"] = "ok"
+    if error:
+        status = "interrupted" if replay.interrupted else "failed"
+    elif replay.dropped:
+        status = "partial"
+    dropped = "; ".join(f"dropped: {drop_text(record)}" for record in replay.dropped.values())
+    return End(
+        status=status,
+        error=error or dropped,
+        actual_us=recorder.now(),
+        peak_bytes=tuple(place.peak_bytes for place in replay.places),
+        host_bytes=store.bytes,
     )
 
 
@@ -127,16 +154,6 @@ def _files(plan: Plan, options: Options) -> AbstractContextManager[dict[str, Sta
     ever = moved(plan)
     sizes = {task.name: kept_bytes(task) for task in plan.tasks if task.name in ever}
     return opened(options.disk, sizes)
-
-
-def _begun(plan: Plan, options: Options) -> list[CheckpointRecord]:
-    """The log's lines about tasks that go on from a checkpoint."""
-    folder = options.resume or Path()
-    return [
-        CheckpointRecord(t.name, t.done, str(checkpoint.path_of(folder, t.name, t.done)), 0)
-        for t in plan.tasks
-        if t.done
-    ]
 
 
 def _slabs(plan: Plan) -> list[int]:

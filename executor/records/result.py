@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from executor.records import own
-from executor.replay.moves import Traffic
+from executor.records.checkpoint import own
+from executor.replay import Traffic
 from executor.shards import HostStore
 from plans.runlog import DropRecord, StopRecord
 
@@ -16,11 +16,11 @@ class Result:
     """losses: each task's, by step; ended_us: when the latest of them was known.
     store: trained models and optimizer states. dropped: tasks that failed, their states undefined.
     stopped: tasks that a rule ended, their states whole. Per device: peak_bytes, slab and
-    transients with live graphs; slab_bytes, the end of the last byte of the slab that an op
-    touched; late_allocations, how often torch asked the device for memory after the first rounds
-    of a segment, which should be never. traffic: to the disk and back, None without a disk.
-    val_losses: of each task's evaluations, by the steps done. warnings: the first of each task
-    whose loss was no number. troubles: a line for each file that could not be written at the end.
+    transients with live graphs; late_allocations, how often torch asked the device for memory after
+    the first rounds of a segment, which should be never. traffic: to the disk and back, None
+    without a disk. val_losses: of each task's evaluations, by the steps done. warnings: the first
+    of each task whose loss was no number. troubles: a line for each file that could not be written
+    at the end.
     """
 
     losses: dict[str, list[float]]
@@ -28,7 +28,6 @@ class Result:
     store: HostStore
     actual_us: int
     peak_bytes: tuple[int, ...]
-    slab_bytes: tuple[int, ...]
     host_bytes: int
     late_allocations: tuple[int, ...]
     dropped: dict[str, DropRecord] = field(default_factory=dict)

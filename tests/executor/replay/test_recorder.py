@@ -12,7 +12,7 @@ from support.fit import fit
 from torch import Tensor, nn
 
 from executor import run
-from executor.replay.driver import Options
+from executor.driver import Options
 from plans import metrics, runlog
 from plans.schema import Plan
 from profiles.schema import Emulation

@@ -1,0 +1,120 @@
+"""The journal of a run: its log, its checkpoints, its progress line; rules that end tasks."""
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from executor.errors import RunError
+from executor.records import checkpoint
+from executor.records.kept import Kept
+from executor.records.logfile import LogFile
+from executor.records.options import Options
+from executor.records.progress import Progress
+from executor.records.stopping import stopped_by
+from executor.replay import Recorder
+from executor.shards import HostTask
+from plans.runlog import CheckpointRecord, DropRecord, End, Header, Line
+from plans.schema import Plan
+from profiles.codec import pretty, sha256
+
+
+class Journal:
+    """Listens to a replay; `log` is begun here.
+
+    The checkpoints that tasks go on from are written with the header, so that no killed run leaves
+    a log of only some of them.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: Options,
+        recorder: Recorder,
+        log: LogFile | None,
+        checkpoints: Kept | None,
+    ) -> None:
+        self.keeps = checkpoints is not None
+        self._options, self._recorder = options, recorder
+        self._log, self._checkpoints = log, checkpoints
+        self._progress = Progress(plan, recorder)
+        self._warned = 0  # tasks
+        if log is not None:
+            log.begin()
+            log.write([_header(plan, options.plan_sha256), *_begun(plan, options.resume)])
+
+    def tell(self, lines: Sequence[Line]) -> None:
+        """Write the records, say what went wrong, show the progress."""
+        if self._log is not None:
+            self._log.write(lines)
+        new = list(self._recorder.warnings.items())[self._warned :]
+        self._warned += len(new)
+        for task, text in new:
+            tqdm.write(f"warning: task {task}: {text}", file=sys.stderr)
+        for line in lines:
+            if isinstance(line, DropRecord):
+                tqdm.write(f"dropped: {drop_text(line)}", file=sys.stderr)
+        self._progress.show(lines)
+        if self._options.trace:
+            self._options.trace.tick()
+
+    def settled(self, task: HostTask, step: int) -> None:
+        """Keep the task's state, if states are kept."""
+        if self._checkpoints:
+            self._checkpoints.keep(task, step, self._note)
+
+    def rule(self, task: str, step: int, loss: float | None, val_loss: float | None) -> str:
+        """The first rule that ends the task here, if one does."""
+        rule = stopped_by(self._options.stop, task, step, loss, val_loss)
+        return rule.text if rule else ""
+
+    def close(self, end: End) -> None:
+        """Write the last line and give the log its name; LogError where that fails."""
+        try:
+            self.tell(self._recorder.lines())
+        except RunError:  # a device that failed says so again
+            if not end.error:
+                raise
+        finally:
+            self._progress.close()
+        if self._log is not None:
+            self._log.write([end])
+            self._log.close()
+
+    def _note(self, task: str, step: int, file: Path) -> None:
+        if self._log is not None:
+            record = CheckpointRecord(task, step, str(file), self._recorder.now())
+            self._log.write([record], sync=True)
+
+
+def drop_text(drop: DropRecord) -> str:
+    """`a in step 3, a.s0.F1: RuntimeError: ...`, for people."""
+    op = f", {drop.op}" if drop.op else ""
+    return f"{drop.task} in step {drop.step}{op}: {drop.reason}"
+
+
+def _begun(plan: Plan, resume: Path | None) -> list[CheckpointRecord]:
+    """The lines about tasks that go on from a checkpoint."""
+    folder = resume or Path()
+    return [
+        CheckpointRecord(t.name, t.done, str(checkpoint.path_of(folder, t.name, t.done)), 0)
+        for t in plan.tasks
+        if t.done
+    ]
+
+
+def _header(plan: Plan, plan_sha256: str | None) -> Header:
+    return Header(
+        plan_sha256=plan_sha256 or sha256(pretty(plan)),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        devices=tuple(device.name for device in plan.devices),
+        emulated=plan.emulated != "",
+        software={"torch": str(torch.__version__), "python": sys.version.split()[0]},
+        microbatch={task.name: task.microbatch for task in plan.tasks},
+        earlier_microbatch={
+            task.name: task.earlier_microbatch for task in plan.tasks if task.earlier_microbatch
+        },
+    )

@@ -1,0 +1,24 @@
+"""Random pauses before ops, to try other interleavings."""
+
+import random
+import time
+
+import pytest
+
+from executor.replay import launches
+from executor.replay.ops import OnDone, Run, Work, run_of
+
+
+def pausing(monkeypatch: pytest.MonkeyPatch, seed: int, most_us: int) -> None:
+    """Let every op wait before it does anything, as long again for the same seed."""
+
+    def paused(work: Work) -> Run:
+        run, draw = run_of(work), random.Random(f"{seed} {work.op.id}")
+
+        def later(round_index: int) -> OnDone | None:
+            time.sleep(draw.randint(0, most_us) / 1e6)
+            return run(round_index)
+
+        return later
+
+    monkeypatch.setattr(launches, "run_of", paused)
