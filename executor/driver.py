@@ -3,7 +3,6 @@
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -20,13 +19,9 @@ from executor.devices import (
 from executor.errors import InterruptedRun, LogError, RunError, UsageError
 from executor.numerics import MemoryMeter
 from executor.optim import onepass
-from executor.records import Options, Recorder, checkpoint, kept, logfile
-from executor.replay.conductor import Conductor
-from executor.replay.result import Result
-from executor.shards import Cutter, HostStore, StateFile, opened
 from executor.records import Journal, Options, Result, checkpoint, drop_text, kept, logfile
 from executor.replay import Conductor, Recorder
-from executor.shards import Cutter, HostStore, StateFile, open_files, remove
+from executor.shards import Cutter, HostStore, StateFile, opened
 from executor.workload import Task
 from plans.disk import kept_bytes, moved
 from plans.runlog import End

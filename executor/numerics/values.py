@@ -10,9 +10,7 @@ A tensor that needs no gradient must get none: asking for one may choose other k
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from functools import cached_property, lru_cache, partial
-from itertools import accumulate
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -22,7 +20,6 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unfl
 
 from executor.errors import MismatchError, WorkloadError
 from executor.numerics.flat import Spec, expanded_spec_of, put, views
-from executor.numerics.flat import Spec, expanded_spec_of, put, spec_of, view
 from executor.numerics.gradients import Beginning
 from profiles.codec import align
 

@@ -4,11 +4,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from plans.metrics import duration_us
 from tqdm import tqdm
 
 from executor.replay import Recorder
-from plans.metrics import phase_starts
+from plans.metrics import duration_us
 from plans.runlog import DropRecord, Line, StepRecord
 from plans.schema import Plan, Program, Segment
 from profiles.units import show_us

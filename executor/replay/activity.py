@@ -6,7 +6,7 @@ There are two kinds: segments (`segment.py`), and moves between host store and d
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from executor.devices import Now
@@ -105,7 +105,8 @@ class Activity:
     def join(self, deadline: float) -> None:
         """Wait for the threads until `deadline` (of time.monotonic)."""
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            with suppress(RuntimeError):  # an interrupt came before it was started
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _plays(self, parts: Mapping[str, Callable[[], None]]) -> None:
         """Play each part in a thread of this name."""

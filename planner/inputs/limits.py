@@ -27,9 +27,8 @@ class Limits:
     search_least_ops: int = 60  # that the smallest strategy counts for
     search_shards: tuple[int, ...] = (4, 8, 16, 32, 64)  # that the load program is solved for
     search_less: tuple[int, ...] = (2, 4)  # parts of the memory that a guide may do without
-    plain_near: int = (
-        32  # 1/n of a round may be lost by plain training that nothing is tried beside
-    )
+    search_far: int = 4  # by more than 1/n of the best period no candidate is improved
+    plain_near: int = 32  # 1/n of a round that plain training may lose, and nothing else is tried
     every_cut_points: int = 7  # points to cut at, up to which every way to cut is tried
     # Of the phase bound of one shape.
     bound_divisions: int = 6

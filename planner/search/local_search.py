@@ -7,10 +7,12 @@ it frees; so the shards on that cycle come first, and of those the ones that com
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, count
+from itertools import accumulate
+from typing import NamedTuple
 
 from planner.inputs import Effort
 from planner.rounds import Round
+from planner.search.descent import descend
 from planner.shards import (
     HELD,
     Activations,
@@ -22,9 +24,6 @@ from planner.shards import (
     settled,
     slots_of,
 )
-from typing import NamedTuple
-from planner.search.descent import descend
-from planner.shards import HELD, Activations, Links, Mode, Place, Slots, Strategy, possible, settled
 
 Evaluate = Callable[[Strategy], Round | None]  # None when the strategy does not fit
 Score = tuple[int, int]

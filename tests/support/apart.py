@@ -1,8 +1,8 @@
 """Plans of one task trained in a given way, tied layers in several shards among them."""
 
 from msgspec import structs
-from support.lone import lone
 from support import synthetic
+from support.lone import lone
 
 from planner.inputs.problem import Kind, Problem
 from planner.rounds.round import Round
@@ -13,10 +13,6 @@ from planner.shards.shard_cost import Links
 from planner.shards.strategy import Strategy
 from plans import prove
 from plans.schema import Plan
-from profiles import synthetic
-from plans.metrics import duration_us
-from plans.prediction import Bound
-from plans.schema import Plan, Segment
 from profiles.schema import Task
 
 

@@ -28,7 +28,6 @@ import plans
 from executor import run
 from executor.cli import main
 from executor.devices.hostmem import HostMemory
-from executor.devices.hostmem import Pageable
 from executor.driver import Options, Result
 from executor.errors import RunError, UsageError
 from executor.profiling import links as link_profiler

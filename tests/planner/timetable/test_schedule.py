@@ -12,8 +12,6 @@ import plans
 import profiles
 from planner.timetable.greedy import greedy
 from planner.timetable.works import makespan
-from profiles import synthetic
-from planner.timetable.works import Work, makespan
 from profiles.units import show_clock
 
 pytestmark = pytest.mark.usefixtures("quick")
