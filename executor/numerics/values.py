@@ -107,9 +107,15 @@ class Layout:
 
     def difference(self, other: "Layout") -> str:
         """In which way a later value is another than this one."""
+        was, now = (
+            ", ".join(str(list(spec.shape)) for spec in layout.specs) or "without tensors"
+            for layout in (self, other)
+        )
+        if was != now:
+            return f"was {was} and is now {now}; a timetable needs equal shapes"
         if self.specs != other.specs:
-            was, now = (", ".join(map(str, layout.specs)) or "empty" for layout in (self, other))
-            return f"was {was} and is now {now}; a timetable needs equal shapes, dtypes and strides"
+            pair = next(p for p in zip(self.specs, other.specs, strict=True) if p[0] != p[1])
+            return f"was {pair[0]} and is now {pair[1]}; a timetable needs equal dtypes and strides"
         if self.needs != other.needs:
             return f"needed gradients {self.needs} and needs now {other.needs}"
         pairs = zip(self.leaves or (), other.leaves or (), strict=False)

@@ -29,8 +29,6 @@ from plans.segments import first_steps
 from profiles.console import Interrupted, heard
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_TICK_S = 0.1  # how often records are handed on and stalls looked for
-_GOODBYE_S = 1.0  # how long a failed run waits for its threads to stop
 
 
 class Conductor:
@@ -97,7 +95,7 @@ class Conductor:
                 task.stop()
             for one in self._active.values():
                 one.stop()
-            deadline = time.monotonic() + _GOODBYE_S
+            deadline = time.monotonic() + self._settings.limits.goodbye_s
             for one in self._active.values():
                 one.join(deadline)
         return self._halt.failure
@@ -108,9 +106,9 @@ class Conductor:
             if self._signal and not self.whole:
                 self._end()
             self._begin(self._turns.ready(self._recorder.now()))
-            now = self._recorder.now()
+            now, tick_s = self._recorder.now(), self._settings.limits.tick_s
             due = self._turns.next_us(now)
-            self._halt.wait_for_news(_TICK_S if due is None else min(_TICK_S, (due - now) / 1e6))
+            self._halt.wait_for_news(tick_s if due is None else min(tick_s, (due - now) / 1e6))
             ended = [index for index, one in self._active.items() if one.ended]
             for task in self._tasks.values():
                 task.collect()
@@ -143,15 +141,22 @@ class Conductor:
 
     def _begin(self, ready: Sequence[int]) -> None:
         """Start these, when all are made: threads at work would slow down the making."""
-        made = {index: self._made(index) for index in ready}
+        made = {index: one for index in ready if (one := self._made(index))}
         self._active |= made
         for index, one in made.items():
             self._turns.begin(index)
             one.start()
 
-    def _made(self, index: int) -> Activity:
+    def _made(self, index: int) -> Activity | None:
+        """None for a segment that cannot be made, where that drops its tasks."""
         if index < len(self._plan.segments):
-            return self._segment(index)
+            try:
+                return self._segment(index)
+            except Exception as error:
+                if not self._settings.keep_going:
+                    raise
+                self._failed(Failure(self._turns.tasks[index], text_of(error)))
+                return None
         assert self._plan.disk is not None
         return MoveRun(self._plan.disk.moves[index - len(self._plan.segments)], self._setup)
 

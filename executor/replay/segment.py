@@ -29,8 +29,6 @@ from plans.metrics import plan_stream
 from plans.schema import Memory, Op, Program, Role, Segment, parse_id
 from plans.view import site
 
-_AHEAD = 2  # rounds that a stream may launch before its device has done them
-
 
 class SegmentRun(Activity):
     """A segment from `enter` to `leave`. `first_steps`: each task's step in round 0."""
@@ -193,6 +191,7 @@ class SegmentRun(Activity):
         """The steady state: wait for the tickets, launch the op between marks, count it."""
         index, halt, record = self._index, self._halt, self._setup.recorder.op
         ends: deque[Mark] = deque()
+        ahead = self._setup.settings.limits.ahead
         for round_index in rounds:
             for job in jobs:
                 halt.check()
@@ -206,7 +205,7 @@ class SegmentRun(Activity):
                     on_done(end)
                 stream.tick(end)
             ends.append(end)
-            if len(ends) > _AHEAD:
+            if len(ends) > ahead:
                 stream.now = ("waits for ", job.id, round_index, "its device")
                 until(ends.popleft(), halt.check)
 

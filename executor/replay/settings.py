@@ -6,6 +6,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Limits:
+    """A run's own times and depths, which no plan says.
+
+    tick_s: how often the main thread hands on records and looks for a stall. goodbye_s: how long a
+    failed run waits for its threads to stop. ahead: rounds that a stream may launch before its
+    device has done them.
+    """
+
+    tick_s: float = 0.1
+    goodbye_s: float = 1.0
+    ahead: int = 2
+
+
+@dataclass(frozen=True)
 class Settings:
     """serial_copies: no two ops of one device overlap.
 
@@ -18,3 +32,4 @@ class Settings:
     stall_seconds: float | None = None
     keep_going: bool = False
     trace: Callable[[str], AbstractContextManager[object] | None] | None = None
+    limits: Limits = Limits()

@@ -78,6 +78,12 @@ def load(plan: PlanTask, saved: Saved, model: nn.Module, rng_state: Tensor) -> N
     except (RuntimeError, KeyError, TypeError) as error:  # a headline, and a line for each tensor
         told = str(error).splitlines()[1:] or [one_line(error)]
         lines += [f"the checkpoint is of another model: {line.strip()}" for line in told]
+    learn = {name for name, _ in model.named_parameters()}
+    lines += [
+        f"the checkpoint has optimizer state of {name}, the model no such parameter"
+        for name in saved.optimizer
+        if name not in learn
+    ]
     mine, theirs = rng_state.numel(), saved.rng.numel() if isinstance(saved.rng, Tensor) else 0
     if mine != theirs:
         lines.append(

@@ -35,17 +35,24 @@ class Replicas:
         """Around a forward that counts. RunError if it changes buffers, and not in the order of the
         plain loop; as long as it is not known whether it does, one device at a time finds out."""
         buffers = self._made[shard, place.number].buffers
+
+        def check() -> None:
+            early = microbatch and self._last.get(shard) != (microbatch - 1, place)
+            if buffers.changing and early:
+                raise RunError(
+                    f"changes its buffer {buffers.changing[0].name} in each forward, so one device "
+                    "has to run its microbatches in turn, and the plan has them elsewhere or in "
+                    "another order; build with fewer devices for this task"
+                )
+
         with self._learning if buffers.found.numbers is None else nullcontext():
+            if known := buffers.found.numbers is not None:
+                check()  # before it changes what a graph on another device may need
             yield
-        if not buffers.changing:
-            return
-        if microbatch and self._last.get(shard) != (microbatch - 1, place):
-            raise RunError(
-                f"changes its buffer {buffers.changing[0].name} in each forward, so one device has "
-                "to run its microbatches in turn, and the plan has them elsewhere or in another "
-                "order; build with fewer devices for this task"
-            )
-        self._last[shard] = microbatch, place
+        if not known:
+            check()
+        if buffers.changing:
+            self._last[shard] = microbatch, place
 
     def settle(self) -> None:
         """Bring what forwards have changed on a device to the model, and to all other replicas."""

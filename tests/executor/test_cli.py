@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -19,8 +20,10 @@ from support.fit import fit
 from support.plain import train
 
 import plans
+from executor import cli
 from executor.cli import main
-from executor.replay import conductor
+from executor.records import Options
+from executor.replay import Limits
 from executor.workload import load
 from plans import runlog
 from plans.schema import Plan
@@ -176,7 +179,8 @@ def _command(folder: Path, arguments: tuple[str, ...]) -> None:
         signal.signal(kind, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv[1:] = arguments
-    conductor._GOODBYE_S = 0.1  # to layers that sleep on
+    soon = partial(Options, limits=Limits(goodbye_s=0.1))  # to layers that sleep on
+    cli.Options = soon
     runpy.run_module("executor", run_name="__main__")
 
 

@@ -183,6 +183,19 @@ def test_a_model_that_does_not_fit_is_refused_without_a_manifest(
     assert line.startswith(f"task b: {told}")
 
 
+def test_state_of_no_parameter_is_refused(tmp_path: Path) -> None:
+    """A parameter that the model no longer has would go on without it."""
+
+    def changed(content: Content) -> None:
+        _without_manifest(content, {})
+        content["optimizer"]["odd"] = content["optimizer"]["0.0.bias"]
+
+    plan, tasks = begun(tmp_path)
+    edit(tmp_path / "b-1.pt", changed)
+    (line,) = refused(plan, tasks, tmp_path)
+    assert line == "task b: the checkpoint has optimizer state of odd, the model no such parameter"
+
+
 def test_a_file_without_a_manifest_is_taken_and_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from executor import run
 from executor.driver import Options
 from executor.errors import MismatchError, RunError
-from executor.replay import conductor
+from executor.replay import Limits
 from executor.workload.task import Task
 from plans import runlog
 from plans.schema import Plan
+
+SOON = Limits(goodbye_s=0.1)  # to layers that sleep on
 
 
 def setup(
@@ -98,8 +100,7 @@ class Asleep(nn.Linear):
 
 
 @pytest.fixture
-def night(monkeypatch: pytest.MonkeyPatch) -> Iterator[Night]:
-    monkeypatch.setattr(conductor, "_GOODBYE_S", 0.1)
+def night() -> Iterator[Night]:
     Asleep.night = Night()
     yield Asleep.night
     Asleep.night.awake.set()
@@ -110,7 +111,7 @@ def test_a_stall_is_found() -> None:
     """When no op ends for too long the run fails, naming who runs and who waits for whom."""
     plan, tasks = setup(Asleep)
     with pytest.raises(RunError, match=r"no op ended for .*: a\.s0\.F0 runs on 0\.compute") as e:
-        run(plan, tasks, Options(stall_seconds=0.5))
+        run(plan, tasks, Options(stall_seconds=0.5, limits=SOON))
     assert "a.s2.S0 waits for a.s2.B1 on 0.d2h in round 0" in str(e.value)
 
 
@@ -133,7 +134,7 @@ def test_streams_that_have_done_their_part_do_not_run() -> None:
     run(plan, tasks)
     Tired.calls, Tired.after = 0, Tired.calls - 1
     with pytest.raises(RunError, match=r"a\.s0\.B\d runs on 0\.compute") as caught:
-        run(plan, tasks, Options(stall_seconds=0.5))
+        run(plan, tasks, Options(stall_seconds=0.5, limits=SOON))
     assert str(caught.value).count(" runs ") == 1
     assert re.search(r"a\.\w+\.P\d waits for all streams on 0\.h2d", str(caught.value))
 
@@ -149,7 +150,7 @@ def test_an_interrupt_names_the_op(night: Night) -> None:
 
     threading.Thread(target=press, daemon=True).start()
     with pytest.raises(RunError, match=r"^interrupted in a\.s0\.F0 runs on 0\.compute"):
-        run(plan, tasks)
+        run(plan, tasks, Options(limits=SOON))
 
 
 def test_an_interrupt_while_a_segment_begins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ from executor.replay.failures import trouble
 from executor.replay.recorder import Recorder
 from executor.replay.segment import SegmentRun
 from executor.replay.turns import Turns
+from executor.shards import Shard
 from executor.workload import Task, load
 from planner.views.compare import compare, table
 from plans import runlog
@@ -192,6 +194,23 @@ def test_data_that_ends(data: Callable[[int], tuple[Tensor, Tensor]], text: str)
     drop = result.dropped["b"]
     assert (drop.step, drop.op) == (2, "b.batch.P0")
     assert text in drop.reason
+
+
+def test_a_segment_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task whose layers cannot be copied to their device is dropped before its first step."""
+    plan, tasks = ready(four(), b=Counted)
+    copied = Shard.replica
+
+    def failing(shard: Shard, *where: Any, **how: Any) -> Shard:
+        if isinstance(shard.layers[0], Counted):
+            raise RuntimeError("no copy of this one")
+        return copied(shard, *where, **how)
+
+    monkeypatch.setattr(Shard, "replica", failing)
+    result = run(plan, tasks, KEEP)
+    others_same(plan, tasks, result, "b")
+    assert result.dropped["b"].reason.endswith("no copy of this one")
+    assert result.dropped["b"].step == 0
 
 
 def test_without_it_the_run_ends(capsys: pytest.CaptureFixture[str]) -> None:

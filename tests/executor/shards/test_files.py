@@ -32,7 +32,7 @@ from executor.driver import Options, Result
 from executor.errors import RunError, UsageError
 from executor.profiling import links as link_profiler
 from executor.records.stopping import parse
-from executor.replay import conductor
+from executor.replay import Limits
 from executor.shards import files
 from executor.shards.files import StateFile, opened
 from executor.workload import Task, load
@@ -374,11 +374,11 @@ def test_a_move_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(errno.EIO, "late")
 
     monkeypatch.setattr(files.os, "preadv", hang)
-    monkeypatch.setattr(conductor, "_GOODBYE_S", 0.1)
     said = r"no op ended for .* s, the limit is 0\.3: b\.disk\.P0 reads .* on disk; raise --stall"
+    soon = Options(disk=tmp_path, stall_seconds=0.3, keep_going=True, limits=Limits(goodbye_s=0.1))
     begun = time.perf_counter()
     with pytest.raises(RunError, match=said):
-        run(plan, tasks, Options(disk=tmp_path, stall_seconds=0.3, keep_going=True))
+        run(plan, tasks, soon)
     assert time.perf_counter() - begun < 4
     release.set()
 
