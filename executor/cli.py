@@ -19,8 +19,6 @@ from profiles import console
 from profiles.codec import check_target, read_bytes
 from profiles.schema import Emulation, Numerics, Workload
 
-_SLOWEST = 100_000  # bytes per second of an emulated link
-
 _HUGGING_FACE = {
     "--task": "causal-lm (the default), masked-lm, ...",
     "--batch": "samples; default 8",
@@ -83,16 +81,16 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     text = "24MiB; of a CUDA device, what its process may take, by default all that is free"
     parser.add_argument("--device-memory", type=console.size, metavar="SIZE", help=text)
     links = dict.fromkeys(("--h2d", "--d2h"), "of emulated devices, default 1GB/s")
-    _add(parser, links, type=_link_rate, metavar="RATE")
+    _add(parser, links, type=console.rate, metavar="RATE")
     slow = "emulated devices compute N times slower than this machine, so that its cores hold none "
     slow += "of them up; 1: as fast as they can; by default as much as its cores ask for"
-    for flag, least, most, text in (
-        ("--latency-us", 0, 100_000, "of a copy of emulated devices, default 20"),
-        ("--slow-compute", 1, 1000, slow),
-        ("--devices", 1, 64, "default 2 emulated ones, or one CUDA device"),
-        ("--samples", 1, 1000, "of each time, default 9"),
-    ):
-        parser.add_argument(flag, type=console.whole(least, most), metavar="N", help=text)
+    numbers = {
+        "--latency-us": "of a copy of emulated devices, default 20",
+        "--slow-compute": slow,
+        "--devices": "default 2 emulated ones, or one CUDA device",
+        "--samples": "of each time, default 9",
+    }
+    _add(parser, numbers, type=int, metavar="N")
     text = "default: what is free"
     parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=text)
     text = "measure files there, so that idle tasks can wait on that disk"
@@ -126,7 +124,9 @@ def _profile(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         raise UsageError("where to write the profile is missing; add -o profiles/x.json")
     check_target(arguments.output, _source(arguments.workload))
-    devices = arguments.devices or (2 if arguments.device == "cpu" else 1)
+    devices = arguments.devices
+    if devices is None:
+        devices = 2 if arguments.device == "cpu" else 1
     options = profiler.Options(
         device_bytes=arguments.device_memory,
         emulation=_emulation(arguments, profiler.slowdown(devices)),
@@ -159,14 +159,6 @@ def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None
             "is, and `planner build` takes other rates to plan for"
         )
     return None
-
-
-def _link_rate(text: str) -> int:
-    """A rate of a link; over a slower one even a small copy lasts long."""
-    rate = console.rate(text)
-    if rate < _SLOWEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than {_SLOWEST} bytes per second")
-    return rate
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

@@ -129,7 +129,10 @@ def _check_optimizer(made: object, given: Sequence[nn.Parameter]) -> None:
 def _wants_arguments(method: Callable[..., Any]) -> bool:
     """True if a method cannot be called without arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    found = inspect.signature(method).parameters.values()
+    try:
+        found = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):  # written in C, it may have none to read
+        return False
     return any(p.default is p.empty and p.kind in kinds and p.name != "self" for p in found)
 
 

@@ -168,7 +168,10 @@ class Kinds:
         """True if a layer costs as much as is known of its kind: at the largest size, with few
         samples or else with all."""
         case = cases[len(known) - 1]
-        return any(agree(layer_cost(case, lab), known[-1]) for lab in (self._few, self._lab))
+        try:
+            return any(agree(layer_cost(case, lab), known[-1]) for lab in (self._few, self._lab))
+        except torch.OutOfMemoryError:
+            return False
 
 
 def agree(one: LayerCost, other: LayerCost) -> bool:

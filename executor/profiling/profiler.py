@@ -26,6 +26,7 @@ from executor.devices import (
     usable,
     use_threads,
 )
+from executor.errors import UsageError
 from executor.profiling import links as link_profiler
 from executor.profiling import task as task_profiler
 from executor.profiling.alike import Kinds
@@ -39,6 +40,7 @@ HOST_SHARE = 0.8  # of the memory that is available now
 THREADS = 1  # of each emulated device
 
 PLAIN = schema.Numerics()
+_SLOWEST = 100_000  # bytes per second of a link; over a slower one even a small copy lasts long
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Options:
 
 def profile(ref: str, options: Options) -> schema.Profile:
     """Measure all layers of the workload `ref`; WorkloadError for one that cannot be cut."""
+    _check(options)
     tasks, digest = load(ref)
     workload = schema.Workload(ref, digest)
     apply(options.numerics)
@@ -143,6 +146,21 @@ def table(measured: schema.Profile) -> str:
         room = show_bytes(disk.usable_bytes)
         marks.append(f"disk: writes {write} MB/s, reads {read} MB/s, {room} for idle tasks")
     return "\n".join([*console.columns(rows), *marks])
+
+
+def _check(options: Options) -> None:
+    """UsageError for a machine that cannot be."""
+    limits = [("devices", options.devices, 1, 64), ("samples", options.samples, 1, 1000)]
+    if link := options.emulation:
+        limits += [
+            ("latency-us", link.latency_us, 0, 100_000),
+            ("slow-compute", link.compute_slowdown, 1, 1000),
+            ("h2d", link.h2d_bytes_per_s, _SLOWEST, LARGEST),
+            ("d2h", link.d2h_bytes_per_s, _SLOWEST, LARGEST),
+        ]
+    for name, value, least, most in limits:
+        if not least <= value <= most:
+            raise UsageError(f"--{name} is {value}; it must be from {least} to {most}")
 
 
 def _usable(device: Device, options: Options) -> int:

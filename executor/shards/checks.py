@@ -3,11 +3,11 @@
 Each raises MismatchError, with a line for everything that does not fit.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, float32, nn
 
 from executor.errors import MismatchError, one_line
 from executor.numerics import needs_norms, norm_bytes
@@ -78,12 +78,7 @@ def load(plan: PlanTask, saved: Saved, model: nn.Module, rng_state: Tensor) -> N
     except (RuntimeError, KeyError, TypeError) as error:  # a headline, and a line for each tensor
         told = str(error).splitlines()[1:] or [one_line(error)]
         lines += [f"the checkpoint is of another model: {line.strip()}" for line in told]
-    learn = {name for name, _ in model.named_parameters()}
-    lines += [
-        f"the checkpoint has optimizer state of {name}, the model no such parameter"
-        for name in saved.optimizer
-        if name not in learn
-    ]
+    lines += _misfits(model, saved.optimizer)
     mine, theirs = rng_state.numel(), saved.rng.numel() if isinstance(saved.rng, Tensor) else 0
     if mine != theirs:
         lines.append(
@@ -97,6 +92,18 @@ def load(plan: PlanTask, saved: Saved, model: nn.Module, rng_state: Tensor) -> N
         )
     if lines:
         raise misfit(plan, lines)
+
+
+def _misfits(model: nn.Module, saved: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each optimizer state of no parameter, and for each master of another kind."""
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    for name, state in saved.items():
+        if name not in shapes:
+            yield f"the checkpoint has optimizer state of {name}, the model no such parameter"
+        elif "master" in state:
+            one = state["master"]
+            if not isinstance(one, Tensor) or (one.dtype, one.shape) != (float32, shapes[name]):
+                yield f"the master of {name} is no float32 tensor of {list(shapes[name])}"
 
 
 def misfit(plan: PlanTask, lines: Iterable[str]) -> MismatchError:

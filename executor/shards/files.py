@@ -8,7 +8,7 @@ import os
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from errno import ENOSPC
+from errno import EINVAL, ENOSPC, EOPNOTSUPP
 from pathlib import Path
 
 from torch import Tensor
@@ -37,8 +37,14 @@ class StateFile:
 
     def reserve(self) -> None:
         """Take the room of all bytes; OSError when there is too little."""
-        if self.size:
+        if not self.size:
+            return
+        try:
             os.posix_fallocate(self._file, 0, self.size)
+        except OSError as error:
+            if error.errno not in (EINVAL, EOPNOTSUPP):  # the file system promises no room
+                raise
+            os.ftruncate(self._file, self.size)
 
     def write(self, values: Sequence[Tensor], tick: Tick = lambda: None) -> None:
         """Write the values (uint8, `size` bytes together) and return when the disk has them."""

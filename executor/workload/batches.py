@@ -98,6 +98,10 @@ class Batches:
     def _load(self) -> None:
         use_threads(self._threads)
         for step in range(self._plan.done, self._plan.done + self._plan.steps):
+            with self._changed:  # the host has memory for no batch beside those that have a place
+                self._changed.wait_for(lambda: self._free or self._stopped)
+                if self._stopped:
+                    return
             try:
                 self._prepare(step)
                 flats = dict(enumerate(self._cut(self._batch(step))))

@@ -125,6 +125,8 @@ def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort:
     the host.
     """
     layers = [layer for layer in costs.layers if layer.grad_bytes]
+    if not layers:
+        return 0
     model = minimise("load")
     stay = [model.add_variable(f"stay_{i}", 0, 1) for i in range(len(layers))]
     period = model.add_variable("period_us", 0)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from planner.errors import Infeasible, nearest
+from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.inputs import Effort, Kind
 from planner.lp import scratch_bytes
 from planner.rounds import HydraStrategy, hydra, least_bytes
@@ -22,6 +22,9 @@ from profiles.schema import Task
 
 Found = Candidate | Infeasible
 """The best that there is, or why there is nothing."""
+
+Tried = Found | NoPlanFound
+"""The same of one search, which time may have been up for."""
 
 
 def best(asked: tuple[Kind, Task, int], effort: Effort) -> Found:
@@ -40,7 +43,10 @@ def best(asked: tuple[Kind, Task, int], effort: Effort) -> Found:
     theirs = baseline(kind, task)
     if isinstance(theirs, Candidate) and (needs := least_bytes(theirs.strategy)) > host_bytes:
         theirs = short_host(task, needs, host_bytes)
-    return _shortest([_in_host(search, effort), theirs], task.steps)
+    ours = _in_host(search, effort)
+    if isinstance(ours, NoPlanFound):
+        raise ours
+    return _shortest([ours, theirs], task.steps)
 
 
 def baseline(kind: Kind, task: Task) -> Found:
@@ -65,39 +71,39 @@ def program_on(kind: Kind, strategy: Strategy | HydraStrategy, task: Task) -> Pr
     return made.program() if made else None
 
 
-def _in_host(search: Search, effort: Effort) -> Found:
+def _in_host(search: Search, effort: Effort) -> Tried:
     """The best candidate; where memory on the host may run short, also of those without parameters
     there."""
     kept = _of_ties(search, effort)
-    if not castable(search.task, search.links):
+    if isinstance(kept, NoPlanFound) or not castable(search.task, search.links):
         return kept
     if isinstance(kept, Infeasible):
         return kept if kept.resource != "host" else _of_ties(replace(search, cast=True), effort)
     items = list(pairwise(kept.strategy.cuts))
     roomy = scratch_bytes(kept.strategy.costs, items, search.host_bytes) is None
-    if roomy or effort.left <= 0:
+    if roomy:
         return kept
     made = _of_ties(replace(search, cast=True), effort)
     return _counted([kept, made], search.task.steps)
 
 
-def _of_ties(search: Search, effort: Effort) -> Found:
+def _of_ties(search: Search, effort: Effort) -> Tried:
     """The best candidate with all ties joined, or with those apart that may be; the effort is
-    shared. NoPlanFound as of `Search.best`."""
+    shared."""
     if separable(search.task) is None:
         return _found(search, effort)
     half = replace(effort.limits, search_ops=effort.limits.search_ops // 2)
     effort, joined = replace(effort, limits=half), replace(search, apart=False)
     found = [_found(joined, effort)]
-    if isinstance(found[0], Infeasible) or not (joined.plain or effort.left <= 0):
+    if not (isinstance(found[0], Candidate) and joined.plain):
         found.append(_found(replace(search, apart=True), effort))
     return _counted(found, search.task.steps)
 
 
-def _found(search: Search, effort: Effort) -> Found:
+def _found(search: Search, effort: Effort) -> Tried:
     try:
         return search.best(effort)
-    except Infeasible as error:
+    except (Infeasible, NoPlanFound) as error:
         return error
 
 
@@ -109,11 +115,16 @@ def _shortest(found: Sequence[Found], steps: int) -> Found:
     return nearest(one for one in found if isinstance(one, Infeasible))
 
 
-def _counted(found: Sequence[Found], steps: int) -> Found:
-    """The shortest, with all candidates that were simulated for any of these."""
+def _counted(tried: Sequence[Tried], steps: int) -> Tried:
+    """The shortest, with all candidates that were simulated for any of these; time was up if that
+    may be why there is none."""
+    late = next((one for one in tried if isinstance(one, NoPlanFound)), None)
+    found = [one for one in tried if not isinstance(one, NoPlanFound)]
+    made = [one for one in found if isinstance(one, Candidate)]
+    if late and not made:
+        return late
     best = _shortest(found, steps)
     if isinstance(best, Infeasible):
         return best
-    made = [one for one in found if isinstance(one, Candidate)]
     count, complete = sum(one.candidates for one in made), all(one.complete for one in made)
     return replace(best, candidates=count, complete=complete)

@@ -90,7 +90,6 @@ COVERED_BY = {
     "planner.search.local_search": "planner/search/test_task.py",
     "planner.search.rename": "planner/search/test_shapes.py",
     "planner.search.shares": "planner/search/test_shapes.py",
-    "planner.search.variants": "planner/search/test_shapes.py",
     "planner.shards.copy_windows": "planner/rounds/test_slab.py",
     "planner.shards.costs": "planner/shards/test_cuts.py",
     "planner.shards.modes": "planner/shards/test_ties.py",

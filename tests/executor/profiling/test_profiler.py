@@ -319,12 +319,17 @@ def test_command_writes_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [row.split()[0] for row in rows] == ["task", "one", "two", "times", "profile:"]
 
 
-@pytest.mark.parametrize("extra", [["--devices", "0"], ["--samples", "0"], ["--latency-us", "-1"]])
+IMPOSSIBLE = [["--devices", "0"], ["--samples", "0"], ["--latency-us", "-1"], ["--h2d", "1B/s"]]
+
+
+@pytest.mark.parametrize("extra", IMPOSSIBLE)
 def test_impossible_machine_is_a_usage_error(extra: list[str], tmp_path: Path) -> None:
     """Exit code 2, one line with the flag and its value, and no file."""
     target = tmp_path / "x.json"
     call = ["profile", f"{TOYS}:mlp", "--device-memory", "1MiB", "-o", str(target), *extra]
-    refused(executor_cli(*call), 2, f"argument {extra[0]}: {extra[1]!r} is not a whole number from")
+    refused(
+        executor_cli(*call), 2, f"{extra[0]} is {extra[1].removesuffix('B/s')}; it must be from "
+    )
     assert not target.exists()
 
 

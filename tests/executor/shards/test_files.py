@@ -214,6 +214,19 @@ def test_a_disk_without_room_is_said_so(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
 
 
+def test_file_systems_that_promise_no_room_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their files get their size."""
+
+    def refuse(file: int, begin: int, count: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no")
+
+    monkeypatch.setattr(files.os, "posix_fallocate", refuse)
+    plan, tasks = ready("beside")
+    assert_same(plan, tasks, run(plan, tasks, Options(disk=tmp_path)))
+
+
 Call = Callable[..., int]
 
 
