@@ -184,7 +184,7 @@ class Conductor:
             one.clear()
             return
         for name, first in self._first_steps[index].items():
-            if name in self.dropped:
+            if one.stopped or name in self.dropped:
                 continue
             if one.evaluates:
                 self._stop(name, first, evaluated=True)

@@ -19,20 +19,25 @@ class Stopped(Exception):
 
 
 class Halt:
-    """The end of a run, whose first failure counts, or of an activity of it, by its `parent`.
+    """The end of a run, whose first failure counts, or of an activity of it.
 
-    Who stops it wakes every stream that waits, and the main thread."""
+    An activity has stopped as soon as the run, its `parent`, has; its streams that wait are woken
+    when the main thread stops it, too."""
 
     def __init__(self, parent: "Halt | None" = None) -> None:
         self.failure = ""
-        self.stopped = False
         self._parent = parent
+        self._stopped = False
         self._streams: list[Stream] = []
         self._lock = threading.Lock()
         self._news = threading.Event()
 
+    @property
+    def stopped(self) -> bool:
+        return self._stopped or (self._parent is not None and self._parent.stopped)
+
     def watch(self, streams: Sequence["Stream"]) -> None:
-        """Wake these streams when this stops."""
+        """Wake these streams in `stop`."""
         self._streams += streams
 
     def fail(self, message: str) -> None:
@@ -43,7 +48,7 @@ class Halt:
 
     def stop(self) -> None:
         """Let every thread stop before its next op, or part of one."""
-        self.stopped = True
+        self._stopped = True
         for stream in self._streams:
             stream.wake()
         self.tell()
