@@ -1,6 +1,7 @@
 """What a run records: every op once, losses, real overlap, and copies as slow as the link."""
 
 import math
+import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from support import handmade
 from support.chains import WIDTH, chain, tasks_for
 from support.fit import fit
+from support.pauses import pausing
 from torch import Tensor, nn
 
 from executor import run
@@ -167,3 +169,13 @@ def test_a_device_that_fails_hides_nothing_else(
     assert log.end is not None
     assert log.end.status == "failed"
     assert "warning: task b: its loss is odd" in capsys.readouterr().err
+
+
+def test_pauses_come_before_ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No op lasts longer for the pauses that tests put before it."""
+    plan = fit(handmade.streamed(), tasks_for(handmade.streamed()))
+    monkeypatch.setattr(random.Random, "randint", lambda self, least, most: most)
+    pausing(monkeypatch, 0, 20_000)
+    ops = logged(plan, tmp_path).ops
+    fastest = {r.op: min(o.end_us - o.start_us for o in ops if o.op == r.op) for r in ops}
+    assert sorted(fastest.values())[len(fastest) // 2] < 20_000
