@@ -3,6 +3,7 @@ how all of them stop."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from executor.devices import Mark, Queue
@@ -111,6 +112,13 @@ class Stream:
                     self._changed.wait()
             self._halt.check()
         return self._marks[(count - 1) % len(self._marks)] if count > 0 else None
+
+    def idle(self) -> bool:
+        """True if all that was launched has ended; not where its device reports a failure."""
+        mark = self._marks[(self._done - 1) % len(self._marks)]
+        with suppress(RuntimeError):
+            return mark is None or mark.ready()
+        return False
 
     def wake(self) -> None:
         with self._changed:
