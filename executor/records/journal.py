@@ -75,9 +75,8 @@ class Journal:
         """Write the last line and give the log its name; LogError where that fails."""
         try:
             self.tell(self._recorder.lines())
-        except RunError:  # a device that failed says so again
-            if not end.error:
-                raise
+            if self._recorder.failure and not end.error:
+                raise RunError(self._recorder.failure)
         finally:
             self._progress.close()
         if self._log is not None:

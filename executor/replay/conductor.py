@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from executor.devices import Device
-from executor.errors import text_of
+from executor.errors import RunError, text_of
 from executor.replay.activity import Activity, MoveRun, Setup, Traffic
 from executor.replay.failures import Failure, trouble
 from executor.replay.recorder import Listener, Recorder
@@ -113,6 +113,8 @@ class Conductor:
             for task in self._tasks.values():
                 task.collect()
             self._listener.tell(self._recorder.lines())
+            if self._recorder.failure:
+                raise RunError(self._recorder.failure)
             for failure in self._watch.look(self._active):
                 self._failed(failure)
             self._drop(ended)
@@ -182,7 +184,7 @@ class Conductor:
             one.clear()
             return
         for name, first in self._first_steps[index].items():
-            if name in self.dropped:
+            if one.stopped or name in self.dropped:
                 continue
             if one.evaluates:
                 self._stop(name, first, evaluated=True)

@@ -3,12 +3,11 @@
 import time
 from collections import deque
 from collections.abc import Sequence
-from itertools import compress
 from math import isfinite
 from typing import NamedTuple, Protocol, TypeVar
 
 from executor.devices import Mark
-from executor.errors import RunError, one_line
+from executor.errors import one_line
 from executor.shards import HostTask
 from plans.runlog import EvaluationRecord, Line, OpRecord, StepRecord
 from plans.schema import Plan
@@ -54,6 +53,7 @@ class Recorder:
         self.ended_us: dict[str, int] = {}  # when a task's latest step was complete
         self.warnings: dict[str, str] = {}  # of each task, the first
         self.latest: dict[int, float] = {}  # when a segment's latest op ended, perf_counter()
+        self.failure = ""  # the first that a device reported of an op
         self._ops: deque[_Launched] = deque()
         self._open: list[_Launched] = []  # launched, and not ended when it was last looked at
         self._lines: deque[Line] = deque()
@@ -94,18 +94,28 @@ class Recorder:
 
     def _ended(self) -> list[OpRecord]:
         """The ops whose marks were reached since the last call; the others are kept."""
-        self._open += _empty(self._ops)
-        over = [_is_ended(op) for op in self._open]  # raises what a device reports, with all kept
-        ended = list(compress(self._open, over))
-        self._open = [op for op, gone in zip(self._open, over, strict=True) if not gone]
-        for op in ended:
-            if op.segment in self.latest:  # not before a task's move from the disk
-                self.latest[op.segment] = max(self.latest[op.segment], op.end.seconds())
-        return [self._record(op) for op in ended]
+        launched, self._open = [*self._open, *_empty(self._ops)], []
+        ended = []
+        for op in launched:
+            if record := self._record(op):
+                ended.append(record)
+            else:
+                self._open.append(op)
+        return ended
 
-    def _record(self, op: _Launched) -> OpRecord:
-        start, end = self._us(op.start.seconds()), self._us(op.end.seconds())
-        return OpRecord(op.segment, op.id, op.round, start, end, op.metered)
+    def _record(self, op: _Launched) -> OpRecord | None:
+        """None for an op that has not ended, or of which its device reports a failure."""
+        try:
+            if not op.end.ready():
+                return None
+            start, end = op.start.seconds(), op.end.seconds()
+        except RuntimeError as error:
+            text = f"{op.id} in round {op.round}, or one before: {one_line(error)}"
+            self.failure = self.failure or text
+            return None
+        if op.segment in self.latest:  # not before a task's move from the disk
+            self.latest[op.segment] = max(self.latest[op.segment], end)
+        return OpRecord(op.segment, op.id, op.round, self._us(start), self._us(end), op.metered)
 
     def _us(self, seconds: float) -> int:
         return max(0, int((seconds - self._origin) * 1e6))
@@ -113,14 +123,6 @@ class Recorder:
 
 def _number(loss: float) -> float | None:
     return loss if isfinite(loss) else None
-
-
-def _is_ended(op: _Launched) -> bool:
-    """True if the op's mark is reached; RunError for a failure that the device reports with it."""
-    try:
-        return op.end.ready()
-    except RuntimeError as error:
-        raise RunError(f"{op.id} in round {op.round}, or one before: {one_line(error)}") from None
 
 
 def _empty(queue: deque[T]) -> list[T]:

@@ -29,6 +29,8 @@ from plans.metrics import plan_stream
 from plans.schema import Memory, Op, Program, Role, Segment, parse_id
 from plans.view import site
 
+_ALL = "all streams"  # waited for at the end of a phase
+
 
 class SegmentRun(Activity):
     """A segment from `enter` to `leave`. `first_steps`: each task's step in round 0."""
@@ -95,8 +97,8 @@ class SegmentRun(Activity):
     def states(self) -> list[str]:
         lines = []
         for stream in self._streams.values():
-            if stream.now is not None:
-                verb, op, round_index, other = stream.now
+            if now := _now(stream):
+                verb, op, round_index, other = now
                 lines.append(f"{op} {verb}{other} on {stream.name} in round {round_index}")
         return lines
 
@@ -104,9 +106,9 @@ class SegmentRun(Activity):
         """The failure of an op that does not end; of the whole segment if none runs."""
         if self.stopped:
             return None
-        running = [s for s in self._streams.values() if s.now is not None and s.now[0] == "runs"]
-        if running:
-            return self._failure(running[0], text)
+        for stream in self._streams.values():
+            if (now := _now(stream)) and now[0] == "runs":
+                return self._failure(stream, text)
         return Failure(tuple(self._first_steps), text)
 
     def _failure(self, stream: Stream, text: str) -> Failure:
@@ -173,7 +175,7 @@ class SegmentRun(Activity):
                 self._replay(stream, jobs, rounds)
                 stream.skip(len(jobs) * (self._rounds[phase] - laps.count))
                 if stream.now is not None:
-                    stream.now = ("waits for ", *stream.now[1:3], "all streams")
+                    stream.now = ("waits for ", *stream.now[1:3], _ALL)
                 for other, peer in self._streams.items():
                     self._wait(stream, peer, self._ends[other][phase])
             until(stream.queue.mark(), self._halt.check)
@@ -214,3 +216,11 @@ class SegmentRun(Activity):
         mark = other.wait(count)
         if mark is not None and other is not stream:
             stream.queue.wait(mark, self._halt.check)
+
+
+def _now(stream: Stream) -> tuple[str, str, int, str] | None:
+    """The stream's `now`; once all of a phase is launched, it runs the last op until that ends."""
+    now = stream.now
+    if now is None or now[3] != _ALL or stream.idle():
+        return now
+    return ("runs", *now[1:3], "")

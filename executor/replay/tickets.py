@@ -3,6 +3,7 @@ how all of them stop."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from executor.devices import Mark, Queue
@@ -19,20 +20,25 @@ class Stopped(Exception):
 
 
 class Halt:
-    """The end of a run, whose first failure counts, or of an activity of it, by its `parent`.
+    """The end of a run, whose first failure counts, or of an activity of it.
 
-    Who stops it wakes every stream that waits, and the main thread."""
+    An activity has stopped as soon as the run, its `parent`, has; its streams that wait are woken
+    when the main thread stops it, too."""
 
     def __init__(self, parent: "Halt | None" = None) -> None:
         self.failure = ""
-        self.stopped = False
         self._parent = parent
+        self._stopped = False
         self._streams: list[Stream] = []
         self._lock = threading.Lock()
         self._news = threading.Event()
 
+    @property
+    def stopped(self) -> bool:
+        return self._stopped or (self._parent is not None and self._parent.stopped)
+
     def watch(self, streams: Sequence["Stream"]) -> None:
-        """Wake these streams when this stops."""
+        """Wake these streams in `stop`."""
         self._streams += streams
 
     def fail(self, message: str) -> None:
@@ -43,7 +49,7 @@ class Halt:
 
     def stop(self) -> None:
         """Let every thread stop before its next op, or part of one."""
-        self.stopped = True
+        self._stopped = True
         for stream in self._streams:
             stream.wake()
         self.tell()
@@ -106,6 +112,13 @@ class Stream:
                     self._changed.wait()
             self._halt.check()
         return self._marks[(count - 1) % len(self._marks)] if count > 0 else None
+
+    def idle(self) -> bool:
+        """True if all that was launched has ended; not where its device reports a failure."""
+        mark = self._marks[(self._done - 1) % len(self._marks)]
+        with suppress(RuntimeError):
+            return mark is None or mark.ready()
+        return False
 
     def wake(self) -> None:
         with self._changed:

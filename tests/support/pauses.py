@@ -2,23 +2,37 @@
 
 import random
 import time
+from collections.abc import Callable, Sequence
+from threading import Lock
 
 import pytest
 
-from executor.replay import launches
-from executor.replay.ops import OnDone, Run, Work, run_of
+from executor.devices import Mark
+from executor.replay import segment
+from executor.replay.launches import launch_of
+from executor.replay.ops import Work
+from executor.replay.settings import Settings
+from executor.replay.tickets import Launch, OnDone, Stream
 
 
 def pausing(monkeypatch: pytest.MonkeyPatch, seed: int, most_us: int) -> None:
-    """Let every op wait before it does anything, as long again for the same seed."""
+    """Let every op wait before it does anything, even take a lock, as long again for the same
+    seed."""
 
-    def paused(work: Work) -> Run:
-        run, draw = run_of(work), random.Random(f"{seed} {work.op.id}")
+    def paused(
+        work: Work,
+        settings: Settings,
+        stream: Stream,
+        locks: Sequence[Lock],
+        check: Callable[[], None],
+    ) -> Launch:
+        launch = launch_of(work, settings, stream, locks, check)
+        draw = random.Random(f"{seed} {work.op.id}")
 
-        def later(round_index: int) -> OnDone | None:
+        def later(round_index: int) -> tuple[Mark, Mark, OnDone | None]:
             time.sleep(draw.randint(0, most_us) / 1e6)
-            return run(round_index)
+            return launch(round_index)
 
         return later
 
-    monkeypatch.setattr(launches, "run_of", paused)
+    monkeypatch.setattr(segment, "launch_of", paused)

@@ -1,20 +1,33 @@
-"""The bytes of slabs that a plan's ops touch."""
+"""The bytes of slabs that the jobs of a run are given."""
 
-from plans.checker import value_bytes
-from plans.schema import Plan, parse_id
+from collections.abc import Mapping
+
+import pytest
+from torch import Tensor
+
+from executor.replay.ops import Work
+from executor.replay.segment import SegmentRun
+from executor.shards import Place
+from plans.schema import Memory, Op, Plan
 
 
-def touched(plan: Plan) -> tuple[int, ...]:
-    """The end of the last byte of every device's slab that an op reads or writes."""
+def bound(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> list[int]:
+    """The end of the last byte of every device's slab that an op reads or writes, known when the
+    plan's run has ended."""
     ends = [0] * len(plan.devices)
-    for segment in plan.segments:
-        program = plan.program(segment.program)
-        homes = {buffer.name: buffer for buffer in program.buffers}
-        for op in program.ops:
-            name = parse_id(op.id)
-            for role, value in (*op.reads.items(), *op.writes.items()):
-                if home := homes.get(value):
-                    end = home.offset + value_bytes(name, role, plan.task(name.task))
-                    number = segment.devices[int(home.space)]
-                    ends[number] = max(ends[number], end)
-    return tuple(ends)
+    made = SegmentRun._work
+
+    def noted(
+        self: SegmentRun, op: Op, place: Place, memory: Memory, flats: Mapping[str, Tensor]
+    ) -> Work:
+        work = made(self, op, place, memory, flats)
+        for flat in (*work.reads.values(), *work.writes.values()):
+            for home in self._setup.places:
+                slab = home.device.slab
+                if flat.untyped_storage().data_ptr() == slab.untyped_storage().data_ptr():
+                    end = flat.data_ptr() - slab.data_ptr() + flat.numel()
+                    ends[home.number] = max(ends[home.number], end)
+        return work
+
+    monkeypatch.setattr(SegmentRun, "_work", noted)
+    return ends

@@ -1,6 +1,7 @@
 """CUDA devices, on a runtime of threads: launches run ahead, and nothing is read too early."""
 
 import copy
+import itertools
 import re
 import threading
 import time
@@ -8,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -113,6 +115,27 @@ def test_serial_copies_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> No
     tasks = tasks_for(handmade.streamed())
     plan = on_cuda(fit(handmade.streamed(), tasks))
     assert_same(plan, tasks, run(plan, tasks, Options(serial_copies=True)))
+
+
+def test_a_copy_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left to be launched, and the device hangs in the very last op."""
+    fake_cuda.install(monkeypatch)
+    tasks = tasks_for(handmade.resident())
+    plan = on_cuda(fit(handmade.resident(), tasks))
+    last = plan.programs[0].leave[-1].id
+    copy_out, awake, copies = cuda.CudaDevice.copy_out, threading.Event(), itertools.count(1)
+
+    def hanging(*copied: Any) -> None:
+        if next(copies) == len(plan.programs[0].leave):
+            fake_cuda._current().put(lambda: awake.wait(20))
+        copy_out(*copied)
+
+    monkeypatch.setattr(cuda.CudaDevice, "copy_out", hanging)
+    drop = run(plan, tasks, Options(keep_going=True, stall_seconds=0.5)).dropped["a"]
+    awake.set()
+    assert drop.op == last
+    assert f"{last} runs on 0.d2h in round 0" in drop.reason
+    assert "waits for all streams on 0.compute" in drop.reason
 
 
 def locked_bytes(seen: SimpleNamespace, plan: Plan, tasks: list[Task]) -> set[int]:

@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from executor import run
 from executor.driver import Options
 from executor.errors import MismatchError, RunError
-from executor.replay import Limits
+from executor.replay import Conductor, Limits
+from executor.replay.failures import Failure
+from executor.replay.tickets import Halt, Stopped
 from executor.workload.task import Task
 from plans import runlog
 from plans.schema import Plan
@@ -313,3 +315,35 @@ def test_a_full_disk(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl.part").symlink_to("/dev/full")
     with pytest.raises(RunError, match=r"x\.jsonl: cannot be written: No space left"):
         run(plan, tasks, Options(log=tmp_path / "x.jsonl"))
+
+
+def test_an_activity_stops_with_its_run() -> None:
+    """Its threads launch no op more, whatever the main thread is doing just then."""
+    whole = Halt()
+    part, other = Halt(whole), Halt(whole)
+    part.stop()
+    other.check()
+    whole.fail("a device is lost")
+    with pytest.raises(Stopped):
+        other.check()
+
+
+def test_nothing_is_kept_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two segments that have ended, one is not settled when the run fails meanwhile."""
+    plan, tasks = setup(name="fleet")
+    settle, settled = Conductor._settle, []
+
+    def failing(self: Conductor, name: str, step: int) -> None:
+        settle(self, name, step)
+        settled.append(name)
+        self._failed(Failure((), "a device is lost", fatal=True))
+
+    def until_both_have_ended(self: Halt, seconds: float) -> None:
+        while any(re.match(r"[01]\.", thread.name) for thread in threading.enumerate()):
+            time.sleep(0.01)
+
+    monkeypatch.setattr(Conductor, "_settle", failing)
+    monkeypatch.setattr(Halt, "wait_for_news", until_both_have_ended)
+    with pytest.raises(RunError, match=r"^a device is lost$"):
+        run(plan, tasks)
+    assert len(settled) == 1

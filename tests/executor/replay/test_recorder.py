@@ -1,18 +1,24 @@
 """What a run records: every op once, losses, real overlap, and copies as slow as the link."""
 
 import math
+import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from support import handmade
 from support.chains import WIDTH, chain, tasks_for
 from support.fit import fit
+from support.pauses import pausing
 from torch import Tensor, nn
 
 from executor import run
+from executor.devices import Mark
 from executor.driver import Options
+from executor.errors import RunError
+from executor.replay.recorder import Recorder
 from plans import metrics, runlog
 from plans.schema import Plan
 from profiles.schema import Emulation
@@ -127,3 +133,49 @@ def test_two_devices_at_once(tmp_path: Path) -> None:
     )
     assert min(first)[0] < max(end for _, end in second)
     assert min(second)[0] < max(end for _, end in first)
+
+
+class Lost:
+    """A mark on a device that does not answer any more."""
+
+    def ready(self) -> bool:
+        raise RuntimeError("CUDA error: unspecified\nlaunch failure")
+
+    seconds = ready
+
+
+def test_a_device_that_fails_hides_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The failure names the op; what else was noted reaches the log and stderr."""
+    plan = fit(handmade.fleet(), tasks_for(handmade.fleet()))
+    ended = runlog.StopRecord("b", 1, "loss < 9", 5)
+    op = Recorder.op
+
+    def noted(
+        self: Recorder, segment: int, name: str, number: int, start: Mark, end: Mark, metered: bool
+    ) -> None:
+        lost = number == 1 and name == "a.s0.B0"
+        op(self, segment, name, number, start, Lost() if lost else end, metered)
+        if lost:
+            self.note(ended)
+            self.warn("b", "its loss is odd")
+
+    monkeypatch.setattr(Recorder, "op", noted)
+    with pytest.raises(RunError, match=r"^a\.s0\.B0 in round 1, or one before: .* failure$"):
+        logged(plan, tmp_path)
+    log = runlog.load(tmp_path / "deep" / "x.jsonl")
+    assert log.stops == (ended,)
+    assert log.end is not None
+    assert log.end.status == "failed"
+    assert "warning: task b: its loss is odd" in capsys.readouterr().err
+
+
+def test_pauses_come_before_ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No op lasts longer for the pauses that tests put before it."""
+    plan = fit(handmade.streamed(), tasks_for(handmade.streamed()))
+    monkeypatch.setattr(random.Random, "randint", lambda self, least, most: most)
+    pausing(monkeypatch, 0, 20_000)
+    ops = logged(plan, tmp_path).ops
+    fastest = {r.op: min(o.end_us - o.start_us for o in ops if o.op == r.op) for r in ops}
+    assert sorted(fastest.values())[len(fastest) // 2] < 20_000

@@ -13,7 +13,7 @@ from support.chains import WIDTH, block, tasks_for
 from support.fit import fit
 from support.measured import measured
 from support.same import assert_same
-from support.slabs import touched
+from support.slabs import bound
 from support.zoo import MODELS, every
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -41,12 +41,13 @@ def setup(name: str, model: Callable[[int], nn.Sequential]) -> tuple[Plan, list[
 
 
 @pytest.mark.parametrize("name", sorted(handmade.PLANS))
-def test_memory_to_the_byte(name: str) -> None:
+def test_memory_to_the_byte(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slab and reserve, live graphs included, are used up to the last byte that the plan has."""
     made = handmade.PLANS[name]()
     tasks = tasks_for(made)
     plan = measured(fit(made, tasks), tasks)
     plans.prove(plan)
+    ends = bound(monkeypatch, plan)
     result = run(plan, tasks)
     expected = [0] * len(plan.devices)
     slabs = [0] * len(plan.devices)
@@ -57,8 +58,27 @@ def test_memory_to_the_byte(name: str) -> None:
             if segment.rounds and segment == first_of(plan, segment.program):
                 peak = memory.slab_bytes + memory.reserve_bytes
                 expected[number] = max(expected[number], peak)
-    assert touched(plan) == tuple(slabs)
+    assert ends == slabs
     assert result.peak_bytes == tuple(map(max, expected, slabs))
+
+
+def test_an_op_is_given_its_value_of_a_larger_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last buffer of a slab has more room than it needs; no op sees that."""
+    made = handmade.streamed()
+    tasks = tasks_for(made)
+    plan = fit(made, tasks)
+    (program,) = plan.programs
+    last = max(program.buffers, key=lambda buffer: buffer.offset)
+    roomy = tuple(
+        structs.replace(b, bytes=b.bytes + 256) if b == last else b for b in program.buffers
+    )
+    memory = tuple(structs.replace(m, slab_bytes=m.slab_bytes + 256) for m in program.memory)
+    larger = structs.replace(program, buffers=roomy, memory=memory)
+    device = structs.replace(plan.devices[0], budget_bytes=plan.devices[0].budget_bytes + 256)
+    plan = structs.replace(plan, programs=(larger,), devices=(device,))
+    ends = bound(monkeypatch, plan)
+    run(plan, tasks)
+    assert ends == [program.memory[0].slab_bytes]
 
 
 def first_of(plan: Plan, program: str) -> object:
