@@ -74,6 +74,9 @@ def _replay(
     if replay.whole and replay.interrupted:
         log, folder = options.log, options.checkpoints
         error += f"; to go on, planner build --from {log} and run --resume {folder}"
+        error += f" --checkpoints {folder}"
+    elif replay.interrupted and not options.checkpoints:
+        error += "; nothing is kept: give --checkpoints DIR to go on from an interrupt"
     end = _end(error, replay, recorder, store)
     troubles = []
     try:

@@ -117,8 +117,9 @@ class CudaDevice(Device):
         """`casts`: parameters are made from masters on their way in, through a ring."""
         if not torch.cuda.is_available() or index >= torch.cuda.device_count():
             raise UsageError(
-                f"device {spec.name} is CUDA device {index}, but this machine shows "
-                f"{torch.cuda.device_count() if torch.cuda.is_available() else 0} to this torch"
+                f"device {spec.name} is CUDA device {index}, but torch {torch.__version__} sees "
+                f"{torch.cuda.device_count() if torch.cuda.is_available() else 0} here; see "
+                "nvidia-smi and CUDA_VISIBLE_DEVICES, or profile with --device cpu"
             )
         self.spec = spec
         self.where = _where(index)

@@ -22,10 +22,11 @@ from executor.errors import one_line
 from executor.numerics import computing, tensors_of
 from executor.profiling.alike import parts_of
 from executor.profiling.layer_checks import batch
-from executor.shards import ties
+from executor.shards import joined, ties
 from executor.workload import Task, build, load
 from profiles import console
 from profiles.codec import align
+from profiles.schema import Precision
 from profiles.units import show_bytes
 
 _SAMPLES = 2
@@ -64,7 +65,7 @@ def _lines(task: Task) -> list[str]:
     if kinds < len(chain.layers):
         lines.append(f"  of {kinds} kinds; a profile measures one of each and checks two, if alike")
     lines += [f"  {row}" for row in console.columns(_rows(task, model, chain, inputs))]
-    return lines + [f"  {remark}" for remark in _remarks(model, chain.layers)]
+    return lines + [f"  {remark}" for remark in _remarks(model, chain.layers, task.precision)]
 
 
 def _rows(task: Task, model: nn.Module, chain: Chain, inputs: Any) -> list[tuple[str, ...]]:
@@ -103,7 +104,7 @@ def _shown(tensor: Tensor) -> str:
     return f"{kind}[{', '.join(map(str, tensor.shape))}]"
 
 
-def _remarks(model: nn.Module, layers: Sequence[nn.Module]) -> list[str]:
+def _remarks(model: nn.Module, layers: Sequence[nn.Module], precision: Precision) -> list[str]:
     """Tied layers; parameters that do not learn or that no layer uses; buffers that may change."""
     held = {id(p) for layer in layers for p in layer.parameters()}
     named = list(model.named_parameters())
@@ -115,7 +116,11 @@ def _remarks(model: nn.Module, layers: Sequence[nn.Module]) -> list[str]:
         if module.training and getattr(module, "track_running_stats", False)
         for name, _ in module.named_buffers(recurse=False)
     ]
-    remarks = [f"layers {', '.join(map(str, group))} share parameters" for group in ties(layers)]
+    remarks = []
+    for group in ties(layers):
+        why = joined(layers, group, precision)
+        where = f"; they and all between them stay in one shard, for {why}" if why else ""
+        remarks.append(f"layers {', '.join(map(str, group))} share parameters{where}")
     for what, names in (
         ("frozen", frozen),
         ("in no layer, never learn", unused),

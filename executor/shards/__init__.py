@@ -9,7 +9,7 @@ from executor.shards.place import Place
 from executor.shards.replicas import Replicas
 from executor.shards.shard import Shard
 from executor.shards.store import Cutter, HostStore, HostTask
-from executor.shards.tied import Tie, tie_bytes, ties
+from executor.shards.tied import Tie, joined, tie_bytes, ties
 
 __all__ = [
     "DRAWS",
@@ -27,6 +27,7 @@ __all__ = [
     "StateFile",
     "Tick",
     "Tie",
+    "joined",
     "opened",
     "tie_bytes",
     "ties",

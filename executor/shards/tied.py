@@ -131,17 +131,27 @@ def _several(held: Iterable[Iterable[Tensor]]) -> set[int]:
 
 def tie_bytes(layers: Sequence[nn.Module], group: Sequence[int], precision: Precision) -> int:
     """Bytes of the gradients that a group of tied layers shares; 0 for a group that must not be
-    cut, since not all of that is the first one's, or because layers share more than parameters.
-    """
-    members = [layers[layer] for layer in group]
-    shared, first = _several(x.parameters() for x in members), Parameters(members[:1], precision)
-    if not shared.issubset(map(id, first.all)) or _several(x.buffers() for x in members):
+    cut."""
+    if joined(layers, group, precision):
         return 0
+    members = [layers[layer] for layer in group]
+    shared = _several(x.parameters() for x in members)
+    return Parameters(members[:1], precision).gradients(shared).bytes
+
+
+def joined(layers: Sequence[nn.Module], group: Sequence[int], precision: Precision) -> str:
+    """The reason why a group of tied layers must not be cut; empty where it may be."""
+    members = [layers[layer] for layer in group]
+    shared, first = _several(x.parameters() for x in members), members[0].parameters()
+    if not shared.issubset(map(id, first)):
+        return "the first one does not have all that they share"
+    if _several(x.buffers() for x in members):
+        return "they share a buffer as well; a buffer for each layer may be cut"
     # Layers that cast a weight share what they made of it, and its gradients are added before they
     # are cast back.
     if precision in AUTOCAST and sum(_casts(x, shared) for x in members) > 1:
-        return 0
-    return first.gradients(shared).bytes
+        return "autocast gives several of them one copy of a weight"
+    return ""
 
 
 def _casts(layer: nn.Module, shared: set[int]) -> bool:

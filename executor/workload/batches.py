@@ -15,7 +15,8 @@ from executor.workload.loss import Batch
 from executor.workload.task import Evaluation, Task
 from plans.schema import Task as PlanTask
 
-ROOM = 4  # steps there is staging memory for: the newest, one on its way, and those made ahead
+AHEAD = 2  # steps prepared beyond the newest one asked for
+ROOM = AHEAD + 2  # steps there is staging memory for: the newest, and one on its way to the device
 
 
 class Batches:
@@ -47,6 +48,7 @@ class Batches:
         self._ready: dict[int, dict[int, Tensor]] = {}
         places = torch.split(staging, plan.batch_bytes)
         self._free: deque[tuple[Tensor, Mark | None]] = deque((flat, None) for flat in places)
+        self._newest = plan.done - 1
         self._failure: str | None = None
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -66,6 +68,8 @@ class Batches:
     def take(self, step: int, microbatch: int) -> Tensor:
         """The microbatch's bytes (uint8, batch_bytes), once only. RunError if data failed."""
         with self._changed:
+            self._newest = max(self._newest, step)
+            self._changed.notify_all()
             self._changed.wait_for(lambda: step in self._ready or self._failure or self._stopped)
             if step not in self._ready:
                 raise RunError(self._failure or "stopped")
@@ -98,8 +102,8 @@ class Batches:
     def _load(self) -> None:
         use_threads(self._threads)
         for step in range(self._plan.done, self._plan.done + self._plan.steps):
-            with self._changed:  # the host has memory for no batch beside those that have a place
-                self._changed.wait_for(lambda: self._free or self._stopped)
+            with self._changed:
+                self._changed.wait_for(lambda s=step: s <= self._newest + AHEAD or self._stopped)  # type: ignore[misc]
                 if self._stopped:
                     return
             try:

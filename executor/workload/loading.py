@@ -77,7 +77,7 @@ def _source(ref: str, where: str) -> Path:
     if where.endswith(".py"):
         path = Path(where)
         if not path.is_file():
-            raise WorkloadError(f"{ref}: there is no file {where}")
+            raise WorkloadError(f"{ref}: there is no file {where} in {Path.cwd()}")
         return path
     try:
         spec = importlib.util.find_spec(where)

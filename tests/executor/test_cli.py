@@ -256,7 +256,7 @@ def test_a_torch_profile_names_the_ops(capsys: pytest.CaptureFixture[str]) -> No
     [
         ((), "--device cpu emulates devices; say their size"),
         (("--device", "cuda", "--h2d", "1GB/s"), "--h2d is for emulated devices"),
-        (("--device", "cuda"), "is CUDA device 0, but this machine shows 0"),
+        (("--device", "cuda"), "sees 0 here; see nvidia-smi"),
     ],
 )
 def test_a_device_that_cannot_be_profiled(

@@ -1,6 +1,9 @@
 """The READMEs name files that exist, commands and options that are known."""
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,3 +52,13 @@ def test_options_that_are_named_are_known(readme: Path, capsys: pytest.CaptureFi
         named = re.findall(r"(?<!\S)(?:-o|--[a-z0-9-]+)", rest)
         unknown += [f"{package} {command} {flag}" for flag in named if flag not in known]
     assert unknown == []
+
+
+def test_commands_run_beside_folders_with_names_of_packages(tmp_path: Path) -> None:
+    """As in README's examples, which write to profiles/, plans/ and runs/ wherever they start."""
+    for name in ("profiles", "plans", "runs"):
+        (tmp_path / name).mkdir()
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-m", "planner", "check", str(ROOT / "plans" / "sample.json")]
+    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -229,7 +229,9 @@ def test_a_machine_without_cuda_is_a_usage_error() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
     tasks = tasks_for(handmade.streamed())
-    with pytest.raises(UsageError, match="is CUDA device 0, but this machine shows 0"):
+    with pytest.raises(
+        UsageError, match=r"is CUDA device 0, but torch .* sees 0 here; see nvidia-smi"
+    ):
         run(on_cuda(fit(handmade.streamed(), tasks)), tasks)
 
 

@@ -234,14 +234,8 @@ def test_layers_are_measured_beside_copies_and_updates_beside_compute(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (
-            ("--slow-compute", 0),
-            "argument --slow-compute: '0' is not a whole number from 1 to 1000",
-        ),
-        (
-            ("--slow-compute", 1001),
-            "argument --slow-compute: '1001' is not a whole number from 1 to",
-        ),
+        (("--slow-compute", 0), "--slow-compute is 0; it must be from 1 to 1000"),
+        (("--slow-compute", 1001), "--slow-compute is 1001; it must be from 1 to 1000"),
         (("--device", "cuda", "--slow-compute", 2), "--slow-compute is for emulated devices"),
     ],
 )

@@ -36,6 +36,34 @@ def test_explaining_tells_layers_ties_frozen_and_unused_parameters_and_buffers(
     assert "buffers that a forward changes: bn1.running_mean, bn1.running_var" in changing
 
 
+class Masked(nn.Module):
+    """Tied ends that use one mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.head.weight = self.first.weight
+        self.register_buffer("mask", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x) * self.mask
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x) * self.mask
+
+
+def masked() -> list[Task]:
+    loss = nn.functional.mse_loss
+    return [Task("masked", Masked, data, loss, lambda p: SGD(p, lr=0.1), steps=2)]
+
+
+def test_ties_that_must_not_be_cut_are_told_with_their_reason() -> None:
+    """A buffer that tied layers share keeps them in one shard."""
+    told = succeeded(executor_cli("profile", f"{__file__}:masked", "--explain")).out
+    assert "share parameters; they and all between them stay in one shard, for they share a" in told
+
+
 def data(step: int) -> tuple[Tensor, Tensor]:
     return torch.ones(2, 4), torch.ones(2, 4)
 
