@@ -83,7 +83,7 @@ class Adopted:
                 kept[key] = home.copy_(value)
 
     def _of(self, parameter: nn.Parameter) -> dict[str, Any]:
-        """What the optimizer keeps of a parameter."""
+        """The optimizer's state of a parameter."""
         kept: dict[str, Any] = self._optimizer.state.get(parameter, {})
         return kept
 

@@ -53,7 +53,7 @@ def explain(ref: str) -> str:
 
 
 def _lines(task: Task) -> list[str]:
-    """How the layers of a task were found, the table, and remarks."""
+    """The way in which a task's layers were found, their table, and remarks."""
     model, _ = build(task)
     inputs = batch(task).inputs
     chain = chain_of(model, inputs, task.loss is not None, task.precision)

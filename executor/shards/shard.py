@@ -176,7 +176,7 @@ class Shard:
         return Packing(self._places(leaves), saved, constants)
 
     def _places(self, leaves: Sequence[Tensor]) -> dict[str | int, Tensor]:
-        """What a packed graph finds beside what was packed: the bound parameters, and a value."""
+        """Tensors that a packed graph finds outside: the bound parameters, and a value."""
         places: dict[str | int, Tensor] = {"param": self.parameters.flat, **dict(enumerate(leaves))}
         if self.tied:
             places["tied"] = self.tied.bound

@@ -51,7 +51,7 @@ class Work:
 
     @property
     def tensors(self) -> list[int]:
-        """How many numbers each parameter tensor has."""
+        """The sizes of the parameter tensors, in numbers."""
         return [count for op in self.ops for count in op.tensors]
 
     @property

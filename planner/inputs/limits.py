@@ -41,7 +41,7 @@ class Limits:
     matched_pairs: int = 2_000  # works times devices up to which kinds are matched by intervals
     start_near: int = 1_000  # within 1/n of the floor no timetable of whole works is tried
     timetable_parts: int = 30_000  # of a timetable, timed by its local search
-    lodging_places: int = 64  # in the host store that are looked at for a task
+    host_places: int = 64  # in the host store that are looked at for a task
     timetable_near: int = 10_000  # within 1/n of the floor a timetable is not improved
 
     def among(self, shapes: int) -> "Limits":

@@ -25,7 +25,7 @@ class Rest(NamedTuple):
 
 
 def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> Rest:
-    """What these runs left to do, microbatches as asked for.
+    """The rest that these runs left to do, microbatches as asked for.
 
     `logs`: oldest first, later checkpoints count; `path` is that of the last. A task without a
     checkpoint begins anew; those that a rule stopped or that failed are left out. An evaluation

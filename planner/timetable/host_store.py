@@ -65,7 +65,7 @@ def housed(
         raise short_with_disk(problem, largest)
     tenants = _tenants(plan, stores, disk)
     timetables = [plan.segments, *([_gathered(problem, plan)] if gather else [])]
-    most = limits.lodging_places
+    most = limits.host_places
     found = [one for each in timetables for one in _lodged(problem, plan, tenants, each, most)]
     best = min(found, key=lambda one: _score(problem, tenants, one))
     files = _files(tenants, best.way)

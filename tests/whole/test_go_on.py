@@ -269,7 +269,7 @@ def test_an_interrupted_run_goes_on(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRESS", f"{kind}@{step}")
     run = ("run", two / "first.json", "-o", "first.jsonl", "--checkpoints", "kept")
-    text = "planner build --from first.jsonl and run --resume kept"
+    text = "planner build --from first.jsonl and run --resume kept --checkpoints kept"
     refused(executor_cli(*run), 128 + kind, text)
     first = runlog.load("first.jsonl")
     assert first.end

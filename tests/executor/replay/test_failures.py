@@ -151,8 +151,11 @@ def test_an_interrupt_names_the_op(night: Night) -> None:
             _thread.interrupt_main()
 
     threading.Thread(target=press, daemon=True).start()
-    with pytest.raises(RunError, match=r"^interrupted in a\.s0\.F0 runs on 0\.compute"):
+    with pytest.raises(RunError, match=r"^interrupted in a\.s0\.F0 runs on 0\.compute") as caught:
         run(plan, tasks, Options(limits=SOON))
+    assert str(caught.value).endswith(
+        "; nothing is kept: give --checkpoints DIR to go on from an interrupt"
+    )
 
 
 def test_an_interrupt_while_a_segment_begins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -360,18 +360,19 @@ def test_what_never_returns_holds_nobody_up_elsewhere() -> None:
     others_same(plan, tasks, run(plan, tasks, Options(keep_going=True, stall_seconds=0.6)), "a")
 
 
+def with_scratch_of_a(plan: Plan, task: str) -> Plan:
+    """The plan with gradients of the task's first shard in the bytes of those of task a."""
+    homes = {buffer.name: buffer for buffer in plan.host.buffers}
+    name, offset = f"{task}.s0.grad", homes["a.s0.grad"].offset
+    homes[name] = structs.replace(homes[name], offset=offset)
+    return structs.replace(plan, host=structs.replace(plan.host, buffers=tuple(homes.values())))
+
+
 def test_host_bytes_in_common_are_waited_for() -> None:
     """After a skipped segment, one with the same scratch bytes waits for who still uses them."""
     parts = [streamed_part(name, shards=2) for name in "abc"]
     plan = solos(parts, [("a", 0, 2), ("a", 1, 2), ("b", 1, 4), ("c", 0, 4)])
-    offset = {buffer.name: buffer.offset for buffer in plan.host.buffers}["a.s0.grad"]
-    buffers = [
-        structs.replace(b, offset=offset) if b.name == "b.s0.grad" else b for b in plan.host.buffers
-    ]
-    apart, together = (
-        Turns(plan),
-        Turns(structs.replace(plan, host=structs.replace(plan.host, buffers=tuple(buffers)))),
-    )
+    apart, together = Turns(plan), Turns(with_scratch_of_a(plan, "b"))
     for turns in (apart, together):
         turns.begin(0)
         turns.skip("a")
@@ -386,11 +387,7 @@ def test_a_wait_that_was_handed_on_goes_past_who_needs_it_not() -> None:
     """Between the segments that share bytes there may be one that has none of them."""
     parts = [streamed_part(name, shards=2) for name in "abc"]
     plan = solos(parts, [("a", 0, 2), ("a", 1, 2), ("b", 1, 4), ("c", 1, 4)])
-    offset = {buffer.name: buffer.offset for buffer in plan.host.buffers}["a.s0.grad"]
-    buffers = [
-        structs.replace(b, offset=offset) if b.name == "c.s0.grad" else b for b in plan.host.buffers
-    ]
-    turns = Turns(structs.replace(plan, host=structs.replace(plan.host, buffers=tuple(buffers))))
+    turns = Turns(with_scratch_of_a(plan, "c"))
     turns.begin(0)
     turns.skip("a")
     turns.begin(2)
