@@ -22,6 +22,7 @@ MAY_IMPORT = {
         "inputs": "",
         "estimate": "",
         "views": "",
+        "charts": "views",
         "shards": "inputs",
         "lp": "shards inputs",
         "rounds": "shards inputs",
@@ -33,7 +34,7 @@ MAY_IMPORT = {
         "builder": "timetable pipelines search lp rounds shards inputs",
         "sweep": "curves builder shards inputs",
         "curves": "",
-        "cli": "curves sweep builder estimate views inputs",
+        "cli": "curves sweep builder estimate charts views inputs",
         "__main__": "cli",
     },
     "executor": {

@@ -88,7 +88,7 @@ def _pictures(
 ) -> None:
     """Write the pictures that the options ask for; `asked` goes to `gantt.figure`."""
     if options.gantt:
-        from planner.views import gantt  # matplotlib takes a second to import
+        from planner.charts import gantt  # matplotlib takes a second to import
 
         gantt.save(gantt.figure(plan, log, **asked), options.gantt)
         print(f"wrote {options.gantt}", file=sys.stderr)

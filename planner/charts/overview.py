@@ -3,9 +3,9 @@ below them the disk, where there is one."""
 
 from collections.abc import Sequence
 
-from planner.views.axes import Mark, Panel
-from planner.views.bars import Bar, Row
-from planner.views.focus import Focus
+from planner.charts.axes import Mark, Panel
+from planner.charts.bars import Bar, Row
+from planner.views import Focus
 from plans.metrics import phases, planned_moves
 from plans.schema import Plan, Segment, parse_id
 from profiles.units import show_us

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from planner.views.focus import Window
+from planner.views import Window
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,8 @@ Data coordinates are µs.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from planner.views.bars import Bar, Row, paint
-from planner.views.focus import Window
+from planner.charts.bars import Bar, Row, paint
+from planner.views import Window
 from profiles.units import show_clock
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.views import axes, bars, overview, streams
-from planner.views.axes import Mark, Panel
-from planner.views.bars import Row
-from planner.views.focus import Focus, aligned, focus, on_devices
+from planner.charts import axes, bars, overview, streams
+from planner.charts.axes import Mark, Panel
+from planner.charts.bars import Row
+from planner.views import Focus, aligned, focus, on_devices
 from plans.runlog import RunLog
 from plans.schema import Plan, Segment, parse_id
 from profiles.codec import write_atomic

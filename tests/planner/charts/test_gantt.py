@@ -10,7 +10,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 from support import timetables
 
-from planner.views import axes, bars, gantt, streams
+from planner.charts import axes, bars, gantt, streams
 from planner.views.focus import focus
 from plans import metrics
 from plans.schema import Plan

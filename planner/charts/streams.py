@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Sequence
 
-from planner.views.axes import Mark, Panel, top
-from planner.views.bars import Bar, Row
-from planner.views.focus import Window
+from planner.charts.axes import Mark, Panel, top
+from planner.charts.bars import Bar, Row
+from planner.views import Window
 from plans.metrics import phases, plan_stream, planned_moves, rank, streams
 from plans.runlog import RunLog
 from plans.schema import Plan, parse_id
