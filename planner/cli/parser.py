@@ -150,7 +150,14 @@ def _show(option: Option) -> None:
     option("plan", metavar="PLAN")
     text = "say instead what runs at this moment of the predicted run: 90s, 1:23:00, 83m"
     option("--at", type=console.duration, metavar="TIME", help=text)
-    option("--task", metavar="TASK", help="with --at: only where this task runs")
+    option("--task", metavar="TASK", help="with --at or --jitter: only where this task runs")
+    text = "say instead what was tried to train tasks on several devices, and why it was left"
+    option("--alternatives", action="store_true", help=text)
+    text = "say instead how long steps are when ops take now more, now less time, as the profile "
+    text += "measured it"
+    option("--jitter", action="store_true", help=text)
+    text = "with --jitter: what the plan was built from; of several kinds of devices repeat it"
+    option("--profile", **_REPEATED, metavar="PROFILE", help=text)
     text = "write a Gantt chart: all segments, and the ops of one round"
     option("--gantt", metavar="PNG", help=text)
     text = "with --gantt: draw the round that trains this step of a task, counted from 0 (default: "

@@ -1,7 +1,9 @@
 """A plan for people, in words: what it is, moments, stalls, and predicted against actual."""
 
+from planner.views.alternatives import describe_alternatives, ranked
 from planner.views.compare import compare, table, to_json
-from planner.views.focus import Focus, Window, aligned, focus, on_devices
+from planner.views.focus import Focus, Window, aligned, focus, known_task, on_devices
+from planner.views.jitter_table import describe_jitter, jitter_json
 from planner.views.moments import describe_moment, moment
 from planner.views.show import describe
 from planner.views.summary import summary
@@ -12,10 +14,15 @@ __all__ = [
     "aligned",
     "compare",
     "describe",
+    "describe_alternatives",
+    "describe_jitter",
     "describe_moment",
     "focus",
+    "jitter_json",
+    "known_task",
     "moment",
     "on_devices",
+    "ranked",
     "summary",
     "table",
     "to_json",
