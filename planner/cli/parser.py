@@ -60,10 +60,14 @@ def _check(option: Option) -> None:
     option("plan", metavar="PLAN")
 
 
+_COPIES = "with --gantt: of programs on several devices draw all copies as well, not sends alone"
+
+
 def _compare(option: Option) -> None:
     option("plan", metavar="PLAN")
     option("log", metavar="RUNLOG")
     option("--gantt", metavar="PNG", help="write a Gantt chart, planned over actual")
+    option("--copies", action="store_true", help=_COPIES)
     option("--trace", metavar="JSON", help="write both as a trace")
     text = "write what the run taught, for build --corrections"
     option("--write-corrections", metavar="FILE", help=text)
@@ -160,6 +164,7 @@ def _show(option: Option) -> None:
     option("--profile", **_REPEATED, metavar="PROFILE", help=text)
     text = "write a Gantt chart: all segments, and the ops of one round"
     option("--gantt", metavar="PNG", help=text)
+    option("--copies", action="store_true", help=_COPIES)
     text = "with --gantt: draw the round that trains this step of a task, counted from 0 (default: "
     text += "the one that runs at --at, else a middle one of the longest segment)"
     option("--round", type=_round, metavar="TASK[:ROUND]", help=text)

@@ -93,6 +93,8 @@ def compare_run(options: argparse.Namespace) -> int:
 
 
 def _check_pictures(options: argparse.Namespace, *inputs: str) -> None:
+    if options.copies and not options.gantt:
+        raise FormatError("--copies says what --gantt draws; give --gantt too")
     for path in filter(None, (options.gantt, options.trace)):
         check_target(path, *inputs)
 
@@ -104,7 +106,8 @@ def _pictures(
     if options.gantt:
         from planner.charts import gantt  # matplotlib takes a second to import
 
-        gantt.save(gantt.figure(plan, log, **asked), options.gantt)
+        picture = gantt.figure(plan, log, copies=options.copies, **asked)
+        gantt.save(picture, options.gantt)
         print(f"wrote {options.gantt}", file=sys.stderr)
     if options.trace:
         write_atomic(options.trace, trace.trace(plan, log))

@@ -4,14 +4,26 @@ from planner.views.alternatives import describe_alternatives, ranked
 from planner.views.compare import compare, table, to_json
 from planner.views.focus import Focus, Window, aligned, focus, known_task, on_devices
 from planner.views.jitter_table import describe_jitter, jitter_json
+from planner.views.layout import (
+    PASSES,
+    bubble,
+    layout_words,
+    ranges,
+    receiver,
+    shards_on,
+    spaces,
+    stages,
+)
 from planner.views.moments import describe_moment, moment
 from planner.views.show import describe
 from planner.views.summary import summary
 
 __all__ = [
+    "PASSES",
     "Focus",
     "Window",
     "aligned",
+    "bubble",
     "compare",
     "describe",
     "describe_alternatives",
@@ -20,9 +32,15 @@ __all__ = [
     "focus",
     "jitter_json",
     "known_task",
+    "layout_words",
     "moment",
     "on_devices",
+    "ranges",
     "ranked",
+    "receiver",
+    "shards_on",
+    "spaces",
+    "stages",
     "summary",
     "table",
     "to_json",
