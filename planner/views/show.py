@@ -30,6 +30,7 @@ _GANG = ("device", "shards", "busy", "bubble", "peak", "exposed copies")
 def describe(plan: Plan, *, rounds: bool = True) -> str:
     """Devices, tasks, segments, bounds, per-device prediction; with `rounds`, a round of each
     program."""
+    gangs = [program for program in plan.programs if program.devices > 1]
     sections = (
         [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{_marks(plan)}"],
         ["devices", *_indented(_devices(plan)), *_host(plan), *_disk(plan)],
@@ -37,7 +38,8 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
         ["segments", *_segments(plan)],
         ["bounds", *_indented(_bounds(plan))],
         *(["what keeps it there", *lines] for lines in [diagnosis(plan)] if lines),
-        *(_gang(plan, program) for program in plan.programs if program.devices > 1),
+        *(_gang(plan, program) for program in gangs[:_MOST_RUNS]),
+        *([more] if (more := _more("", len(gangs) - _MOST_RUNS, " such programs")) else []),
         ["memory of a program's device", *_indented(_memory(plan))],
         *(_round(program) for program in plan.programs if rounds),
     )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
 from matplotlib.quiver import Quiver
 from msgspec.structs import replace
 from support import handmade, pipelined, timetables
@@ -198,3 +199,28 @@ def test_a_send_to_the_host_or_beyond_the_rows_is_no_arrow() -> None:
     assert len(arrows) == 2 * 8
     unknown = replace(plan, programs=(replace(plan.programs[0], buffers=()),))
     assert not any(bar.to for bar in streams.planned(unknown, pipeline.view(unknown)))
+
+
+def test_the_legend_explains_what_is_drawn() -> None:
+    """Kinds in their hues and sends; copies only where they have rows, and no single task."""
+
+    def names(plan: Plan, *, copies: bool = False) -> list[str]:
+        (legend,) = gantt.figure(plan, copies=copies).legends
+        return [text.get_text() for text in legend.get_texts()]
+
+    halves = ["forward", "input gradients", "weight gradients", "update", "send"]
+    assert names(pipelined.plan(split=True)) == halves
+    whole = ["forward", "backward", "update"]
+    assert names(handmade.pipeline(), copies=True) == [*whole, "copy", "send"]
+    assert names(handmade.parallel()) == ["backward", "update", "reduce", "send"]
+
+
+def test_a_round_is_drawn_on_axes_of_others() -> None:
+    """The same boxes and arrows as in the figure, on the axes that were given."""
+    plan = pipelined.plan()
+    ax = Figure().subplots()
+    assert gantt.draw(plan, ax) is ax
+    below = gantt.figure(plan).axes[1]
+    assert _boxes(ax) == _boxes(below)
+    assert _arrows(ax) == _arrows(below)
+    assert ax.get_title(loc="left") == below.get_title(loc="left")

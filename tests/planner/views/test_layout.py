@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support import handmade, pipelined
 
 from planner.views import layout_words, ranges, receiver, spaces, stages, summary
@@ -27,6 +28,14 @@ def test_a_layout_has_its_stages_replicas_and_shares(shape: dict[str, Any], word
     """Microbatches are told where they are shared out unevenly."""
     (program,) = pipelined.plan(**shape).programs
     assert layout_words(program, "a", range(4)) == words
+
+
+def test_rounds_that_evaluate_count_their_forwards() -> None:
+    """They have no backwards."""
+    (program,) = pipelined.plan(2, replicas=[2, 1]).programs
+    forwards = tuple(op for op in program.round if ".F" in op.id)
+    told = replace(program, round=forwards, evaluates=True)
+    assert [stage.microbatches for stage in stages(told, "a")] == [(4, 4), (8,)]
 
 
 def test_devices_have_the_numbers_of_the_plan() -> None:

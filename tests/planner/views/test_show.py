@@ -101,6 +101,8 @@ def test_a_moment_is_shown_in_words_and_as_json() -> None:
         ("--at 5s --task nobody", "the plan has no task 'nobody'; it has gpt-1e-4, "),
         ("--task gpt-1e-4", "give --at too"),
         ("--round gpt-1e-4", "give --gantt too"),
+        ("--copies", "--copies says what --gantt draws; give --gantt too"),
+        ("--at 5s --alternatives", "--at, --jitter and --alternatives are three questions"),
         ("--gantt new.png --round gpt-1e-4:50", "gpt-1e-4 has the rounds 0 to 49"),
     ],
 )
