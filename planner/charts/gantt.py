@@ -80,7 +80,7 @@ def _view(plan: Plan, near: Focus | None, devices: Sequence[int] | None, *, copi
     device."""
     shown = [plan.segments[near.segment]] if near else plan.segments
     if any(len(segment.devices) > 1 for segment in shown):
-        return pipeline.view(plan, devices, copies=copies)
+        return pipeline.view(plan, devices, shown if devices else None, copies=copies)
     return streams.view(plan, devices)
 
 

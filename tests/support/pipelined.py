@@ -4,7 +4,7 @@ between stages, replicas whose gradients meet at an owner. Times are those of `s
 They have no parameters to move and no state, so the checker would refuse them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 from support.retime import retimed
@@ -14,7 +14,7 @@ from plans.schema import Buffer, Device, Host, Memory, Op, Plan, Program, Segmen
 from profiles.schema import Emulation, Workload
 
 MIB = 1 << 20
-US = {"F": 1_000, "B": 2_000, "I": 1_100, "W": 900, "U": 1_500, "X": 120, "R": 300, "P": 400}
+US = {"F": 1_000, "B": 2_000, "I": 1_100, "W": 900, "U": 1_500, "X": 120, "R": 300}
 
 Pass = tuple[str, int, int]  # kind, shard, microbatch
 
@@ -46,26 +46,40 @@ def plan(
     host: bool = False,
     emulated: bool = False,
 ) -> Plan:
-    """A task `a` of depth * chunks shards. replicas: of each stage. split: backwards are I and then
-    W, as late as the next F. host: shards are updated there."""
+    """A task `a` of depth * chunks shards. replicas: of each stage. split: backwards are I, and W
+    two of them later. host: shards are updated there."""
     counts = [replicas] * depth if isinstance(replicas, int) else list(replicas)
     firsts = [sum(counts[:stage]) for stage in range(depth)]
-    devices = sum(counts)
 
     def at(shard: int, microbatch: int) -> int:
         stage = shard % depth
         return firsts[stage] + microbatch % counts[stage]
 
-    ops = list(_compute(depth, microbatches, counts, chunks, split=split))
     last = depth * chunks - 1
-    ops = [op for one in ops for op in _with_sends(one, at, last)]
+    passes = _compute(depth, microbatches, counts, chunks, split=split)
+    ops = [op for one in passes for op in _with_sends(one, at, last)]
     ops += _updates(chunks, counts, microbatches, split=split, host=host)
-    buffers = {
-        name: Buffer(name, name.rpartition("@")[2], 0, MIB)
-        for op in ops
-        for name in (*op.reads.values(), *op.writes.values())
-    }
-    program = Program(
+    place = "host" if host else "device"
+    shards = tuple(
+        Shard(k, k + 1, True, "recompute", place, *[MIB] * 3, 0, 0, 0) for k in range(last + 1)
+    )
+    task = Task(
+        name="a",
+        workload=Workload("work.py:tasks", "a" * 64),
+        steps=rounds,
+        batch=microbatches,
+        microbatch=1,
+        microbatches=microbatches,
+        batch_bytes=1024,
+        shards=shards,
+    )
+    return retimed(_around(task, _program(ops, sum(counts)), rounds, emulated=emulated))
+
+
+def _program(ops: Sequence[Op], devices: int) -> Program:
+    """A program of a round with these ops; the first device needs most memory."""
+    names = dict.fromkeys(name for op in ops for name in op.writes.values())
+    return Program(
         name="a",
         memory=tuple(Memory((9 - 8 * d // devices) * MIB, MIB) for d in range(devices)),
         tasks=("a",),
@@ -73,55 +87,32 @@ def plan(
         period_us=0,
         round_us=0,
         leave_us=0,
-        buffers=tuple(buffers.values()),
+        buffers=tuple(Buffer(name, name.rpartition("@")[2], 0, MIB) for name in names),
         enter=(),
         round=tuple(ops),
         leave=(),
     )
-    shards = tuple(
-        Shard(k, k + 1, True, "recompute", "host" if host else "device", *[MIB] * 3, 0, 0, 0)
-        for k in range(last + 1)
-    )
+
+
+def _around(task: Task, program: Program, rounds: int, *, emulated: bool) -> Plan:
+    """The plan of one segment; nothing is predicted yet."""
     emulation = Emulation(10**9, 10**9, 10) if emulated else None
-    body = Plan(
+    peaks = tuple(DevicePrediction(0, 0, 10 * MIB) for _ in program.memory)
+    return Plan(
         inputs={"profile": "b" * 64},
-        devices=(Device("box", "cpu", 16 * MIB, 1, emulation),) * devices,
+        devices=(Device("box", "cpu", 16 * MIB, 1, emulation),) * program.devices,
         host=Host(1 << 30, 1 << 20, ()),
-        tasks=(
-            Task(
-                name="a",
-                workload=Workload("work.py:tasks", "a" * 64),
-                steps=rounds,
-                batch=microbatches,
-                microbatch=1,
-                microbatches=microbatches,
-                batch_bytes=1024,
-                shards=shards,
-            ),
-        ),
+        tasks=(task,),
         programs=(program,),
-        segments=(Segment("a", tuple(range(devices)), rounds, 0, 0),),
-        prediction=Prediction(
-            0,
-            0,
-            "",
-            0,
-            (),
-            tuple(DevicePrediction(0, 0, 10 * MIB) for _ in range(devices)),
-            (TaskPrediction("a", 0, 0, 0),),
-        ),
+        segments=(Segment("a", tuple(range(program.devices)), rounds, 0, 0),),
+        prediction=Prediction(0, 0, "", 0, (), peaks, (TaskPrediction("a", 0, 0, 0),)),
         solver=Solver("gantry", 0, "complete", 1),
     )
-    return retimed(body)
 
 
-def _op(name: str, stream: str, after: Sequence[str] = (), **roles: str) -> Op:
-    """An op that reads all roles but those that its kind writes."""
-    kind = name.split(".")[2][0]
-    writes = {r: b for r, b in roles.items() if r in ("y", "dx") or kind in "XP" or r == "grad"}
-    reads = {"x": "x"} if kind == "X" else {r: b for r, b in roles.items() if r not in writes}
-    reads = {} if kind in "XP" else reads
-    return Op(name, stream, 0, US[kind], tuple(after), reads, writes)
+def _op(name: str, stream: str, after: Sequence[str] = (), **writes: str) -> Op:
+    """An op that writes buffers by role; `@1` behind a buffer's name: it is on device 1."""
+    return Op(name, stream, 0, US[name.split(".")[2][0]], tuple(after), {}, writes)
 
 
 def _compute(
@@ -140,7 +131,7 @@ def _compute(
 
 
 def _halved(passes: Sequence[Pass]) -> list[Pass]:
-    """Backwards as I, and W once the next forward or half of all has passed."""
+    """Backwards as I, and W once two more have come."""
     found: list[Pass] = []
     waiting: list[Pass] = []
     for kind, shard, m in passes:
@@ -154,7 +145,7 @@ def _halved(passes: Sequence[Pass]) -> list[Pass]:
     return found + waiting
 
 
-def _with_sends(op: Op, at, last: int) -> Iterator[Op]:  # type: ignore[no-untyped-def]
+def _with_sends(op: Op, at: Callable[[int, int], int], last: int) -> Iterator[Op]:
     """A pass with its edges, and the sends of what it makes for another device."""
     _, item, index = op.id.split(".")
     shard, kind, m = int(item[1:]), index[0], int(index[1:])

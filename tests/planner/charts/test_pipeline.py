@@ -1,6 +1,7 @@
 """Pictures of programs on several devices: what is drawn, and where."""
 
 from dataclasses import astuple
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.quiver import Quiver
 from msgspec.structs import replace
 from support import handmade, pipelined, timetables
+from support.cli import planner_cli, succeeded
+from support.parts import pipeline_part, resident_part
 
+import plans
 from planner.charts import axes, bars, gantt, pipeline, streams
 from plans import metrics
 from plans.schema import Plan, parse_id
@@ -129,6 +133,28 @@ def test_rows_are_named_by_device_and_shards() -> None:
     assert names == ["0  s0, s4", "1  s1, s5", "2  s2, s6", "3  s3, s7"]
 
 
+def _mixed() -> Plan:
+    """A pipeline on devices 2 and 0, beside and before another task."""
+    a, b = pipeline_part("a"), resident_part("b", steps=8)
+    programs = [handmade.program("a", 2, [a]), handmade.program("b", 1, [b])]
+    runs = [("a", (2, 0), 4), ("b", (1,), 4), ("b", (2,), 4)]
+    return handmade.assemble([a, b], programs, runs)
+
+
+def test_rows_and_boxes_of_several_tasks_tell_them_apart() -> None:
+    """A device that trains both has no shards in its name, and wide boxes have the task's; a round
+    of the pipeline alone is of one task."""
+    plan = _mixed()
+    view = pipeline.view(plan)
+    assert view.titles == {"0.compute": "0  s1", "1.compute": "1  s0", "2.compute": "2"}
+    op = next(op for op in plan.program("b").round if ".B1" in op.id)
+    assert view.look(2, op)[0] == ("b: 1", "1")
+    close = gantt.figure(plan).axes[1]
+    assert [label.get_text() for label in close.get_yticklabels()] == ["0  s1", "2  s0"]
+    assert {"0", "1", "U"} == set(_texts(close))
+    assert len(_arrows(close)) == 6
+
+
 def test_copies_have_rows_only_when_asked_for() -> None:
     """Thin ones, of streams that are in use, and every op is drawn then."""
     plan = pipelined.plan(rounds=1)
@@ -224,3 +250,14 @@ def test_a_round_is_drawn_on_axes_of_others() -> None:
     assert _boxes(ax) == _boxes(below)
     assert _arrows(ax) == _arrows(below)
     assert ax.get_title(loc="left") == below.get_title(loc="left")
+
+
+def test_the_command_draws_it(tmp_path: Path) -> None:
+    """With rows for copies the picture is another one."""
+    path, pictures = tmp_path / "plan.json", [tmp_path / "few.svg", tmp_path / "all.svg"]
+    plans.save(path, _mixed())
+    succeeded(planner_cli("show", path, "--gantt", pictures[0]))
+    succeeded(planner_cli("show", path, "--gantt", pictures[1], "--copies"))
+    few, every = (picture.read_text() for picture in pictures)
+    assert "2.p2p" not in few
+    assert "2.p2p" in every

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from support import handmade, pipelined
 
-from planner.views import layout_words, ranges, receiver, spaces, stages, summary
+from planner.views import layout_words, on_devices, ranges, receiver, spaces, stages, summary
 from planner.views.layout import Stage, layout
 from plans.metrics import round_compute_us, round_exposed_us, timeline
 from plans.schema import Plan, parse_id
@@ -55,6 +55,14 @@ def test_a_device_in_several_stages_makes_a_layout_mixed() -> None:
 
 def test_neighbours_are_ranges() -> None:
     assert ranges((0, 1, 2, 3, 8, 10, 11)) == "s0-s3, s8, s10-s11"
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [((0,), "device 0"), ((0, 3), "devices 0, 3"), ((2, 3, 4, 7), "devices 2-4, 7")],
+)
+def test_devices_in_a_row_are_ranges(devices: tuple[int, ...], words: str) -> None:
+    assert on_devices(devices) == words
 
 
 def test_a_send_goes_to_the_device_of_the_buffer_that_it_writes() -> None:
