@@ -76,12 +76,12 @@ def _titles(segments: Sequence[Segment], shards: dict[str, _Shards]) -> dict[str
         for (local, task), mine in shards[segment.program].items():
             told.setdefault(segment.devices[local], set()).add((task, mine))
     return {
-        f"{device}.compute": f"{device}  {_short(*min(held))}" if len(held) == 1 else f"{device}"
+        f"{device}.compute": f"{device}  {_short(min(held)[1])}" if len(held) == 1 else f"{device}"
         for device, held in told.items()
     }
 
 
-def _short(_: str, shards: tuple[int, ...]) -> str:
+def _short(shards: tuple[int, ...]) -> str:
     names = ranges(shards)
     return names if len(names) <= _LONGEST else f"{len(shards)} shards"
 
