@@ -98,6 +98,8 @@ COVERED_BY = {
     "planner.shards.slots": "planner/shards/test_ties.py",
     "planner.shards.strategy": "planner/timetable/test_settled.py",
     "planner.shards.values": "planner/rounds/test_slab.py",
+    "planner.stages.loads": "planner/stages/test_chain.py",
+    "planner.stages.places": "planner/stages/test_chain.py",
     "planner.timetable.assign": "planner/timetable/test_placement.py",
     "planner.timetable.choice": "planner/timetable/test_settled.py",
     "planner.timetable.greedy": "planner/timetable/test_placement.py",
