@@ -93,6 +93,11 @@ class PipelineStrategy:
         for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
             if mode.update == "host":
                 yield f"{name}.s{k}.grad", shard.grad_bytes
+            for m in range(self.costs.microbatches):
+                if mode.spilled:
+                    yield f"{name}.x{k}.{m}", shard.in_bytes
+                if mode.activations == "offload":
+                    yield f"{name}.a{k}.{m}", shard.offload_bytes or 0
         if "host" in updates and self.costs.noted:
             yield f"{name}.norm", self.costs.task.norm_bytes
 

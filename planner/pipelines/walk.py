@@ -13,6 +13,7 @@ from functools import partial
 from typing import Literal
 
 from planner.pipelines.rings import Rings
+from planner.pipelines.stays import Stay, Stays
 from planner.pipelines.strategy import PipelineStrategy
 from planner.pipelines.turns import Turn, turns
 from planner.rounds import Copy, Send, Visit
@@ -33,10 +34,10 @@ class Walk:
         self.rings = Rings()
         self.lives: dict[tuple[int, str], tuple[int, int, int, Role]] = {}
         self.serial: dict[tuple[str, int], int] = {}
-        self.loaded: set[tuple[int, int]] = set()  # devices and shards
         self.norms: int | None = None  # the device that has them
         self.known: set[int] = set()  # and those that got them from there, or the host
         every = turns(strategy, links)
+        self.stays = Stays(strategy, every)
         self.halved = {turn.shard for turn in every if turn.kind == "W"}
         self.left = {  # passes of a shard on a device that are still to come
             (turn.device, turn.shard): n for n, turn in enumerate(every) if turn.kind in "BW"
@@ -73,6 +74,7 @@ class Walk:
             at["y"] = self.rings.take((device, f"y{k + 1}", m), now, size, "x")
             takes.append(self._send(turn, f"x{k + 1}", at["y"], there, size))
             self.rings.give((device, f"y{k + 1}", m), now + 1)
+        takes += self._aside(turn, at)
         yield Visit(k, m, "F", at, loads, takes, device=device)
 
     def _batch(self, device: int, m: int) -> Visit:
@@ -89,8 +91,9 @@ class Walk:
         device, kind, k, m = turn
         if k == 0 == self.strategy.last and kind != "W":
             yield self._batch(device, m)
-        at, loads, takes = self._uses(turn), self._loads(device, k), list[Copy | Send]()
-        size = self.shards[k].grad_bytes
+        loads, takes = self._loads(device, k), list[Copy | Send]()
+        loads += self._back(turn) if kind != "W" else []
+        at, size = self._uses(turn), self.shards[k].grad_bytes
         if size and kind != "I":
             at["grad"] = self._use(device, f"s{k}.grad", size, "grad")
         if kind != "W":
@@ -148,20 +151,52 @@ class Walk:
         now, where = self.count[device], self.strategy.where
         if k and (k in self.halved or where[k - 1, m] != device):
             self.rings.give((device, f"x{k}", m), now + (k not in self.halved))
+        if self.strategy.modes[k].activations == "offload":
+            self.rings.give((device, f"a{k}", m), now)
         if k == 0 or (k == self.strategy.last and where[0, m] != device):
             self.rings.give((device, "batch", m), now)
 
     def _uses(self, turn: Turn) -> dict[Role, str]:
         """Parameters, input and batch of a pass, where they are on its device."""
         device, _, k, m = turn
-        at: dict[Role, str] = {"param": f"s{k}.param"}
-        if self.strategy.owner is not None:
-            at["tied"] = f"s{self.strategy.owner}.param"
+        at: dict[Role, str] = {"param": self._stay(device, k).name}
+        if k in self.strategy.holders:
+            at["tied"] = self._stay(device, self.strategy.owner or 0).name
         if x := self.rings.find(device, f"x{k}", m):
             at["x"] = x
         if batch := self.rings.find(device, "batch", m):
             at["batch"] = batch
+        if packed := self.rings.find(device, f"a{k}", m):
+            at["saved"] = packed
         return at
+
+    def _waits(self, k: int) -> Iterator[tuple[str, Role, int]]:
+        """What waits on the host from a shard's forward to its backward: item, role, bytes."""
+        mode, shard = self.strategy.modes[k], self.shards[k]
+        if mode.spilled:
+            yield "x", "x", shard.in_bytes
+        if mode.activations == "offload":
+            yield "a", "saved", shard.offload_bytes or 0
+
+    def _aside(self, turn: Turn, at: dict[Role, str]) -> Iterator[Copy]:
+        """A forward's input, or what it packed, goes to the host."""
+        device, _, k, m = turn
+        now = self.count[device]
+        for item, role, size in self._waits(k):
+            place = device, f"{item}{k}", m
+            if role == "saved":
+                at[role] = self.rings.take(place, now, size, role)
+            yield Copy("S", item, k, role, size, at[role], f"{item}{k}.{m}", m)
+            self.rings.give(place, now + 1)
+
+    def _back(self, turn: Turn) -> list[Copy | Send]:
+        """The same comes back for the backward."""
+        device, _, k, m = turn
+        since, loads = self.stays.before(device, self.count[device]), list[Copy | Send]()
+        for item, role, size in self._waits(k):
+            name = self.rings.take((device, f"{item}{k}", m), since, size, role)
+            loads.append(Copy("P", item, k, role, size, name, f"{item}{k}.{m}", m))
+        return loads
 
     # --- updates --------------------------------------------------------------------------------
 
@@ -198,12 +233,13 @@ class Walk:
         home, _, k, _ = turn
         shard, mode = self.shards[k], self.strategy.modes[k]
         after = int(mode.update == "host")
-        at: dict[Role, str] = {"param": f"s{k}.param", "norm": "norm", "state": f"s{k}.state"}
+        at: dict[Role, str] = {"norm": "norm", "state": f"s{k}.state"}
         at["grad"] = self._use(home, f"s{k}.grad", shard.grad_bytes, "grad", after=after)
         copy = partial(self._copy, k)
         if mode.update == "host":
             return Visit(k, 0, "U", at, [copy("S", "grad"), *self._normed(_HOST)], device=home)
-        brings, takes = self._normed(home), list[Copy | Send]()
+        at["param"] = self._stay(home, k).name
+        brings, takes = [*self._loads(home, k), *self._normed(home)], list[Copy | Send]()
         if mode.update == "device-streamed" and shard.state_bytes:
             self._use(home, f"s{k}.state", shard.state_bytes, "state", before=1, after=1)
             brings.append(copy("P", "state"))
@@ -214,7 +250,7 @@ class Walk:
                 index = self._index("X", k)
                 takes.append(Send(home, "s", k, "param", size, name, user, name, index))
         else:
-            takes.append(copy("S", "param"))
+            takes.append(copy("S", "param", at["param"]))
         return Visit(k, 0, "U", at, brings, takes, device=home)
 
     def _normed(self, device: int) -> list[Copy | Send]:
@@ -230,18 +266,24 @@ class Walk:
 
     # --- copies and lives -----------------------------------------------------------------------
 
-    def _loads(self, device: int, k: int) -> list[Copy]:
-        """Parameters that come once a round, before the first pass that needs them."""
-        wanted = [k] if self.shards[k].tie != "holder" else [k, self.strategy.owner or 0]
-        mine = [(device, one) for one in wanted if self.strategy.modes[one].params != "resident"]
-        loads = [self._copy(one, "P", "param") for at, one in mine if (at, one) not in self.loaded]
-        self.loaded.update(mine)
+    def _stay(self, device: int, k: int) -> Stay:
+        """Where a shard's parameters are at the device's next turn."""
+        return self.stays.at(device, k, self.count[device])
+
+    def _loads(self, device: int, k: int) -> list[Copy | Send]:
+        """Parameters that come for this turn and those that follow it."""
+        wanted = [k, self.strategy.owner or 0] if k in self.strategy.holders else [k]
+        loads = list[Copy | Send]()
+        for one in wanted:
+            stay = self._stay(device, one)
+            if stay.first == self.count[device] and self.strategy.modes[one].params != "resident":
+                loads.append(self._copy(one, "P", "param", stay.name))
         return loads
 
-    def _copy(self, k: int, kind: Literal["P", "S"], role: Role) -> Copy:
-        """A copy of what a shard is trained with."""
-        size, name = self.shards[k].bytes_of(role), f"s{k}.{role}"
-        return Copy(kind, "s", k, role, size, name, name, self._index(kind, k))
+    def _copy(self, k: int, kind: Literal["P", "S"], role: Role, name: str = "") -> Copy:
+        """A copy of what a shard is trained with. name: of the value, if it has one of its own."""
+        size, host = self.shards[k].bytes_of(role), f"s{k}.{role}"
+        return Copy(kind, "s", k, role, size, name or host, host, self._index(kind, k))
 
     def _send(self, turn: Turn, to: str, name: str, there: int, size: int) -> Send:
         """What a pass made goes from there to a slot `to` of another device."""
@@ -302,6 +344,12 @@ class Walk:
             found[device].append(value)
         for (device, name), (first, last, size, role) in self.lives.items():
             found[device].append(_value(device, name, size, role, first, last))
+        for (device, k), stays in self.stays.of.items():
+            size = self.shards[k].param_bytes
+            for stay in stays:
+                found[device].append(
+                    _value(device, stay.name, size, "param", stay.since, stay.last)
+                )
         for device, name, size, role in self._staying():
             found[device].append(_value(device, name, size, role, 0, self.count[device]))
         return [[value for value in own if value.bytes] for own in found]
@@ -310,8 +358,6 @@ class Walk:
         """What is there all the time: its device, name, bytes and role."""
         for k, shard in enumerate(self.shards):
             home = self.strategy.homes[k]
-            for device in (home, *self.strategy.users[k]):
-                yield device, f"s{k}.param", shard.param_bytes, "param"
             if self.strategy.modes[k].update == "device":
                 yield home, f"s{k}.state", shard.state_bytes, "state"
         for device in range(len(self.count)):

@@ -3,7 +3,7 @@
 from planner.rounds.emit import Copy, Emitter, Send, Visit
 from planner.rounds.evaluation import SUFFIX, evaluating, least_us, share_us
 from planner.rounds.hazards import dependencies
-from planner.rounds.host_bytes import PLENTY, Store, Waiting, fitted, least_bytes, store
+from planner.rounds.host_bytes import PLENTY, Store, Waiting, fitted, kept_bytes, least_bytes, store
 from planner.rounds.hydra import HydraStrategy
 from planner.rounds.list_schedule import Draft, Orders, dispatched, in_order
 from planner.rounds.ops import Entry, Stream, queued
@@ -39,6 +39,7 @@ __all__ = [
     "execution_order",
     "fitted",
     "in_order",
+    "kept_bytes",
     "least_bytes",
     "least_us",
     "once",
