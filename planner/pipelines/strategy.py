@@ -61,11 +61,12 @@ class PipelineStrategy:
 
     @cached_property
     def replicas(self) -> tuple[tuple[int, ...], ...]:
-        """The devices of every shard, ascending."""
-        found: list[set[int]] = [set() for _ in self.shards]
-        for (k, _), device in self.where.items():
-            found[k].add(device)
-        return tuple(tuple(sorted(devices)) for devices in found)
+        """The devices of every shard, by the first microbatch that each has: gradients are added
+        in this order."""
+        found: list[dict[int, int]] = [{} for _ in self.shards]
+        for k, m in sorted(self.where):
+            found[k].setdefault(self.where[k, m], m)
+        return tuple(map(tuple, found))
 
     @cached_property
     def homes(self) -> tuple[int, ...]:
@@ -76,6 +77,16 @@ class PipelineStrategy:
             homes[k] = min(self.replicas[k], key=lambda device: (owned[device], device))
             owned[homes[k]] += self.shards[k].param_bytes + self.shards[k].state_bytes
         return tuple(homes)
+
+    @cached_property
+    def added(self) -> tuple[tuple[int, ...], ...]:
+        """The replicas of every shard in the order in which their gradients are added, to those of
+        the first; the first two may come either way round, the home before the other."""
+        pairs = zip(self.replicas, self.homes, strict=True)
+        return tuple(
+            (home, *(d for d in devices if d != home)) if home in devices[:2] else devices
+            for devices, home in pairs
+        )
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:

@@ -210,14 +210,32 @@ class Walk:
         return Send(device, "s", k, "grad", size, f"s{k}.grad", home, other, index)
 
     def _add(self, turn: Turn) -> Visit:
-        """R: gradients of one more replica, in ascending order of devices."""
+        """R: gradients of one more replica, in their order."""
         home, _, k, n = turn
-        others = [device for device in self.strategy.replicas[k] if device != home]
-        name = f"o{k}"
-        at: dict[Role, str] = {"other": self.rings.find(home, name, others[n]) or ""}
-        at["grad"] = self._use(home, f"s{k}.grad", self.shards[k].grad_bytes, "grad")
-        self.rings.give((home, name, others[n]), self.count[home])
+        first, *others = self.strategy.added[k]
+        at: dict[Role, str] = {
+            "grad": self._part(home, k, first),
+            "other": self._part(home, k, others[n]),
+        }
+        if others[n] != home:
+            self.rings.give((home, f"o{k}", others[n]), self.count[home])
         return Visit(k, n, "R", at, device=home)
+
+    def _part(self, home: int, k: int, device: int, after: int = 0) -> str:
+        """Where a shard's home has the gradients of a replica, as many turns longer."""
+        if device == home:
+            size = self.shards[k].grad_bytes
+            return self._use(home, f"s{k}.grad", size, "grad", after=after)
+        return self.rings.find(home, f"o{k}", device) or ""
+
+    def _sum(self, turn: Turn, *, last: bool = False, after: int = 0) -> str:
+        """Where the gradients of all replicas are; last: nothing uses them after that."""
+        home, _, k, _ = turn
+        first = self.strategy.added[k][0]
+        name = self._part(home, k, first, after)
+        if last and first != home:
+            self.rings.give((home, f"o{k}", first), self.count[home] + after)
+        return name
 
     def _note(self, turn: Turn) -> Visit:
         """N: behind the norms of the shards before, wherever those are."""
@@ -225,8 +243,7 @@ class Walk:
         brings = self._normed(home)
         self.norms = home
         self.known = {home}
-        grad = self._use(home, f"s{k}.grad", self.shards[k].grad_bytes, "grad")
-        return Visit(k, 0, "N", {"grad": grad, "norm": "norm"}, brings, device=home)
+        return Visit(k, 0, "N", {"grad": self._sum(turn), "norm": "norm"}, brings, device=home)
 
     def _update(self, turn: Turn) -> Visit:
         """U, on the device or the host; other devices get the new parameters."""
@@ -234,10 +251,12 @@ class Walk:
         shard, mode = self.shards[k], self.strategy.modes[k]
         after = int(mode.update == "host")
         at: dict[Role, str] = {"norm": "norm", "state": f"s{k}.state"}
-        at["grad"] = self._use(home, f"s{k}.grad", shard.grad_bytes, "grad", after=after)
+        at["grad"] = self._sum(turn, last=True, after=after)
         copy = partial(self._copy, k)
         if mode.update == "host":
-            return Visit(k, 0, "U", at, [copy("S", "grad"), *self._normed(_HOST)], device=home)
+            return Visit(
+                k, 0, "U", at, [copy("S", "grad", at["grad"]), *self._normed(_HOST)], device=home
+            )
         at["param"] = self._stay(home, k).name
         brings, takes = [*self._loads(home, k), *self._normed(home)], list[Copy | Send]()
         if mode.update == "device-streamed" and shard.state_bytes:
@@ -290,9 +309,7 @@ class Walk:
         device, _, k, m = turn
         role: Role = {"x": "x", "d": "dx", "b": "batch", "t": "tie"}[to[0]]  # type: ignore[assignment]
         target = self.rings.take((there, to, m), self._now(there), size, role)
-        if role == "tie":
-            return Send(device, "s", k, role, size, name, there, target, self._index("X", k))
-        number = int(to[1:]) if role in ("x", "dx") else 0
+        number = int(to[1:]) if role in ("x", "dx") else k if role == "tie" else 0
         return Send(device, role, number, role, size, name, there, target, m)
 
     def _index(self, kind: str, k: int) -> int:

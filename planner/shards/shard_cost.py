@@ -74,10 +74,17 @@ class Links:
     def of(cls, device: Device) -> "Links":
         kinds = {link.kind: link for link in device.links}
         h2d, d2h = kinds["h2d"], kinds["d2h"]
-        inside = kinds["d2d"].alone if "d2d" in kinds else None
-        cast = (kinds["cast"].alone, kinds["cast"].both) if "cast" in kinds else (None, None)
-        p2p = kinds["p2p"].both if "p2p" in kinds else None
-        return cls(h2d.alone, d2h.alone, h2d.both, d2h.both, inside, cast[0], cast[1], p2p)
+        d2d, cast, p2p = (kinds.get(kind) for kind in ("d2d", "cast", "p2p"))
+        return cls(
+            h2d.alone,
+            d2h.alone,
+            h2d.both,
+            d2h.both,
+            d2d.alone if d2d else None,
+            cast.alone if cast else None,
+            cast.both if cast else None,
+            p2p.both if p2p else None,
+        )
 
     @property
     def alone(self) -> "Links":
