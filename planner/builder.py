@@ -20,11 +20,9 @@ from planner.inputs import (
 from planner.rounds import store
 from planner.search import Candidate, Ways, baselines, searched, shapes_of, task_bounds
 from planner.shards import Mode, ShardCost, Strategy
+from planner.storage import apart, bound, housed
 from planner.timetable import (
-    apart,
-    bound,
     few_segments,
-    housed,
     in_time,
     least_us,
     named_bounds,
