@@ -80,7 +80,7 @@ def housed(
     return _told(told, Disk(disk.usable_bytes, files, ()), best)
 
 
-def bound(problem: Problem, plan: Plan) -> Bound | None:
+def disk_bound(problem: Problem, plan: Plan) -> Bound | None:
     """A lower bound on the disk's time: in the beginning, and in the end, the store holds no more
     than the host's bytes of what is kept; None when that is all."""
     missing = sum(map(kept_bytes, plan.tasks)) - problem.host_bytes

@@ -102,6 +102,7 @@ COVERED_BY = {
     "planner.storage.swaps": "planner/storage/test_host_store.py",
     "planner.timetable.assign": "planner/timetable/test_placement.py",
     "planner.timetable.choice": "planner/timetable/test_settled.py",
+    "planner.timetable.gang_search": "planner/timetable/test_gangs.py",
     "planner.timetable.greedy": "planner/timetable/test_placement.py",
     "planner.timetable.local_search": "planner/timetable/test_placement.py",
     "planner.timetable.segments": "planner/storage/test_host_store.py",
