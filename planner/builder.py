@@ -18,23 +18,34 @@ from planner.inputs import (
     too_small,
 )
 from planner.rounds import store
-from planner.search import Candidate, Ways, baselines, searched, shapes_of, task_bounds
+from planner.search import (
+    Candidate,
+    Pipelines,
+    Ways,
+    baselines,
+    searched,
+    shapes_of,
+    task_bounds,
+    widened,
+)
 from planner.shards import Mode, ShardCost, Strategy
+from planner.storage import apart, disk_bound, housed
 from planner.timetable import (
-    apart,
-    bound,
     few_segments,
-    housed,
     in_time,
     least_us,
     named_bounds,
     settled,
     timetable,
+    wanted,
 )
 from plans import metrics, prove
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Plan, Segment, Shard, Task
 from profiles.errors import FormatError
+
+PIPELINES: Pipelines | None = None
+"""The search for the best way to train one task on several devices at once, if there is any."""
 
 
 def build(
@@ -80,15 +91,24 @@ def _built(problem: Problem, policy: Policy, effort: Effort, jobs: int, parts: i
     searches = len(shapes_of(problem)) * len(problem.kinds)
     effort = replace(effort, limits=effort.limits.among(searches))
     hydra = policy == "hydra"
-    ways = baselines(problem) if hydra else searched(problem, effort, jobs, parts)
+    alone = baselines(problem) if hydra else searched(problem, effort, jobs, parts)
+    ways = _widened(problem, alone, effort, jobs, parts) if policy == "gantry" else alone
     chosen = settled(problem, ways, effort)
-    floor = least_us(problem, chosen, effort)
+    floor = least_us(problem, [[one] for one in chosen], effort)
+    bound = floor if ways is alone else least_us(problem, ways, effort)
     segments = timetable(problem, chosen, floor, policy, effort)
     plan = assemble(problem, chosen, segments, policy, effort)
-    plan = certified(problem, plan, _bounds(problem, ways, chosen, effort, jobs), floor)
+    plan = certified(problem, plan, _bounds(problem, ways, chosen, effort, jobs), bound)
     in_time(problem, plan)
     prove(plan)
     return plan
+
+
+def _widened(problem: Problem, ways: Ways, effort: Effort, jobs: int, parts: int | None) -> Ways:
+    """With strategies for several devices at once, where those may end the whole sooner."""
+    if PIPELINES is None or not (asked := wanted(problem, ways, effort)):
+        return ways
+    return widened(problem, ways, asked, PIPELINES, effort, jobs, parts)
 
 
 def _bounds(
@@ -96,14 +116,17 @@ def _bounds(
 ) -> tuple[Bound, ...]:
     """The named bounds on the makespan."""
     able = {
-        (task.name, place)
+        task.name: {
+            (place, program.devices)
+            for way in own
+            for place, program in enumerate(way.programs)
+            if program
+        }
         for task, own in zip(problem.tasks, ways, strict=True)
-        for way in own
-        for place, program in enumerate(way.programs)
-        if program
     }
-    each = task_bounds(problem, effort, jobs, lambda task, place: (task, place) in able)
-    phased = all(isinstance(one.strategy, Strategy) for one in chosen)
+    each = task_bounds(problem, effort, jobs, able)
+    alone = [one.strategy for one in chosen if one.program.devices == 1]
+    phased = all(isinstance(strategy, Strategy) for strategy in alone)
     return named_bounds(problem, each, phased=phased)
 
 
@@ -208,7 +231,7 @@ def certified(
 ) -> Plan:
     """The plan with makespan, bounds, gap, and what each device and task does, from its own times.
     configuration_us: no schedule of its programs ends sooner."""
-    disk = bound(problem, plan)
+    disk = disk_bound(problem, plan)
     every = (*bounds, disk) if disk else tuple(bounds)
     best = max(every, key=lambda bound: bound.us)
     makespan = max(segment.end_us for segment in plan.segments)
