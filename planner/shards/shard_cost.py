@@ -35,6 +35,7 @@ class ShardCost:
     norm_transient_bytes: int
     tie: str = ""  # in a group of tied layers that lie in several shards
     cast: bool = False  # the host has no parameters of it but makes them from masters
+    in_turn: bool = False  # one device has to run all its microbatches, in ascending order
 
     @property
     def param_out_bytes(self) -> int:

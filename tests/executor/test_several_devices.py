@@ -264,8 +264,10 @@ def test_evaluations_on_the_devices_that_train(mode: Mode) -> None:
 
 
 def test_replicas_of_what_forwards_change_are_refused() -> None:
-    """One device has to see all microbatches in turn: the first step says so."""
+    """One device has to see all microbatches in turn: the profile says so, and the first step."""
     case = norming()
+    assert all(case.costs.shard(k, k + 1).in_turn for k in range(3))
+    assert not dropping().costs.shard(0, 4).in_turn
     plan = planned(case.problem, case.way(((0, 1), (2,), (2,))))
     text = (
         r"a\.s0\.F\d on [01]\.compute in round 0: .*one device has to run its microbatches in turn"
