@@ -211,7 +211,7 @@ def _graph(work: Work, shard: Shard, step: int) -> Graph:
             return shard.graph(x, before=left)
     batch = held_batch(work.feed.batches, work.source("batch"))
     with _first(work, step):
-        scale = task.scale.to(work.place.device.where).scale if task.scale else None
+        scale = task.scale.at(work.place.device.where) if task.scale else None
         return shard.graph(x, batch=batch, scale=scale)
 
 
