@@ -211,7 +211,7 @@ def _graph(work: Work, shard: Shard, step: int) -> Graph:
             return shard.graph(x, before=left)
     batch = held_batch(work.feed.batches, work.source("batch"))
     with _first(work, step):
-        scale = task.scale.to(work.place.device.where).scale if task.scale else None
+        scale = task.scale.at(work.place.device.where) if task.scale else None
         return shard.graph(x, batch=batch, scale=scale)
 
 
@@ -252,6 +252,12 @@ def _spill(work: Work, step: int) -> None:
     work.task.absent.carry(work.reads[role], work.writes[role])
 
 
+def _send(work: Work, step: int) -> None:
+    (role,) = work.writes
+    work.place.device.send(work.writes[role], work.reads[role])
+    work.task.absent.carry(work.reads[role], work.writes[role])
+
+
 def _reduce(work: Work, step: int) -> None:
     if "grad" in work.writes:
         task, target, other = work.task, work.writes["grad"], work.source("other")
@@ -268,5 +274,5 @@ _HANDLERS: dict[str, Callable[[Work, int], OnDone | None]] = {
     "N": _norm,
     "P": _prefetch,
     "S": _spill,
-    "X": _spill,
+    "X": _send,
 }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from plans.checker.order import ROUNDS
-from plans.schema import Buffer, Op, OpName, Task
+from plans.schema import Buffer, Op, Task
 from plans.view import View, op_name
 
 
@@ -26,26 +26,21 @@ def activations(task: Task) -> Iterator[str]:
 
 
 def kept_graphs(view: View) -> Iterator[str]:
-    """Each backward with a graph runs on the device of its forward, and where a graph holds
-    addresses, it reads from the same."""
+    """Each backward runs on the device of its forward, and where a graph holds addresses, it reads
+    from the same."""
     ops = {op.id: op for op in view.program.round}
     for backward in view.program.round:
         name = op_name(backward.id)
-        if name.kind != "B" or not _keeps(view, name):
+        if name.kind != "B" or name.number == len(view.tasks[name.task].shards) - 1:
             continue
         forward = ops[f"{name.task}.s{name.number}.F{name.index}"]
         if forward.stream != backward.stream:
             yield (
-                f"{backward.id}: runs on {backward.stream}, but its graph is made by {forward.id} "
-                f"on {forward.stream}"
+                f"{backward.id}: runs on {backward.stream}, but its forward {forward.id} on "
+                f"{forward.stream}; a microbatch of a shard has one device"
             )
         elif view.tasks[name.task].shards[name.number].activations == "saved":
             yield from _moved(forward, backward, view.buffers)
-
-
-def _keeps(view: View, name: OpName) -> bool:
-    shards = view.tasks[name.task].shards
-    return name.number < len(shards) - 1 and shards[name.number].activations != "recompute"
 
 
 def _moved(forward: Op, backward: Op, buffers: dict[str, Buffer]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support import handmade, pipelined
+from support import handmade, sketched
 
 from planner.views import layout_words, on_devices, ranges, receiver, spaces, stages, summary
 from planner.views.layout import Stage, layout
@@ -26,13 +26,13 @@ from plans.schema import Plan, parse_id
 )
 def test_a_layout_has_its_stages_replicas_and_shares(shape: dict[str, Any], words: str) -> None:
     """Microbatches are told where they are shared out unevenly."""
-    (program,) = pipelined.plan(**shape).programs
+    (program,) = sketched.plan(**shape).programs
     assert layout_words(program, "a", range(4)) == words
 
 
 def test_rounds_that_evaluate_count_their_forwards() -> None:
     """They have no backwards."""
-    (program,) = pipelined.plan(2, replicas=[2, 1]).programs
+    (program,) = sketched.plan(2, replicas=[2, 1]).programs
     forwards = tuple(op for op in program.round if ".F" in op.id)
     told = replace(program, round=forwards, evaluates=True)
     assert [stage.microbatches for stage in stages(told, "a")] == [(4, 4), (8,)]
@@ -75,7 +75,7 @@ def test_a_send_goes_to_the_device_of_the_buffer_that_it_writes() -> None:
 
 
 def test_json_has_layout_stages_and_bubble() -> None:
-    plan = pipelined.plan(depth=2, replicas=[3, 1])
+    plan = sketched.plan(depth=2, replicas=[3, 1])
     told = summary(plan)["layouts"]["a"]
     assert told["a"]["layout"] == "3,1"
     assert told["a"]["stages"][0] == {
