@@ -178,6 +178,7 @@ def assemble(
             seed=effort.seed,
             status="complete" if all(one.complete for one in chosen) else "time-limit",
             candidates=sum(one.candidates for one in chosen),
+            alternatives=tuple(told for one in chosen for told in one.alternatives),
         ),
         numerics=problem.numerics,
         estimated=problem.estimated,

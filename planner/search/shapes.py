@@ -229,4 +229,5 @@ def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:
         way.candidates if task.name == old else 0,
         way.complete,
         tuple(called(way.evaluates if task.evaluation else (), SUFFIX)),
+        tuple(structs.replace(told, task=task.name) for told in way.alternatives),
     )
