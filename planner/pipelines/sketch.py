@@ -30,6 +30,11 @@ class Sketch:
     pieces: int
     links: Links
 
+    @property
+    def kind(self) -> tuple[Layout, str, int]:
+        """Equal for those that differ only in how they are cut into shards."""
+        return self.layout, self.named, self.costs.microbatch
+
     @cached_property
     def _layers(self) -> list[Work]:
         """The layers as stages are cut."""
@@ -69,6 +74,7 @@ class Sketch:
             before += each * trained
         return max(most, *own)
 
+    @cached_property
     def strategy(self) -> PipelineStrategy:
         """With its order, for modes that keep all on the devices."""
         assert self.stages
