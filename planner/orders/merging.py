@@ -9,6 +9,7 @@ are unequal or memory is short, the first block that can run is taken.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from planner.errors import Infeasible
@@ -44,7 +45,7 @@ class Stages:
         Infeasible where one microbatch is more than a device has memory for.
         """
         starts = [s for s in range(pipeline.shards) if alone or not s or places[s] != places[s - 1]]
-        shards = [range(*ends) for ends in zip(starts, [*starts[1:], pipeline.shards])]
+        shards = [range(*ends) for ends in pairwise([*starts, pipeline.shards])]
         where = [tuple(share(pipeline.microbatches, places[part[0]])) for part in shards]
         held = [
             tuple(
@@ -94,6 +95,10 @@ class Line(NamedTuple):
     forwards: Sequence[Block]
     backwards: Sequence[Block]
     depth: int
+
+    def blocks(self, forward: bool) -> Sequence[Block]:
+        """Those of one direction."""
+        return self.forwards if forward else self.backwards
 
 
 def merged(pipeline: Pipeline, stages: Stages, lines: Sequence[Line]) -> Order:
@@ -172,7 +177,7 @@ class _Merger:
 
     def _head(self, device: int, forward: bool) -> Block | None:
         """The first block of a direction that is not done."""
-        line, at = self.lines[device][not forward], self.at[device]
+        line, at = self.lines[device].blocks(forward), self.at[device]
         while at[forward] < len(line):
             if (forward, line[at[forward]]) not in self.done:
                 return line[at[forward]]
@@ -197,7 +202,7 @@ class _Merger:
         """A block that can run although it is not its device's next; backwards first."""
         for forward in (False, True):
             for device, line in enumerate(self.lines):
-                blocks = line[not forward][self.at[device][forward] :]
+                blocks = line.blocks(forward)[self.at[device][forward] :]
                 for block in _first_of_stages(blocks, forward, self.done):
                     needed = self._input((forward, block))
                     if needed is not None and needed not in self.done:

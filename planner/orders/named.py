@@ -4,6 +4,7 @@
     1f1b         as many forwards as there are stages behind, then a backward and a forward in turn
     interleaved  the same where devices have several stages, which take turns
     breadth      all microbatches of a shard, then those of the next
+    zero-bubble  backwards split in two, weights where nothing else can run
 
 Within a device's memory fewer microbatches are in flight than the order would like.
 """
@@ -12,6 +13,7 @@ from collections.abc import Callable
 
 from planner.orders.merging import Block, Line, Stages, merged
 from planner.orders.passes import Order, Pipeline, Places
+from planner.orders.zero_bubble import zero_bubble
 
 Named = Callable[[Pipeline, Places], Order]
 
@@ -84,3 +86,12 @@ def _flushed(
         blocks = stages.blocks(device)
         lines.append(Line(sorted(blocks, key=forward), sorted(blocks, key=backward), len(blocks)))
     return merged(pipeline, stages, lines)
+
+
+NAMED: dict[str, Named] = {
+    "gpipe": gpipe,
+    "1f1b": one_forward_one_backward,
+    "interleaved": one_forward_one_backward,
+    "breadth": breadth,
+    "zero-bubble": zero_bubble,
+}
