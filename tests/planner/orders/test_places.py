@@ -1,0 +1,72 @@
+"""The search over places: against all placements of tiny pipelines, within limits, repeatable."""
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from planner.errors import Infeasible
+from planner.orders import places
+from planner.orders.list_schedule import Tables, backwards_first, breadth_first, judged
+from planner.orders.passes import Cost, Pipeline
+from planner.orders.places import placed
+
+UNEVEN = [Cost(2, 3, 1, hop=1), Cost(5, 6, 4, hop=2), Cost(1, 2, 0, hop=1), Cost(0, 4, 3, hop=1)]
+
+
+def shared(rows: places.Rows) -> list[int]:
+    return [s for s, row in enumerate(rows) if len(set(row)) > 1]
+
+
+def every(pipeline: Pipeline, replicas: int) -> Iterator[places.Rows]:
+    """All rows in which at most so many shards have two devices, none more."""
+    rows = [row for row in product(range(3), repeat=pipeline.microbatches) if len(set(row)) < 3]
+    whole = [row for row in rows if len(set(row)) == 1]
+    yield from product(whole, repeat=pipeline.shards)
+    for s in range(pipeline.shards * replicas):
+        yield from product(*(rows if s == other else whole for other in range(pipeline.shards)))
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_places_are_as_good_as_by_trying_all(replicas: int) -> None:
+    """With two rankings, no placement of four shards on three devices is shorter."""
+    pipeline = Pipeline.alike(UNEVEN, 3, 3)
+    tables = [Tables.of(pipeline, rule(pipeline)) for rule in (backwards_first, breadth_first)]
+    spans = [judged(t, rows, t.loads(rows)) for rows in every(pipeline, replicas) for t in tables]
+    found = placed(pipeline, 400, replicas=replicas)
+    assert found.makespan == min(spans)
+    assert len(shared(found.rows)) <= replicas
+
+
+def test_what_must_be_alone_is() -> None:
+    """The shard that gained most from a second device keeps its one device."""
+    pipeline = Pipeline.alike(UNEVEN, 3, 4)
+    assert 1 not in shared(placed(pipeline, 400, replicas=4, alone={1}).rows)
+
+
+def test_memory_is_kept_by_every_placement() -> None:
+    """Two heavy shards never meet on a device, although it would be shorter for the hops."""
+    costs = [*[Cost(1, 1, 1, held=6, hop=50)] * 2, Cost(1, 1, 1, held=1)]
+    free, tight = Pipeline.alike(costs, 2, 2), Pipeline.alike(costs, 2, 2, limit=11)
+    assert placed(free, 100).makespan < placed(tight, 100).makespan
+    rows = placed(tight, 100).rows
+    assert rows[0][0] != rows[1][0]
+    with pytest.raises(Infeasible, match=r"holds \d+ on device"):
+        placed(Pipeline.alike(costs, 2, 2, limit=5), 100)
+
+
+def test_the_same_seed_gives_the_same_placement() -> None:
+    """Also another seed gives another walk."""
+    pipeline = Pipeline.alike([Cost(3, 4, 2, hop=1)] * 7 + [Cost(0, 5, 5, hop=1)], 3, 6)
+    found = [placed(pipeline, 120, seed, replicas=3) for seed in (0, 0, 1, 2)]
+    assert found[0] == found[1]
+    assert len({one.rows for one in found}) > 1
+
+
+def test_effort_is_counted_in_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more schedules than allowed, and nearly as many."""
+    calls = []
+    judged = places.judged
+    monkeypatch.setattr(places, "judged", lambda *given: calls.append(1) or judged(*given))
+    placed(Pipeline.alike([Cost(3, 4, 2, hop=1)] * 7, 3, 6), 100, replicas=3)
+    assert 90 <= len(calls) <= 100
