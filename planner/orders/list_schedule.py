@@ -192,21 +192,22 @@ def _masks(row: Row, devices: int) -> tuple[int, ...]:
 def judged(
     tables: Tables,
     rows: Rows,
-    loads: Sequence[int],
+    times: Sequence[int],
     cut: int = FAR,
     taken: list[list[int]] | None = None,
 ) -> int:
     """The makespan of a list schedule; FAR as soon as it is proven longer than `cut`, and where
     memory is too small for a microbatch.
 
-    loads: of the devices. taken: gets each device's passes in turn.
+    times: what each device computes, and at least what comes after its last pass. taken: gets each
+    device's passes in turn.
     """
     devices, M, passes, cost, hop, _, _, bit, _, then, up, adds, weights, adders, begins, _ = tables
     shift = len(passes).bit_length()
     number = (1 << shift) - 1
     flat = [device for row in rows for device in row]
     home = [flat[place] for place in tables.home]
-    left = list(loads)
+    left = list(times)
     todo = [mask for row in rows for mask in _masks(row, devices)]  # gradients to be added
     early = [0] * len(todo)  # of those, what could run but for an earlier microbatch
     memory = _Memory(tables, home) if tables.limits else None

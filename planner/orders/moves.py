@@ -26,6 +26,16 @@ class State(NamedTuple):
         """The shards on more than one device."""
         return [s for s, row in enumerate(self.rows) if row.count(row[0]) < len(row)]
 
+    def lowest(self) -> list[int]:
+        """The first shard of each device; 0 where there is none."""
+        found: dict[int, int] = {}
+        for s, row in enumerate(self.rows):
+            for device in row:
+                found.setdefault(device, s)
+            if len(found) == len(self.loads):
+                break
+        return [found.get(device, 0) for device in range(len(self.loads))]
+
     def after(self, change: Change) -> "State":
         """The placement with some rows replaced."""
         rows, loads = list(self.rows), list(self.loads)

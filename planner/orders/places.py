@@ -1,12 +1,14 @@
 """The search over places: which device runs which microbatches of which shard.
 
-Placements that have names are judged by list schedules of two rankings, and the best are annealed.
+Placements that have names are judged by list schedules of two rankings, the best are annealed for
+a while, and the best of these to the end.
 A change is rejected by its loads where these are too large, and by a part of its schedule
 otherwise. Effort is counted in schedules: the same seed and effort give the same placement.
 """
 
 import random
 from collections.abc import Collection, Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from planner.orders.list_schedule import (
@@ -20,8 +22,8 @@ from planner.orders.list_schedule import (
 from planner.orders.moves import Rows, State, drawn
 from planner.orders.passes import Order, Pipeline
 
-CHAINS = 3  # placements that are annealed
-HOT, COLD = 0.002, 0.0001  # first and last temperature, relative to the makespan
+TRIALS = 3  # placements that are annealed with a tenth of the effort
+TRIED, HOT, COLD = 0.002, 0.001, 0.0001  # temperatures, relative to the makespan
 TRIES = 20  # changes drawn per schedule; most of them are rejected by their loads
 
 
@@ -59,15 +61,14 @@ def placed(
         _Start(span, number, rows, tables)
         for number, (span, (tables, rows)) in enumerate(zip(spans, pairs, strict=True))
         if span < FAR
-    )[:CHAINS]
+    )[:TRIALS]
     if not found:
         list_schedule(pipeline, pairs[0][1])  # raises Infeasible
-    each = (evaluations - len(pairs)) // len(found)
-    rng = random.Random(seed)
-    best = min(
-        (_annealed(pipeline, start, each, replicas, frozenset(alone), rng) for start in found),
-        key=lambda end: end.makespan,
-    )
+    rng, lone = random.Random(seed), frozenset(alone)
+    trial = max(1, evaluations // 10)
+    tried = [_annealed(pipeline, one, TRIED, trial, replicas, lone, rng) for one in found]
+    rest = evaluations - len(pairs) - trial * len(found)
+    best = _annealed(pipeline, min(tried), HOT, rest, replicas, lone, rng)
     makespan, order = list_schedule(pipeline, best.rows, best.tables.passes)
     return Placement(makespan, best.rows, order)
 
@@ -87,6 +88,7 @@ def starts(pipeline: Pipeline) -> Iterator[Rows]:
 def _annealed(
     pipeline: Pipeline,
     start: _Start,
+    hot: float,
     evaluations: int,
     replicas: int,
     alone: frozenset[int],
@@ -95,22 +97,39 @@ def _annealed(
     """The shortest placement on a random walk that becomes ever less willing to go up."""
     times = tuple(tuple(cost.forward + cost.backward for cost in costs) for costs in pipeline.costs)
     state = State(start.rows, tuple(start.tables.loads(start.rows)), times, replicas)
+    before, behind = ways(pipeline)
     now = best = start
     used = 0
     for _ in range(TRIES * evaluations):
         if used >= evaluations:
             break
-        heat = HOT * (COLD / HOT) ** (used / evaluations) * start.makespan
+        heat = hot * (COLD / hot) ** (used / evaluations) * start.makespan
         limit = now.makespan + int(rng.expovariate(1) * heat)
         other = state.after(drawn(state, rng))
-        if max(other.loads) > limit or not _allowed(state, other, alone):
+        lowest = other.lowest()
+        left = [load + behind[s] for load, s in zip(other.loads, lowest, strict=True)]
+        least = max(before[s] + time for time, s in zip(left, lowest, strict=True))
+        if least > limit or not _allowed(state, other, alone):
             continue
         used += 1
-        makespan = judged(start.tables, other.rows, other.loads, limit)
+        makespan = judged(start.tables, other.rows, left, limit)
         if makespan < FAR:
             state, now = other, now._replace(makespan=makespan, rows=other.rows)
             best = min(best, now, key=lambda one: one.makespan)
     return best
+
+
+def ways(pipeline: Pipeline) -> tuple[list[int], list[int]]:
+    """By shard, the least time before its first pass and after its last backward, on a device that
+    has no shard before it."""
+    shards = list(zip(*pipeline.costs, strict=True))
+    hops = [0, *(min(cost.hop for cost in shard) for shard in shards[1:])]
+    forwards = accumulate((min(cost.forward for cost in shard) for shard in shards), initial=0)
+    backwards = accumulate((min(cost.backward for cost in shard) for shard in shards), initial=0)
+    return (
+        [hop + way for hop, way in zip(hops, forwards, strict=False)],
+        [hop + way for hop, way in zip(hops, backwards, strict=False)],
+    )
 
 
 def _allowed(state: State, other: State, alone: frozenset[int]) -> bool:

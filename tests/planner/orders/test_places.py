@@ -7,7 +7,8 @@ import pytest
 
 from planner.errors import Infeasible
 from planner.orders import places
-from planner.orders.list_schedule import Tables, backwards_first, breadth_first, judged
+from planner.orders.list_schedule import FAR, Tables, backwards_first, breadth_first, judged
+from planner.orders.moves import State
 from planner.orders.passes import Cost, Pipeline
 from planner.orders.places import placed
 
@@ -36,6 +37,25 @@ def test_places_are_as_good_as_by_trying_all(replicas: int) -> None:
     found = placed(pipeline, 400, replicas=replicas)
     assert found.makespan == min(spans)
     assert len(shared(found.rows)) <= replicas
+
+
+def test_changes_are_rejected_only_where_no_schedule_is_as_short() -> None:
+    """The time before a device's first pass, its load, and the time behind are never too much."""
+    pipeline = Pipeline.alike(UNEVEN, 3, 3)
+    before, behind = places.ways(pipeline)
+    table = Tables.of(pipeline, breadth_first(pipeline))
+    times = tuple((6, 15, 3, 7) for _ in range(3))
+    tight = 0
+    for rows in every(pipeline, 0):
+        state = State(rows, tuple(table.loads(rows)), times, 0)
+        firsts = list(zip(state.loads, state.lowest(), strict=True))
+        left = [load + behind[s] * bool(load) for load, s in firsts]
+        least = max(before[s] + time for time, (_, s) in zip(left, firsts, strict=True))
+        span = judged(table, rows, state.loads)
+        assert judged(table, rows, left, span) == span >= least
+        assert judged(table, rows, left, span - 1) == FAR
+        tight += span == least
+    assert tight
 
 
 def test_what_must_be_alone_is() -> None:
