@@ -287,6 +287,7 @@ class _Memory:
         self.takes, self.gives = tables.take, tables.give
         self.microbatch = [item.microbatch for item in tables.passes]
         self.free = list(tables.limits or ())
+        self.first = [0] * len(self.free)  # the earliest microbatch that is not done
         self.held = [[0] * tables.microbatches for _ in self.free]
         self.asks = [[0] * tables.microbatches for _ in self.free]
         for i, device in enumerate(home):
@@ -303,7 +304,9 @@ class _Memory:
             return True
         room = self.free[device] - amount
         asks, held, mine = self.asks[device], self.held[device], self.microbatch[i]
-        for m in range(mine):
+        while not asks[self.first[device]] and not held[self.first[device]]:
+            self.first[device] += 1
+        for m in range(self.first[device], mine):
             if asks[m] > room:
                 return False
             room += held[m]
