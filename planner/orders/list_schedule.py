@@ -26,18 +26,25 @@ def list_schedule(
     ranking: every pass, the first to be taken first. Where it has W, the backwards of these shards
     are I. Infeasible where one microbatch needs more than a device's memory.
     """
-    for device, needed in enumerate(least_memory(pipeline, rows)):
-        if pipeline.limits and needed > pipeline.limits[device]:
-            raise Infeasible(
-                f"one microbatch holds {needed} on device {device}, which has "
-                f"{pipeline.limits[device]} for what passes hold; use smaller microbatches, more "
-                "memory or more devices",
-                smallest=needed,
-            )
     tables = Tables.of(pipeline, ranking or backwards_first(pipeline))
     taken: list[list[int]] = [[] for _ in range(pipeline.devices)]
     end = judged(tables, rows, tables.loads(rows), taken=taken)
+    if end == FAR:
+        raise _lack(tables, rows)
     return end, tuple(tuple(tables.passes[i] for i in line) for line in taken)
+
+
+def _lack(tables: "Tables", rows: Rows) -> Infeasible:
+    """The error for the device that lacks most."""
+    memory = _Memory(tables, tables.where(rows))
+    needed = [max(asks) for asks in memory.asks]
+    device = max(range(tables.devices), key=lambda d: needed[d] - memory.free[d])
+    return Infeasible(
+        f"one microbatch holds {needed[device]} on device {device}, which has "
+        f"{memory.free[device]} for what passes hold; use smaller microbatches, more memory or "
+        "more devices",
+        smallest=needed[device],
+    )
 
 
 def backwards_first(pipeline: Pipeline, split: bool = False) -> list[Pass]:
@@ -53,17 +60,6 @@ def breadth_first(pipeline: Pipeline, split: bool = False) -> list[Pass]:
     """Forwards, lowest first, then backwards, deepest first, then gradients of weights."""
     forwards, backwards, weights = _kinds(pipeline, split)
     return _each(pipeline, [*forwards, *backwards, *weights])
-
-
-def least_memory(pipeline: Pipeline, rows: Rows) -> list[int]:
-    """What each device must have for one microbatch at a time."""
-    needed = [0] * pipeline.devices
-    for m in range(pipeline.microbatches):
-        held = [0] * pipeline.devices
-        for shard, row in enumerate(rows):
-            held[row[m]] += pipeline.costs[row[m]][shard].held
-        needed = [max(pair) for pair in zip(needed, held, strict=True)]
-    return needed
 
 
 _Kinds = list[tuple[Kind, int]]
@@ -144,12 +140,16 @@ class Tables(NamedTuple):
             limits=pipeline.limits,
         )
 
+    def where(self, rows: Rows) -> list[int]:
+        """The device of each pass."""
+        flat = [device for row in rows for device in row]
+        return [flat[place] for place in self.home]
+
     def loads(self, rows: Rows) -> list[int]:
         """The time that each device computes."""
         loads = [0] * self.devices
-        flat = [device for row in rows for device in row]
-        for i, place in enumerate(self.home):
-            loads[flat[place]] += self.cost[flat[place]][i]
+        for i, device in enumerate(self.where(rows)):
+            loads[device] += self.cost[device][i]
         return loads
 
 
@@ -202,12 +202,11 @@ def judged(
     times: what each device computes, and at least what comes after its last pass. taken: gets each
     device's passes in turn.
     """
+    # All in one function and without objects: a call for each pass would double its time.
     devices, M, passes, cost, hop, _, _, bit, _, then, up, adds, weights, adders, begins, _ = tables
     shift = len(passes).bit_length()
     number = (1 << shift) - 1
-    flat = [device for row in rows for device in row]
-    home = [flat[place] for place in tables.home]
-    left = list(times)
+    home, left = tables.where(rows), list(times)
     todo = [mask for row in rows for mask in _masks(row, devices)]  # gradients to be added
     early = [0] * len(todo)  # of those, what could run but for an earlier microbatch
     memory = _Memory(tables, home) if tables.limits else None
