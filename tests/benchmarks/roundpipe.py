@@ -157,8 +157,12 @@ def main() -> int:
     """A row per model and order."""
     parser = console.Parser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("file", type=_read, metavar="FILE")
-    parser.add_argument("--replicas", type=int, default=8, help="layers shared by two GPUs")
-    parser.add_argument("--schedules", type=int, default=16_000, help="what a search may try")
+    parser.add_argument(
+        "--replicas", type=console.whole(1, 10_000), default=8, help="layers shared by two GPUs"
+    )
+    parser.add_argument(
+        "--schedules", type=console.whole(10, 10**8), default=16_000, help="what a search may try"
+    )
     parser.add_argument("--json", action="store_true", help="rows for scripts")
     args = parser.parse_args()
     rows = []
