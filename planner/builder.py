@@ -157,9 +157,6 @@ def _device_spec(problem: Problem, number: int) -> Device:
 def _task(problem: Problem, planned: Candidate) -> Task:
     strategy, costs = planned.strategy, planned.strategy.costs
     task = costs.task
-    # The baseline keeps nothing on a device and updates all there.
-    streamed = (Mode("streamed", "device-streamed"),) * len(strategy.shards)
-    modes = strategy.modes if isinstance(strategy, Strategy) else streamed
     before = problem.microbatch.get(task.name, 0)
     return Task(
         name=task.name,
@@ -170,7 +167,7 @@ def _task(problem: Problem, planned: Candidate) -> Task:
         microbatches=costs.microbatches,
         batch_bytes=costs.batch_bytes,
         ties=task.ties,
-        tie_bytes=strategy.tie_bytes if isinstance(strategy, Strategy) else 0,
+        tie_bytes=strategy.tie_bytes,
         done=problem.done.get(task.name, 0),
         earlier_microbatch=0 if before == costs.microbatch else before,
         start_us=problem.wants.get(task.name, Want()).start_us,
@@ -178,7 +175,7 @@ def _task(problem: Problem, planned: Candidate) -> Task:
         norm_bytes=task.norm_bytes,
         evaluation=task.evaluation,
         cut=task.cut,
-        shards=tuple(map(_shard, strategy.shards, modes)),
+        shards=tuple(map(_shard, strategy.shards, strategy.modes)),
     )
 
 

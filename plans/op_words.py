@@ -22,6 +22,7 @@ _WORDS = {
     "saved": "activations of shard {0}, microbatch {1}",
     "batch": "batch, microbatch {1}",
     "norm": "norms of the gradients",
+    "tie": "gradients of tied layers down to shard {0}, microbatch {1}",
 }
 _ROLES = {"y": "x", "dy": "dx", "a": "saved", "s": "shard {0}"}  # of outputs, and by item
 

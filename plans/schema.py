@@ -36,7 +36,7 @@ Role = Literal[
 OpId = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[A-Za-z0-9_-]+\.(s\d+|batch|norm|x\d+|dx\d+|a\d+)\.[FBUPSXRN]\d+$",
+        pattern=r"^[A-Za-z0-9_-]+\.(s\d+|batch|norm|x\d+|dx\d+|a\d+|tie\d+)\.[FBUPSXRN]\d+$",
         max_length=LONGEST_NAME,
     ),
 ]

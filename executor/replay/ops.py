@@ -252,6 +252,12 @@ def _spill(work: Work, step: int) -> None:
     work.task.absent.carry(work.reads[role], work.writes[role])
 
 
+def _send(work: Work, step: int) -> None:
+    (role,) = work.writes
+    work.place.device.send(work.writes[role], work.reads[role])
+    work.task.absent.carry(work.reads[role], work.writes[role])
+
+
 def _reduce(work: Work, step: int) -> None:
     if "grad" in work.writes:
         task, target, other = work.task, work.writes["grad"], work.source("other")
@@ -268,5 +274,5 @@ _HANDLERS: dict[str, Callable[[Work, int], OnDone | None]] = {
     "N": _norm,
     "P": _prefetch,
     "S": _spill,
-    "X": _spill,
+    "X": _send,
 }

@@ -60,10 +60,14 @@ def _check(option: Option) -> None:
     option("plan", metavar="PLAN")
 
 
+_COPIES = "with --gantt: of programs on several devices draw all copies as well, not sends alone"
+
+
 def _compare(option: Option) -> None:
     option("plan", metavar="PLAN")
     option("log", metavar="RUNLOG")
     option("--gantt", metavar="PNG", help="write a Gantt chart, planned over actual")
+    option("--copies", action="store_true", help=_COPIES)
     option("--trace", metavar="JSON", help="write both as a trace")
     text = "write what the run taught, for build --corrections"
     option("--write-corrections", metavar="FILE", help=text)
@@ -150,9 +154,17 @@ def _show(option: Option) -> None:
     option("plan", metavar="PLAN")
     text = "say instead what runs at this moment of the predicted run: 90s, 1:23:00, 83m"
     option("--at", type=console.duration, metavar="TIME", help=text)
-    option("--task", metavar="TASK", help="with --at: only where this task runs")
+    option("--task", metavar="TASK", help="with --at or --jitter: only where this task runs")
+    text = "say instead what was tried to train tasks on several devices, and why it was left"
+    option("--alternatives", action="store_true", help=text)
+    text = "say instead how long steps are when ops take now more, now less time, as the profile "
+    text += "measured it"
+    option("--jitter", action="store_true", help=text)
+    text = "with --jitter: what the plan was built from; of several kinds of devices repeat it"
+    option("--profile", **_REPEATED, metavar="PROFILE", help=text)
     text = "write a Gantt chart: all segments, and the ops of one round"
     option("--gantt", metavar="PNG", help=text)
+    option("--copies", action="store_true", help=_COPIES)
     text = "with --gantt: draw the round that trains this step of a task, counted from 0 (default: "
     text += "the one that runs at --at, else a middle one of the longest segment)"
     option("--round", type=_round, metavar="TASK[:ROUND]", help=text)

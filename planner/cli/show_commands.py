@@ -6,13 +6,18 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from msgspec import to_builtins
+
 import plans
+from planner.cli.jitter_commands import show_jitter
 from planner.inputs import corrections, residuals
 from planner.views import (
     compare,
     describe,
+    describe_alternatives,
     describe_moment,
     moment,
+    ranked,
     summary,
     table,
     to_json,
@@ -36,13 +41,22 @@ def check_plan(options: argparse.Namespace) -> int:
 
 def show_plan(options: argparse.Namespace) -> int:
     """Describe a sound plan, or a moment of it, and draw it."""
-    if options.task is not None and options.at is None:
+    if options.task is not None and options.at is None and not options.jitter:
         raise FormatError("--task says in which task to look for the moment --at; give --at too")
+    if options.jitter != bool(options.profile):
+        raise FormatError("--jitter and the plan's --profile belong together; give both or none")
     if options.round and not options.gantt:
         raise FormatError("--round says which round --gantt draws; give --gantt too")
     _check_pictures(options, options.plan)
     plan = plans.load(options.plan)
     plans.prove(plan)  # what follows is about sound plans only
+    if options.jitter:
+        return show_jitter(plan, options)
+    if options.alternatives:
+        told = ranked(plan.solver.alternatives)
+        as_json = json.dumps(to_builtins(told), indent=1)
+        print(as_json if options.json else describe_alternatives(plan))
+        return 0
     now = None if options.at is None else moment(plan, options.at, options.task)
     task, step = options.round or (options.task, None)
     _pictures(plan, None, options, task=task, step=step, at=options.at)
@@ -79,6 +93,8 @@ def compare_run(options: argparse.Namespace) -> int:
 
 
 def _check_pictures(options: argparse.Namespace, *inputs: str) -> None:
+    if options.copies and not options.gantt:
+        raise FormatError("--copies says what --gantt draws; give --gantt too")
     for path in filter(None, (options.gantt, options.trace)):
         check_target(path, *inputs)
 
@@ -88,9 +104,10 @@ def _pictures(
 ) -> None:
     """Write the pictures that the options ask for; `asked` goes to `gantt.figure`."""
     if options.gantt:
-        from planner.views import gantt  # matplotlib takes a second to import
+        from planner.charts import gantt  # matplotlib takes a second to import
 
-        gantt.save(gantt.figure(plan, log, **asked), options.gantt)
+        picture = gantt.figure(plan, log, copies=options.copies, **asked)
+        gantt.save(picture, options.gantt)
         print(f"wrote {options.gantt}", file=sys.stderr)
     if options.trace:
         write_atomic(options.trace, trace.trace(plan, log))

@@ -3,7 +3,7 @@
 from planner.search.bounds import Bounds, TaskBound, task_bounds
 from planner.search.descent import descend
 from planner.search.shapes import Ways, baselines, searched, shapes_of
-from planner.search.shares import short_with_disk, without_disk
+from planner.search.shares import short_host, short_with_disk, without_disk
 from planner.search.task import Candidate
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "descend",
     "searched",
     "shapes_of",
+    "short_host",
     "short_with_disk",
     "task_bounds",
     "without_disk",

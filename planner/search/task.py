@@ -15,7 +15,7 @@ from itertools import islice, pairwise
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Effort, Limits
 from planner.lp import Solution, Terms, again, guides, rounded, scratch_bytes
-from planner.rounds import PLENTY, HydraStrategy, Round, fitted, least_bytes
+from planner.rounds import PLENTY, Round, Waiting, fitted, least_bytes
 from planner.search.local_search import improve, least_us, score
 from planner.search.shares import short_device, short_host
 from planner.shards import (
@@ -52,7 +52,7 @@ class Candidate:
     many were simulated to find it. complete: no time limit ended the search. evaluates: where the
     task is evaluated, the programs that do so on these kinds."""
 
-    strategy: Strategy | HydraStrategy
+    strategy: Strategy | Waiting
     programs: tuple[Program | None, ...]
     candidates: int = 1
     complete: bool = True

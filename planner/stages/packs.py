@@ -30,8 +30,15 @@ class Packs(NamedTuple):
         """The first layer of the last backward pack."""
         return self.backward[-1]
 
+    def runs(self, layers: int) -> Iterator[tuple[bool, int, int]]:
+        """Packs in the order in which they run: backward or not, first layer, end."""
+        for first, end in pairwise((*self.forward, self.turn)):
+            yield False, first, end
+        for end, first in pairwise((layers, *reversed(self.backward))):
+            yield True, first, end
 
-Fits = Callable[[bool, int, int, int], bool]
+
+PackFits = Callable[[bool, int, int, int], bool]
 """By direction (backward or not), microbatch, first layer and end: there is room for such a pack.
 Where there is, there is room for fewer layers and smaller microbatches."""
 
@@ -43,16 +50,8 @@ _STARTS = 8  # the best of all numbers of microbatches, with the fewest packs
 _WARM, _COLD = 5e-4, 2e-5  # how much worse a step may be, as a share of the time; first and last
 
 
-def runs(packs: Packs, layers: int) -> Iterator[tuple[bool, int, int]]:
-    """Packs in the order in which they run: backward or not, first layer, end."""
-    for first, end in pairwise((*packs.forward, packs.turn)):
-        yield False, first, end
-    for end, first in pairwise((layers, *reversed(packs.backward))):
-        yield True, first, end
-
-
 def best_packs(
-    layers: int, samples: int, fits: Fits, judge: Judge, *, steps: int, seed: int = 0
+    layers: int, samples: int, fits: PackFits, judge: Judge, *, steps: int, seed: int = 0
 ) -> tuple[float, Packs] | None:
     """The best packs found, and their time; None where nothing fits.
 
@@ -73,7 +72,7 @@ def best_packs(
 
 
 def fewest(
-    layers: int, forward_sizes: tuple[int, ...], backward_sizes: tuple[int, ...], fits: Fits
+    layers: int, forward_sizes: tuple[int, ...], backward_sizes: tuple[int, ...], fits: PackFits
 ) -> Packs | None:
     """Each pack as long as it fits, the last backward one first; None if a layer does not fit."""
     largest = max(forward_sizes), max(backward_sizes)
@@ -91,7 +90,7 @@ def fewest(
 
 
 def improve(
-    start: Packs, layers: int, fits: Fits, judge: Judge, steps: int, rng: Random
+    start: Packs, layers: int, fits: PackFits, judge: Judge, steps: int, rng: Random
 ) -> tuple[float, Packs]:
     """Simulated annealing: a step that is a little worse may be taken, ever less of them."""
     value, now = judge(start), start
@@ -108,9 +107,9 @@ def improve(
     return best
 
 
-def _fit(packs: Packs, layers: int, fits: Fits) -> bool:
+def _fit(packs: Packs, layers: int, fits: PackFits) -> bool:
     largest = max(packs.forward_sizes), max(packs.backward_sizes)
-    return all(fits(back, largest[back], first, end) for back, first, end in runs(packs, layers))
+    return all(fits(back, largest[back], first, end) for back, first, end in packs.runs(layers))
 
 
 def _sound(packs: Packs, layers: int) -> bool:

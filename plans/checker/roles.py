@@ -13,6 +13,7 @@ COPIED = {
     "dx": ("dx",),
     "a": ("saved",),
     "norm": ("norm",),
+    "tie": ("tie",),
 }
 _PARAM, _STATE = frozenset({"param"}), frozenset({"state"})
 _NORM = frozenset({"norm"})

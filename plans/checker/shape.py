@@ -11,6 +11,7 @@ from msgspec import structs
 from plans.checker.roles import wrong_roles
 from plans.evaluation import misplaced
 from plans.schema import Buffer, Op, OpName, Plan, Program, Segment, Task
+from plans.ties import crossing
 from plans.view import View, op_name, site
 
 _STREAMS = {
@@ -155,9 +156,9 @@ def _op(op: Op, phase: str, view: View) -> Iterator[str]:
     for missing in sorted(unknown):
         yield f"{op.id}: uses buffer {missing!r}, which neither program nor host store has"
     if name.number < len(task.shards):
-        wanted = _stream_kind(name, task)
-        if kind != wanted:
-            yield f"{op.id}: runs on stream {op.stream}, expected a {wanted} stream"
+        wanted = _stream_kinds(name, task)
+        if kind not in wanted:
+            yield f"{op.id}: runs on stream {op.stream}, expected a {' or '.join(wanted)} stream"
             return
         yield from wrong_roles(op, name, task, evaluates=evaluates)
     if not unknown:
@@ -171,6 +172,8 @@ def _item(op: Op, name: OpName, task: Task, phase: str, *, evaluates: bool) -> I
         yield from _packed(op, name, task)
     elif not first <= name.number < shards:
         yield f"{op.id}: there is no {name.item}{name.number}, the task has {shards} shard(s)"
+    if name.item == "tie":
+        yield from _handed(op, name, task)
     if name.item == "norm" and not task.norm_bytes:
         yield f"{op.id}: there are no norms, task {name.task!r} has 0 norm bytes"
     if name.kind in "FBURN" and name.item != "s":
@@ -202,6 +205,15 @@ def _packed(op: Op, name: OpName, task: Task) -> Iterator[str]:
         yield f"{op.id}: nothing is packed, the activations of s{name.number} are {mode!r}"
 
 
+def _handed(op: Op, name: OpName, task: Task) -> Iterator[str]:
+    """A microbatch's gradients of tied parameters are only sent, by a shard that adds to them."""
+    cross = crossing(task)
+    if name.kind != "X":
+        yield f"{op.id}: what tied layers hand down is sent (X) from device to device, or stays"
+    if cross is None or name.number not in cross.holders:
+        yield f"{op.id}: s{name.number} hands no gradients of tied layers down"
+
+
 def _noted(op: Op, name: OpName, task: Task) -> Iterator[str]:
     """Norms are noted where updates wait for them, of gradients, once a step."""
     if not task.norm_bytes:
@@ -212,10 +224,14 @@ def _noted(op: Op, name: OpName, task: Task) -> Iterator[str]:
         yield f"{op.id}: N has index 0, not {name.index}: one note a step"
 
 
-def _stream_kind(name: OpName, task: Task) -> str:
+def _stream_kinds(name: OpName, task: Task) -> tuple[str, ...]:
+    """U runs where the shard's `update` says, and R of a shard that the host updates there too."""
+    on_host = task.shards[name.number].update == "host"
     if name.kind == "U":
-        return "host" if task.shards[name.number].update == "host" else "compute"
-    return _STREAMS[name.kind]
+        return ("host",) if on_host else ("compute",)
+    if name.kind == "R" and on_host:
+        return "compute", "host"
+    return (_STREAMS[name.kind],)
 
 
 def _spaces(

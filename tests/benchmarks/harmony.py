@@ -4,9 +4,10 @@
 
 FILE holds profiles of layers, constants and the makespans that Harmony's search found
 (msr-fiddle/harmony). First the rule (`tests/support/harmony_rule.py`) has to give those makespans
-for the packs that the file names; then packs are searched (`planner.stages.packs`) on alternate
-GPUs, with prefetch, and compared with the best of those that had as many GPUs and samples. The
-exit code is 1 if the rule misses a makespan, or if ours is not below theirs, or not below SECONDS.
+for the packs that the file names. Then packs are searched (`planner.stages.best_packs`), with
+prefetch and on one GPU after the other, and compared with the best of those that had as many GPUs
+and samples. The exit code is 1 if the rule misses a makespan, or if ours is not below theirs, or
+not below SECONDS.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.stages.packs import Packs, best_packs, runs
+from planner.stages import Packs, best_packs
 from profiles import console
 from tests.support.harmony_bound import lower_bound
 from tests.support.harmony_profile import Profile
@@ -96,7 +97,7 @@ def _split(samples: int, size: int) -> tuple[int, ...]:
 
 def alternate(packs: Packs, profile: Profile) -> Schedule:
     """The packs on one GPU after the other."""
-    ends = [end for _, _, end in runs(packs, profile.layers)]
+    ends = [end for _, _, end in packs.runs(profile.layers)]
     forward, backward = ends[: len(packs.forward)], ends[len(packs.forward) :]
     turns = tuple(at % profile.gpus for at in range(len(ends)))
     sizes = packs.forward_sizes, packs.backward_sizes

@@ -6,8 +6,9 @@ Data coordinates are µs.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from planner.views.bars import Bar, Row, paint
-from planner.views.focus import Window
+from planner.charts import arrows
+from planner.charts.bars import Bar, Row, paint
+from planner.views import Window
 from profiles.units import show_clock
 
 if TYPE_CHECKING:
@@ -62,7 +63,10 @@ def figure(panels: Sequence[Panel], tasks: Sequence[str]) -> "Figure":
     heights = [panel.height + _AROUND for panel in panels]
     fig = Figure(figsize=(_WIDTH, min(0.6 + sum(heights), _TALLEST)), layout="constrained")
     FigureCanvasAgg(fig)
-    axes = fig.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    wide = {"left": 0.08, "right": 0.99}  # about as the layout will have it: names go by that
+    axes = fig.subplots(len(panels), 1, squeeze=False, height_ratios=heights, gridspec_kw=wide)[
+        :, 0
+    ]
     for ax, panel in zip(axes, panels, strict=True):
         _draw(ax, panel, tasks)
     return fig
@@ -88,6 +92,8 @@ def _draw(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> None:
     ax.set_yticks(list(named.values()), list(named), fontsize=7.5)
     ax.tick_params(axis="y", length=0)
     crowded = paint(ax, tasks, panel.bars, panel.window)
+    if not crowded:
+        arrows.draw(ax, [bar for bar in panel.bars if bar.to], panel.window)
     for (left, right), row in panel.boxes:
         box = Rectangle((left, row.low), right - left, row.height, zorder=5)
         box.set(fill=False, edgecolor=_INK, linewidth=1.6)
