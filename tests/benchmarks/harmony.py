@@ -14,7 +14,6 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -66,12 +65,14 @@ class Row:
         return self.ours_s >= self.theirs_s
 
 
-def published(file: dict[str, Any]) -> Iterator[Published]:
+def published(file: dict[str, Any]) -> list[Published]:
     """Every makespan of the file."""
+    rules = []
     for name, target in file["targets"].items():
         profile, schedule = as_published(file, target, replicas="vDP" in name)
         us = simulate(profile, schedule, prefetch=name.endswith("prefetch"))
-        yield Published(name, target["makespan_s"], us / 1e6)
+        rules.append(Published(name, target["makespan_s"], us / 1e6))
+    return rules
 
 
 def as_published(
@@ -108,14 +109,10 @@ def solve(file: dict[str, Any], below: float | None) -> Row:
     """Search packs for the file's model, and bound them."""
     begun = time.process_time()
     profile = Profile(file)
-
-    def fits(backward: bool, size: int, first: int, end: int) -> bool:
-        return size <= profile.most(backward) and profile.fits(backward, size, first, end)
-
     found = best_packs(
         profile.layers,
         profile.minibatch,
-        fits,
+        profile.fits,
         lambda packs: simulate(profile, alternate(packs, profile)),
         steps=STEPS,
     )
@@ -137,7 +134,7 @@ def main() -> int:
     parser.add_argument("--below", type=console.seconds, help="seconds to be beaten instead")
     parser.add_argument("--json", action="store_true", help="rows for scripts")
     args = parser.parse_args()
-    rules = list(published(args.file))
+    rules = published(args.file)
     row = solve(args.file, args.below)
     if args.json:
         rows = {"rule": [asdict(rule) for rule in rules], "packs": asdict(row) | {"gap": row.gap}}

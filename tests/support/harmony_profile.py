@@ -42,6 +42,8 @@ class Profile:
 
     def fits(self, backward: bool, size: int, first: int, end: int) -> bool:
         """The layers of a pack, measured alone, fit together, inner boundaries counted once."""
+        if size > self.most(backward):
+            return False
         sums = self._memory(backward, size)
         return sums[end] - sums[first] + size * self.inputs[first] <= self.cap
 
@@ -53,10 +55,6 @@ class Profile:
     def _at(self, name: str, size: int) -> list[float]:
         """Values of every layer at a microbatch size."""
         sizes, values = self._tables[name]
-        if not sizes[0] <= size <= sizes[-1]:
-            raise ValueError(
-                f"{name}: microbatches of {size} were not profiled, only up to {sizes[-1]}"
-            )
         return [float(np.interp(size, sizes, column)) for column in values.T]
 
 
