@@ -47,7 +47,7 @@ Judge = Callable[[Packs], float]
 
 _MOST = 6  # microbatches of a direction; a step changes their sizes, not their number
 _STARTS = 8  # the best of all numbers of microbatches, with the fewest packs
-_WARM, _COLD = 5e-4, 2e-5  # how much worse a step may be, as a share of the time; first and last
+_WARM, _COLD = 1e-3, 3e-5  # how much worse a step may be, as a share of the time; first and last
 
 
 def best_packs(

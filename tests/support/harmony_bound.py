@@ -38,7 +38,7 @@ def _bounds(profile: Profile, used: int) -> Bound:
     def swapped(first: int, end: int) -> float:
         return max(delete, (profile.weights[end] - profile.weights[first]) / rate)
 
-    first = used * (min(delete, profile.weights[1] / rate) - delete)  # instead of a delete
+    opening = used * (min(delete, profile.weights[1] / rate) - delete)  # no delete, but weights
     before = {size: _cuts(profile, False, size, swapped) for size in _sizes(profile, False)}
     turning = [swapped(turn, layers) for turn in range(layers)]
     behind = profile.weights[layers] / rate + max(0.0, profile.update_us[1] - delete)
@@ -50,8 +50,8 @@ def _bounds(profile: Profile, used: int) -> Bound:
         for other, forward, parts in _cheapest(profile, False, turn):
             waits = before[other][turn:layers]
             turned = min(map(sum, zip(waits, turning[turn:], strict=True)))
-            load = forward + turned + first + (used - 1) * delete + backward
-            path = min(parts[size:]) + min(waits) + first + used * chain
+            load = forward + turned + opening + (used - 1) * delete + backward
+            path = min(parts[size:]) + min(waits) + opening + used * chain
             bounds.append(max(Bound(load / used, "load"), Bound(path / used, "path")))
     return min(bounds)
 
