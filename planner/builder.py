@@ -3,12 +3,14 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from msgspec import structs
 
 from planner.errors import Infeasible
 from planner.inputs import (
     Effort,
+    Layout,
     Limits,
     Policy,
     Problem,
@@ -17,19 +19,28 @@ from planner.inputs import (
     one_generator,
     too_small,
 )
+from planner.pipelines import best
 from planner.rounds import store
-from planner.search import Candidate, Ways, baselines, searched, shapes_of, task_bounds
+from planner.search import (
+    Candidate,
+    Ways,
+    Wide,
+    baselines,
+    searched,
+    shapes_of,
+    task_bounds,
+    widened,
+)
 from planner.shards import Mode, ShardCost, Strategy
+from planner.storage import apart, disk_bound, housed
 from planner.timetable import (
-    apart,
-    bound,
     few_segments,
-    housed,
     in_time,
     least_us,
     named_bounds,
     settled,
     timetable,
+    wanted,
 )
 from plans import metrics, prove
 from plans.prediction import Bound, Prediction, Solver
@@ -62,6 +73,8 @@ def build(
             f"--policy {policy} knows neither objectives nor starts, deadlines and priorities; "
             "leave out --policy or them"
         )
+    if policy != "gantry" and (problem.layout or problem.order != "auto"):
+        raise FormatError(f"--policy {policy} knows neither --layout nor --order; leave it out")
     effort = Effort(time.monotonic() + seconds, seed, limits or default())
     # Tasks that change devices may meet others than those whose bytes they could share.
     again = len(problem.tasks) > problem.devices and policy != "hydra"
@@ -80,15 +93,44 @@ def _built(problem: Problem, policy: Policy, effort: Effort, jobs: int, parts: i
     searches = len(shapes_of(problem)) * len(problem.kinds)
     effort = replace(effort, limits=effort.limits.among(searches))
     hydra = policy == "hydra"
-    ways = baselines(problem) if hydra else searched(problem, effort, jobs, parts)
+    if problem.layout and problem.layout.devices > 1:
+        alone = _in_layout(problem, problem.layout, effort, jobs, parts)
+    else:
+        alone = baselines(problem) if hydra else searched(problem, effort, jobs, parts)
+    ways = _widened(problem, alone, effort, jobs, parts) if policy == "gantry" else alone
     chosen = settled(problem, ways, effort)
-    floor = least_us(problem, chosen, effort)
+    floor = least_us(problem, [[one] for one in chosen], effort)
+    bound = floor if ways is alone else least_us(problem, ways, effort)
     segments = timetable(problem, chosen, floor, policy, effort)
     plan = assemble(problem, chosen, segments, policy, effort)
-    plan = certified(problem, plan, _bounds(problem, ways, chosen, effort, jobs), floor)
+    plan = certified(problem, plan, _bounds(problem, ways, chosen, effort, jobs), bound)
     in_time(problem, plan)
     prove(plan)
     return plan
+
+
+def _widened(problem: Problem, ways: Ways, effort: Effort, jobs: int, parts: int | None) -> Ways:
+    """With strategies for several devices at once, where those may end the whole sooner."""
+    if problem.layout or not (asked := wanted(problem, ways, effort)):
+        return ways
+    return widened(problem, ways, asked, partial(best, order=problem.order), effort, jobs, parts)
+
+
+def _in_layout(
+    problem: Problem, layout: Layout, effort: Effort, jobs: int, parts: int | None
+) -> Ways:
+    """Every task on several devices at once, as it was asked for."""
+    places = [at for at, kind in enumerate(problem.kinds) if kind.count >= layout.devices]
+    if not places:
+        most = max(kind.count for kind in problem.kinds)
+        raise Infeasible(
+            f"layout {layout} needs {layout.devices} devices of one kind but there are {most}; "
+            "raise --devices or give a smaller --layout",
+            resource="other",
+        )
+    asked = [Wide(task.name, at, layout.devices) for task in problem.tasks for at in places]
+    search = partial(best, layout=layout, order=problem.order)
+    return widened(problem, [[] for _ in problem.tasks], asked, search, effort, jobs, parts)
 
 
 def _bounds(
@@ -96,14 +138,17 @@ def _bounds(
 ) -> tuple[Bound, ...]:
     """The named bounds on the makespan."""
     able = {
-        (task.name, place)
+        task.name: {
+            (place, program.devices)
+            for way in own
+            for place, program in enumerate(way.programs)
+            if program
+        }
         for task, own in zip(problem.tasks, ways, strict=True)
-        for way in own
-        for place, program in enumerate(way.programs)
-        if program
     }
-    each = task_bounds(problem, effort, jobs, lambda task, place: (task, place) in able)
-    phased = all(isinstance(one.strategy, Strategy) for one in chosen)
+    each = task_bounds(problem, effort, jobs, able)
+    alone = [one.strategy for one in chosen if one.program.devices == 1]
+    phased = all(isinstance(strategy, Strategy) for strategy in alone)
     return named_bounds(problem, each, phased=phased)
 
 
@@ -208,7 +253,7 @@ def certified(
 ) -> Plan:
     """The plan with makespan, bounds, gap, and what each device and task does, from its own times.
     configuration_us: no schedule of its programs ends sooner."""
-    disk = bound(problem, plan)
+    disk = disk_bound(problem, plan)
     every = (*bounds, disk) if disk else tuple(bounds)
     best = max(every, key=lambda bound: bound.us)
     makespan = max(segment.end_us for segment in plan.segments)

@@ -178,6 +178,8 @@ class Layer(Struct, frozen=True, kw_only=True):
 
     update_peak_bytes: most alive at once in an update, beside the state that the first one makes.
     norm: how long the norms of its gradients take, None where updates do not wait for them.
+    in_turn: its forward changes its buffers (BatchNorm), so that one device has to run all
+    microbatches, in ascending order.
     """
 
     name: str
@@ -190,6 +192,7 @@ class Layer(Struct, frozen=True, kw_only=True):
     update_host: Time
     norm: Time | None = None
     norm_peak_bytes: Count = 0
+    in_turn: bool = False
     costs: Annotated[tuple[LayerCost, ...], msgspec.Meta(min_length=1)]
 
 

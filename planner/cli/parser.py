@@ -13,7 +13,7 @@ from planner.cli.build_commands import build_plan
 from planner.cli.show_commands import check_plan, compare_run, show_plan
 from planner.cli.whatif_commands import estimate_profile, sweep_budgets
 from planner.estimate import GPUS, MODELS, MOMENTS, NUMBER
-from planner.inputs import Objective, Policy, link_groups
+from planner.inputs import Objective, OrderName, Policy, link_groups, parse_layout
 from profiles import console
 from profiles.units import LARGEST
 
@@ -74,6 +74,10 @@ def _compare(option: Option) -> None:
     option("--json", action="store_true", help="print JSON")
 
 
+_LAYOUT = (
+    "train every task on several devices: stages x replicas, like 2x2, or the replicas of each "
+    "stage, like 3,1 (default: the best for each task)"
+)
 _REPEATED: Any = {"action": "append", "default": []}
 
 
@@ -104,6 +108,9 @@ def _build(option: Option) -> None:
     text = "gantry; or to compare with: hydra, or gantry's programs in a greedy order (longest "
     text += "remaining time first, longest task first, random)"
     option("--policy", choices=get_args(Policy), default="gantry", help=text)
+    option("--layout", type=console.typed(parse_layout), metavar="LAYOUT", help=_LAYOUT)
+    text = "order of the passes of tasks on several devices (default: the best one)"
+    option("--order", choices=get_args(OrderName), default="auto", help=text)
     text = "devices that share a link to the host, like 0,1;2,3"
     option("--link-groups", type=_groups, metavar="GROUPS", help=text)
     text = "end segments after so many steps: there tasks can be kept, stopped and gone on from"

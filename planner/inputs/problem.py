@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from msgspec import structs
 
+from planner.inputs.layout import Layout, OrderName
 from planner.inputs.limits import Limits, default
 from profiles.schema import Device, Disk, Numerics, Profile, Task
 
@@ -68,7 +69,8 @@ class Problem:
     segment, None for as many as there are. link_groups: devices that share a link, if any do.
     disk: where tasks wait that the host has no room for, if anywhere. done: steps of tasks that
     were trained before, by name. microbatch: the size of theirs then; kept: of those that must keep
-    it. inputs: the sha256 of the files it was read from, by role. provenance: of the plan.
+    it. inputs: the sha256 of the files it was read from, by role. provenance: of the plan. layout:
+    that every task is trained in, None for the best; order: that of its passes.
     """
 
     kinds: tuple[Kind, ...]
@@ -85,6 +87,8 @@ class Problem:
     kept: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
+    layout: Layout | None = None
+    order: OrderName = "auto"
 
     @classmethod
     def of(

@@ -1,6 +1,6 @@
 """One task on several devices: layouts, orders and shards made into a program."""
 
-from planner.pipelines.layout import Layout, layouts, parse_layout
+from planner.pipelines.configure import best
 from planner.pipelines.strategy import PipelineStrategy
 
-__all__ = ["Layout", "PipelineStrategy", "layouts", "parse_layout"]
+__all__ = ["PipelineStrategy", "best"]

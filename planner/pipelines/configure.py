@@ -10,10 +10,9 @@ from functools import cached_property
 from itertools import pairwise
 
 from planner.errors import Infeasible
-from planner.inputs import Effort, Kind
+from planner.inputs import Effort, Kind, Layout, layouts
 from planner.orders import NAMED, InvalidOrder, Pipeline
 from planner.orders import Cost as PassCost
-from planner.pipelines.layout import Layout, layouts
 from planner.pipelines.modes import with_modes
 from planner.pipelines.round import PipelineRound
 from planner.pipelines.strategy import PipelineStrategy, without_last_forward
@@ -24,17 +23,11 @@ from planner.stages import Work, cut
 from profiles.schema import Task
 from profiles.units import show_bytes
 
+AUTO = "auto"
+
 _PIECES = (1, 2, 4)  # shards of a stage
 _CHUNKS = {"interleaved": (2, 4), "breadth": (1, 2, 4)}  # stages of a device, by order
 _SHRINKS = 4  # times that modes are asked for with less memory
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What was asked for: a layout, or None for the best; an order by its name, or "auto"."""
-
-    layout: Layout | None = None
-    order: str = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +87,7 @@ class Sketch:
         assert self.stages
         cuts, places = [0], list[tuple[int, ...]]()
         for (a, b), devices in zip(
-            pairwise(self.stages), self.layout.places(self.chunks), strict=True
+            pairwise(self.stages), self.layout.stages * self.chunks, strict=True
         ):
             ends = self._pieces(a, b)
             cuts += ends
@@ -145,16 +138,33 @@ class Tried:
 
 
 def best(
-    kind: Kind, task: Task, host_bytes: int, devices: int, wish: Wish, effort: Effort
+    asked: tuple[Kind, Task, int],
+    devices: int,
+    effort: Effort,
+    *,
+    layout: Layout | None = None,
+    order: str = AUTO,
 ) -> Candidate:
-    """The shortest candidate found on so many devices; Infeasible where none fits."""
-    every = sorted(_sketches(task, Links.of(kind.device), devices, wish), key=_rank)
+    """The shortest candidate found on so many devices; Infeasible where none fits.
+
+    asked: the kind of devices, the task, and what it may have on the host. layout, order: those
+    that are looked at, by default all.
+    """
+    kind, task, host_bytes = asked
+    chosen = [layout] if layout else list(layouts(devices))
+    names = list(NAMED) if order == AUTO else [order]
+    every = sorted(_sketches(task, Links.of(kind.device), chosen, names), key=_rank)
     if not every:
-        raise _impossible(task, devices, wish)
+        raise _impossible(task, chosen)
     tried = list(_tried(every, kind.device_bytes, host_bytes, effort))
     rounds = [one.round for one in tried if one.round]
     if not rounds:
-        raise _infeasible(task, kind, every, host_bytes, effort)
+        least = _least(every, host_bytes, effort)
+        if least is None:
+            raise _short_host(task, every, host_bytes)
+        if least.device_bytes > kind.device_bytes:
+            raise _short_device(task, kind, least)
+        rounds = [least]
     found = min(rounds, key=lambda one: one.period_us)
     return Candidate(found.strategy, (found.program(),), len(rounds))
 
@@ -181,36 +191,40 @@ def _tried(
             yield Tried(sketch, made, "" if made else "does not fit")
 
 
-def _infeasible(
-    task: Task, kind: Kind, sketches: Sequence[Sketch], host_bytes: int, effort: Effort
-) -> Infeasible:
-    """The least that any of the sketches needs."""
-    kept = min(kept_bytes(one.strategy()) for one in sketches[:1])
-    if kept > host_bytes:
-        return short_host(task, kept, host_bytes)
+def _least(sketches: Sequence[Sketch], host_bytes: int, effort: Effort) -> PipelineRound | None:
+    """The round that needs least of its devices; None where the host has too little."""
     firsts = {(s.layout, s.costs.microbatch, s.named, s.chunks): s for s in sketches}
-    needs = list[tuple[int, Sketch]]()
+    found = list[PipelineRound]()
     for sketch in firsts.values():
-        strategy = with_modes(sketch.strategy(), sketch.links, None, host_bytes - kept, effort)
-        if strategy:
-            memory = PipelineRound(strategy, sketch.links).memory
-            needs.append((max(m.slab_bytes + m.reserve_bytes for m in memory), sketch))
-    if not needs:
-        return short_host(task, host_bytes + 1, host_bytes)
-    need, sketch = min(needs, key=lambda pair: pair[0])
-    need, offered = need + kind.taken_bytes, kind.device_bytes + kind.taken_bytes
+        strategy = sketch.strategy()
+        waiting = host_bytes - kept_bytes(strategy)
+        made = with_modes(strategy, sketch.links, None, waiting, effort)
+        found += [PipelineRound(made, sketch.links)] if made else []
+    return min(found, key=lambda one: one.device_bytes, default=None)
+
+
+def _short_host(task: Task, sketches: Sequence[Sketch], host_bytes: int) -> Infeasible:
+    """The host has no room for what is kept there of any sketch."""
+    need = min(kept_bytes(sketch.strategy()) for sketch in sketches)
+    return short_host(task, max(need, host_bytes + 1), host_bytes)
+
+
+def _short_device(task: Task, kind: Kind, least: PipelineRound) -> Infeasible:
+    """A device has too little even for this round, the least there is."""
+    need, offered = least.device_bytes + kind.taken_bytes, kind.device_bytes + kind.taken_bytes
+    strategy = least.strategy
     return Infeasible(
-        f"{task.name}: layout {sketch.layout} in order {sketch.named} needs {show_bytes(need)} "
+        f"{task.name}: layout {strategy.layout} in order {strategy.named} needs {show_bytes(need)} "
         f"({need} bytes) on a device but each offers {show_bytes(offered)} ({offered} bytes); "
         f"smallest --device-memory that would do: {need}",
         need,
     )
 
 
-def _sketches(task: Task, links: Links, devices: int, wish: Wish) -> Iterator[Sketch]:
+def _sketches(
+    task: Task, links: Links, chosen: Sequence[Layout], names: Sequence[str]
+) -> Iterator[Sketch]:
     """All that are looked at."""
-    chosen = [wish.layout] if wish.layout else list(layouts(devices))
-    names = list(NAMED) if wish.order == "auto" else [wish.order]
     apart = separable(task) is not None
     points = tuple(cut_points(layer_graph(untied(task) if apart else task)))
     for costs in sizes(task, apart=apart):
@@ -227,8 +241,8 @@ def _sketches(task: Task, links: Links, devices: int, wish: Wish) -> Iterator[Sk
                             yield one
 
 
-def _impossible(task: Task, devices: int, wish: Wish) -> Infeasible:
-    layout = wish.layout or Layout((1,) * devices)
+def _impossible(task: Task, chosen: Sequence[Layout]) -> Infeasible:
+    layout = chosen[-1]
     return Infeasible(
         f"{task.name}: layout {layout} needs {layout.depth} stages and {max(layout.replicas)} "
         f"microbatches, but its {len(task.layers)} layers and batch of {task.batch} allow fewer; "

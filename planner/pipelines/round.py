@@ -69,6 +69,11 @@ class PipelineRound:
             for slab, reserve in zip(self.slabs, self._reserves(), strict=True)
         ]
 
+    @property
+    def device_bytes(self) -> int:
+        """The most that any device needs."""
+        return max(one.slab_bytes + one.reserve_bytes for one in self.memory)
+
     def _reserves(self) -> Iterator[int]:
         """Bytes outside each slab: the layers' own buffers, live graphs, and what any op takes."""
         queues = queued(self.entries)

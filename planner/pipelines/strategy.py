@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from planner.inputs import Layout
 from planner.orders import Order, Pass
-from planner.pipelines.layout import Layout
 from planner.shards import Mode, ShardCost, TaskCosts
 
 

@@ -65,7 +65,11 @@ class Walk:
         device, _, k, m = turn
         if k == 0:
             yield self._batch(device, m)
-        at, loads, takes = self._uses(turn), self._loads(device, k), list[Copy | Send]()
+        at, loads, takes = (
+            self._uses(turn),
+            self._loads(device, *self._read(k)),
+            list[Copy | Send](),
+        )
         now, there = self.count[device], self.strategy.where[k + 1, m]
         size = self.shards[k + 1].in_bytes
         if there == device:
@@ -91,7 +95,7 @@ class Walk:
         device, kind, k, m = turn
         if k == 0 == self.strategy.last and kind != "W":
             yield self._batch(device, m)
-        loads, takes = self._loads(device, k), list[Copy | Send]()
+        loads, takes = self._loads(device, *self._read(k)), list[Copy | Send]()
         loads += self._back(turn) if kind != "W" else []
         at, size = self._uses(turn), self.shards[k].grad_bytes
         if size and kind != "I":
@@ -255,7 +259,7 @@ class Walk:
         copy = partial(self._copy, k)
         if mode.update == "host":
             return Visit(
-                k, 0, "U", at, [copy("S", "grad", at["grad"]), *self._normed(_HOST)], device=home
+                k, 0, "U", at, [copy("S", "grad", at["grad"]), *self._hosted(home)], device=home
             )
         at["param"] = self._stay(home, k).name
         brings, takes = [*self._loads(home, k), *self._normed(home)], list[Copy | Send]()
@@ -273,27 +277,37 @@ class Walk:
         return Visit(k, 0, "U", at, brings, takes, device=home)
 
     def _normed(self, device: int) -> list[Copy | Send]:
-        """The norms noted so far come to a device that does not have them, or the host."""
+        """The norms noted so far come to a device that does not have them."""
         size = self.costs.task.norm_bytes
         if not size or self.norms is None or device in (self.norms, *self.known):
             return []
         self.known.add(device)
-        if device == _HOST:
-            return [Copy("S", "norm", 0, "norm", size, "norm", "norm", 0)]
         index = self._index("X", _NORM)
         return [Send(self.norms, "norm", 0, "norm", size, "norm", device, "norm", index)]
 
+    def _hosted(self, device: int) -> list[Copy | Send]:
+        """All norms come to the host once, by way of the device that needs them there first."""
+        size = self.costs.task.norm_bytes
+        if not size or _HOST in self.known:
+            return []
+        comes = self._normed(device)
+        self.known.add(_HOST)
+        return [*comes, Copy("S", "norm", 0, "norm", size, "norm", "norm", 0)]
+
     # --- copies and lives -----------------------------------------------------------------------
+
+    def _read(self, k: int) -> list[int]:
+        """The shards whose parameters the passes of a shard read."""
+        return [k, self.strategy.owner or 0] if k in self.strategy.holders else [k]
 
     def _stay(self, device: int, k: int) -> Stay:
         """Where a shard's parameters are at the device's next turn."""
         return self.stays.at(device, k, self.count[device])
 
-    def _loads(self, device: int, k: int) -> list[Copy | Send]:
+    def _loads(self, device: int, *shards: int) -> list[Copy | Send]:
         """Parameters that come for this turn and those that follow it."""
-        wanted = [k, self.strategy.owner or 0] if k in self.strategy.holders else [k]
         loads = list[Copy | Send]()
-        for one in wanted:
+        for one in shards:
             stay = self._stay(device, one)
             if stay.first == self.count[device] and self.strategy.modes[one].params != "resident":
                 loads.append(self._copy(one, "P", "param", stay.name))

@@ -2,15 +2,16 @@
 
 from planner.search.bounds import Bounds, TaskBound, task_bounds
 from planner.search.descent import descend
-from planner.search.shapes import Ways, baselines, searched, shapes_of
+from planner.search.shapes import Ways, baselines, searched, shapes_of, widened
 from planner.search.shares import short_host, short_with_disk, without_disk
-from planner.search.task import Candidate
+from planner.search.task import Candidate, Wide
 
 __all__ = [
     "Bounds",
     "Candidate",
     "TaskBound",
     "Ways",
+    "Wide",
     "baselines",
     "descend",
     "searched",
@@ -18,5 +19,6 @@ __all__ = [
     "short_host",
     "short_with_disk",
     "task_bounds",
+    "widened",
     "without_disk",
 ]

@@ -5,17 +5,20 @@ compute        one forward and one backward of every layer, and the norms of its
                updates wait for them, spread evenly over the devices
 link           bytes that cannot stay on a device must cross its link every round, spread evenly
 load           steps x the best period of one task alone: compute, links, host and memory at
-               once, with single layers as shards and free residency (a linear program)
+               once, with single layers as shards and free residency (a linear program); on several
+               devices at once, where it has programs for so many, with what all of them have
 phase          steps x the best period of one task alone, of rounds that take all microbatches
                of a shard in turn, or those of a block at the top one by one, and whose gradients,
                where updates wait for norms, wait where they are updated: what a layer needs
                between its update and its forward, and between forward and backward, must cross
                the link or hold memory meanwhile (`windows`); all tasks' spread over the devices
-critical-path  steps x the compute time of the longest task, which runs one step at a time
+critical-path  steps x the compute time of the longest task, which runs one step at a time: on
+               several devices at once its part for each, and no less than a microbatch's way up
+               and down
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -27,14 +30,16 @@ from planner.search import pool
 from planner.shards import Links, TaskCosts, castable, cut_points, layer_graph, shape_of, untied
 from profiles.schema import Layer, Task
 
-Able = Callable[[str, int], bool]  # whether a task can be trained on the kind at this place
+Gang = tuple[int, int]
+"""The place of a kind of devices, and how many of them train a task at once."""
 
 
 @dataclass(frozen=True)
 class TaskBound:
     """µs per step of one task alone: compute, link load, all at once, and phase by phase.
 
-    No plan beats the first three, and none of the kind described above the last.
+    No plan on so many devices beats the first three, and none of the kind described above the last,
+    which for several devices is the third.
     """
 
     compute_us: int
@@ -47,45 +52,71 @@ class TaskBound:
         return max(self.load_us, self.phase_us)
 
 
-Bounds = Sequence[TaskBound | None]
-"""Of one task on each kind of device; None where it has no plan at all."""
+Bounds = Mapping[Gang, TaskBound]
+"""Of one task where it can be trained."""
 
 
 def task_bounds(
-    problem: Problem, effort: Effort, jobs: int = 1, able: Able = lambda task, kind: True
+    problem: Problem,
+    effort: Effort,
+    jobs: int = 1,
+    able: Mapping[str, Collection[Gang]] | None = None,
 ) -> list[Bounds]:
-    """The bounds of every task on every kind of device where `able` says that it can be trained;
-    tasks of one shape are looked at once."""
-    of = []
-    for place, kind in enumerate(problem.kinds):
-        mine = {shape_of(task): task for task in kind.tasks if able(task.name, place)}
+    """The bounds of every task where it is `able` to be trained, by default on one device of any
+    kind; tasks of one shape are looked at once."""
+    alone = [(place, 1) for place in range(len(problem.kinds))]
+    able = able or {task.name: alone for task in problem.tasks}
+    of: list[dict[Gang, TaskBound]] = [{} for _ in problem.tasks]
+    for place, devices in sorted({gang for gangs in able.values() for gang in gangs}):
+        kind = problem.kinds[place]
+        asked = [(at, t) for at, t in enumerate(kind.tasks) if (place, devices) in able[t.name]]
+        mine = {shape_of(task): task for _, task in asked}
         bound = partial(
             task_bound,
             links=Links.of(kind.unshared),
             device_bytes=kind.device_bytes,
             host_bytes=problem.host_bytes,
+            devices=devices,
         )
         found = pool.each(bound, [*mine.values()], effort, jobs)
         by = dict(zip(mine, found, strict=True))
-        of.append([by[shape_of(t)] if able(t.name, place) else None for t in kind.tasks])
-    return list(zip(*of, strict=True))
+        for at, task in asked:
+            of[at][place, devices] = by[shape_of(task)]
+    return list(of)
 
 
 def task_bound(
-    task: Task, effort: Effort, links: Links, device_bytes: int, host_bytes: int = PLENTY
+    task: Task,
+    effort: Effort,
+    links: Links,
+    device_bytes: int,
+    host_bytes: int = PLENTY,
+    devices: int = 1,
 ) -> TaskBound:
     """Bounds on one step of one task, whether tied layers share a shard or not.
 
-    host_bytes: what the host offers.
+    host_bytes: what the host offers. devices: so many train it at once, each with such links and
+    bytes.
     """
     task = untied(task)
     cast = castable(task, links)  # which takes nothing from what a plan may do
     sizes = [TaskCosts(task, cost.microbatch, cast=cast) for cost in task.batches]
     compute = min(costs.least_us for costs in sizes)
-    link = _load_us(sizes[0], links, device_bytes, 0, effort)
-    load = _load_us(sizes[0], links, device_bytes, compute, effort)
+    link = _load_us(sizes[0], links, devices * device_bytes, 0, effort) // devices
+    load = _load_us(sizes[0], links, devices * device_bytes, compute, effort) // devices
+    if devices > 1:
+        compute = max(-(-compute // devices), min(map(_way_us, sizes)))
+        load = max(compute, load)
+        return TaskBound(compute, link, load, load)
     phase = phase_us(sizes, links, device_bytes, effort, host_bytes)
     return TaskBound(compute, link, max(compute, load), phase or 0)
+
+
+def _way_us(costs: TaskCosts) -> int:
+    """The time of a microbatch up and down the layers that wait for updates: those from the first
+    that is trained on."""
+    trained = (at for at, layer in enumerate(costs.layers) if layer.grad_bytes)
+    return costs.total("backward_us", next(trained, len(costs.layers)))
 
 
 def phase_us(

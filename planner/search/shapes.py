@@ -1,18 +1,19 @@
 """Ways to train every task: searched once for all tasks of one shape, on every kind of devices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from msgspec import structs
 
 from planner.errors import Infeasible, nearest
-from planner.inputs import Effort, Problem
+from planner.inputs import Effort, Kind, Problem
 from planner.rounds import SUFFIX, evaluating
 from planner.search import pool, variants
 from planner.search.rename import renamed
 from planner.search.shares import Need, shares
-from planner.search.task import Candidate
-from planner.search.variants import Found
+from planner.search.task import Candidate, Wide
+from planner.search.variants import Found, Tried
 from planner.shards import Links, shape_of
 from plans.schema import Program
 from profiles.schema import Evaluation, Task
@@ -20,7 +21,13 @@ from profiles.schema import Evaluation, Task
 _LATER = 0.25  # of the time, for what follows the search
 
 Ways = list[list[Candidate]]
-"""The strategies of every task, in order: the best on each kind of devices where it fits."""
+"""The strategies of every task, in order: the best on each kind of devices where it fits, then
+those on several devices of a kind at once."""
+
+
+Pipelines = Callable[[tuple[Kind, Task, int], int, Effort], Found]
+"""The search for the best way to train a task on so many devices of a kind at once, with so many
+bytes on the host; Infeasible where there is none. It must be picklable."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,64 @@ def searched(problem: Problem, effort: Effort, jobs: int, parts: int | None = No
         rooms = shares(problem, needs, parts, proven=True)
         found = _each(problem, shapes, rooms, effort, jobs)
     return _of_tasks(problem, shapes, found)
+
+
+def widened(
+    problem: Problem,
+    ways: Ways,
+    asked: Sequence[Wide],
+    best: Pipelines,
+    effort: Effort,
+    jobs: int,
+    parts: int | None = None,
+) -> Ways:
+    """The ways, with those on several devices at once that were asked for and that there are; tasks
+    of one shape are searched once. Infeasible for a task without any.
+
+    parts: as for `searched`.
+    """
+    shapes = shapes_of(problem)
+    effort = replace(effort, deadline=effort.deadline - effort.left * _LATER)
+    needs = [Need.of(shape.first[0], len(shape.tasks)) for shape in shapes]
+    rooms = shares(problem, needs, parts, proven=False)
+    bare = [replace(kind, tasks=()) for kind in problem.kinds]
+    items = [
+        (shape, place, devices, room)
+        for shape, room in zip(shapes, rooms, strict=True)
+        for place, devices in sorted({(w.kind, w.devices) for w in asked if _of(shape, w.task)})
+    ]
+    given = [((bare[at], shape.first[at], room), count) for shape, at, count, room in items]
+    found = pool.each(partial(_wide, best), given, effort, jobs)
+    more: dict[str, list[Candidate]] = {task.name: [] for task in problem.tasks}
+    errors: dict[str, list[Infeasible]] = {}
+    for (shape, place, *_), one in zip(items, found, strict=True):
+        try:
+            if not isinstance(one, Candidate):
+                raise one
+            way = _everywhere(problem, shape, place, one)
+        except Infeasible as error:  # also of what evaluates it
+            errors.setdefault(shape.first[0].name, []).append(error)
+            continue
+        for profiled in shape.tasks:
+            more[profiled[place].name].append(_named(problem, way, profiled[place]))
+    every = {t.name: [*own, *more[t.name]] for own, t in zip(ways, problem.tasks, strict=True)}
+    short = [nearest(errors[name]) for name in errors if not every[name]]
+    if short:
+        raise max(short, key=lambda failure: failure.smallest)
+    return [*every.values()]
+
+
+def _of(shape: Shape, name: str) -> bool:
+    """True if a task is of this shape."""
+    return any(task.name == name for task, *_ in shape.tasks)
+
+
+def _wide(best: Pipelines, asked: tuple[tuple[Kind, Task, int], int], effort: Effort) -> Tried:
+    """What the search finds, if anything: the task has a plan without it."""
+    try:
+        return best(*asked, effort)
+    except Infeasible as error:
+        return error
 
 
 def baselines(problem: Problem) -> Ways:
@@ -125,12 +190,14 @@ def _of_tasks(problem: Problem, shapes: Sequence[Shape], found: Sequence[Sequenc
 
 
 def _everywhere(problem: Problem, shape: Shape, place: int, found: Candidate) -> Candidate:
-    """A shape's candidate of one kind, with its programs on all kinds that it fits."""
+    """A shape's candidate of one kind, with its programs on all kinds that it fits; one for several
+    devices is for its own kind."""
     strategy = found.strategy
-    programs = tuple(
-        found.program if at == place else variants.program_on(kind, strategy, task)
-        for at, (kind, task) in enumerate(zip(problem.kinds, shape.first, strict=True))
-    )
+    programs: list[Program | None] = [None] * len(problem.kinds)
+    programs[place] = found.program
+    for at, (kind, task) in enumerate(zip(problem.kinds, shape.first, strict=True)):
+        if at != place and found.program.devices == 1:
+            programs[at] = variants.program_on(kind, strategy, task)
     evaluates: list[Program | None] = [None] * len(programs)
     for at, task in enumerate(shape.first):
         if shape.evaluation and programs[at]:
@@ -138,7 +205,7 @@ def _everywhere(problem: Problem, shape: Shape, place: int, found: Candidate) ->
             mine = replace(strategy, costs=replace(strategy.costs, task=wanted))
             kind = problem.kinds[at]
             evaluates[at] = evaluating(mine, Links.of(kind.device), kind.device_bytes)
-    return replace(found, programs=programs, evaluates=tuple(evaluates))
+    return replace(found, programs=tuple(programs), evaluates=tuple(evaluates))
 
 
 def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:

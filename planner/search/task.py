@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nsmallest
 from itertools import islice, pairwise
+from typing import NamedTuple
 
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Effort, Limits
@@ -48,9 +49,10 @@ _UPDATES: tuple[Update, ...] = ("host", "device-streamed")
 class Candidate:
     """A way to train one task: its strategy, and the programs that carry it out.
 
-    programs: one for each kind of devices, None where the strategy does not fit. candidates: how
-    many were simulated to find it. complete: no time limit ended the search. evaluates: where the
-    task is evaluated, the programs that do so on these kinds."""
+    programs: one for each kind of devices, None where the strategy does not fit; each may be on
+    several devices of its kind. candidates: how many were simulated to find it. complete: no time
+    limit ended the search. evaluates: where the task is evaluated, the programs that do so on these
+    kinds, on no more devices."""
 
     strategy: Strategy | Waiting
     programs: tuple[Program | None, ...]
@@ -62,6 +64,14 @@ class Candidate:
     def program(self) -> Program:
         """The one for the first kind of devices that it fits."""
         return next(program for program in self.programs if program)
+
+
+class Wide(NamedTuple):
+    """A task that may do better on so many devices of a kind at once, named by its place."""
+
+    task: str
+    kind: int
+    devices: int
 
 
 @dataclass(eq=False)

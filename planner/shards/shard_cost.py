@@ -36,6 +36,7 @@ class ShardCost:
     weight_us: int = 0  # of a backward, for gradients of weights, which may come later
     tie: str = ""  # in a group of tied layers that lie in several shards
     cast: bool = False  # the host has no parameters of it but makes them from masters
+    in_turn: bool = False  # one device has to run all its microbatches, in ascending order
 
     @property
     def param_out_bytes(self) -> int:

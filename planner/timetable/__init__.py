@@ -1,19 +1,19 @@
-"""Many tasks on many devices: which program runs where and when, on host memory and disk."""
+"""Many tasks on many devices: which program runs where and when."""
 
-from planner.timetable.choice import least_us, settled
-from planner.timetable.host_store import bound, housed
+from planner.timetable.choice import least_us, settled, wanted
 from planner.timetable.placement import in_time, named_bounds, timetable
-from planner.timetable.scratch import apart
-from planner.timetable.segments import few_segments
+from planner.timetable.segments import Stretch, cut, few_segments
+from planner.timetable.works import missed_and_value
 
 __all__ = [
-    "apart",
-    "bound",
+    "Stretch",
+    "cut",
     "few_segments",
-    "housed",
     "in_time",
     "least_us",
+    "missed_and_value",
     "named_bounds",
     "settled",
     "timetable",
+    "wanted",
 ]

@@ -83,7 +83,7 @@ def balanced(works: Sequence[Work], devices: int, floor_us: int, effort: Effort)
         if high - low <= 1:
             break
         limit = (low + high) // 2
-        queues = wrapped(works, devices, limit)
+        queues = wrapped(works, [0] * devices, limit)
         tried = timed(works, queues, kinds) if queues else best
         if makespan(tried) <= limit:
             best, high = tried, makespan(tried)
@@ -92,10 +92,11 @@ def balanced(works: Sequence[Work], devices: int, floor_us: int, effort: Effort)
     return best
 
 
-def wrapped(works: Sequence[Work], devices: int, limit: int) -> Queues | None:
-    """Devices filled up to `limit` one after the other; None when there are too few."""
-    queues: list[list[Part]] = [[] for _ in range(devices)]
-    device = busy = 0
+def wrapped(works: Sequence[Work], free_us: Sequence[int], limit: int) -> Queues | None:
+    """Devices, from where each falls free, filled up to `limit` one after the other; None when
+    there are too few."""
+    queues: list[list[Part]] = [[] for _ in free_us]
+    device, busy = 0, free_us[0]
     for at, work in enumerate(works):
         late = _fitting(work, limit - busy)
         if late:
@@ -103,10 +104,10 @@ def wrapped(works: Sequence[Work], devices: int, limit: int) -> Queues | None:
             busy += work.us(0, late)
         if late < work.rounds:
             device += 1
-            if device == devices:
+            if device == len(free_us):
                 return None
             queues[device].append((at, work.rounds - late))
-            busy = work.us(0, work.rounds - late)
+            busy = free_us[device] + work.us(0, work.rounds - late)
     return tuple(map(tuple, queues))
 
 

@@ -1,23 +1,34 @@
-"""One strategy for every task, of those that were found on each kind of devices: the configuration
-program says which."""
+"""One strategy for every task: the configuration program says which of those that were found on
+each kind of devices, and which on several devices at once are worth a search; where there are any
+of these, timetables say whether they are worth it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from planner.inputs import Effort, Problem
+from planner.inputs import Effort, Problem, Want
 from planner.lp import solve, total
-from planner.search import Candidate
+from planner.search import Candidate, Wide, descend
+from planner.shards import sizes
 from planner.timetable.configuration import (
     Column,
     Demand,
     column,
     configuration,
     demand_of,
+    even_us,
     model_of,
 )
+from planner.timetable.placement import place, works_of
+from planner.timetable.sets import sets
+from planner.timetable.works import Score, score
 from profiles.schema import Task
 
 _CHOICE_SECONDS = 10.0  # for the program with one strategy for each task
+_ABOUT = 128  # times that differ by less than 1/n are about the same
+
+Choice = tuple[int, ...]
+"""For every task the place of a strategy among its own."""
 
 
 def columns_of(problem: Problem, task: Task, way: Candidate) -> list[Column]:
@@ -26,11 +37,17 @@ def columns_of(problem: Problem, task: Task, way: Candidate) -> list[Column]:
     return [column(program, kind.name, task.steps) for kind, program in kinds if program]
 
 
-def least_us(problem: Problem, chosen: Sequence[Candidate], effort: Effort) -> int:
-    """A lower bound on any schedule of the tasks by these strategies."""
-    tasks = zip(problem.tasks, chosen, strict=True)
-    columns = [one for task, way in tasks for one in columns_of(problem, task, way)]
-    return configuration(demand_of(problem), columns, effort).us
+def least_us(problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effort) -> int:
+    """A lower bound on any schedule of the tasks by these strategies, even if a task could have
+    several of them."""
+    tasks = zip(problem.tasks, ways, strict=True)
+    columns = [one for task, own in tasks for way in own for one in columns_of(problem, task, way)]
+    demand = demand_of(problem)
+    least = configuration(demand, columns, effort).us
+    small = len(problem.tasks) * problem.devices <= effort.limits.gang_pairs
+    if small and any(one.devices > 1 for one in columns):
+        least = max(least, sets(demand, columns, effort).us)
+    return least
 
 
 def settled(
@@ -38,9 +55,21 @@ def settled(
 ) -> list[Candidate]:
     """One strategy for every task, which it keeps on all kinds of devices: those that let all tasks
     end soonest, or where there are too many to say so, those by which the program trains most of
-    each task."""
+    each task. Where some are for several devices at once, the choice whose timetable is best."""
     if all(len(own) == 1 for own in ways):
         return [own[0] for own in ways]
+    choice = _by_program(problem, ways, effort)
+    if any(way.program.devices > 1 for own in ways for way in own):
+        choice = _by_timetable(problem, ways, choice, effort)
+    return _chosen(ways, choice)
+
+
+def _chosen(ways: Sequence[Sequence[Candidate]], choice: Choice) -> list[Candidate]:
+    return [own[at] for own, at in zip(ways, choice, strict=True)]
+
+
+def _by_program(problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effort) -> Choice:
+    """As the configuration program has it."""
     columns, of = [], []
     for number, (task, own) in enumerate(zip(problem.tasks, ways, strict=True)):
         for strategy, way in enumerate(own):
@@ -54,7 +83,7 @@ def settled(
     found = parts or configuration(demand, columns, effort).parts
     for (number, strategy), part in zip(of, found, strict=True):
         trained[number][strategy] += part
-    return [own[each.index(max(each))] for own, each in zip(ways, trained, strict=True)]
+    return tuple(each.index(max(each)) for each in trained)
 
 
 def _one_choice_each(
@@ -76,3 +105,122 @@ def _one_choice_each(
     if not solve(model, seconds=seconds, seed=effort.seed, gap=1e-4).found:
         return None
     return [part.value() for part in parts]
+
+
+def _by_timetable(
+    problem: Problem, ways: Sequence[Sequence[Candidate]], choice: Choice, effort: Effort
+) -> Choice:
+    """The choice with the best timetable of: this one, those of strategies within some time, and
+    those that other strategies for single tasks lead to."""
+    demand, objective = demand_of(problem), problem.objective
+    brief = replace(effort, limits=replace(effort.limits, timetable_parts=0))
+    scores: dict[Choice, Score] = {}
+
+    def least(one: Choice) -> int:
+        tasks = zip(problem.tasks, _chosen(ways, one), strict=True)
+        columns = [own for task, way in tasks for own in columns_of(problem, task, way)]
+        return configuration(demand, columns, effort).us
+
+    def rated(one: Choice) -> Score:
+        if one not in scores:
+            works = works_of(problem, _chosen(ways, one))
+            pieces = place(works, problem.kind_of, 0, brief, objective)
+            scores[one] = score(works, pieces, objective)
+        return scores[one]
+
+    def neighbours(now: Choice) -> Iterator[tuple[int, Choice | None]]:
+        for number, own in enumerate(ways):
+            for other in range(len(own)):
+                changed = (*now[:number], other, *now[number + 1 :])
+                late, value, _ = rated(now)
+                hopeless = objective == "makespan" and not late and least(changed) >= value
+                if changed not in scores and not hopeless and effort.left > 0:
+                    yield len(ways), changed
+
+    within = sorted(set(_within(problem, ways)) - {choice}, key=lambda one: (least(one), one))
+    starts = [choice, *within[: effort.limits.choice_starts]]
+    return descend(min(starts, key=rated), neighbours, rated, effort.limits.choice_works)
+
+
+def _within(problem: Problem, ways: Sequence[Sequence[Candidate]]) -> Iterator[Choice]:
+    """For any time that some task may take: of the strategies that take no longer, those that take
+    about the least time of all their devices together, and the narrowest of these; the shortest
+    where all take longer."""
+    tasks = list(zip(problem.tasks, ways, strict=True))
+    each = [[columns_of(problem, task, way) for way in own] for task, own in tasks]
+    thrifty = [min(one.us * one.devices for way in own for one in way) for own in each]
+    for limit in sorted({one.us for own in each for way in own for one in way}):
+        choice = []
+        for own, least in zip(each, thrifty, strict=True):
+            keys = [
+                min(
+                    (
+                        max(0, one.us - limit),
+                        one.us * one.devices * _ABOUT // max(1, least),
+                        one.devices,
+                    )
+                    for one in way
+                )
+                for way in own
+            ]
+            choice.append(keys.index(min(keys)))
+        yield tuple(choice)
+
+
+def wanted(problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effort) -> list[Wide]:
+    """The tasks that may let all end sooner on several devices at once, and on how many.
+
+    If k devices trained a task k times as fast, the whole could end with the even share: tasks that
+    take longer alone are wanted on so many that they do not, and on a few less and more; so are
+    those that wait for copies much of the time, which more memory may spare. Where other ends count
+    than the last one, tasks are wanted on any number.
+    """
+    limits, demand = effort.limits, demand_of(problem)
+    alone, spared = [], []
+    for number, (task, ways_) in enumerate(zip(problem.tasks, ways, strict=True)):
+        columns = [one for way in ways_ for one in columns_of(problem, task, way)]
+        times = {
+            place: min(one.us for one in columns if one.kind == kind.name)
+            for place, kind in enumerate(problem.kinds)
+            if any(one.kind == kind.name for one in columns)
+        }
+        computed = {place: _computing_us(problem.kinds[place].tasks[number]) for place in times}
+        waits = {at for at, us in times.items() if (us - computed[at]) * limits.wide_waits > us}
+        alone.append(times)
+        spared.append({at: computed[at] if at in waits else us for at, us in times.items()})
+    soon = even_us(demand, _alone(problem, spared))
+    end = configuration(demand, _alone(problem, alone), effort).us
+    late = problem.objective == "makespan" and (end - soon) * limits.wide_gain > end
+    found = []
+    for task, times, least in zip(problem.tasks, alone, spared, strict=True):
+        due = problem.wants.get(task.name, Want()).deadline_us is not None
+        long = (min(times.values()) - soon) * limits.wide_near > -soon
+        for at, us in times.items():
+            widths = _widths(problem.kinds[at].count)
+            if late and (long or least[at] < us):
+                enough = next((n for n, k in enumerate(widths) if us <= k * soon), len(widths))
+                widths = widths[max(0, enough - 2) : enough + 2]
+            elif not due and problem.objective == "makespan":
+                widths = []
+            found += [Wide(task.name, at, devices) for devices in widths]
+    return found
+
+
+def _alone(problem: Problem, times: Sequence[Mapping[int, int]]) -> list[Column]:
+    """All steps of every task on one device, in so many µs on each kind."""
+    return [
+        Column(task.name, problem.kinds[at].name, us)
+        for task, own in zip(problem.tasks, times, strict=True)
+        for at, us in own.items()
+    ]
+
+
+def _computing_us(task: Task) -> int:
+    """The least compute time of all steps."""
+    return task.steps * min(costs.least_us for costs in sizes(task))
+
+
+def _widths(count: int) -> list[int]:
+    """Numbers of devices, of so many, that a task is wanted on."""
+    doubled = (1 << power for power in range(2, count.bit_length()))
+    return sorted({k for k in (2, 3, *doubled, count) if 1 < k <= count})

@@ -6,8 +6,8 @@ lpt      whole tasks, the longest first
 random   whole tasks in a seeded order
 """
 
-import heapq
 import random
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -71,7 +71,7 @@ def longest_remaining(
         else:
             end = now + of[name].us(kind, rounds)
             current[device] = len(pieces)
-            pieces.append(Piece(name, device, rounds, now, end))
+            pieces.append(Piece(name, (device,), rounds, now, end))
         ready_at[name] = free_at[device] = end
         left[name] -= rounds
         if not left[name]:
@@ -79,12 +79,15 @@ def longest_remaining(
     return pieces
 
 
+Lines = dict[int, list[tuple[int, int]]]  # by kind, when each device falls free, ascending
+
+
 def listed(works: Sequence[Work], order: Iterable[int], devices: Devices) -> list[Piece]:
     """Whole works: the device that falls free first takes the first in `order` that may begin and
-    would not be done sooner on another; where there is none, the first goes where it is done
-    soonest."""
+    would not be done sooner on another kind; where there is none, the first goes where it is done
+    soonest. A gang begins when as many devices as it takes are free."""
     waiting, ready = list(order), [work.want.start_us for work in works]
-    free: dict[int, list[tuple[int, int]]] = {kind: [] for kind in devices}
+    free: Lines = {kind: [] for kind in devices}
     for device, kind in enumerate(devices):
         free[kind].append((0, device))
     pieces = []
@@ -93,22 +96,29 @@ def listed(works: Sequence[Work], order: Iterable[int], devices: Devices) -> lis
         begin = max(now, min(ready[at] for at in waiting))
         able = (at for at in waiting if ready[at] <= begin)
         first = next(able)
-        here = (at for at in chain([first], able) if _soonest(works[at], begin, free)[1] == kind)
+        here = (
+            at for at in chain([first], able) if _starts(works[at], begin, free) == (begin, kind)
+        )
         at = next(here, first)
-        end, on = _soonest(works[at], begin, free)
+        start, on = _starts(works[at], begin, free)
+        run = works[at].runs[on]
+        assert run
         waiting.remove(at)
-        device = heapq.heappop(free[on])[1]
-        start = end - works[at].whole_us(on)
-        pieces.append(Piece(works[at].name, device, works[at].rounds, start, end))
-        heapq.heappush(free[on], (end, device))
-        ready[at] = end
+        mine = tuple(sorted(device for _, device in free[on][: run.devices]))
+        del free[on][: run.devices]
+        ready[at] = start + run.us(works[at].rounds)
+        for device in mine:
+            insort(free[on], (ready[at], device))
+        pieces.append(Piece(works[at].name, mine, works[at].rounds, start, ready[at]))
     return pieces
 
 
-def _soonest(work: Work, begin: int, free: dict[int, list[tuple[int, int]]]) -> tuple[int, int]:
-    """When the whole work is done if it does not begin before `begin`, and on which kind."""
-    return min(
-        (max(begin, line[0][0]) + run.us(work.rounds), kind)
+def _starts(work: Work, begin: int, free: Lines) -> tuple[int, int]:
+    """When and on which kind the whole work starts, not before `begin`, if it is done soonest."""
+    found = (
+        (max(begin, line[run.devices - 1][0]), run.us(work.rounds), kind)
         for kind, line in free.items()
         if (run := work.runs[kind])
     )
+    start, _, kind = min(found, key=lambda one: (one[0] + one[1], one[2]))
+    return start, kind

@@ -89,10 +89,11 @@ def _hot(
     on devices that end last or that a late task waits for otherwise."""
     ends: dict[int, int] = {}
     for piece in pieces:
-        ends[piece.device] = max(ends.get(piece.device, 0), piece.end_us)
+        for device in piece.devices:
+            ends[device] = max(ends.get(device, 0), piece.end_us)
     due = {w.name: w.want.deadline_us for w in works if w.want.deadline_us is not None}
     devices = {d for d, end in ends.items() if end == max(ends.values())}
-    devices |= {p.device for p in pieces if p.end_us > due.get(p.work, p.end_us)}
+    devices |= {d for p in pieces if p.end_us > due.get(p.work, p.end_us) for d in p.devices}
     split = {at for device in devices for at, rounds in queues[device] if rounds < works[at].rounds}
     devices |= {d for d, queue in enumerate(queues) if any(at in split for at, _ in queue)}
     for device, queue in enumerate(queues):

@@ -2,9 +2,10 @@
 best schedule of these programs, and whether it keeps the deadlines.
 
 A few timetables to begin with: works assigned whole, or wrapped around devices of one kind
-(`assign`), shared out to several kinds (`spread`), and taken from lists (`greedy`), as they are
-where works have starts or deadlines or where their mean completion counts. The best one is then
-made better by small changes (`local_search`).
+(`assign`), shared out to several kinds (`spread`), on several devices at once (`gangs`), and taken
+from lists (`greedy`), as they are where works have starts or deadlines or where their mean
+completion counts. The best one is then made better by small changes (`local_search`,
+`gang_search`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,10 +17,11 @@ from planner.errors import Infeasible
 from planner.inputs import Effort, Objective, Policy, Problem, Want
 from planner.rounds import least_us, share_us
 from planner.search import Bounds, Candidate, TaskBound
+from planner.timetable import gang_search, local_search
 from planner.timetable.assign import balanced, whole
 from planner.timetable.configuration import Column, Demand, even_us
+from planner.timetable.gangs import begun
 from planner.timetable.greedy import greedy, listed
-from planner.timetable.local_search import improved
 from planner.timetable.segments import Stretch, cut
 from planner.timetable.spread import spread
 from planner.timetable.works import Devices, Piece, Run, Work, makespan, score
@@ -33,8 +35,10 @@ from profiles.units import show_us
 def timetable(
     problem: Problem, chosen: Sequence[Candidate], floor_us: int, policy: Policy, effort: Effort
 ) -> list[Segment]:
-    """Segments of one task each on one device each, in order of their start, cut as the problem
-    wants them. floor_us: a lower bound on any schedule of these programs."""
+    """Segments of one task each, in order of their start, cut as the problem wants them.
+
+    floor_us: a lower bound on any schedule of these programs.
+    """
     works, kinds = works_of(problem, chosen), problem.kind_of
     if policy == "gantry":
         pieces = place(works, kinds, floor_us, effort, problem.objective)
@@ -43,10 +47,10 @@ def timetable(
     ways = {work.name: one for work, one in zip(works, chosen, strict=True)}
     stretches = []
     for piece in pieces:
-        way, kind = ways[piece.work], kinds[piece.device]
+        way, kind = ways[piece.work], kinds[piece.devices[0]]
         program, evaluates = way.programs[kind], way.evaluates[kind] if way.evaluates else None
         assert program
-        stretches.append(Stretch(program, (piece.device,), piece.rounds, evaluates))
+        stretches.append(Stretch(program, piece.devices, piece.rounds, evaluates))
     return cut(problem, stretches)
 
 
@@ -67,8 +71,14 @@ def place(
     starts = list(_starts(works, devices, floor_us, effort, objective))
     best = min(starts, key=lambda pieces: score(works, pieces, objective))
     floor = floor_us if objective == "makespan" else 0
-    best = improved(works, best, devices, floor, objective, effort.limits)
-    return sorted(best, key=lambda piece: (piece.start_us, piece.device))
+    better = gang_search.improved if _gangs(works) else local_search.improved
+    best = better(works, best, devices, floor, objective, effort.limits)
+    return sorted(best, key=lambda piece: (piece.start_us, piece.devices))
+
+
+def _gangs(works: Sequence[Work]) -> bool:
+    """True if some work runs on several devices at once."""
+    return any(work.gang for work in works)
 
 
 def _starts(
@@ -80,6 +90,8 @@ def _starts(
         if not any(work.want.start_us for work in works):
             yield from _spread(works, devices, floor_us, effort)
         yield listed(works, every, devices)
+        if _gangs(works):  # the widest first: what is narrow fills the gaps
+            yield listed(works, sorted(every, key=lambda at: -works[at].width), devices)
     else:  # shortest first, by its weight: the best order on one device
         own = [(work.least_us / work.want.weight, work.name) for work in works]
         yield listed(works, sorted(every, key=lambda at: own[at]), devices)
@@ -95,6 +107,9 @@ def _spread(
     works: Sequence[Work], devices: Devices, floor_us: int, effort: Effort
 ) -> Iterator[list[Piece]]:
     """Timetables that share the load out."""
+    if _gangs(works):
+        yield from begun(works, devices, floor_us, effort)
+        return
     if len(set(devices)) == 1:
         of = [replace(work, runs=(work.runs[devices[0]],)) for work in works]
         yield balanced(of, len(devices), floor_us, effort)
@@ -123,7 +138,8 @@ def _run(task: Task, program: Program, evaluates: Program | None) -> Run:
     """With evaluations, of whose time each round has a share."""
     own = task.evaluation
     more = share_us(own, program, evaluates) if own and evaluates else 0
-    return Run(duration_us(program, 1) - program.period_us, program.period_us + more)
+    fixed_us = duration_us(program, 1) - program.period_us
+    return Run(fixed_us, program.period_us + more, program.devices)
 
 
 def in_time(problem: Problem, plan: Plan) -> None:
@@ -153,22 +169,22 @@ def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) ->
     demand = Demand({kind.name: kind.count for kind in problem.kinds})
     # Segments of a device never overlap, so its evaluations come on top of whatever is trained.
     every = [
-        (task, kind, one, least_us(kind.tasks[number], problem.done.get(task.name, 0)))
+        (task, problem.kinds[place], devices, one, evaluating // devices)
         for number, (task, of) in enumerate(zip(problem.tasks, bounds, strict=True))
-        for kind, one in zip(problem.kinds, of, strict=True)
-        if one
+        for (place, devices), one in of.items()
+        for evaluating in [_evaluating_us(problem, place, number)]
     ]
 
     def columns(us: Callable[[TaskBound], int]) -> list[Column]:
         """All steps and evaluations of every task on every kind of devices."""
         return [
-            Column(task.name, kind.name, task.steps * us(one) + evaluating)
-            for task, kind, one, evaluating in every
+            Column(task.name, kind.name, task.steps * us(one) + evaluating, devices)
+            for task, kind, devices, one, evaluating in every
         ]
 
     links = [
-        Column(task.name, kind.name, task.steps * one.link_us * kind.sharers)
-        for task, kind, one, _ in every
+        Column(task.name, kind.name, task.steps * one.link_us * kind.sharers, devices)
+        for task, kind, devices, one, _ in every
     ]
     compute, phase = columns(lambda b: b.compute_us), columns(lambda b: b.phase_us)
     return (
@@ -178,6 +194,12 @@ def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) ->
         *([Bound("phase", max(_longest(phase), even_us(demand, phase)))] * phased),
         Bound("critical-path", _longest(compute)),
     )
+
+
+def _evaluating_us(problem: Problem, place: int, number: int) -> int:
+    """The least compute time of a task's evaluations on a kind of devices."""
+    task = problem.kinds[place].tasks[number]
+    return least_us(task, problem.done.get(task.name, 0))
 
 
 def _longest(columns: Iterable[Column]) -> int:

@@ -35,7 +35,7 @@ def few_segments(problem: Problem) -> None:
 
 class Stretch(NamedTuple):
     """Rounds of a program in a row on some devices; `evaluates`: the program that evaluates its
-    task, if any does."""
+    task, if any does, on no more of them."""
 
     program: Program
     devices: tuple[int, ...]
@@ -60,7 +60,8 @@ def cut(problem: Problem, stretches: Iterable[Stretch]) -> list[Segment]:
                 until = due[name][0] - done[name] if due[name] else left
                 if evaluation and evaluates and due[name] and not until:
                     due[name].popleft()
-                    yield evaluates, devices, evaluation.batches, start
+                    mine = devices[: evaluates.devices]
+                    yield evaluates, mine, evaluation.batches, start
                 elif left:
                     rounds = min(left, until, problem.segment_steps or left)
                     yield program, devices, rounds, start

@@ -11,16 +11,16 @@ that all that have no time to lose are busy, until another has none to lose or a
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import networkx as nx
 
 from planner.inputs import Effort
 from planner.timetable.configuration import Column, Demand, configuration
-from planner.timetable.works import Devices, Part, Piece, Work
+from planner.timetable.works import Devices, Part, Piece, Share, Work, laid
 
-Share = dict[int, int]  # by kind, how many of a work's rounds
+Split = dict[int, int]  # by kind, how many of a work's rounds
 
 
 class Job(NamedTuple):
@@ -52,22 +52,22 @@ def spread(works: Sequence[Work], devices: Devices, effort: Effort) -> Iterator[
         jobs = _jobs(works, devices, shared)
         if len(jobs) * len(devices) <= effort.limits.matched_pairs:
             slices = open_shop([job.us(works) for job in jobs], devices)
-            yield _laid(works, devices, _parts(works, devices, jobs, slices))
+            yield laid(works, _parts(works, devices, jobs, slices), devices)
 
 
-def _shares(works: Sequence[Work], devices: Devices, effort: Effort) -> list[Share]:
+def _shares(works: Sequence[Work], devices: Devices, effort: Effort) -> list[Split]:
     """The rounds of each work that every kind of device gets."""
     kinds = sorted(set(devices))
     of = [(at, kind) for at, work in enumerate(works) for kind in kinds if work.runs[kind]]
     columns = [Column(works[at].name, str(kind), works[at].whole_us(kind)) for at, kind in of]
     demand = Demand({str(kind): count for kind, count in Counter(devices).items()})
-    rounds: list[Share] = [{} for _ in works]
+    rounds: list[Split] = [{} for _ in works]
     for (at, kind), part in zip(of, configuration(demand, columns, effort).parts, strict=True):
         rounds[at][kind] = int(works[at].rounds * part + 1e-6)
     return [_all_rounds(work, share) for work, share in zip(works, rounds, strict=True)]
 
 
-def _all_rounds(work: Work, share: Share) -> Share:
+def _all_rounds(work: Work, share: Split) -> Split:
     """About this share, of all rounds; no part that enters and leaves for longer than it runs."""
     most = max(share, key=lambda kind: (share[kind], -work.whole_us(kind)))
     kept = {
@@ -78,12 +78,12 @@ def _all_rounds(work: Work, share: Share) -> Share:
     return {**kept, most: work.rounds - sum(kept.values())}
 
 
-def _most(share: Share) -> Share:
+def _most(share: Split) -> Split:
     """All of a work's rounds where most of them are."""
     return {max(share, key=lambda kind: (share[kind], -kind)): sum(share.values())}
 
 
-def _jobs(works: Sequence[Work], devices: Devices, shares: Sequence[Share]) -> list[Job]:
+def _jobs(works: Sequence[Work], devices: Devices, shares: Sequence[Split]) -> list[Job]:
     """A job for each work with shares of several kinds; the others one after the other, the first
     that fit (longest first), up to the least end of all jobs."""
     split = [at for at, share in enumerate(shares) if len(share) > 1]
@@ -162,8 +162,8 @@ def _matched(
 
 def _parts(
     works: Sequence[Work], devices: Devices, jobs: Sequence[Job], slices: Sequence[Slice]
-) -> Iterator[tuple[int, Part]]:
-    """The rounds that the slices have time for, each part with its device, in their order."""
+) -> Iterator[Share]:
+    """The rounds that the slices have time for, in their order."""
     waiting = [{kind: list(parts) for kind, parts in job.parts.items()} for job in jobs]
     last = {(one.job, devices[one.device]): number for number, one in enumerate(slices)}
     spare = Counter[tuple[int, int]]()  # time of earlier slices that no whole round filled
@@ -177,28 +177,7 @@ def _parts(
             count = left if last[job, kind] == number else min(left, us // period)
             if not count:
                 break
-            yield device, (at, count)
+            yield Share(at, count, (device,))
             us -= count * period
             parts[:1] = [(at, left - count)] if count < left else []
         spare[job, kind] = us
-
-
-def _laid(
-    works: Sequence[Work], devices: Devices, parts: Iterable[tuple[int, Part]]
-) -> list[Piece]:
-    """The parts in this order, each as early as may be; one that goes on is no piece of its own."""
-    ready, free = [work.want.start_us for work in works], [0] * len(devices)
-    pieces: list[Piece] = []
-    current = dict[int, int]()  # the latest piece on each device
-    for device, (at, rounds) in parts:
-        work, kind = works[at], devices[device]
-        start, own = max(free[device], ready[at]), current.get(device, -1)
-        before = pieces[own] if own >= 0 else None
-        if before and before.work == work.name and before.end_us == start:
-            rounds, start = rounds + before.rounds, before.start_us
-        else:
-            own = current[device] = len(pieces)
-            pieces.append(Piece(work.name, device, 0, 0, 0))
-        free[device] = ready[at] = start + work.us(kind, rounds)
-        pieces[own] = Piece(work.name, device, rounds, start, ready[at])
-    return pieces

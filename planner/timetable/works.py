@@ -1,5 +1,5 @@
-"""Works, and timetables of them as queues, one for every device: when each piece runs, and how good
-that is."""
+"""Works, and timetables of them: as queues, one for every device, or as a list of shares; when each
+piece runs, and how good that is."""
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,10 +10,11 @@ from planner.inputs import Objective, Want
 
 
 class Run(NamedTuple):
-    """On a kind of device: a segment of n rounds lasts fixed_us + n * period_us."""
+    """On so many devices of a kind: a segment of n rounds lasts fixed_us + n * period_us."""
 
     fixed_us: int
     period_us: int
+    devices: int = 1
 
     def us(self, rounds: int) -> int:
         return self.fixed_us + rounds * self.period_us
@@ -23,7 +24,7 @@ class Run(NamedTuple):
 class Work:
     """Rounds of a task to run, never in two places at a time.
 
-    runs: on each kind of device, None where it cannot run.
+    runs: on each kind of device, None where it cannot run. A gang runs on several at once.
     """
 
     name: str
@@ -46,13 +47,23 @@ class Work:
         """The time of all rounds on the kind where it is shortest."""
         return min(run.us(self.rounds) for run in self.runs if run)
 
+    @property
+    def width(self) -> int:
+        """The most devices that it runs on at once."""
+        return max(run.devices for run in self.runs if run)
+
+    @property
+    def gang(self) -> bool:
+        """True if it runs on several devices at once, on some kind."""
+        return self.width > 1
+
 
 @dataclass(frozen=True)
 class Piece:
-    """Rounds of a work in a row on one device."""
+    """Rounds of a work in a row on the same devices, of one kind."""
 
     work: str
-    device: int
+    devices: tuple[int, ...]
     rounds: int
     start_us: int
     end_us: int
@@ -73,8 +84,8 @@ class Score(NamedTuple):
 
 
 def timed(works: Sequence[Work], queues: Queues, devices: Devices) -> list[Piece]:
-    """When the parts run: a device takes the next one of its queue, and of several devices the
-    one that can begin first. No task is in two places at once."""
+    """When the parts run, of works on one device: a device takes the next one of its queue, and of
+    several devices the one that can begin first. No task is in two places at once."""
     free = [0] * len(queues)
     ready = [work.want.start_us for work in works]
     place = [0] * len(queues)
@@ -89,7 +100,7 @@ def timed(works: Sequence[Work], queues: Queues, devices: Devices) -> list[Piece
             heapq.heappush(heads, (start, device))
             continue
         end = start + works[at].us(devices[device], rounds)
-        pieces.append(Piece(works[at].name, device, rounds, start, end))
+        pieces.append(Piece(works[at].name, (device,), rounds, start, end))
         free[device] = ready[at] = end
         place[device] += 1
         if place[device] < len(queues[device]):
@@ -99,12 +110,63 @@ def timed(works: Sequence[Work], queues: Queues, devices: Devices) -> list[Piece
 
 
 def queued(works: Sequence[Work], pieces: Iterable[Piece], devices: int) -> Queues:
-    """The queues that give such pieces on so many devices."""
+    """The queues that give such pieces, each on one of so many devices."""
     at = {work.name: index for index, work in enumerate(works)}
     queues: list[list[Part]] = [[] for _ in range(devices)]
-    for piece in sorted(pieces, key=lambda p: (p.start_us, p.device)):
-        queues[piece.device].append((at[piece.work], piece.rounds))
+    for piece in sorted(pieces, key=lambda p: (p.start_us, p.devices)):
+        (device,) = piece.devices
+        queues[device].append((at[piece.work], piece.rounds))
     return tuple(tuple(queue) for queue in queues)
+
+
+class Share(NamedTuple):
+    """Rounds of a work, by its position, on these devices; None: where they are done soonest."""
+
+    at: int
+    rounds: int
+    devices: tuple[int, ...] | None = None
+
+
+def laid(works: Sequence[Work], shares: Iterable[Share], devices: Devices) -> list[Piece]:
+    """The pieces of the shares, each as early as may be in this order; one that goes on on its
+    devices is no piece of its own."""
+    free, ready = [0] * len(devices), [work.want.start_us for work in works]
+    latest: list[int | None] = [None] * len(works)
+    pieces: list[Piece] = []
+    for at, rounds, asked in shares:
+        work, own = works[at], latest[at]
+        mine = asked or _soonest(work, rounds, ready[at], free, devices)
+        start = max(ready[at], *(free[device] for device in mine))
+        before = pieces[own] if own is not None else None
+        if own is not None and before and before.devices == mine and before.end_us == start:
+            rounds, start = rounds + before.rounds, before.start_us
+        else:
+            own = latest[at] = len(pieces)
+            pieces.append(Piece(work.name, mine, 0, 0, 0))
+        end = ready[at] = start + work.us(devices[mine[0]], rounds)
+        for device in mine:
+            free[device] = end
+        pieces[own] = Piece(work.name, mine, rounds, start, end)
+    return pieces
+
+
+def _soonest(
+    work: Work, rounds: int, ready: int, free: Sequence[int], devices: Devices
+) -> tuple[int, ...]:
+    """The devices where the rounds are done soonest, those of them that fall free last."""
+    best: tuple[int, tuple[int, ...]] | None = None
+    for kind, run in enumerate(work.runs):
+        if run is None:
+            continue
+        line = sorted((free[d], d) for d, its in enumerate(devices) if its == kind)
+        if len(line) < run.devices:
+            continue
+        start = max(ready, line[run.devices - 1][0])
+        if best is None or start + run.us(rounds) < best[0]:
+            able = [device for us, device in line if us <= start]
+            best = start + run.us(rounds), tuple(sorted(able[-run.devices :]))
+    assert best
+    return best[1]
 
 
 def score(works: Sequence[Work], pieces: Sequence[Piece], objective: Objective) -> Score:
@@ -113,7 +175,8 @@ def score(works: Sequence[Work], pieces: Sequence[Piece], objective: Objective) 
     busy: dict[int, int] = {}
     for piece in pieces:
         ends[piece.work] = max(ends.get(piece.work, 0), piece.end_us)
-        busy[piece.device] = max(busy.get(piece.device, 0), piece.end_us)
+        for device in piece.devices:
+            busy[device] = max(busy.get(device, 0), piece.end_us)
     wants = {work.name: work.want for work in works}
     return Score(*missed_and_value(ends, wants, objective), sum(end * end for end in busy.values()))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from plans.metrics import rank
+from plans.metrics import rank, round_compute_us
 from plans.schema import Op, Program, parse_id
 
 PASSES = "FBIW"
@@ -24,11 +24,12 @@ class Stage(NamedTuple):
 
 def stages(program: Program, task: str) -> list[Stage]:
     """The stages of a task in a program, in the order of their first shards."""
+    counted = "F" if program.evaluates else "BI"  # one for each microbatch
     runs: dict[int, Counter[int]] = {}
     for op in program.round:
         name = parse_id(op.id)
         if name.task == task and name.item == "s" and name.kind in PASSES:
-            runs.setdefault(name.number, Counter())[rank(op.stream)[0]] += name.kind in "BI"
+            runs.setdefault(name.number, Counter())[rank(op.stream)[0]] += name.kind in counted
     found: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for shard, counts in sorted(runs.items()):
         found.setdefault(tuple(sorted(counts.items())), []).append(shard)
@@ -41,9 +42,9 @@ def stages(program: Program, task: str) -> list[Stage]:
 def layout(found: Sequence[Stage]) -> str:
     """Depth x replicas, `2x2`; the replicas of every stage where they differ, `3,1`; else "mixed":
     some device is in several stages."""
-    devices = [device for stage in found for device in stage.devices]
-    sizes = [len(stage.devices) for stage in found]
-    if len(set(devices)) < len(devices):
+    places = {stage.devices for stage in found}
+    sizes = [len(devices) for devices in dict.fromkeys(stage.devices for stage in found)]
+    if len(set().union(*places)) < sum(sizes):
         return "mixed"
     return f"{len(sizes)}x{sizes[0]}" if len(set(sizes)) == 1 else ",".join(map(str, sizes))
 
@@ -71,8 +72,7 @@ def shards_on(found: Iterable[Stage]) -> Mapping[int, tuple[int, ...]]:
 
 def bubble(program: Program) -> float:
     """The share of a round in which its devices, on average, do not compute."""
-    busy = sum(op.end_us - op.start_us for op in program.round if op.stream.endswith(".compute"))
-    return 1 - busy / max(program.devices * program.period_us, 1)
+    return 1 - sum(round_compute_us(program)) / max(program.devices * program.period_us, 1)
 
 
 def spaces(program: Program) -> dict[str, int]:

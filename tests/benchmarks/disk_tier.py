@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 
 from planner.builder import build
-from planner.timetable.host_store import housed
+from planner.storage.host_store import housed
 from planner.views.summary import traffic
 from profiles import console
 from profiles.schema import Disk, Rate

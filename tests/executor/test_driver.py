@@ -36,7 +36,8 @@ def test_bits_of_the_plain_loop(name: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
-    "name", ["streamed", "pipeline", "fleet", "saved", "packed", "state", "returned", "mixed"]
+    "name",
+    ["streamed", "pipeline", "fleet", "gang", "saved", "packed", "state", "returned", "mixed"],
 )
 def test_any_order_gives_the_same_bits(
     name: str, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -3,9 +3,10 @@
 Times are those of `support.retime`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
+from support.halves import halved
 from support.keeping import packed_part, parked_part, returned_part, saved_part, state_part
 from support.parts import (
     TRANSIENT,
@@ -15,12 +16,14 @@ from support.parts import (
     pipeline_part,
     resident_part,
 )
-from support.retime import retimed
+from support.retime import foretold, retimed
 from support.streaming import streamed_part
 
 from plans.prediction import DevicePrediction, Prediction, Solver, TaskPrediction
 from plans.schema import Buffer, Device, Host, Memory, Plan, Program, Segment, Task
 from profiles.codec import align
+
+KEPT = 40  # bytes that an I leaves for its W
 
 
 def program(name: str, devices: int, parts: Iterable[Part]) -> Program:
@@ -137,6 +140,36 @@ def fleet() -> Plan:
     return assemble(parts, programs, [("a", (0,), 4), ("b", (1,), 4)])
 
 
+def gang() -> Plan:
+    """A pipeline on two of three devices beside a task on one, both in turns on any of them."""
+    parts = [pipeline_part("a"), streamed_part("b", shards=2)]
+    programs = [program("a", 2, parts[:1]), program("b", 1, parts[1:])]
+    runs = [
+        *(("a", (0, 1), 2), ("b", (2,), 1)),
+        *(("b", (1,), 2), ("a", (2, 0), 1)),
+        *(("a", (1, 2), 1), ("b", (0,), 1)),
+    ]
+    return assemble(parts, programs, runs)
+
+
+def onwards(plan: Plan, done: Mapping[str, int], where: Mapping[str, tuple[int, ...]]) -> Plan:
+    """What is left of a plan whose programs are called like their tasks, each on such devices."""
+    left = {task.name: task.steps - done.get(task.name, 0) for task in plan.tasks}
+    tasks = [
+        replace(task, steps=left[task.name], done=done.get(task.name, 0))
+        for task in plan.tasks
+        if left[task.name]
+    ]
+    names = [task.name for task in tasks]
+    rest = replace(
+        plan,
+        tasks=tuple(tasks),
+        programs=tuple(program for program in plan.programs if program.name in names),
+        segments=tuple(Segment(name, where[name], left[name], 0, 0) for name in names),
+    )
+    return foretold(retimed(rest))
+
+
 def relay() -> Plan:
     """Two tasks one after the other on one device, with the same scratch bytes on the host."""
     parts = [streamed_part(name, shards=2) for name in "ab"]
@@ -188,11 +221,27 @@ def mixed() -> Plan:
     return retimed(replace(plan, programs=(mixed,)))
 
 
+def halves() -> Plan:
+    """Backwards are split, and a shard's weights come when all its inputs are done."""
+    return halved(pipeline(), late=True, left_bytes=KEPT)
+
+
+def halves_saved() -> Plan:
+    """The same of shards that keep their graphs, or recompute."""
+    return halved(returned(), left_bytes=KEPT)
+
+
+def halves_packed() -> Plan:
+    """The same where what the graphs hold was packed."""
+    return halved(packed(), late=True, left_bytes=KEPT)
+
+
 PLANS = {
     made.__name__: made
     for made in (
-        *(resident, streamed, shared, pipeline, parallel, offloaded, moved, fleet, relay),
+        *(resident, streamed, shared, pipeline, parallel, offloaded, moved, fleet, gang, relay),
         *(saved, kept, packed, parked, state, returned, mixed),
+        *(halves, halves_saved, halves_packed),
     )
 }
 

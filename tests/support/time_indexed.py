@@ -1,8 +1,9 @@
 """The shortest timetable of tiny tasks in unit time, by an integer program over every instant.
 
-An oracle for placement: z[task, a, b] says that the task runs from a to b, of which `fixed` goes
-to entering and leaving. No more runs overlap than there are devices, which is all that equal
-devices ask for: intervals that overlap at most n times can be put on n devices.
+An oracle for placement: z[task, way, a, b] says that the task runs from a to b, of which `fixed`
+goes to entering and leaving, as the one way has it that the task was given. No more devices are
+taken at a time than there are, which is all that equal devices ask for: whoever begins finds as
+many free as it needs.
 """
 
 import random
@@ -31,28 +32,41 @@ def tiny(tasks: int, devices: int, units: int, *, fixed: int, seed: int) -> list
 
 def shortest(works: Sequence[Work], devices: int, horizon: int) -> int:
     """The least makespan of any timetable, if it is at most `horizon`."""
-    least = max(max(w.whole_us(0) for w in works), -(-sum(w.whole_us(0) for w in works) // devices))
-    return next(end for end in range(least, horizon + 1) if _fits(works, devices, end))
+    return shortest_of([[work] for work in works], devices, horizon)
 
 
-def _fits(works: Sequence[Work], devices: int, end: int) -> bool:
+def shortest_of(ways: Sequence[Sequence[Work]], devices: int, horizon: int) -> int:
+    """The same where each task has one of several ways. Rounds take whole units."""
+    least = max(min(way.whole_us(0) for way in own) for own in ways)
+    return next(end for end in range(least, horizon + 1) if _fits(ways, devices, end))
+
+
+def _fits(ways: Sequence[Sequence[Work]], devices: int, end: int) -> bool:
     """Whether there is a timetable that is over at `end`."""
     model = minimise("time_indexed")
     model += model.add_variable("nothing", 0, 0)
     at: list[list[tuple[float, object]]] = [[] for _ in range(end)]
-    for index, work in enumerate(works):
-        own: list[list[tuple[float, object]]] = [[] for _ in range(end)]
-        rounds: list[tuple[float, object]] = []
-        for a in range(end):
-            for b in range(a + work.us(0, 0) + 1, end + 1):
-                run = model.add_variable(f"run_{index}_{a}_{b}", 0, 1, cat="Binary")
-                rounds.append((b - a - work.us(0, 0), run))
-                for instant in range(a, b):
-                    own[instant].append((1, run))
-        model += total(rounds) >= work.rounds
-        for instant, runs in enumerate(own):
+    for index, own in enumerate(ways):
+        takes = [
+            model.add_variable(f"way_{index}_{n}", 0, 1, cat="Binary") for n in range(len(own))
+        ]
+        model += total((1, take) for take in takes) == 1
+        busy: list[list[tuple[float, object]]] = [[] for _ in range(end)]
+        for number, work in enumerate(own):
+            run = work.runs[0]
+            assert run
+            rounds: list[tuple[float, object]] = [(-work.rounds, takes[number])]
+            for a in range(end):
+                for b in range(a + run.us(1), end + 1, run.period_us):
+                    goes = model.add_variable(f"run_{index}_{number}_{a}_{b}", 0, 1, cat="Binary")
+                    model += total([(1, goes), (-1, takes[number])]) <= 0
+                    rounds.append(((b - a - run.fixed_us) // run.period_us, goes))
+                    for instant in range(a, b):
+                        busy[instant].append((1, goes))
+                        at[instant].append((run.devices, goes))
+            model += total(rounds) >= 0
+        for runs in busy:
             model += total(runs) <= 1
-            at[instant] += runs
     for runs in at:
         model += total(runs) <= devices
     return solve(model, seconds=60, seed=0).found

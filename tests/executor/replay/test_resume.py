@@ -1,5 +1,6 @@
 """What was trained in two runs is what one run trains."""
 
+import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch.optim import SGD, AdamW
 import plans
 from executor import run
 from executor.driver import Options
-from executor.errors import MismatchError, UsageError
+from executor.errors import InterruptedRun, MismatchError, UsageError
 from executor.workload.task import Task
 from plans import runlog
 from plans.schema import Plan
@@ -48,6 +49,42 @@ def test_a_run_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
     clip = 0.05 if name in noted.NOTED else None
     tasks = [replace(task, clip=clip) for task in tasks_for(PLANS[name]())]
     assert_goes_on(fit(PLANS[name](), tasks), tasks, tmp_path)
+
+
+def press(on: str, at: int, task: Task) -> Task:
+    """The task, with an interrupt where it asks for the batch of a step."""
+
+    def data(step: int) -> tuple[Tensor, Tensor]:
+        if (task.name, step) == (on, at):
+            signal.raise_signal(signal.SIGINT)
+        return task.data(step)
+
+    return replace(task, data=data)
+
+
+@pytest.mark.parametrize(("on", "step"), [("a", 1), ("b", 2), ("a", 3)])
+def test_a_task_on_several_devices_goes_on_on_others(on: str, step: int, tmp_path: Path) -> None:
+    """Interrupted beside one on a single device, in a segment of several: what is left of both is
+    trained elsewhere, with the bits of a plain loop."""
+    tasks = tasks_for(handmade.gang())
+    plan = fit(handmade.gang(), tasks)
+    log = tmp_path / "x.jsonl"
+    with pytest.raises(InterruptedRun):
+        run(plan, [press(on, step, t) for t in tasks], Options(checkpoints=tmp_path, log=log))
+    first = runlog.load(log)
+    done = {line.task: line.step for line in first.checkpoints}
+    left = {task.name: task.steps - done.get(task.name, 0) for task in plan.tasks}
+    assert 0 < sum(left.values()) < 8
+    rest = handmade.onwards(plan, done, {"a": (2, 1), "b": (0,)})
+    plans.prove(rest)
+    result = run(rest, tasks, Options(resume=tmp_path))
+    for task in tasks:
+        plain = train(task, 2)
+        losses = [line.loss for line in first.steps if line.task == task.name]
+        assert losses[: done.get(task.name, 0)] + result.losses.get(task.name, []) == plain.losses
+        if left[task.name]:
+            for name, parameter in result.model(task.name).named_parameters():
+                assert torch.equal(parameter, plain.params[name]), name
 
 
 def loud(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ def least_us(works: Sequence[Work], devices: Sequence[int]) -> int:
     return configuration(Demand(counts), columns, effort()).us
 
 
-runs = st.builds(Run, st.integers(0, 20), st.integers(1, 50))
+runs = st.builds(Run, st.integers(0, 20), st.integers(1, 50), st.just(1))
 cases = st.lists(
     st.tuples(st.integers(1, 30), runs, st.none() | runs, st.integers(0, 300), st.booleans()),
     min_size=1,
@@ -69,11 +69,11 @@ def sound(works: Sequence[Work], devices: Sequence[int], pieces: Sequence[Piece]
         mine = [piece for piece in pieces if piece.work == name]
         assert sum(piece.rounds for piece in mine) == work.rounds
         for piece in mine:
-            us = work.us(devices[piece.device], piece.rounds)
+            us = work.us(devices[piece.devices[0]], piece.rounds)
             assert piece.start_us >= work.want.start_us
             assert piece.end_us == piece.start_us + us
     for left, right in ((a, b) for a in pieces for b in pieces if a is not b):
-        if left.work == right.work or left.device == right.device:
+        if left.work == right.work or set(left.devices) & set(right.devices):
             assert left.end_us <= right.start_us or right.end_us <= left.start_us
 
 
@@ -121,7 +121,7 @@ def test_a_list_waits_for_the_device_that_is_done_sooner() -> None:
     """A device that is free but four times as slow is left to what comes later."""
     works = [Work(name, 10, (Run(0, 10), Run(0, 40))) for name in "abc"]
     pieces = listed(works, range(3), (0, 1))
-    assert [(p.work, p.device, p.end_us) for p in pieces] == [
+    assert [(p.work, *p.devices, p.end_us) for p in pieces] == [
         ("a", 0, 100),
         ("b", 0, 200),
         ("c", 0, 300),
@@ -309,7 +309,9 @@ def test_other_policies_know_kinds(policy: Policy) -> None:
 def test_bounds_share_tasks_out_to_all_kinds(times: list[tuple[int, int]]) -> None:
     """Against every way to share the steps of two tasks out in hundredths: a bound on compute is
     below all of them, and as near as the grid is fine."""
-    of = [tuple(TaskBound(us, us, us, us) for us in each) for each in times]
+    of = [
+        {(place, 1): TaskBound(us, us, us, us) for place, us in enumerate(each)} for each in times
+    ]
     asked = both(profiled(), profiled())
     found = {bound.name: bound.us for bound in named_bounds(asked, of, phased=True)}
     (a, b), (c, d) = ((30 * one, 30 * other) for one, other in times)

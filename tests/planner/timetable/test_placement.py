@@ -50,7 +50,7 @@ def test_pieces_are_whole_and_never_in_two_places(asked: list[Work], devices: in
         assert sum(p.rounds for p in mine) == work.rounds
         assert all(p.end_us - p.start_us == work.us(0, p.rounds) for p in mine)
     for left, right in ((a, b) for a in pieces for b in pieces if a is not b):
-        if left.work == right.work or left.device == right.device:
+        if left.work == right.work or set(left.devices) & set(right.devices):
             assert left.end_us <= right.start_us or right.end_us <= left.start_us
     assert [p.start_us for p in pieces] == sorted(p.start_us for p in pieces)
 

@@ -67,7 +67,7 @@ def test_the_longest_whole_task_comes_first() -> None:
     """Under lpt, on whichever device falls free."""
     works = [alike(f"t{n}", n, 0, 10) for n in (3, 1, 2)]
     pieces = greedy(works, (0, 0), "lpt", 0)
-    assert [(p.work, p.device) for p in pieces] == [("t3", 0), ("t2", 1), ("t1", 1)]
+    assert [(p.work, *p.devices) for p in pieces] == [("t3", 0), ("t2", 1), ("t1", 1)]
 
 
 def test_the_longest_remaining_task_is_taken_again_and_again() -> None:

@@ -1,6 +1,10 @@
-"""The strategy that a task is given where several kinds of devices have one each."""
+"""The strategy that a task is given where several kinds of devices have one each, or where some are
+for several devices at once; and on how many of them a search is wanted."""
 
+import random
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -9,15 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support import synthetic
+from support.time_indexed import shortest_of
 
 from planner import Problem
-from planner.inputs.problem import Effort, Kind
+from planner.inputs.limits import Limits
+from planner.inputs.problem import Effort, Kind, Want
 from planner.search.shapes import searched, shapes_of
 from planner.search.task import Candidate
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
 from planner.shards.strategy import Strategy
-from planner.timetable.choice import least_us, settled
+from planner.timetable.choice import least_us, settled, wanted
+from planner.timetable.placement import timetable
+from planner.timetable.works import Run, Work
 from plans.schema import Memory, Op, Program
 from profiles.schema import Task
 
@@ -73,8 +81,95 @@ def test_tasks_are_given_the_strategies_that_end_soonest(
         [way(task, strategy, *each[:2]), way(task, strategy, *each[2:])]
         for task, each in zip(asked.tasks, times, strict=True)
     ]
-    best = min(least_us(asked, chosen, effort()) for chosen in product(*ways))
-    assert least_us(asked, settled(asked, ways, effort()), effort()) <= best * 1.001
+    best = min(bound(asked, chosen) for chosen in product(*ways))
+    assert bound(asked, settled(asked, ways, effort())) <= best * 1.001
+
+
+def bound(asked: Problem, chosen: Sequence[Candidate]) -> int:
+    """The bound of one strategy for each task."""
+    return least_us(asked, [[one] for one in chosen], effort())
+
+
+def alike(devices: int, steps: list[int]) -> Problem:
+    """Tasks of so many steps on devices of one kind."""
+    task = synthetic.task("t", layers=1)
+    tasks = [structs.replace(task, name=f"t{n}", steps=count) for n, count in enumerate(steps)]
+    made = synthetic.profile(*tasks, usable_bytes=24 << 20)
+    return Problem.of(made, devices=devices, device_bytes=None, host_bytes=None)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_gangs_are_chosen_and_placed_as_well_as_any(seed: int) -> None:
+    """All ways to choose how many devices train each task, and all timetables of each, where a
+    second device saves a third or all of the time that it could, and a third one less."""
+    rng = random.Random(seed)
+    asked, strategy = alike(3, [rng.randint(1, 2) for _ in range(rng.randint(2, 4))]), some_choice()
+    ways = []
+    for task in asked.tasks:
+        times = [rng.choice([4, 6]), rng.choice([2, 3, 4]), 2]
+        of = [(k, us) for k, us in enumerate(times, 1) if k == 1 or rng.random() < 0.7]
+        ways.append([gang(task, strategy, k, us) for k, us in of])
+    works = [
+        [
+            Work(task.name, task.steps, (Run(0, w.program.period_us, w.program.devices),))
+            for w in own
+        ]
+        for task, own in zip(asked.tasks, ways, strict=True)
+    ]
+    segments = timetable(asked, settled(asked, ways, effort()), 0, "gantry", effort())
+    end = max(segment.end_us for segment in segments)
+    best = shortest_of(works, 3, end)
+    assert best <= end <= best + 1
+    assert least_us(asked, ways, effort()) <= best
+
+
+def gang(task: Task, strategy: Strategy, devices: int, us: int) -> Candidate:
+    """A strategy by which a step takes so long on so many devices."""
+    made = way(task, strategy, us)
+    program = structs.replace(made.program, memory=made.program.memory * devices)
+    return replace(made, programs=(program,))
+
+
+def longest_first(devices: int, steps: list[int], **wishes: object) -> list[tuple[str, int]]:
+    """The tasks that are wanted on several devices, and on how many, where a step takes 1 ms."""
+    asked = replace(alike(devices, steps), **wishes)  # type: ignore[arg-type]
+    ways = [[way(task, some_choice(), 1_000)] for task in asked.tasks]
+    fast = Limits(wide_waits=1)  # as if nothing waited for copies
+    return [(one.task, one.devices) for one in wanted(asked, ways, replace(effort(), limits=fast))]
+
+
+def test_only_tasks_that_hold_up_the_rest_are_wanted_on_several_devices() -> None:
+    """One of four, as long as the others together; a second device would do, and none where all
+    share out evenly already."""
+    assert longest_first(2, [90, 30, 30, 30]) == []
+    assert longest_first(4, [900, 100, 100, 100]) == [("t0", 2), ("t0", 3), ("t0", 4)]
+    assert longest_first(8, [900]) == [("t0", 3), ("t0", 4), ("t0", 8)]
+    assert longest_first(8, [100] * 8) == []
+
+
+def test_every_task_is_wanted_where_other_ends_count_than_the_last() -> None:
+    """All for the mean completion; those with a deadline."""
+    every = [("t0", 2), ("t0", 3), ("t1", 2), ("t1", 3)]
+    assert longest_first(3, [5, 5, 5], objective="completion")[:4] == every
+    due = {"t1": Want(deadline_us=10)}
+    assert longest_first(3, [5, 5, 5], wants=due) == [("t1", 2), ("t1", 3)]
+
+
+def test_a_task_that_waits_for_copies_is_wanted_on_several_devices() -> None:
+    """Its step takes far longer than it computes, which more memory may spare."""
+    asked = alike(2, [100, 100])
+    ways = [
+        [way(task, some_choice(), us)] for task, us in zip(asked.tasks, (10**6, 9), strict=True)
+    ]
+    names = {one.task for one in wanted(asked, ways, effort())}
+    assert names == {"t0"}
+
+
+def test_tasks_that_cannot_gain_stay_alone() -> None:
+    """Two equal tasks on two devices, which two would train a tenth slower in all."""
+    asked, strategy = alike(2, [100, 100]), some_choice()
+    ways = [[gang(t, strategy, 1, 1000), gang(t, strategy, 2, 550)] for t in asked.tasks]
+    assert [one.program.devices for one in settled(asked, ways, effort())] == [1, 1]
 
 
 @cache

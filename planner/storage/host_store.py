@@ -16,10 +16,9 @@ from planner.errors import Infeasible
 from planner.inputs import DEFAULT, Limits, Problem, Want
 from planner.search import short_with_disk, without_disk
 from planner.shards import copy_us
-from planner.timetable.scratch import Stores, placed, sharing
-from planner.timetable.segments import Stretch, cut
-from planner.timetable.swaps import Tenant, Turn, Way, ways
-from planner.timetable.works import missed_and_value
+from planner.storage.scratch import Stores, placed, sharing
+from planner.storage.swaps import Tenant, Turn, Way, ways
+from planner.timetable import Stretch, cut, missed_and_value
 from plans.disk import kept_bytes
 from plans.prediction import Bound
 from plans.schema import Disk, Move, Plan, Segment
@@ -81,7 +80,7 @@ def housed(
     return _told(told, Disk(disk.usable_bytes, files, ()), best)
 
 
-def bound(problem: Problem, plan: Plan) -> Bound | None:
+def disk_bound(problem: Problem, plan: Plan) -> Bound | None:
     """A lower bound on the disk's time: in the beginning, and in the end, the store holds no more
     than the host's bytes of what is kept; None when that is all."""
     missing = sum(map(kept_bytes, plan.tasks)) - problem.host_bytes

@@ -24,8 +24,8 @@ import profiles
 from planner import Infeasible, Problem, build
 from planner.charts import gantt
 from planner.shards.values import extent, pack
-from planner.timetable.host_store import _gathered, housed
-from planner.timetable.swaps import Store, Tenant, Turn, Way, swapped, ways
+from planner.storage.host_store import _gathered, housed
+from planner.storage.swaps import Store, Tenant, Turn, Way, swapped, ways
 from planner.views import moments
 from planner.views.show import describe
 from planner.views.summary import traffic

@@ -1,4 +1,4 @@
-"""How many devices each stage of a pipeline has.
+"""How many devices each stage of a pipeline has, and the names of orders.
 
 2x2   two stages, two replicas of each          2-2
 3,1   three replicas of the first, one of the second
@@ -7,8 +7,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Literal
 
-from planner.orders import Places
+OrderName = Literal["auto", "gpipe", "1f1b", "interleaved", "zero-bubble", "breadth"]
 
 _MOST = 1 << 12  # devices of one task
 
@@ -28,15 +29,10 @@ class Layout:
         return len(self.replicas)
 
     @property
-    def stages(self) -> Places:
+    def stages(self) -> tuple[tuple[int, ...], ...]:
         """The devices of every stage."""
         ends = list(accumulate(self.replicas, initial=0))
         return tuple(tuple(range(a, a + n)) for a, n in zip(ends, self.replicas, strict=False))
-
-    def places(self, chunks: int) -> Places:
-        """The devices of every shard, where each stage has so many shards: shard k those of stage k
-        modulo the depth."""
-        return self.stages * chunks
 
     def __str__(self) -> str:
         if len(set(self.replicas)) == 1:
