@@ -8,12 +8,14 @@ Both give `Cuts` (bottleneck, points, teams, shares of each replica), or None wh
 """
 
 from planner.stages.chain import Cuts, cut, cut_freely
+from planner.stages.hops import Hops
 from planner.stages.places import Fits, Place, Team, within
 from planner.stages.work import Work, dealt, shared_out
 
 __all__ = [
     "Cuts",
     "Fits",
+    "Hops",
     "Place",
     "Team",
     "Work",
