@@ -74,6 +74,7 @@ def test_stages_are_the_best_of_all(
     if found < inf:
         sets = [set(np.flatnonzero(rows[s.outer] & ~rows[s.inner])) for s in stages]
         assert set.union(*sets) == set(graph)
+        assert sum(map(len, sets)) == len(graph)
         assert max(load(own, s.place) for own, s in zip(sets, stages, strict=True)) == found
 
 
