@@ -93,7 +93,7 @@ def _free(devices: Sequence[int], replicas: Sequence[int] | None) -> Iterator[_S
     rears = {(0,) * (len(devices) + 1)}
     for used in sorted(product(*(range(count + 1) for count in devices)), key=sum):
         left = [count - taken for count, taken in zip(devices, used, strict=True)]
-        for stage in range(len(replicas or "1")):
+        for stage in range(len(replicas) if replicas else 1):
             sizes = [replicas[-1 - stage]] if replicas else range(1, sum(left) + 1)
             for team in (team for size in sizes for team in _teams(left, size)):
                 if (stage, *used) in rears:

@@ -6,30 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import cuts, varuna
+from tests.benchmarks import varuna
+from tests.benchmarks.cuts import solve
+from tests.support.layer_graphs import Graph, graphs, profiles_of
 
 DATA = json.loads((Path(__file__).parents[1] / "data" / "published_cuts.json").read_text())
 
 
-@pytest.mark.parametrize("case", list(cuts.cases(DATA)), ids=lambda case: case.name)
-def test_our_bottleneck_is_the_published_one(case: cuts.Case) -> None:
+@pytest.mark.parametrize("case", list(graphs(DATA)), ids=lambda case: case.name)
+def test_our_bottleneck_is_the_published_one(case: Graph) -> None:
     """AlexNet on 2, 4 and 8 GPUs by PipeDream's rule, BERT on accelerators and a CPU by another."""
-    assert cuts.solve(case).ours == pytest.approx(case.theirs, rel=1e-6)
+    assert solve(case).ours == pytest.approx(case.published_ms, rel=1e-6)
 
 
 def test_published_stages_cost_what_was_published() -> None:
     """By our reading of PipeDream's rule."""
     (model,) = DATA["models"].values()
-    for case, partition in zip(cuts.pipedream("alexnet", model), model["partitions"], strict=True):
-        stage_of = zip(
-            (node[0] for node in model["nodes"]), partition["stage_of_node"], strict=True
-        )
+    for case, given in zip(profiles_of("", model), model["partitions"], strict=True):
+        stage_of = zip((node[0] for node in model["nodes"]), given["stage_of_node"], strict=True)
         nodes = [(node, stage) for node, stage in stage_of if node in case.graph]
         groups = [
-            ({node for node, own in nodes if own == stage}, given["replicas"] - 1)
-            for stage, given in enumerate(partition["stages"])
+            ({node for node, own in nodes if own == stage}, place["replicas"] - 1)
+            for stage, place in enumerate(given["stages"])
         ]
-        assert case.load(groups) / case.ms == pytest.approx(case.theirs, rel=1e-6)
+        assert case.longest(groups) / case.per_ms == pytest.approx(case.published_ms, rel=1e-6)
 
 
 @pytest.mark.parametrize(
