@@ -12,7 +12,7 @@ from planner.views import Window
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_INK = (0.1, 0.1, 0.1, 0.6)
+INK = (0.1, 0.1, 0.1, 0.6)
 _WIDTH, _HEAD = 0.6, 3.6  # points
 _ROOM = 9.0  # points along a row that a head of full size wants; with less it is smaller
 _SMALLEST = 1.5  # of a head: else the arrow is a line
@@ -41,7 +41,7 @@ def draw(ax: "Axes", sends: Sequence[Bar], window: Window) -> None:
         headlength=head,
         headaxislength=head,
         minlength=0,
-        color=_INK,
+        color=INK,
         zorder=5,
     )
 

@@ -68,7 +68,7 @@ def figure(panels: Sequence[Panel], tasks: Sequence[str]) -> "Figure":
         :, 0
     ]
     for ax, panel in zip(axes, panels, strict=True):
-        _draw(ax, panel, tasks)
+        draw(ax, panel, tasks)
     return fig
 
 
@@ -77,7 +77,8 @@ def top(rows: Sequence[tuple[str, Row]]) -> float:
     return max(row.low + row.height for _, row in rows)
 
 
-def _draw(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> None:
+def draw(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> "Axes":
+    """A panel on these axes, which are returned."""
     from matplotlib.patches import Rectangle
 
     start, end = panel.window
@@ -103,6 +104,7 @@ def _draw(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> None:
     _mark(ax, marks)
     note = panel.note + "; filled height: busy share of a crowded row" * crowded
     _time_axis(ax, panel.window, note)
+    return ax
 
 
 def _mark(ax: "Axes", marks: Sequence[Mark]) -> None:

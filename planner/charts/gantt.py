@@ -4,11 +4,11 @@ colour per task, a shade per kind of op."""
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from planner.charts import axes, bars, overview, pipeline, streams
+from planner.charts import arrows, axes, bars, overview, pipeline, streams
 from planner.charts.axes import Mark, Panel
-from planner.charts.bars import Row
+from planner.charts.bars import Bar, Row
 from planner.charts.streams import View
 from planner.views import Focus, aligned, bubble, focus, on_devices
 from plans.runlog import RunLog
@@ -18,6 +18,7 @@ from profiles.errors import FormatError
 from profiles.units import show_clock, show_us
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _LEGEND_TASKS = 12
@@ -57,9 +58,21 @@ def figure(
     else:
         panels = _compared(plan, log, copies=copies)
     fig = axes.figure(panels, [one.name for one in plan.tasks])
-    piped = any(bar.tone is not None for panel in panels for bar in panel.bars)
-    _legend(fig, plan, piped=piped)
+    _legend(fig, plan, [bar for panel in panels for bar in panel.bars])
     return fig
+
+
+def draw(
+    plan: Plan,
+    ax: "Axes",
+    *,
+    task: str | None = None,
+    step: int | None = None,
+    copies: bool = False,
+) -> "Axes":
+    """The lower of both levels of `figure`, without a legend, on these axes, which are returned."""
+    panel = _close_up(plan, focus(plan, task, step), (), copies=copies)
+    return axes.draw(ax, panel, [one.name for one in plan.tasks])
 
 
 def _view(plan: Plan, near: Focus | None, devices: Sequence[int] | None, *, copies: bool) -> View:
@@ -67,14 +80,22 @@ def _view(plan: Plan, near: Focus | None, devices: Sequence[int] | None, *, copi
     device."""
     shown = [plan.segments[near.segment]] if near else plan.segments
     if any(len(segment.devices) > 1 for segment in shown):
-        return pipeline.view(plan, devices, copies=copies)
+        return pipeline.view(plan, devices, shown if devices else None, copies=copies)
     return streams.view(plan, devices)
 
 
 def _two_levels(plan: Plan, near: Focus | None, at: int | None, *, copies: bool) -> list[Panel]:
-    """All segments, and the ops of what is in focus with what else runs there meanwhile; of all
-    devices and the whole run if nothing is."""
+    """All segments, and the ops of what is in focus."""
     now = [] if at is None else [Mark(at, f"at {show_clock(at)}", False, _MOMENT)]
+    return [
+        overview.panel(plan, _summary(plan), [*_planned_marks(plan), *now], near),
+        _close_up(plan, near, now, copies=copies),
+    ]
+
+
+def _close_up(plan: Plan, near: Focus | None, marks: Sequence[Mark], *, copies: bool) -> Panel:
+    """The ops of what is in focus with what else runs there meanwhile; of all devices and the whole
+    run if nothing is."""
     window, title, devices = (0, plan.prediction.makespan_us), "all ops", None
     if near:
         segment, window = plan.segments[near.segment], near.window
@@ -87,10 +108,7 @@ def _two_levels(plan: Plan, near: Focus | None, at: int | None, *, copies: bool)
                 title += f", bubble {bubble(program):.1%}"
     title += f", planned{_source(plan)}"
     view = _view(plan, near, devices, copies=copies)
-    return [
-        overview.panel(plan, _summary(plan), [*_planned_marks(plan), *now], near),
-        streams.panel(view, streams.planned(plan, view), window, title, now, large=True),
-    ]
+    return streams.panel(view, streams.planned(plan, view), window, title, marks, large=True)
 
 
 def _compared(plan: Plan, log: RunLog, *, copies: bool) -> list[Panel]:
@@ -135,24 +153,31 @@ def check_name(path: str | Path) -> None:
         raise FormatError(f"{path}: the name of a picture ends in {', '.join(_FORMATS)}")
 
 
-def _legend(fig: "Figure", plan: Plan, *, piped: bool) -> None:
-    """Colours of the tasks and, in grey, shades of the kinds, below all panels; of pipelines the
-    hues of the kinds."""
+def _legend(fig: "Figure", plan: Plan, drawn: Sequence[Bar]) -> None:
+    """Below all panels, colours of the tasks and, in grey, shades of the kinds of ops that are
+    drawn; of pipelines the hues of the kinds, and the arrow of sends."""
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    piped = any(bar.tone is not None for bar in drawn)
     alone = piped and len(plan.tasks) == 1
-    handles = [
+    handles: list[Any] = [
         Patch(facecolor=bars.color(place, "B"), label=task.name)
         for place, task in enumerate(plan.tasks[: 0 if alone else _LEGEND_TASKS])
     ]
     if len(plan.tasks) > _LEGEND_TASKS:
         handles.append(Patch(facecolor="none", label=f"… {len(plan.tasks) - _LEGEND_TASKS} more"))
+    # The overview's bars are of kind B, whatever runs there.
     present = {parse_id(op.id).kind for program in plan.programs for op in program.ops}
+    present &= {bar.kind for bar in drawn if not bar.to}
     for kind, name in _KINDS.items():
         if kind in present:
             fill = bars.color(None, kind, pipeline.TONE if piped else None)
             hatch, edge = bars.HATCHES.get(kind), bars.color(None, "B")
             handles.append(Patch(facecolor=fill, edgecolor=edge, hatch=hatch, lw=0.5, label=name))
+    if any(bar.to for bar in drawn):
+        arrow = Line2D([], [], color=arrows.INK, lw=0.6, marker=">", markersize=3, label="send")
+        handles.append(arrow)
     fig.legend(handles=handles, loc="outside lower center", ncols=9, fontsize=8, frameon=False)
 
 

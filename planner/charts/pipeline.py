@@ -5,13 +5,13 @@ sends as thin arrows.
     1  s1, s3   |0|1|0|  0  |1|  1  |
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from planner.charts.bars import Row
 from planner.charts.streams import Names, View, stacked
 from planner.views import PASSES, ranges, receiver, shards_on, spaces, stages
 from plans.metrics import plan_stream, rank, streams
-from plans.schema import Op, Plan, Program, parse_id
+from plans.schema import Op, Plan, Program, Segment, parse_id
 
 _GAP = 0.3  # between rows: arrows cross it
 _INCHES = 0.2  # of a row, where there are many
@@ -22,18 +22,27 @@ TONE = 0.35  # of its only one
 _Shards = dict[tuple[int, str], tuple[int, ...]]  # of a device of a program, of a task
 
 
-def view(plan: Plan, devices: Collection[int] | None = None, *, copies: bool = False) -> View:
+def view(
+    plan: Plan,
+    devices: Collection[int] | None = None,
+    segments: Sequence[Segment] | None = None,
+    *,
+    copies: bool = False,
+) -> View:
     """The compute of all devices or of some, and their updates on the host; with `copies` also
-    their other streams."""
+    their other streams. segments: rows are named after what these do, by default all."""
+    segments = plan.segments if segments is None else segments
     wanted = [s for s in streams(plan) if devices is None or rank(s)[0] in devices]
     rows = stacked([s for s in wanted if copies or _computes(s)], _GAP)
     shards = {program.name: _shards(program) for program in plan.programs}
+    alone = len({task for segment in segments for task in plan.trained(segment)}) == 1
     places = {program.name: spaces(program) for program in plan.programs}
 
     def look(index: int, op: Op) -> tuple[Names, float | None]:
         task, device = parse_id(op.id).task, rank(op.stream)[0]
         mine = shards[plan.segments[index].program].get((device, task), ())
-        return _names(op, alone=len(mine) < 2), _tone(op, mine)
+        names = _names(op, alone=len(mine) < 2)
+        return (names if alone else (f"{task}: {names[0]}", *names)), _tone(op, mine)
 
     def sends(index: int, op: Op) -> tuple[Row, Row] | None:
         segment = plan.segments[index]
@@ -45,7 +54,7 @@ def view(plan: Plan, devices: Collection[int] | None = None, *, copies: bool = F
 
     several = any(len(mine) > 1 for found in shards.values() for mine in found.values())
     note = "; of a device's shards the first is darkest" * several
-    return View(rows, _titles(plan, shards), look, sends, _INCHES, note)
+    return View(rows, _titles(segments, shards), look, sends, _INCHES, note)
 
 
 def _computes(stream: str) -> bool:
@@ -60,18 +69,21 @@ def _shards(program: Program) -> _Shards:
     }
 
 
-def _titles(plan: Plan, shards: dict[str, _Shards]) -> dict[str, str]:
-    """`0  s0, s4`: the shards, where a device has the same in all segments."""
-    told: dict[int, set[str]] = {}
-    for segment in plan.segments:
-        for (device, _), mine in shards[segment.program].items():
-            names = ranges(mine)
-            names = names if len(names) <= _LONGEST else f"{len(mine)} shards"
-            told.setdefault(segment.devices[device], set()).add(names)
+def _titles(segments: Sequence[Segment], shards: dict[str, _Shards]) -> dict[str, str]:
+    """`0  s0, s4`: the shards, where a device has the same of one task in all segments."""
+    told: dict[int, set[tuple[str, tuple[int, ...]]]] = {}
+    for segment in segments:
+        for (local, task), mine in shards[segment.program].items():
+            told.setdefault(segment.devices[local], set()).add((task, mine))
     return {
-        f"{device}.compute": f"{device}  {next(iter(names))}" if len(names) == 1 else f"{device}"
-        for device, names in told.items()
+        f"{device}.compute": f"{device}  {_short(min(held)[1])}" if len(held) == 1 else f"{device}"
+        for device, held in told.items()
     }
+
+
+def _short(shards: tuple[int, ...]) -> str:
+    names = ranges(shards)
+    return names if len(names) <= _LONGEST else f"{len(shards)} shards"
 
 
 def _names(op: Op, *, alone: bool) -> Names:

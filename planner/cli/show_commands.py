@@ -41,30 +41,37 @@ def check_plan(options: argparse.Namespace) -> int:
 
 def show_plan(options: argparse.Namespace) -> int:
     """Describe a sound plan, or a moment of it, and draw it."""
+    _one_question(options)
+    _check_pictures(options, options.plan)
+    plan = plans.load(options.plan)
+    plans.prove(plan)  # what follows is about sound plans only
+    now = None if options.at is None else moment(plan, options.at, options.task)
+    task, step = options.round or (options.task, None)
+    _pictures(plan, None, options, task=task, step=step, at=options.at)
+    if options.jitter:
+        return show_jitter(plan, options)
+    if options.alternatives:
+        told = json.dumps(to_builtins(ranked(plan.solver.alternatives)), indent=1)
+        print(told if options.json else describe_alternatives(plan))
+    elif options.json:
+        print(json.dumps(asdict(now) if now else summary(plan), indent=1))
+    else:
+        print(describe_moment(plan, now) if now else describe(plan))
+    return 0
+
+
+def _one_question(options: argparse.Namespace) -> None:
+    """FormatError for options that do not go together."""
+    if sum((options.at is not None, options.jitter, options.alternatives)) > 1:
+        raise FormatError(
+            "--at, --jitter and --alternatives are three questions; ask one at a time"
+        )
     if options.task is not None and options.at is None and not options.jitter:
         raise FormatError("--task says in which task to look for the moment --at; give --at too")
     if options.jitter != bool(options.profile):
         raise FormatError("--jitter and the plan's --profile belong together; give both or none")
     if options.round and not options.gantt:
         raise FormatError("--round says which round --gantt draws; give --gantt too")
-    _check_pictures(options, options.plan)
-    plan = plans.load(options.plan)
-    plans.prove(plan)  # what follows is about sound plans only
-    if options.jitter:
-        return show_jitter(plan, options)
-    if options.alternatives:
-        told = ranked(plan.solver.alternatives)
-        as_json = json.dumps(to_builtins(told), indent=1)
-        print(as_json if options.json else describe_alternatives(plan))
-        return 0
-    now = None if options.at is None else moment(plan, options.at, options.task)
-    task, step = options.round or (options.task, None)
-    _pictures(plan, None, options, task=task, step=step, at=options.at)
-    if options.json:
-        print(json.dumps(asdict(now) if now else summary(plan), indent=1))
-    else:
-        print(describe_moment(plan, now) if now else describe(plan))
-    return 0
 
 
 def compare_run(options: argparse.Namespace) -> int:

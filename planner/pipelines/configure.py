@@ -1,131 +1,31 @@
 """The best way found to train one task on several devices: layout, cuts, order, microbatch, modes.
 
-Sketches (all but the modes) are ordered by an estimate of their period. The first ones get their
-modes from one program over all their devices and are simulated; the shortest is kept.
+Every sketch gets its modes from one program over all its devices, whose optimum is an estimate of
+the period. The most promising ones are simulated; the shortest is kept.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
-from planner.orders import NAMED, InvalidOrder, Pipeline
-from planner.orders import Cost as PassCost
-from planner.pipelines.modes import with_modes
+from planner.orders import NAMED, InvalidOrder
+from planner.pipelines.modes import Chosen, with_modes
 from planner.pipelines.round import PipelineRound
-from planner.pipelines.strategy import PipelineStrategy, without_last_forward
+from planner.pipelines.sketch import Sketch, sketches
 from planner.rounds import kept_bytes
 from planner.search import Candidate, short_host
-from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, separable, sizes, untied
-from planner.stages import Work, cut
+from planner.shards import Links
+from plans.prediction import Alternative
 from profiles.schema import Task
 from profiles.units import show_bytes
 
 AUTO = "auto"
 
-_PIECES = (1, 2, 4)  # shards of a stage
-_CHUNKS = {"interleaved": (2, 4), "breadth": (1, 2, 4)}  # stages of a device, by order
+_GUIDES = 240  # sketches that get modes
 _SHRINKS = 4  # times that modes are asked for with less memory
-
-
-@dataclass(frozen=True, eq=False)
-class Sketch:
-    """A strategy without its modes. cuts: of the stages, pieces: shards of each; chunks: stages of
-    each device."""
-
-    costs: TaskCosts
-    layout: Layout
-    chunks: int
-    named: str
-    points: tuple[int, ...]
-    pieces: int
-    links: Links
-
-    @cached_property
-    def _layers(self) -> list[Work]:
-        """The layers as stages are cut."""
-        costs, send = self.costs, self.links.send_us
-        return [
-            Work(
-                time=costs.total("backward_us", n, n + 1),
-                once=costs.total("update_device_us", n, n + 1),
-                hop=send(cost.in_bytes) if n else 0,
-                exchange=send(costs.layers[n].grad_bytes),
-            )
-            for n, cost in enumerate(costs.costs)
-        ]
-
-    @cached_property
-    def stages(self) -> tuple[int, ...] | None:
-        """Where stages begin and end; None where there are too few layers."""
-        teams = [(0,) * replicas for replicas in self.layout.replicas] * self.chunks
-        found = cut([self._layers], teams, self.costs.microbatches, points=self.points)
-        return found.points if found else None
-
-    @cached_property
-    def bound_us(self) -> int:
-        """No round of these stages and microbatches is shorter: a device computes with all its
-        microbatches after forwards of one through the stages before, and before its backwards."""
-        assert self.stages
-        costs, count, most, before = self.costs, self.costs.microbatches, 0, 0
-        trained = False
-        own = [0] * self.layout.depth
-        for place, (a, b) in enumerate(pairwise(self.stages)):
-            replicas = self.layout.replicas[place % self.layout.depth]
-            each = costs.total("backward_us", a, b)
-            own[place % self.layout.depth] += -(-count // replicas) * each
-            if place < self.layout.depth:
-                most = max(most, before + own[place])
-            trained |= costs.total("grad_bytes", a, b) > 0
-            before += each * trained
-        return max(most, *own)
-
-    def strategy(self) -> PipelineStrategy:
-        """With its order, for modes that keep all on the devices."""
-        assert self.stages
-        cuts, places = [0], list[tuple[int, ...]]()
-        for (a, b), devices in zip(
-            pairwise(self.stages), self.layout.stages * self.chunks, strict=True
-        ):
-            ends = self._pieces(a, b)
-            cuts += ends
-            places += [devices] * len(ends)
-        shards = [self.costs.shard(first, end) for first, end in pairwise(cuts)]
-        last = len(shards) - 1
-        stays = Mode("resident", "device", "saved")
-        modes = [stays] * last + [Mode("resident", "device")]
-        passes = [
-            PassCost(
-                forward=shard.graph_forward_us if k < last else 0,
-                input=shard.graph_backward_us if k < last else shard.backward_us,
-                weight=0,
-                held=shard.saved_bytes + shard.in_bytes,
-                hop=self.links.send_us(shard.in_bytes) if k else 0,
-            )
-            for k, shard in enumerate(shards)
-        ]
-        pipeline = Pipeline.alike(passes, self.layout.devices, self.costs.microbatches)
-        order = without_last_forward(NAMED[self.named](pipeline, tuple(places)), last)
-        return PipelineStrategy(
-            self.costs, tuple(cuts), tuple(modes), order, self.layout, self.named
-        )
-
-    def _pieces(self, first: int, end: int) -> list[int]:
-        """The ends of a stage's shards, of about equal times."""
-        inner = [p for p in self.points if first < p < end]
-        whole = self.costs.total("backward_us", first, end)
-        ends = set[int]()
-        for n in range(1, self.pieces):
-            if inner:
-                wanted = whole * n // self.pieces
-                ends.add(
-                    min(
-                        inner, key=lambda p: abs(self.costs.total("backward_us", first, p) - wanted)
-                    )
-                )
-        return [*sorted(ends), end]
+_LISTED = 24  # alternatives that a plan names
+_NO_ROOM = "does not fit"
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +35,25 @@ class Tried:
     sketch: Sketch
     round: PipelineRound | None
     why_not: str = ""
+
+    def alternative(self, task: str, best: PipelineRound) -> Alternative:
+        """It, as a plan tells of it."""
+        made, why_not = self.round, self.why_not
+        if made and made is not best:
+            why_not = f"{(made.period_us - best.period_us) * 100 / best.period_us:.1f} % longer"
+        modes = made.strategy.modes if made else ()
+        return Alternative(
+            task=task,
+            devices=self.sketch.layout.devices,
+            layout=str(self.sketch.layout),
+            order=self.sketch.named,
+            microbatch=self.sketch.costs.microbatch,
+            recompute=sum(mode.activations == "recompute" for mode in modes[:-1]),
+            period_us=made.period_us if made else 0,
+            bound_us=self.sketch.bound_us,
+            peak_bytes=made.device_bytes if made else 0,
+            why_not=why_not,
+        )
 
 
 def best(
@@ -153,7 +72,7 @@ def best(
     kind, task, host_bytes = asked
     chosen = [layout] if layout else list(layouts(devices))
     names = list(NAMED) if order == AUTO else [order]
-    every = sorted(_sketches(task, Links.of(kind.device), chosen, names), key=_rank)
+    every = sorted(sketches(task, Links.of(kind.device), chosen, names), key=_rank)
     if not every:
         raise _impossible(task, chosen)
     tried = list(_tried(every, kind.device_bytes, host_bytes, effort))
@@ -166,46 +85,92 @@ def best(
             raise _short_device(task, kind, least)
         rounds = [least]
     found = min(rounds, key=lambda one: one.period_us)
-    return Candidate(found.strategy, (found.program(),), len(rounds))
+    told = _told(task, tried, found)
+    return Candidate(found.strategy, (found.program(),), len(rounds), alternatives=told)
 
 
 def _rank(sketch: Sketch) -> tuple[int, int]:
     return sketch.bound_us, sketch.pieces
 
 
-def _tried(
-    sketches: Sequence[Sketch], room: int, host_bytes: int, effort: Effort
-) -> Iterator[Tried]:
-    """Sketches in turn, until their bounds say that none can be shorter than the best, or the
-    effort is used up."""
-    left, shortest = effort.limits.search_ops, 1 << 62
-    for sketch in sketches:
-        if sketch.bound_us >= shortest:
-            yield Tried(sketch, None, f"its bound is above {shortest} us")
-        elif left <= 0 or effort.left <= 0:
-            yield Tried(sketch, None, "not tried: the effort was used up")
+def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:
+    """Sketches by the estimates of their periods, until the effort is used up; and those that do
+    not fit."""
+    guided = list[tuple[int, Sketch, Chosen]]()
+    for sketch in every[:_GUIDES]:
+        modes = _modes(sketch, room, host_bytes, effort)
+        if modes:
+            guided.append((modes.us, sketch, modes))
         else:
-            made = _fitted(sketch, room, host_bytes, effort)
-            left -= max(len(made.entries) if made else 0, effort.limits.search_ops // 256)
+            yield Tried(sketch, None, _NO_ROOM)
+    left, shortest = effort.limits.search_ops, 1 << 62
+    for _, sketch, modes in sorted(guided, key=lambda one: one[0]):
+        if sketch.bound_us >= shortest:
+            yield Tried(sketch, None, "its bound is longer")
+        elif left <= 0 or effort.left <= 0:
+            yield Tried(sketch, None, "its estimate is longer")
+        else:
+            made = _fitted(sketch, modes, room, host_bytes, effort)
+            left -= len(made.entries) if made else effort.limits.search_least_ops
             shortest = min(shortest, made.period_us if made else shortest)
-            yield Tried(sketch, made, "" if made else "does not fit")
+            yield Tried(sketch, made, "" if made else _NO_ROOM)
 
 
-def _least(sketches: Sequence[Sketch], host_bytes: int, effort: Effort) -> PipelineRound | None:
+def _modes(sketch: Sketch, room: int, host_bytes: int, effort: Effort) -> Chosen | None:
+    """The sketch with the best modes that seem to fit; None where none do."""
+    try:
+        strategy = sketch.strategy()
+    except InvalidOrder:
+        return None
+    rooms = [room - sketch.costs.total("buffer")] * strategy.devices
+    return with_modes(strategy, sketch.links, rooms, host_bytes - kept_bytes(strategy), effort)
+
+
+def _fitted(
+    sketch: Sketch, modes: Chosen | None, room: int, host_bytes: int, effort: Effort
+) -> PipelineRound | None:
+    """Its round, with other modes where these do not fit after all; None where none do."""
+    strategy = sketch.strategy()
+    waiting = host_bytes - kept_bytes(strategy)
+    rooms: list[int] | None = [room - sketch.costs.total("buffer")] * strategy.devices
+    for _ in range(_SHRINKS):
+        if modes:
+            made = PipelineRound(modes.strategy, sketch.links)
+            over = [one.slab_bytes + one.reserve_bytes - room for one in made.memory]
+            if max(over) <= 0:
+                return made
+        if rooms is None:
+            return None
+        # Gaps between values, or more of them than the program sees; at last as few as can be.
+        rooms = [n - max(0, by) for n, by in zip(rooms, over, strict=True)] if modes else None
+        modes = with_modes(strategy, sketch.links, rooms, waiting, effort)
+    return None
+
+
+def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> PipelineRound | None:
     """The round that needs least of its devices; None where the host has too little."""
-    firsts = {(s.layout, s.costs.microbatch, s.named, s.chunks): s for s in sketches}
+    firsts = {(s.layout, s.costs.microbatch, s.named, s.chunks): s for s in every}
     found = list[PipelineRound]()
     for sketch in firsts.values():
         strategy = sketch.strategy()
         waiting = host_bytes - kept_bytes(strategy)
-        made = with_modes(strategy, sketch.links, None, waiting, effort)
-        found += [PipelineRound(made, sketch.links)] if made else []
+        modes = with_modes(strategy, sketch.links, None, waiting, effort)
+        found += [PipelineRound(modes.strategy, sketch.links)] if modes else []
     return min(found, key=lambda one: one.device_bytes, default=None)
 
 
-def _short_host(task: Task, sketches: Sequence[Sketch], host_bytes: int) -> Infeasible:
+def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alternative, ...]:
+    """The best of every layout, order and microbatch, the shortest first."""
+    by: dict[tuple[object, ...], Tried] = {}
+    for one in sorted(tried, key=lambda t: t.round.period_us if t.round else 1 << 62):
+        sketch = one.sketch
+        by.setdefault((sketch.layout, sketch.named, sketch.costs.microbatch), one)
+    return tuple(one.alternative(task.name, best) for one in [*by.values()][:_LISTED])
+
+
+def _short_host(task: Task, every: Sequence[Sketch], host_bytes: int) -> Infeasible:
     """The host has no room for what is kept there of any sketch."""
-    need = min(kept_bytes(sketch.strategy()) for sketch in sketches)
+    need = min(kept_bytes(sketch.strategy()) for sketch in every)
     return short_host(task, max(need, host_bytes + 1), host_bytes)
 
 
@@ -221,26 +186,6 @@ def _short_device(task: Task, kind: Kind, least: PipelineRound) -> Infeasible:
     )
 
 
-def _sketches(
-    task: Task, links: Links, chosen: Sequence[Layout], names: Sequence[str]
-) -> Iterator[Sketch]:
-    """All that are looked at."""
-    apart = separable(task) is not None
-    points = tuple(cut_points(layer_graph(untied(task) if apart else task)))
-    for costs in sizes(task, apart=apart):
-        for layout in chosen:
-            if costs.microbatches < max(layout.replicas):
-                continue
-            for named in names:
-                for chunks in (
-                    (1, 2, 4) if named in ("interleaved", "breadth") and layout.depth > 1 else (1,)
-                ):
-                    for pieces in (1, 2, 4):
-                        one = Sketch(costs, layout, chunks, named, points, pieces, links)
-                        if one.stages:
-                            yield one
-
-
 def _impossible(task: Task, chosen: Sequence[Layout]) -> Infeasible:
     layout = chosen[-1]
     return Infeasible(
@@ -249,25 +194,3 @@ def _impossible(task: Task, chosen: Sequence[Layout]) -> Infeasible:
         "give another --layout, or profile a smaller --microbatch",
         resource="other",
     )
-
-
-def _fitted(sketch: Sketch, room: int, host_bytes: int, effort: Effort) -> PipelineRound | None:
-    """The sketch with the best modes that fit; None where none do."""
-    try:
-        strategy = sketch.strategy()
-    except InvalidOrder:
-        return None
-    waiting = host_bytes - kept_bytes(strategy)
-    left: list[int] | None = [room - sketch.costs.total("buffer")] * strategy.devices
-    for _ in range(_SHRINKS):
-        made = with_modes(strategy, sketch.links, left, waiting, effort)
-        if made:
-            round_ = PipelineRound(made, sketch.links)
-            over = [m.slab_bytes + m.reserve_bytes - room for m in round_.memory]
-            if max(over) <= 0:
-                return round_
-        if left is None:
-            return None
-        # Gaps between values, or more of them than the program sees; at last as few as can be.
-        left = [n - max(0, by) for n, by in zip(left, over, strict=True)] if made else None
-    return None

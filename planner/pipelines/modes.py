@@ -8,7 +8,7 @@ host  >=   what the host keeps and what waits there
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from planner.inputs import Effort
 from planner.lp import minimise, solve, total
@@ -18,7 +18,7 @@ from planner.shards import Links, Mode, backward_us, forward_us, holdings
 from profiles.codec import align
 
 _MEGA = 1e6  # bytes of a unit of memory rows, which the solver likes better
-_SECONDS = 10.0
+_GAP, _NODES = 5e-3, 100  # of the search for whole modes
 _SLOTS = 3  # through which boundaries come and go
 
 
@@ -110,13 +110,20 @@ class Choices:
         return self.links.spill_us(count) if count else 0
 
 
+class Chosen(NamedTuple):
+    """A strategy with its modes, and about how long its rounds are."""
+
+    strategy: PipelineStrategy
+    us: int
+
+
 def with_modes(
     strategy: PipelineStrategy,
     links: Links,
     room: Sequence[int] | None,
     host_room: int,
     effort: Effort,
-) -> PipelineStrategy | None:
+) -> Chosen | None:
     """The strategy with the best modes; None where there are none.
 
     room: bytes of each device, beside buffers of layers; None for modes that take the fewest.
@@ -152,11 +159,12 @@ def with_modes(
         for mode, take in takes[k].items()
     ]
     model += total(waits) <= host_room / _MEGA
-    seconds = min(_SECONDS, max(1.0, effort.left))
-    if not solve(model, seconds=seconds, seed=effort.seed, gap=1e-3).found:
+    seconds = max(1.0, effort.left)
+    found = solve(model, seconds=seconds, seed=effort.seed, gap=_GAP, nodes=_NODES)
+    if not found.found:
         return None
     best = tuple(max(own, key=lambda mode, own=own: own[mode].value()) for own in takes)  # type: ignore[misc]
-    return replace(strategy, modes=best)
+    return Chosen(replace(strategy, modes=best), round(found.objective or 0))
 
 
 def _waiting(strategy: PipelineStrategy, k: int, mode: Mode) -> int:

@@ -2,14 +2,13 @@
 
 from planner.search.bounds import Bounds, TaskBound, task_bounds
 from planner.search.descent import descend
-from planner.search.shapes import Pipelines, Ways, baselines, searched, shapes_of, widened
+from planner.search.shapes import Ways, baselines, searched, shapes_of, widened
 from planner.search.shares import short_host, short_with_disk, without_disk
 from planner.search.task import Candidate, Wide
 
 __all__ = [
     "Bounds",
     "Candidate",
-    "Pipelines",
     "TaskBound",
     "Ways",
     "Wide",

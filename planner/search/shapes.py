@@ -1,13 +1,12 @@
 """Ways to train every task: searched once for all tasks of one shape, on every kind of devices."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from msgspec import structs
 
-from planner.errors import Infeasible, NoPlanFound, nearest
+from planner.errors import Infeasible, nearest
 from planner.inputs import Effort, Kind, Problem
 from planner.rounds import SUFFIX, evaluating
 from planner.search import pool, variants
@@ -89,7 +88,7 @@ def widened(
     parts: int | None = None,
 ) -> Ways:
     """The ways, with those on several devices at once that were asked for and that there are; tasks
-    of one shape are searched once.
+    of one shape are searched once. Infeasible for a task without any.
 
     parts: as for `searched`.
     """
@@ -106,14 +105,22 @@ def widened(
     given = [((bare[at], shape.first[at], room), count) for shape, at, count, room in items]
     found = pool.each(partial(_wide, best), given, effort, jobs)
     more: dict[str, list[Candidate]] = {task.name: [] for task in problem.tasks}
+    errors: dict[str, list[Infeasible]] = {}
     for (shape, place, *_), one in zip(items, found, strict=True):
-        if not isinstance(one, Candidate):
-            continue
-        with suppress(Infeasible):  # of what evaluates it
+        try:
+            if not isinstance(one, Candidate):
+                raise one
             way = _everywhere(problem, shape, place, one)
-            for profiled in shape.tasks:
-                more[profiled[place].name].append(_named(problem, way, profiled[place]))
-    return [[*own, *more[task.name]] for own, task in zip(ways, problem.tasks, strict=True)]
+        except Infeasible as error:  # also of what evaluates it
+            errors.setdefault(shape.first[0].name, []).append(error)
+            continue
+        for profiled in shape.tasks:
+            more[profiled[place].name].append(_named(problem, way, profiled[place]))
+    every = {t.name: [*own, *more[t.name]] for own, t in zip(ways, problem.tasks, strict=True)}
+    short = [nearest(errors[name]) for name in errors if not every[name]]
+    if short:
+        raise max(short, key=lambda failure: failure.smallest)
+    return [*every.values()]
 
 
 def _of(shape: Shape, name: str) -> bool:
@@ -125,7 +132,7 @@ def _wide(best: Pipelines, asked: tuple[tuple[Kind, Task, int], int], effort: Ef
     """What the search finds, if anything: the task has a plan without it."""
     try:
         return best(*asked, effort)
-    except (Infeasible, NoPlanFound) as error:
+    except Infeasible as error:
         return error
 
 
@@ -222,4 +229,5 @@ def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:
         way.candidates if task.name == old else 0,
         way.complete,
         tuple(called(way.evaluates if task.evaluation else (), SUFFIX)),
+        tuple(structs.replace(told, task=task.name) for told in way.alternatives),
     )

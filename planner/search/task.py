@@ -37,6 +37,7 @@ from planner.shards import (
     untied,
 )
 from plans.metrics import duration_us
+from plans.prediction import Alternative
 from plans.schema import Program
 from profiles.schema import Task
 
@@ -52,13 +53,14 @@ class Candidate:
     programs: one for each kind of devices, None where the strategy does not fit; each may be on
     several devices of its kind. candidates: how many were simulated to find it. complete: no time
     limit ended the search. evaluates: where the task is evaluated, the programs that do so on these
-    kinds, on no more devices."""
+    kinds, on no more devices. alternatives: what else was tried on several devices."""
 
     strategy: Strategy | Waiting
     programs: tuple[Program | None, ...]
     candidates: int = 1
     complete: bool = True
     evaluates: tuple[Program | None, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
 
     @property
     def program(self) -> Program:

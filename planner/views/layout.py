@@ -24,11 +24,12 @@ class Stage(NamedTuple):
 
 def stages(program: Program, task: str) -> list[Stage]:
     """The stages of a task in a program, in the order of their first shards."""
+    counted = "F" if program.evaluates else "BI"  # one for each microbatch
     runs: dict[int, Counter[int]] = {}
     for op in program.round:
         name = parse_id(op.id)
         if name.task == task and name.item == "s" and name.kind in PASSES:
-            runs.setdefault(name.number, Counter())[rank(op.stream)[0]] += name.kind in "BI"
+            runs.setdefault(name.number, Counter())[rank(op.stream)[0]] += name.kind in counted
     found: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for shard, counts in sorted(runs.items()):
         found.setdefault(tuple(sorted(counts.items())), []).append(shard)

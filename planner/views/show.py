@@ -30,6 +30,7 @@ _GANG = ("device", "shards", "busy", "bubble", "peak", "exposed copies")
 def describe(plan: Plan, *, rounds: bool = True) -> str:
     """Devices, tasks, segments, bounds, per-device prediction; with `rounds`, a round of each
     program."""
+    gangs = [program for program in plan.programs if program.devices > 1]
     sections = (
         [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{_marks(plan)}"],
         ["devices", *_indented(_devices(plan)), *_host(plan), *_disk(plan)],
@@ -37,7 +38,8 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
         ["segments", *_segments(plan)],
         ["bounds", *_indented(_bounds(plan))],
         *(["what keeps it there", *lines] for lines in [diagnosis(plan)] if lines),
-        *(_gang(plan, program) for program in plan.programs if program.devices > 1),
+        *(_gang(plan, program) for program in gangs[:_MOST_RUNS]),
+        *([more] if (more := _more("", len(gangs) - _MOST_RUNS, " such programs")) else []),
         ["memory of a program's device", *_indented(_memory(plan))],
         *(_round(program) for program in plan.programs if rounds),
     )
@@ -156,7 +158,8 @@ def _memory(plan: Plan) -> list[tuple[str, ...]]:
     """Each program's slab, the most that is alive in it, and the share lost to gaps."""
     rows: list[tuple[str, ...]] = [("program", "slab", "alive", "waste", "reserve")]
     for program in plan.programs[:_MOST_RUNS]:
-        for number, memory in enumerate(program.memory[:_MOST_DEVICES]):
+        numbers = _first_devices(plan, program)[:_MOST_DEVICES]
+        for number, memory in zip(numbers, program.memory, strict=False):
             name = program.name if program.devices == 1 else f"{program.name}, device {number}"
             live = memory.slab_bytes if memory.live_bytes is None else memory.live_bytes
             waste = 1 - live / max(1, memory.slab_bytes)
@@ -165,10 +168,15 @@ def _memory(plan: Plan) -> list[tuple[str, ...]]:
     return rows
 
 
+def _first_devices(plan: Plan, program: Program) -> tuple[int, ...]:
+    """The devices that a program runs on first; of one that never runs their numbers in it."""
+    runs = (one.devices for one in plan.segments if one.program == program.name)
+    return next(runs, tuple(range(program.devices)))
+
+
 def _gang(plan: Plan, program: Program) -> list[str]:
-    """A program on several devices: its layout, and what each of them does in a round. They have
-    the numbers of its first segment's."""
-    devices = next(one.devices for one in plan.segments if one.program == program.name)
+    """A program on several devices: its layout, and what each of them does in a round."""
+    devices = _first_devices(plan, program)
     period, shards = max(program.period_us, 1), dict[int, list[str]]()
     for task in program.tasks:
         for device, mine in shards_on(stages(program, task)).items():

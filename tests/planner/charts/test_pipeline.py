@@ -1,15 +1,20 @@
 """Pictures of programs on several devices: what is drawn, and where."""
 
 from dataclasses import astuple
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
 from matplotlib.quiver import Quiver
 from msgspec.structs import replace
-from support import handmade, pipelined, timetables
+from support import handmade, sketched, timetables
+from support.cli import planner_cli, succeeded
+from support.parts import pipeline_part, resident_part
 
+import plans
 from planner.charts import axes, bars, gantt, pipeline, streams
 from plans import metrics
 from plans.schema import Plan, parse_id
@@ -61,7 +66,7 @@ def _whole(plan: Plan, *, copies: bool = False) -> Any:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_compute_op_is_a_box_in_the_row_of_its_device(shape: dict[str, Any]) -> None:
     """Passes and updates once each, at their times; sends are no boxes."""
-    plan = pipelined.plan(rounds=1, **shape)
+    plan = sketched.plan(rounds=1, **shape)
     rows = pipeline.view(plan).rows
     ops = [one for one in metrics.timeline(plan) if one.stream in rows]
     assert {parse_id(one.op.id).kind for one in ops} >= {"F", "U"}
@@ -76,7 +81,7 @@ def test_every_send_is_an_arrow_from_its_device_to_the_one_that_receives(
 ) -> None:
     """From the sender's row when it begins to the receiver's, as the buffer's space says, when it
     is over; between the edges that face each other."""
-    plan = pipelined.plan(rounds=2, **shape)
+    plan = sketched.plan(rounds=2, **shape)
     rows = pipeline.view(plan).rows
     spaces = {buffer.name: buffer.space for buffer in plan.programs[0].buffers}
     sends = [one for one in metrics.timeline(plan) if parse_id(one.op.id).kind == "X"]
@@ -93,16 +98,16 @@ def test_every_send_is_an_arrow_from_its_device_to_the_one_that_receives(
 
 def test_boxes_carry_their_microbatches_until_they_are_too_narrow() -> None:
     """Each number once in F and once in B; of many microbatches only what has room; then none."""
-    told = _texts(_whole(pipelined.plan(rounds=1)))
+    told = _texts(_whole(sketched.plan(rounds=1)))
     assert sorted(told) == sorted([str(m) for m in range(8)] * 8 + ["U"] * 4)
-    some = _texts(_whole(pipelined.plan(microbatches=48, rounds=1)))
+    some = _texts(_whole(sketched.plan(microbatches=48, rounds=1)))
     assert 0 < len(some) < 4 * 2 * 48
-    assert not _texts(_whole(pipelined.plan(microbatches=200, rounds=1)))
+    assert not _texts(_whole(sketched.plan(microbatches=200, rounds=1)))
 
 
 def test_shards_of_a_device_differ_in_tone_and_wide_boxes_name_them() -> None:
     """Interleaving: two tones for the forwards of a device, two others for its backwards."""
-    plan = pipelined.plan(2, 2, chunks=2, rounds=1)
+    plan = sketched.plan(2, 2, chunks=2, rounds=1)
     view = pipeline.view(plan)
     looks = {
         (shard, kind): bars.color(0, kind, view.look(0, op)[1])
@@ -123,14 +128,36 @@ def test_kinds_differ_in_hue() -> None:
 
 
 def test_rows_are_named_by_device_and_shards() -> None:
-    plan = pipelined.plan(chunks=2)
+    plan = sketched.plan(chunks=2)
     names = [label.get_text() for label in _whole(plan).get_yticklabels()]
     assert names == ["0  s0, s4", "1  s1, s5", "2  s2, s6", "3  s3, s7"]
 
 
+def _mixed() -> Plan:
+    """A pipeline on devices 2 and 0, beside and before another task."""
+    a, b = pipeline_part("a"), resident_part("b", steps=8)
+    programs = [handmade.program("a", 2, [a]), handmade.program("b", 1, [b])]
+    runs = [("a", (2, 0), 4), ("b", (1,), 4), ("b", (2,), 4)]
+    return handmade.assemble([a, b], programs, runs)
+
+
+def test_rows_and_boxes_of_several_tasks_tell_them_apart() -> None:
+    """A device that trains both has no shards in its name, and wide boxes have the task's; a round
+    of the pipeline alone is of one task."""
+    plan = _mixed()
+    view = pipeline.view(plan)
+    assert view.titles == {"0.compute": "0  s1", "1.compute": "1  s0", "2.compute": "2"}
+    op = next(op for op in plan.program("b").round if ".B1" in op.id)
+    assert view.look(2, op)[0] == ("b: 1", "1")
+    close = gantt.figure(plan).axes[1]
+    assert [label.get_text() for label in close.get_yticklabels()] == ["0  s1", "2  s0"]
+    assert {"0", "1", "U"} == set(_texts(close))
+    assert len(_arrows(close)) == 6
+
+
 def test_copies_have_rows_only_when_asked_for() -> None:
     """Thin ones, of streams that are in use, and every op is drawn then."""
-    plan = pipelined.plan(rounds=1)
+    plan = sketched.plan(rounds=1)
     rows = pipeline.view(plan, copies=True).rows
     assert set(rows) == set(metrics.streams(plan)) > set(pipeline.view(plan).rows)
     assert rows["0.p2p"].height < rows["0.compute"].height / 2
@@ -151,7 +178,7 @@ def test_programs_on_several_devices_choose_this_view(made: Any, piped: bool) ->
 
 def test_a_round_says_its_bubble_and_is_drawn_with_what_overlaps_it() -> None:
     """The mean over devices of what they do not compute."""
-    plan = pipelined.plan()
+    plan = sketched.plan()
     program = plan.programs[0]
     below = gantt.figure(plan).axes[1]
     busy = sum(op.end_us - op.start_us for op in program.round if op.stream.endswith("compute"))
@@ -162,7 +189,7 @@ def test_a_round_says_its_bubble_and_is_drawn_with_what_overlaps_it() -> None:
 
 def test_planned_and_actual_are_drawn_alike() -> None:
     """With a log: boxes and arrows of the rounds as they happened, at the log's times."""
-    plan = pipelined.plan(rounds=40)
+    plan = sketched.plan(rounds=40)
     log = timetables.log(plan, percent=125)
     *_, planned, happened = gantt.figure(plan, log).axes
     (start, end), scale = planned.get_xlim(), 1.25
@@ -177,14 +204,14 @@ def test_planned_and_actual_are_drawn_alike() -> None:
 
 def test_crowded_rows_have_no_arrows() -> None:
     """Where rows show shares there is nothing to point from."""
-    plan = pipelined.plan(rounds=200)
+    plan = sketched.plan(rounds=200)
     assert not _arrows(_whole(plan))
     assert not _texts(_whole(plan))
 
 
 def test_many_devices_and_microbatches_take_few_artists_and_fit_a_page() -> None:
     """32 devices and 64 microbatches: one artist per row and kind, one for all arrows."""
-    plan = pipelined.plan(32, 64)
+    plan = sketched.plan(32, 64)
     fig = gantt.figure(plan)
     assert len(fig.axes[1].collections) == 32 * 3 + 1
     assert fig.get_figheight() < 20
@@ -192,9 +219,45 @@ def test_many_devices_and_microbatches_take_few_artists_and_fit_a_page() -> None
 
 def test_a_send_to_the_host_or_beyond_the_rows_is_no_arrow() -> None:
     """Devices that are not drawn have no rows to point to."""
-    plan = pipelined.plan(rounds=1)
+    plan = sketched.plan(rounds=1)
     view = pipeline.view(plan, (0, 1))
     arrows = [bar for bar in streams.planned(plan, view) if bar.to]
     assert len(arrows) == 2 * 8
     unknown = replace(plan, programs=(replace(plan.programs[0], buffers=()),))
     assert not any(bar.to for bar in streams.planned(unknown, pipeline.view(unknown)))
+
+
+def test_the_legend_explains_what_is_drawn() -> None:
+    """Kinds in their hues and sends; copies only where they have rows, and no single task."""
+
+    def names(plan: Plan, *, copies: bool = False) -> list[str]:
+        (legend,) = gantt.figure(plan, copies=copies).legends
+        return [text.get_text() for text in legend.get_texts()]
+
+    halves = ["forward", "input gradients", "weight gradients", "update", "send"]
+    assert names(sketched.plan(split=True)) == halves
+    whole = ["forward", "backward", "update"]
+    assert names(handmade.pipeline(), copies=True) == [*whole, "copy", "send"]
+    assert names(handmade.parallel()) == ["backward", "update", "reduce", "send"]
+
+
+def test_a_round_is_drawn_on_axes_of_others() -> None:
+    """The same boxes and arrows as in the figure, on the axes that were given."""
+    plan = sketched.plan()
+    ax = Figure().subplots()
+    assert gantt.draw(plan, ax) is ax
+    below = gantt.figure(plan).axes[1]
+    assert _boxes(ax) == _boxes(below)
+    assert _arrows(ax) == _arrows(below)
+    assert ax.get_title(loc="left") == below.get_title(loc="left")
+
+
+def test_the_command_draws_it(tmp_path: Path) -> None:
+    """With rows for copies the picture is another one."""
+    path, pictures = tmp_path / "plan.json", [tmp_path / "few.svg", tmp_path / "all.svg"]
+    plans.save(path, _mixed())
+    succeeded(planner_cli("show", path, "--gantt", pictures[0]))
+    succeeded(planner_cli("show", path, "--gantt", pictures[1], "--copies"))
+    few, every = (picture.read_text() for picture in pictures)
+    assert "2.p2p" not in few
+    assert "2.p2p" in every

@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 from matplotlib.figure import Figure
-from support import pipelined, timetables
+from support import sketched, timetables
 
 from planner.views.compare import Ratio, compare, draw_ratios, table, to_json
 from plans.schema import parse_id
@@ -167,7 +167,7 @@ def test_every_compute_op_is_a_dot_at_its_ratio() -> None:
 
 def test_sends_and_sums_of_replicas_are_compared_by_kind() -> None:
     """X of a slow link stand out, R are as predicted, and only compute counts in the median."""
-    plan = pipelined.plan(2, replicas=2, split=True)
+    plan = sketched.plan(2, replicas=2, split=True)
     log = timetables.log(plan, percent=100)
     ops = [
         replace(op, end_us=2 * op.end_us - op.start_us) if ".X" in op.op else op for op in log.ops
@@ -184,7 +184,7 @@ def test_sends_and_sums_of_replicas_are_compared_by_kind() -> None:
 
 def test_only_kinds_that_ran_are_drawn() -> None:
     """Halves of backwards have dots of their own."""
-    plan = pipelined.plan(2, split=True, rounds=2)
+    plan = sketched.plan(2, split=True, rounds=2)
     ax = Figure().subplots()
     draw_ratios(plan, timetables.log(plan), ax)
     names = {line.get_label() for line in ax.lines}

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from support import handmade, pipelined
+from msgspec.structs import replace
+from support import handmade, sketched
 
-from planner.views import layout_words, ranges, receiver, spaces, stages, summary
+from planner.views import layout_words, on_devices, ranges, receiver, spaces, stages, summary
 from planner.views.layout import Stage, layout
 from plans.metrics import round_compute_us, round_exposed_us, timeline
 from plans.schema import Plan, parse_id
@@ -25,8 +26,16 @@ from plans.schema import Plan, parse_id
 )
 def test_a_layout_has_its_stages_replicas_and_shares(shape: dict[str, Any], words: str) -> None:
     """Microbatches are told where they are shared out unevenly."""
-    (program,) = pipelined.plan(**shape).programs
+    (program,) = sketched.plan(**shape).programs
     assert layout_words(program, "a", range(4)) == words
+
+
+def test_rounds_that_evaluate_count_their_forwards() -> None:
+    """They have no backwards."""
+    (program,) = sketched.plan(2, replicas=[2, 1]).programs
+    forwards = tuple(op for op in program.round if ".F" in op.id)
+    told = replace(program, round=forwards, evaluates=True)
+    assert [stage.microbatches for stage in stages(told, "a")] == [(4, 4), (8,)]
 
 
 def test_devices_have_the_numbers_of_the_plan() -> None:
@@ -48,6 +57,14 @@ def test_neighbours_are_ranges() -> None:
     assert ranges((0, 1, 2, 3, 8, 10, 11)) == "s0-s3, s8, s10-s11"
 
 
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [((0,), "device 0"), ((0, 3), "devices 0, 3"), ((2, 3, 4, 7), "devices 2-4, 7")],
+)
+def test_devices_in_a_row_are_ranges(devices: tuple[int, ...], words: str) -> None:
+    assert on_devices(devices) == words
+
+
 def test_a_send_goes_to_the_device_of_the_buffer_that_it_writes() -> None:
     """Boundaries to the next stage, their gradients back; other ops go nowhere."""
     (program,) = handmade.pipeline().programs
@@ -58,7 +75,7 @@ def test_a_send_goes_to_the_device_of_the_buffer_that_it_writes() -> None:
 
 
 def test_json_has_layout_stages_and_bubble() -> None:
-    plan = pipelined.plan(depth=2, replicas=[3, 1])
+    plan = sketched.plan(depth=2, replicas=[3, 1])
     told = summary(plan)["layouts"]["a"]
     assert told["a"]["layout"] == "3,1"
     assert told["a"]["stages"][0] == {

@@ -1,7 +1,7 @@
 """Why compute waits."""
 
 import pytest
-from support import handmade, pipelined, synthetic
+from support import handmade, sketched, synthetic
 
 from planner import Infeasible, Problem, build
 from planner.views.stalls import LARGE_GAP_PPM, diagnosis, stalls
@@ -42,9 +42,9 @@ def test_every_wait_is_blamed_once(seed: int, mib: int, rate: int, slowness: int
     [
         handmade.pipeline(),
         handmade.parallel(),
-        pipelined.plan(),
-        pipelined.plan(chunks=2, split=True),
-        pipelined.plan(2, replicas=[3, 1], host=True),
+        sketched.plan(),
+        sketched.plan(chunks=2, split=True),
+        sketched.plan(2, replicas=[3, 1], host=True),
     ],
 )
 def test_every_wait_of_every_device_is_blamed_once(plan: Plan) -> None:
@@ -64,7 +64,7 @@ def test_every_wait_of_every_device_is_blamed_once(plan: Plan) -> None:
 
 def test_a_pipeline_waits_for_its_other_stages_and_for_sends() -> None:
     """Backward waits longest for the last stage's first; and for a send, which is named."""
-    plan = pipelined.plan()
+    plan = sketched.plan()
     told = [line for line in diagnosis(plan) if "in backward" in line]
     assert " for what other devices compute, most for a.s" in told[0]
     sends = [line for line in told if "copies between devices" in line]
