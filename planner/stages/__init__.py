@@ -12,6 +12,7 @@ gives `Packs` that the caller's simulation finds best among those tried.
 """
 
 from planner.stages.chain import Cuts, cut, cut_freely
+from planner.stages.hops import Hops
 from planner.stages.packs import Packs, best_packs
 from planner.stages.places import Fits, Place, Team, within
 from planner.stages.work import Work, dealt, shared_out
@@ -19,6 +20,7 @@ from planner.stages.work import Work, dealt, shared_out
 __all__ = [
     "Cuts",
     "Fits",
+    "Hops",
     "Packs",
     "Place",
     "Team",
