@@ -23,7 +23,7 @@ HATCHES = {"U": "/////", "R": "xxxxx", "N": "....."}
 # Okabe and Ito's colours, told apart by all kinds of colour vision, without black and yellow.
 _HUES = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233))
 _GREY = (110, 110, 110)
-_WHITENED = {"F": 0.55, "B": 0.0} | dict.fromkeys(HATCHES, 0.75)
+_WHITENED = {"F": 0.55, "B": 0.0, "I": 0.15, "W": 0.4} | dict.fromkeys(HATCHES, 0.75)
 _MIDDLE = 0.25  # copies
 _CROWDED = 500  # bars in a row from which on it shows shares
 _FINE = 400  # bars this many times shorter than the window are not outlined

@@ -17,10 +17,10 @@ from profiles.units import show_bytes, show_us
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KINDS = (*"FBNURPSX", f"{DISK} S", f"{DISK} P")
-COMPUTE = "FBNUR"
+KINDS = (*"FBIWNURPSX", f"{DISK} S", f"{DISK} P")
+COMPUTE = "FBIWNUR"
 _NAMED = 10  # so many missing ops are named, the others counted
-_DRAWN = {"F": "forward", "B": "backward", "U": "update"}
+_DRAWN = {"F": "forward", "B": "backward", "I": "input", "W": "weights", "U": "update"}
 _TOP = 2.5  # ratios beyond are drawn at the edge
 _SMALL = 50  # below 1/n of the whole, an error is told as a difference
 

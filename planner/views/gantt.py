@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LEGEND_TASKS = 12
-_NAMES = ("forward", "backward", "norm", "update", "reduce", "copy")
-_KINDS = dict(zip("FBNURP", _NAMES, strict=True))
+_HALVES = ("input gradients", "weight gradients")
+_NAMES = ("forward", "backward", *_HALVES, "norm", "update", "reduce", "copy")
+_KINDS = dict(zip("FBIWNURP", _NAMES, strict=True))
 _FORMATS = (".png", ".svg", ".pdf")
 _MOMENT = "#C1121F"
 
