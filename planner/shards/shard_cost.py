@@ -35,6 +35,9 @@ class ShardCost:
     norm_transient_bytes: int
     tie: str = ""  # in a group of tied layers that lie in several shards
     cast: bool = False  # the host has no parameters of it but makes them from masters
+    input_us: int | None = None  # of I, on a graph that is there; None: it cannot be split
+    weight_us: int | None = None  # of W
+    left_bytes: int | None = None  # alive from I to W
 
     @property
     def param_out_bytes(self) -> int:
