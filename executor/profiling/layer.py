@@ -117,6 +117,7 @@ def _bytes(bench: Bench) -> LayerCost:
     source.set(bench.state)
     with meter.op(None, "graph"):
         again = bench.recompute_backward()
+    backward_peak = meter.taken_bytes
     left = _left_bytes(bench, meter) if bench.splits else None
     return LayerCost(
         microbatch=bench.case.microbatch,
@@ -124,7 +125,7 @@ def _bytes(bench: Bench) -> LayerCost:
         out_bytes=bench.out_bytes,
         saved_bytes=saved,
         forward_peak_bytes=forward_peak,
-        backward_peak_bytes=meter.taken_bytes,
+        backward_peak_bytes=backward_peak,
         rng_draws=source.count(bench.state, end) if torch.equal(again, end) else None,
         forward=NO_TIME,
         recompute_backward=NO_TIME,
