@@ -30,7 +30,7 @@ _KINDS = {
     "I": (225, 140, 30),
     "W": (150, 100, 180),
 }
-_WHITENED = {"F": 0.55, "B": 0.0} | dict.fromkeys(HATCHES, 0.75)
+_WHITENED = {"F": 0.55, "B": 0.0, "I": 0.15, "W": 0.4} | dict.fromkeys(HATCHES, 0.75)
 _MIDDLE = 0.25  # copies
 _MARGIN = 0.5  # letters beside a name
 _CROWDED = 500  # bars in a row from which on it shows shares

@@ -37,8 +37,8 @@ class Choices:
         shard, last = self.strategy.shards[k], self.strategy.last
         found = []
         for params, update in holdings(shard):
-            if params == "streamed" and k == last:
-                continue
+            if params == "streamed" and (k == last or k in self.strategy.halved):
+                continue  # it stays, or its graph goes on from I to W
             found.append(Mode(params, update))
             if params != "streamed" and k < last:
                 found.append(Mode(params, update, "saved"))

@@ -8,8 +8,9 @@ from itertools import pairwise
 from planner.inputs import Layout
 from planner.orders import NAMED, Pipeline
 from planner.orders import Cost as PassCost
-from planner.pipelines.strategy import PipelineStrategy, without_last_forward
-from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, separable, sizes, untied
+from planner.pipelines.strategy import PipelineStrategy, separable, whole
+from planner.shards import Links, Mode, ShardCost, TaskCosts, cut_points, layer_graph, sizes, untied
+from planner.shards import separable as separable_ties
 from planner.stages import Work, cut
 from profiles.schema import Task
 
@@ -89,21 +90,27 @@ class Sketch:
         last = len(shards) - 1
         stays = Mode("resident", "device", "saved")
         modes = [stays] * last + [Mode("resident", "device")]
+        halved = separable(shards)
+        weights = [(shard.weight_us or 0) * (k in halved) for k, shard in enumerate(shards)]
         passes = [
             PassCost(
                 forward=shard.graph_forward_us if k < last else 0,
-                input=shard.graph_backward_us if k < last else shard.backward_us,
-                weight=0,
+                input=self._backward_us(shard, k == last) - weights[k],
+                weight=weights[k],
                 held=shard.saved_bytes + shard.in_bytes,
                 hop=self.links.send_us(shard.in_bytes) if k else 0,
             )
             for k, shard in enumerate(shards)
         ]
         pipeline = Pipeline.alike(passes, self.layout.devices, self.costs.microbatches)
-        order = without_last_forward(NAMED[self.named](pipeline, tuple(places)), last)
+        order = whole(NAMED[self.named](pipeline, tuple(places)), last, halved)
         return PipelineStrategy(
             self.costs, tuple(cuts), tuple(modes), order, self.layout, self.named
         )
+
+    @staticmethod
+    def _backward_us(shard: ShardCost, last: bool) -> int:
+        return shard.backward_us if last else shard.graph_backward_us
 
     def _pieces(self, first: int, end: int) -> list[int]:
         """The ends of a stage's shards, of about equal times."""
@@ -125,7 +132,7 @@ def sketches(
     task: Task, links: Links, chosen: Sequence[Layout], names: Sequence[str]
 ) -> Iterator[Sketch]:
     """All that are looked at."""
-    apart = separable(task) is not None
+    apart = separable_ties(task) is not None
     points = tuple(cut_points(layer_graph(untied(task) if apart else task)))
     for costs in sizes(task, apart=apart):
         for layout in chosen:

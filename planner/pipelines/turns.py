@@ -26,14 +26,13 @@ class Turn(NamedTuple):
 def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
     """All turns of a round."""
     left = Counter(dict.fromkeys(range(strategy.last + 1), strategy.costs.microbatches))
-    halved = {one.shard for passes in strategy.order for one in passes if one.kind == "W"}
     learning = {k for k, shard in enumerate(strategy.shards) if shard.grad_bytes}
     found: list[Turn] = []
     late: list[Turn] = []
     for device, one in _begun(strategy, links):
         found.append(Turn(device, one.kind, one.shard, one.microbatch))
         k = one.shard
-        left[k] -= one.kind == ("W" if k in halved else "B")
+        left[k] -= one.kind == ("W" if k in strategy.halved else "B")
         if left[k] or one.kind == "F" or k not in learning:
             continue
         learning.discard(k)

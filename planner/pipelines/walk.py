@@ -38,7 +38,7 @@ class Walk:
         self.known: set[int] = set()  # and those that got them from there, or the host
         every = turns(strategy, links)
         self.stays = Stays(strategy, every)
-        self.halved = {turn.shard for turn in every if turn.kind == "W"}
+        self.halved = strategy.halved
         self.left = {  # passes of a shard on a device that are still to come
             (turn.device, turn.shard): n for n, turn in enumerate(every) if turn.kind in "BW"
         }
