@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msgspec import structs
 
 from planner.inputs.limits import Limits, default
+from plans.additions import Additions
 from profiles.schema import Device, Disk, Numerics, Profile, Task
 
 Policy = Literal["gantry", "hydra", "lrtf", "lpt", "random"]
@@ -68,7 +69,8 @@ class Problem:
     segment, None for as many as there are. link_groups: devices that share a link, if any do.
     disk: where tasks wait that the host has no room for, if anywhere. done: steps of tasks that
     were trained before, by name. microbatch: the size of theirs then; kept: of those that must keep
-    it. inputs: the sha256 of the files it was read from, by role. provenance: of the plan.
+    it; additions: the order in which several devices added these. inputs: the sha256 of the files
+    it was read from, by role. provenance: of the plan.
     """
 
     kinds: tuple[Kind, ...]
@@ -83,6 +85,7 @@ class Problem:
     done: Mapping[str, int] = field(default_factory=dict)
     microbatch: Mapping[str, int] = field(default_factory=dict)
     kept: Mapping[str, int] = field(default_factory=dict)
+    additions: Mapping[str, Additions] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
 
