@@ -98,27 +98,20 @@ def widened(
     needs = [Need.of(shape.first[0], len(shape.tasks)) for shape in shapes]
     rooms = shares(problem, needs, parts, proven=False)
     bare = [replace(kind, tasks=()) for kind in problem.kinds]
-    items = [
-        (shape, place, devices, room)
-        for shape, room in zip(shapes, rooms, strict=True)
-        for place, devices in sorted({(w.kind, w.devices) for w in asked if _of(shape, w.task)})
-    ]
-    given = [((bare[at], shape.first[at], room), count) for shape, at, count, room in items]
+    number = {task.name: at for at, shape in enumerate(shapes) for task, *_ in shape.tasks}
+    wide = sorted({(number[one.task], one.kind, one.devices) for one in asked})
+    given = [((bare[at], shapes[n].first[at], rooms[n]), count) for n, at, count in wide]
+    effort = replace(effort, limits=effort.limits.among(len(wide)))
     found = pool.each(partial(_wide, best), given, effort, jobs)
     more: dict[str, list[Candidate]] = {task.name: [] for task in problem.tasks}
-    for (shape, place, *_), one in zip(items, found, strict=True):
+    for (at, place, _), one in zip(wide, found, strict=True):
         if not isinstance(one, Candidate):
             continue
         with suppress(Infeasible):  # of what evaluates it
-            way = _everywhere(problem, shape, place, one)
-            for profiled in shape.tasks:
+            way = _everywhere(problem, shapes[at], place, one)
+            for profiled in shapes[at].tasks:
                 more[profiled[place].name].append(_named(problem, way, profiled[place]))
     return [[*own, *more[task.name]] for own, task in zip(ways, problem.tasks, strict=True)]
-
-
-def _of(shape: Shape, name: str) -> bool:
-    """True if a task is of this shape."""
-    return any(task.name == name for task, *_ in shape.tasks)
 
 
 def _wide(best: Pipelines, asked: tuple[tuple[Kind, Task, int], int], effort: Effort) -> Tried:
