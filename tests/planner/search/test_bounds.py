@@ -101,6 +101,7 @@ def test_more_memory_or_a_faster_link_lowers_the_bound(
         assert after <= before + 2 + before // 100_000
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(2, 5))
 def test_several_devices_have_what_all_of_them_have(seed: int, layers: int, devices: int) -> None:
     """Bounds are no more than on fewer devices, each of which computes its part at least, and a
