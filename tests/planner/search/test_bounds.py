@@ -121,6 +121,8 @@ def test_several_devices_have_what_all_of_them_have(seed: int, layers: int, devi
     ]
     assert few.compute_us >= min(ways)
     assert few.phase_us == few.load_us
+    together = task_bound(case.task, effort(), links, devices * room)
+    assert few.load_us <= max(few.compute_us, together.load_us // devices + 1)
 
 
 def test_with_room_for_all_the_bound_is_reached() -> None:
