@@ -81,6 +81,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     text = "24MiB; of a CUDA device, what its process may take, by default all that is free"
     parser.add_argument("--device-memory", type=console.size, metavar="SIZE", help=text)
     links = dict.fromkeys(("--h2d", "--d2h"), "of emulated devices, default 1GB/s")
+    links["--p2p"] = "from one emulated device to another, default 1GB/s"
     _add(parser, links, type=console.rate, metavar="RATE")
     slow = "emulated devices compute N times slower than this machine, so that its cores hold none "
     slow += "of them up; 1: as fast as they can; by default as much as its cores ask for"
@@ -148,6 +149,7 @@ def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None
     devices."""
     given = vars(arguments)
     defaults = {"h2d": 10**9, "d2h": 10**9, "latency_us": 20, "slow_compute": slowdown}
+    defaults["p2p"] = 10**9
     asked = {name: given[name] for name in defaults if given[name] is not None}
     if arguments.device == "cpu":
         if arguments.device_memory is None:

@@ -3,12 +3,14 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from msgspec import structs
 
 from planner.errors import Infeasible
 from planner.inputs import (
     Effort,
+    Layout,
     Limits,
     Policy,
     Problem,
@@ -17,11 +19,12 @@ from planner.inputs import (
     one_generator,
     too_small,
 )
+from planner.pipelines import best
 from planner.rounds import store
 from planner.search import (
     Candidate,
-    Pipelines,
     Ways,
+    Wide,
     adding_alike,
     baselines,
     searched,
@@ -44,9 +47,6 @@ from plans import metrics, prove
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Plan, Segment, Shard, Task
 from profiles.errors import FormatError
-
-PIPELINES: Pipelines | None = None
-"""The search for the best way to train one task on several devices at once, if there is any."""
 
 
 def build(
@@ -74,6 +74,8 @@ def build(
             f"--policy {policy} knows neither objectives nor starts, deadlines and priorities; "
             "leave out --policy or them"
         )
+    if policy != "gantry" and (problem.layout or problem.order != "auto"):
+        raise FormatError(f"--policy {policy} knows neither --layout nor --order; leave it out")
     effort = Effort(time.monotonic() + seconds, seed, limits or default())
     # Tasks that change devices may meet others than those whose bytes they could share.
     again = len(problem.tasks) > problem.devices and policy != "hydra"
@@ -92,7 +94,10 @@ def _built(problem: Problem, policy: Policy, effort: Effort, jobs: int, parts: i
     searches = len(shapes_of(problem)) * len(problem.kinds)
     effort = replace(effort, limits=effort.limits.among(searches))
     hydra = policy == "hydra"
-    alone = baselines(problem) if hydra else searched(problem, effort, jobs, parts)
+    if problem.layout and problem.layout.devices > 1:
+        alone = _in_layout(problem, problem.layout, effort, jobs, parts)
+    else:
+        alone = baselines(problem) if hydra else searched(problem, effort, jobs, parts)
     wide = _widened(problem, alone, effort, jobs, parts) if policy == "gantry" else alone
     ways = adding_alike(problem, wide)
     chosen = settled(problem, ways, effort)
@@ -108,9 +113,26 @@ def _built(problem: Problem, policy: Policy, effort: Effort, jobs: int, parts: i
 
 def _widened(problem: Problem, ways: Ways, effort: Effort, jobs: int, parts: int | None) -> Ways:
     """With strategies for several devices at once, where those may end the whole sooner."""
-    if PIPELINES is None or not (asked := wanted(problem, ways, effort)):
+    if problem.layout or not (asked := wanted(problem, ways, effort)):
         return ways
-    return widened(problem, ways, asked, PIPELINES, effort, jobs, parts)
+    return widened(problem, ways, asked, partial(best, order=problem.order), effort, jobs, parts)
+
+
+def _in_layout(
+    problem: Problem, layout: Layout, effort: Effort, jobs: int, parts: int | None
+) -> Ways:
+    """Every task on several devices at once, as it was asked for."""
+    places = [at for at, kind in enumerate(problem.kinds) if kind.count >= layout.devices]
+    if not places:
+        most = max(kind.count for kind in problem.kinds)
+        raise Infeasible(
+            f"layout {layout} needs {layout.devices} devices of one kind but there are {most}; "
+            "raise --devices or give a smaller --layout",
+            resource="other",
+        )
+    asked = [Wide(task.name, at, layout.devices) for task in problem.tasks for at in places]
+    search = partial(best, layout=layout, order=problem.order)
+    return widened(problem, [[] for _ in problem.tasks], asked, search, effort, jobs, parts)
 
 
 def _bounds(
@@ -158,6 +180,7 @@ def assemble(
             seed=effort.seed,
             status="complete" if all(one.complete for one in chosen) else "time-limit",
             candidates=sum(one.candidates for one in chosen),
+            alternatives=tuple(told for one in chosen for told in one.alternatives),
         ),
         numerics=problem.numerics,
         estimated=problem.estimated,
@@ -182,9 +205,6 @@ def _device_spec(problem: Problem, number: int) -> Device:
 def _task(problem: Problem, planned: Candidate) -> Task:
     strategy, costs = planned.strategy, planned.strategy.costs
     task = costs.task
-    # The baseline keeps nothing on a device and updates all there.
-    streamed = (Mode("streamed", "device-streamed"),) * len(strategy.shards)
-    modes = strategy.modes if isinstance(strategy, Strategy) else streamed
     before = problem.microbatch.get(task.name, 0)
     return Task(
         name=task.name,
@@ -195,7 +215,7 @@ def _task(problem: Problem, planned: Candidate) -> Task:
         microbatches=costs.microbatches,
         batch_bytes=costs.batch_bytes,
         ties=task.ties,
-        tie_bytes=strategy.tie_bytes if isinstance(strategy, Strategy) else 0,
+        tie_bytes=strategy.tie_bytes,
         done=problem.done.get(task.name, 0),
         earlier_microbatch=0 if before == costs.microbatch else before,
         start_us=problem.wants.get(task.name, Want()).start_us,
@@ -203,7 +223,7 @@ def _task(problem: Problem, planned: Candidate) -> Task:
         norm_bytes=task.norm_bytes,
         evaluation=task.evaluation,
         cut=task.cut,
-        shards=tuple(map(_shard, strategy.shards, modes)),
+        shards=tuple(map(_shard, strategy.shards, strategy.modes)),
     )
 
 

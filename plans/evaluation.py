@@ -25,11 +25,16 @@ def due_of(task: Task) -> range:
 
 def misplaced(op: Op, name: OpName) -> Iterator[str]:
     """An evaluating program has forwards and what they need, no more."""
-    if name.kind == "F" or (name.kind == "P" and name.item == "batch"):
+    if name.kind == "F" or (name.kind in "PX" and name.item == "batch"):
         return
-    if name.kind == "P" and name.item == "s" and set(op.writes) == {"param"}:
+    if name.kind in "PX" and name.item == "s" and set(op.writes) == {"param"}:
         return
-    yield f"{op.id}: only F and P of parameters and batches belong in a program that evaluates"
+    if name.kind == "X" and name.item == "x":
+        return
+    yield (
+        f"{op.id}: only F, P and X of parameters and batches, and X of boundaries belong in a "
+        "program that evaluates"
+    )
 
 
 def evaluations(plan: Plan) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from plans.prediction import DevicePrediction, TaskPrediction
 from plans.schema import Op, Plan, Program, Segment
+from profiles.units import LARGEST
 
 Interval = tuple[int, int]
 
@@ -197,7 +198,7 @@ def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
     """Compute, exposed copies and peak bytes of every device by the plan's own times.
 
     Beyond the rounds that reach into each other every further one exposes as much."""
-    computing = {program.name: _compute_us(program) for program in plan.programs}
+    computing = {program.name: round_compute_us(program) for program in plan.programs}
     exposed = cache(_exposed_us)  # programs of tasks of one shape have the same spans
     spans = cache(lambda name, rounds: _spans(plan.program(name), rounds))
     totals = [(0, 0, 0)] * len(plan.devices)
@@ -217,7 +218,15 @@ def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
     return tuple(DevicePrediction(*total) for total in totals)
 
 
-def _compute_us(program: Program) -> list[int]:
+def round_exposed_us(program: Program) -> list[int]:
+    """Exposed copies of a round in the steady state, on each of the program's devices."""
+    few = round_reach(program, LARGEST) + 2
+    more, less = (_exposed_us(_spans(program, rounds)) for rounds in (few, few - 1))
+    devices = map(str, range(program.devices))
+    return [more.get(device, 0) - less.get(device, 0) for device in devices]
+
+
+def round_compute_us(program: Program) -> list[int]:
     """Compute time of one round on each of the program's devices."""
     found = [0] * program.devices
     for op in program.round:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from profiles.schema import Count, Name, Struct
+from profiles.schema import Count, Label, Name, Positive, Struct
 
 
 class Bound(Struct, frozen=True):
@@ -38,12 +38,35 @@ class Prediction(Struct, frozen=True):
     configuration_us: Count = 0
 
 
+class Alternative(Struct, frozen=True, kw_only=True):
+    """A way to train a task on several devices that the search looked at, also the one it took.
+
+    layout: depth x replicas like 2x2, or each stage's replicas like 3,1. recompute: shards that run
+    their forward again for their backward. period_us: as simulated; 0: its bound was enough to
+    leave it. peak_bytes: the most that any device needs; 0: not computed. why_not: empty for the
+    one that is in the plan.
+    """
+
+    task: Name
+    devices: Positive
+    layout: Label
+    order: Label
+    microbatch: Positive
+    recompute: Count = 0
+    period_us: Count = 0
+    bound_us: Count
+    peak_bytes: Count = 0
+    why_not: Label = ""
+
+
 class Solver(Struct, frozen=True, forbid_unknown_fields=False):
     """The search that found the plan; the same for two builds of the same inputs.
 
-    Fields of older versions are passed over: no run depends on them."""
+    alternatives: of tasks that could train on several devices. Fields of older versions are passed
+    over: no run depends on them."""
 
     policy: Literal["gantry", "hydra", "lrtf", "lpt", "random"]
     seed: Count
     status: Literal["complete", "time-limit"]
     candidates: Count
+    alternatives: tuple[Alternative, ...] = ()

@@ -34,7 +34,7 @@ def _machine(profile: Profile) -> Iterator[str]:
             if kinds.count(kind) != 1:
                 count = kinds.count(kind)
                 yield f"machine.devices {device.name}: needs one {kind} link, has {count}"
-        for kind in ("d2d", "cast"):
+        for kind in ("d2d", "cast", "p2p"):
             count = sum(kind == other for other in kinds)
             if count > 1:
                 where = f"machine.devices {device.name}"

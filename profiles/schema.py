@@ -46,7 +46,8 @@ class Rate(Struct, frozen=True):
 class Link(Struct, frozen=True):
     """One direction between host and device: alone, and with the other direction busy too.
 
-    d2d is a copy inside the device's memory; cast how fast the host makes bf16 parameters from fp32
+    p2p is a copy to another device, alone and while both directions to the host are busy; d2d one
+    inside the device's memory; cast how fast the host makes bf16 parameters from fp32
     masters on their way h2d, in bytes of parameters."""
 
     kind: Literal["h2d", "d2h", "p2p", "d2d", "cast"]
@@ -58,12 +59,14 @@ class Emulation(Struct, frozen=True):
     """Link rates that a CPU device keeps by pacing its copies; its times are emulated.
 
     compute_slowdown: it computes so many times slower than this machine: ops really run, then last
-    as long as the plan says."""
+    as long as the plan says. p2p_bytes_per_s: of what it sends to other devices; None: the same
+    link takes it that goes to the host."""
 
     h2d_bytes_per_s: Positive
     d2h_bytes_per_s: Positive
     latency_us: Count
     compute_slowdown: Positive = 1
+    p2p_bytes_per_s: Positive | None = None
 
     @property
     def words(self) -> str:
@@ -175,6 +178,8 @@ class Layer(Struct, frozen=True, kw_only=True):
 
     update_peak_bytes: most alive at once in an update, beside the state that the first one makes.
     norm: how long the norms of its gradients take, None where updates do not wait for them.
+    in_turn: its forward changes its buffers (BatchNorm), so that one device has to run all
+    microbatches, in ascending order.
     """
 
     name: str
@@ -187,6 +192,7 @@ class Layer(Struct, frozen=True, kw_only=True):
     update_host: Time
     norm: Time | None = None
     norm_peak_bytes: Count = 0
+    in_turn: bool = False
     costs: Annotated[tuple[LayerCost, ...], msgspec.Meta(min_length=1)]
 
 

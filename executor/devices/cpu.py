@@ -118,6 +118,9 @@ class CpuDevice(Device):
         self.slab = aligned(slab_bytes)
         self.source = CpuSource()
         self._in, self._out = (link.carry for link in links) if links else (_copy, _copy)
+        known = spec.emulation
+        rate = known.p2p_bytes_per_s if known else None
+        self._across = Link(rate, known.latency_us).carry if known and rate else self._out
 
     def queue(self, kind: QueueKind) -> CpuQueue:
         works, emulation = kind in ("compute", "host"), self.spec.emulation
@@ -132,6 +135,9 @@ class CpuDevice(Device):
 
     def copy_out(self, target: Tensor, source: Tensor) -> None:
         self._out([(target, source)])
+
+    def send(self, target: Tensor, source: Tensor) -> None:
+        self._across([(target, source)])
 
     def later(self, value: Tensor) -> Callable[[], float]:
         return cast("Callable[[], float]", value.item)

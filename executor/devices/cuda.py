@@ -1,4 +1,4 @@
-"""CUDA devices: three streams each, events as marks, page-locked host memory.
+"""CUDA devices: a stream for each kind of queue, events as marks, page-locked host memory.
 
 Nothing here waits for the device while a plan is replayed: the host launches ahead, streams wait
 for each other by events, and times are read from events that have been reached.
@@ -163,7 +163,7 @@ class CudaDevice(Device):
     def copy_in(self, target: Tensor, source: Tensor) -> None:
         target.copy_(source, non_blocking=True)
 
-    copy_out = copy_in
+    copy_out = send = copy_in
 
     def cast_in(self, casts: Sequence[Cast]) -> None:
         assert self._ring is not None, "a plan's devices are opened with what they need"

@@ -92,7 +92,10 @@ class Device(Protocol):
         all that the h2d queue waits for is done, and before this returns."""
 
     def copy_out(self, target: Tensor, source: Tensor) -> None:
-        """Launch device to host, or to another device; both uint8 of equal length."""
+        """Launch device to host; both uint8 of equal length, `source` in the slab."""
+
+    def send(self, target: Tensor, source: Tensor) -> None:
+        """Launch device to another device; both uint8 of equal length, `source` in the slab."""
 
     def later(self, value: Tensor) -> Callable[[], float]:
         """Launch the reading of a scalar; call the result once a later mark is ready."""

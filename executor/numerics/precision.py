@@ -63,8 +63,12 @@ class LossScale:
         """The state from which another one goes on."""
         return {"scale": self.scale.cpu(), "growth": self._growth.cpu()}
 
+    def at(self, where: torch.device) -> Tensor:
+        """The scale on a device, which need not be where it is kept."""
+        return self.scale.to(where)
+
     def to(self, where: torch.device) -> "LossScale":
-        """On another device from now on, when the task has moved."""
+        """Kept on another device from now on: where the norms are complete."""
         if self.scale.device != where:
             self.scale, self._growth = self.scale.to(where), self._growth.to(where)
         return self

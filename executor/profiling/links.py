@@ -62,11 +62,17 @@ def _both_ways(device: Device, host: Sequence[Tensor]) -> tuple[_Line, _Line]:
 
 
 def links(
-    device: Device, memory: HostMemory, samples: int, slowdown: int, *, casts: bool
+    device: Device,
+    memory: HostMemory,
+    samples: int,
+    slowdown: int,
+    *,
+    casts: bool,
+    peer: Device | None = None,
 ) -> tuple[Link, ...]:
     """h2d, d2h and d2d of `device`, whose slab holds SLAB_BYTES and which computes so many times
-    slower than here, with host memory of `memory`; with `casts`, that of masters too, alone and
-    while parameters leave the device."""
+    slower than here, with host memory of `memory`; p2p to `peer`, if there
+    is one; with `casts`, that of masters too, alone and while parameters leave the device."""
     large = _count(device, 50)  # no copy lasts long over 20 ms
     host = [memory.take(LARGEST).zero_() for _ in range(2)]
     h2d, d2h = _both_ways(device, host)
@@ -74,20 +80,28 @@ def links(
     d2d = _Line(device, "compute", lambda n: into[:n].copy_(out[:n]))
     rate = d2d.rate(LARGEST, samples)  # its own work, as slow as all that it computes
     inside = Rate(max(1, rate.bytes_per_s // slowdown), rate.latency_us * slowdown)
-    rates = [_rates(h2d, large, d2h, large, samples), _rates(d2h, large, h2d, large, samples)]
-    found = Link("h2d", *rates[0]), Link("d2h", *rates[1]), Link("d2d", inside, inside)
+    rates = [_rates(*pair, large, large, samples) for pair in ((h2d, [d2h]), (d2h, [h2d]))]
+    found = [Link("h2d", *rates[0]), Link("d2h", *rates[1]), Link("d2d", inside, inside)]
+    if peer:
+        there = peer.slab[:LARGEST]
+        p2p = _Line(device, "p2p", lambda n: device.send(there[:n], out[:n]))
+        found.append(Link("p2p", *_rates(p2p, [h2d, d2h], large, large, samples)))
     if not casts:
-        return found
-    cast = _rates(_Line(device, "h2d", _casting(host[0])), LARGEST, d2h, large, samples)
+        return tuple(found)
+    cast = _rates(_Line(device, "h2d", _casting(host[0])), [d2h], LARGEST, large, samples)
     if device.spec.kind == "cuda":  # nothing is copied before the first piece is cast
         cast = [_begun(rate) for rate in cast]
     return (*found, Link("cast", *cast))
 
 
-def _rates(line: _Line, count: int, other: _Line, beside: int, samples: int) -> list[Rate]:
-    """The rate of a line alone, and while another one copies `beside` bytes again and again."""
+def _rates(
+    line: _Line, others: Sequence[_Line], count: int, beside: int, samples: int
+) -> list[Rate]:
+    """The rate of a line alone, and while others copy `beside` bytes again and again."""
     alone = line.rate(count, samples)
-    with busy(partial(other.copy, beside), other.queue):
+    with ExitStack() as stack:
+        for other in others:
+            stack.enter_context(busy(partial(other.copy, beside), other.queue))
         return [alone, line.rate(count, samples)]
 
 
@@ -95,7 +109,8 @@ def _count(device: Device, per_second: int) -> int:
     """Bytes of a copy of which the slower link makes so many in a second, within bounds."""
     if (known := device.spec.emulation) is None:
         return LARGEST
-    slower = min(known.h2d_bytes_per_s, known.d2h_bytes_per_s)
+    rates = known.h2d_bytes_per_s, known.d2h_bytes_per_s, known.p2p_bytes_per_s
+    slower = min(rate for rate in rates if rate)
     return min(LARGEST, max(4096, slower // per_second))
 
 

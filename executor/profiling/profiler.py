@@ -40,6 +40,7 @@ HOST_SHARE = 0.8  # of the memory that is available now
 THREADS = 1  # of each emulated device
 
 PLAIN = schema.Numerics()
+_SLAB = link_profiler.SLAB_BYTES
 _SLOWEST = 100_000  # bytes per second of a link; over a slower one even a small copy lasts long
 
 
@@ -69,7 +70,9 @@ def profile(ref: str, options: Options) -> schema.Profile:
     apply(options.numerics)
     threads = torch.get_num_threads()
     spec = _spec(options)
-    (device,), memory = open_devices([spec], [link_profiler.SLAB_BYTES]), host_memory([spec])
+    specs = [spec] * _opened(options)
+    opened, memory = open_devices(specs, [_SLAB] * len(specs)), host_memory([spec])
+    device, peer = opened[0], opened[1] if len(opened) > 1 else None
     try:
         casts = any(task.precision == "bf16" for task in tasks)
         bar = tqdm(total=0, unit="layer", disable=None, file=sys.stderr, desc="links")
@@ -77,14 +80,17 @@ def profile(ref: str, options: Options) -> schema.Profile:
             lab = _lab(device, options)
             kinds = Kinds(lab)
             usable = _usable(device, options)
-            links = link_profiler.links(device, memory, lab.samples, lab.slowdown, casts=casts)
+            links = link_profiler.links(
+                device, memory, lab.samples, lab.slowdown, casts=casts, peer=peer
+            )
             bar.set_description("disk")
             disk = link_profiler.disk_rates(options.disk, memory) if options.disk else None
             measured = tuple(task_profiler.measure(task, workload, kinds, bar) for task in tasks)
         print(kinds, file=sys.stderr)
         provenance = _provenance(device, lab) | {"layers": str(kinds)}
     finally:
-        device.close()
+        for one in opened:
+            one.close()
         memory.close()
         use_threads(threads)
     return schema.Profile(
@@ -96,11 +102,17 @@ def profile(ref: str, options: Options) -> schema.Profile:
 
 def _spec(options: Options) -> DeviceSpec:
     """The device that measures, for now with room for the copies of the link profiler only."""
-    slab = link_profiler.SLAB_BYTES
     if options.emulation:
-        return DeviceSpec("cpu", "cpu", slab, THREADS, options.emulation)
+        return DeviceSpec("cpu", "cpu", _SLAB, THREADS, options.emulation)
     most = options.device_bytes or LARGEST
     return DeviceSpec("cuda:0", "cuda", most, update_threads(_cores(), options.devices))
+
+
+def _opened(options: Options) -> int:
+    """The one device that measures, and where there are several a second one to send to."""
+    if options.emulation:
+        return 2 if options.emulation.p2p_bytes_per_s else 1
+    return min(2, options.devices, max(1, torch.cuda.device_count()))
 
 
 def _lab(device: Device, options: Options) -> Lab:
@@ -157,6 +169,7 @@ def _check(options: Options) -> None:
             ("slow-compute", link.compute_slowdown, 1, 1000),
             ("h2d", link.h2d_bytes_per_s, _SLOWEST, LARGEST),
             ("d2h", link.d2h_bytes_per_s, _SLOWEST, LARGEST),
+            ("p2p", link.p2p_bytes_per_s or LARGEST, _SLOWEST, LARGEST),
         ]
     for name, value, least, most in limits:
         if not least <= value <= most:

@@ -142,12 +142,14 @@ def _layers(
             looks = _looks(cases, shard, kinds.device)
             # what is kept of changing buffers for microbatches to be run again
             snapshots = samples(found) * shard.buffers.changing_bytes
+            in_turn = bool(shard.buffers.changing)
             del shard
             cases = [case for case in cases if case.microbatch in looks]
             groups.setdefault(kind_of(cases, looks), Alike()).add(index, cases)
             buffers = sum(align(buffer.nbytes) for buffer in layer.buffers()) + snapshots
             state = kinds.state(cases[-1], owned)
-            records.append(replace(state, name=name_of(layer), buffer_bytes=buffers))
+            own = {"name": name_of(layer), "buffer_bytes": buffers, "in_turn": in_turn}
+            records.append(replace(state, **own))
         xs = {size: look.output for size, look in looks.items()}
     costs: dict[int, Costs] = {}
     for kind, alike in groups.items():

@@ -42,7 +42,7 @@ class Replicas:
                 raise RunError(
                     f"changes its buffer {buffers.changing[0].name} in each forward, so one device "
                     "has to run its microbatches in turn, and the plan has them elsewhere or in "
-                    "another order; build with fewer devices for this task"
+                    "another order; profile and build again"
                 )
 
         with self._learning if buffers.found.numbers is None else nullcontext():

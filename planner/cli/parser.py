@@ -13,7 +13,7 @@ from planner.cli.build_commands import build_plan
 from planner.cli.show_commands import check_plan, compare_run, show_plan
 from planner.cli.whatif_commands import estimate_profile, sweep_budgets
 from planner.estimate import GPUS, MODELS, MOMENTS, NUMBER
-from planner.inputs import Objective, Policy, link_groups
+from planner.inputs import Objective, OrderName, Policy, link_groups, parse_layout
 from profiles import console
 from profiles.units import LARGEST
 
@@ -60,16 +60,24 @@ def _check(option: Option) -> None:
     option("plan", metavar="PLAN")
 
 
+_COPIES = "with --gantt: of programs on several devices draw all copies as well, not sends alone"
+
+
 def _compare(option: Option) -> None:
     option("plan", metavar="PLAN")
     option("log", metavar="RUNLOG")
     option("--gantt", metavar="PNG", help="write a Gantt chart, planned over actual")
+    option("--copies", action="store_true", help=_COPIES)
     option("--trace", metavar="JSON", help="write both as a trace")
     text = "write what the run taught, for build --corrections"
     option("--write-corrections", metavar="FILE", help=text)
     option("--json", action="store_true", help="print JSON")
 
 
+_LAYOUT = (
+    "train every task on several devices: stages x replicas, like 2x2, or the replicas of each "
+    "stage, like 3,1 (default: the best for each task)"
+)
 _REPEATED: Any = {"action": "append", "default": []}
 
 
@@ -100,6 +108,9 @@ def _build(option: Option) -> None:
     text = "gantry; or to compare with: hydra, or gantry's programs in a greedy order (longest "
     text += "remaining time first, longest task first, random)"
     option("--policy", choices=get_args(Policy), default="gantry", help=text)
+    option("--layout", type=console.typed(parse_layout), metavar="LAYOUT", help=_LAYOUT)
+    text = "order of the passes of tasks on several devices (default: the best one)"
+    option("--order", choices=get_args(OrderName), default="auto", help=text)
     text = "devices that share a link to the host, like 0,1;2,3"
     option("--link-groups", type=_groups, metavar="GROUPS", help=text)
     text = "end segments after so many steps: there tasks can be kept, stopped and gone on from"
@@ -150,9 +161,17 @@ def _show(option: Option) -> None:
     option("plan", metavar="PLAN")
     text = "say instead what runs at this moment of the predicted run: 90s, 1:23:00, 83m"
     option("--at", type=console.duration, metavar="TIME", help=text)
-    option("--task", metavar="TASK", help="with --at: only where this task runs")
+    option("--task", metavar="TASK", help="with --at or --jitter: only where this task runs")
+    text = "say instead what was tried to train tasks on several devices, and why it was left"
+    option("--alternatives", action="store_true", help=text)
+    text = "say instead how long steps are when ops take now more, now less time, as the profile "
+    text += "measured it"
+    option("--jitter", action="store_true", help=text)
+    text = "with --jitter: what the plan was built from; of several kinds of devices repeat it"
+    option("--profile", **_REPEATED, metavar="PROFILE", help=text)
     text = "write a Gantt chart: all segments, and the ops of one round"
     option("--gantt", metavar="PNG", help=text)
+    option("--copies", action="store_true", help=_COPIES)
     text = "with --gantt: draw the round that trains this step of a task, counted from 0 (default: "
     text += "the one that runs at --at, else a middle one of the longest segment)"
     option("--round", type=_round, metavar="TASK[:ROUND]", help=text)

@@ -6,13 +6,18 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from msgspec import to_builtins
+
 import plans
+from planner.cli.jitter_commands import show_jitter
 from planner.inputs import corrections, residuals
 from planner.views import (
     compare,
     describe,
+    describe_alternatives,
     describe_moment,
     moment,
+    ranked,
     summary,
     table,
     to_json,
@@ -36,21 +41,37 @@ def check_plan(options: argparse.Namespace) -> int:
 
 def show_plan(options: argparse.Namespace) -> int:
     """Describe a sound plan, or a moment of it, and draw it."""
-    if options.task is not None and options.at is None:
-        raise FormatError("--task says in which task to look for the moment --at; give --at too")
-    if options.round and not options.gantt:
-        raise FormatError("--round says which round --gantt draws; give --gantt too")
+    _one_question(options)
     _check_pictures(options, options.plan)
     plan = plans.load(options.plan)
     plans.prove(plan)  # what follows is about sound plans only
     now = None if options.at is None else moment(plan, options.at, options.task)
     task, step = options.round or (options.task, None)
     _pictures(plan, None, options, task=task, step=step, at=options.at)
-    if options.json:
+    if options.jitter:
+        return show_jitter(plan, options)
+    if options.alternatives:
+        told = json.dumps(to_builtins(ranked(plan.solver.alternatives)), indent=1)
+        print(told if options.json else describe_alternatives(plan))
+    elif options.json:
         print(json.dumps(asdict(now) if now else summary(plan), indent=1))
     else:
         print(describe_moment(plan, now) if now else describe(plan))
     return 0
+
+
+def _one_question(options: argparse.Namespace) -> None:
+    """FormatError for options that do not go together."""
+    if sum((options.at is not None, options.jitter, options.alternatives)) > 1:
+        raise FormatError(
+            "--at, --jitter and --alternatives are three questions; ask one at a time"
+        )
+    if options.task is not None and options.at is None and not options.jitter:
+        raise FormatError("--task says in which task to look for the moment --at; give --at too")
+    if options.jitter != bool(options.profile):
+        raise FormatError("--jitter and the plan's --profile belong together; give both or none")
+    if options.round and not options.gantt:
+        raise FormatError("--round says which round --gantt draws; give --gantt too")
 
 
 def compare_run(options: argparse.Namespace) -> int:
@@ -79,6 +100,8 @@ def compare_run(options: argparse.Namespace) -> int:
 
 
 def _check_pictures(options: argparse.Namespace, *inputs: str) -> None:
+    if options.copies and not options.gantt:
+        raise FormatError("--copies says what --gantt draws; give --gantt too")
     for path in filter(None, (options.gantt, options.trace)):
         check_target(path, *inputs)
 
@@ -88,9 +111,10 @@ def _pictures(
 ) -> None:
     """Write the pictures that the options ask for; `asked` goes to `gantt.figure`."""
     if options.gantt:
-        from planner.views import gantt  # matplotlib takes a second to import
+        from planner.charts import gantt  # matplotlib takes a second to import
 
-        gantt.save(gantt.figure(plan, log, **asked), options.gantt)
+        picture = gantt.figure(plan, log, copies=options.copies, **asked)
+        gantt.save(picture, options.gantt)
         print(f"wrote {options.gantt}", file=sys.stderr)
     if options.trace:
         write_atomic(options.trace, trace.trace(plan, log))

@@ -28,7 +28,7 @@ def estimate_profile(options: argparse.Namespace) -> int:
 def sweep_budgets(options: argparse.Namespace) -> int:
     """Plan every case and say where more memory stops helping; 3 or 4 when no case has a plan."""
     if options.plot:
-        from planner.views import gantt
+        from planner.charts import gantt
 
         check_target(options.plot, options.profile)
         gantt.check_name(options.plot)

@@ -2,6 +2,7 @@
 
 from planner.inputs.files import read_problem
 from planner.inputs.kinds import across, one_generator
+from planner.inputs.layout import Layout, OrderName, layouts, parse_layout
 from planner.inputs.limits import DEFAULT, Limits, default
 from planner.inputs.problem import Effort, Kind, Objective, Policy, Problem, Want
 from planner.inputs.remaining import too_small
@@ -12,16 +13,20 @@ __all__ = [
     "DEFAULT",
     "Effort",
     "Kind",
+    "Layout",
     "Limits",
     "Objective",
+    "OrderName",
     "Policy",
     "Problem",
     "Want",
     "across",
     "default",
+    "layouts",
     "one_generator",
     "only_microbatch",
     "override",
+    "parse_layout",
     "read_problem",
     "residuals",
     "too_small",

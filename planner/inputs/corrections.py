@@ -201,6 +201,7 @@ def _words(machine: Machine) -> str:
     text = f"{machine.kind} with {machine.threads} thread(s)"
     if link := machine.emulation:
         text += f", h2d {link.h2d_bytes_per_s} and d2h {link.d2h_bytes_per_s} bytes/s {link.words}"
+        text += f", p2p {link.p2p_bytes_per_s}" if link.p2p_bytes_per_s else ""
         text += f", latency {link.latency_us} us"
     return text
 

@@ -14,6 +14,7 @@ from planner.inputs import corrections as correcting
 from planner.inputs import link_groups as links
 from planner.inputs import remaining
 from planner.inputs.kinds import across
+from planner.inputs.layout import Layout, OrderName, parse_layout
 from planner.inputs.problem import Objective, Problem, Want
 from planner.inputs.whatif import only_microbatches, override
 from plans import runlog
@@ -44,13 +45,16 @@ def read_problem(
     segment_steps: int | None = None,
     link_groups: links.Groups = (),
     disk_space: int | None = None,
+    layout: Layout | str | None = None,
+    order: OrderName = "auto",
 ) -> Problem:
     """The problem of training all tasks of a profile, or of one profile for each kind of devices.
 
     Sizes are in bytes, rates in bytes per second, times in µs; None: as profiled. devices: how
     many, of each kind. corrections, after: files of corrections and logs of earlier runs, oldest
     first. microbatch: a size for all tasks ("" among names), or by task; 0 for any. disk_space: 0
-    for no disk. FormatError for a bad file and for what does not go together.
+    for no disk. layout: on several devices, like "2x2" or "3,1", None for the best; order: of its
+    passes. FormatError for a bad file and for what does not go together.
     """
     names, counts = _listed(profile), _listed(devices)
     sizes: Sequence[int | None] = _listed(device_memory) if device_memory else [None]
@@ -79,10 +83,27 @@ def read_problem(
         segment_steps=segment_steps,
         disk=_disk(problem.disk, disk_space),
         inputs=inputs,
-        provenance=rates,
+        provenance=rates | _asked(layout, order),
+        layout=_layout(layout),
+        order=order,
     )
     problem = _wanted(problem, objective, start, deadline, priority)
     return links.shared(problem, link_groups) if link_groups else problem
+
+
+def _layout(given: Layout | str | None) -> Layout | None:
+    if not isinstance(given, str):
+        return given
+    try:
+        return parse_layout(given)
+    except ValueError as error:
+        raise FormatError(f"--layout: {error}") from error
+
+
+def _asked(layout: Layout | str | None, order: OrderName) -> dict[str, str]:
+    """What was asked for on several devices, as a plan's provenance."""
+    told = {} if layout is None else {"layout": str(layout)}
+    return told if order == "auto" else {**told, "order": order}
 
 
 def _listed(given: T | Sequence[T]) -> Sequence[T]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from msgspec import structs
 
+from planner.inputs.layout import Layout, OrderName
 from planner.inputs.limits import Limits, default
 from plans.additions import Additions
 from profiles.schema import Device, Disk, Numerics, Profile, Task
@@ -70,7 +71,8 @@ class Problem:
     disk: where tasks wait that the host has no room for, if anywhere. done: steps of tasks that
     were trained before, by name. microbatch: the size of theirs then; kept: of those that must keep
     it; additions: the order in which several devices added these. inputs: the sha256 of the files
-    it was read from, by role. provenance: of the plan.
+    it was read from, by role. provenance: of the plan. layout: that every task is trained in, None
+    for the best; order: that of its passes.
     """
 
     kinds: tuple[Kind, ...]
@@ -88,6 +90,8 @@ class Problem:
     additions: Mapping[str, Additions] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
+    layout: Layout | None = None
+    order: OrderName = "auto"
 
     @classmethod
     def of(

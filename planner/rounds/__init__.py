@@ -1,20 +1,50 @@
 """One round of a strategy: its ops, their hazards, order, times and memory."""
 
+from planner.rounds.emit import Copy, Emitter, Send, Visit
 from planner.rounds.evaluation import SUFFIX, evaluating, least_us, share_us
-from planner.rounds.host_bytes import PLENTY, Store, fitted, least_bytes, store
+from planner.rounds.hazards import dependencies
+from planner.rounds.host_bytes import PLENTY, Store, Waiting, fitted, kept_bytes, least_bytes, store
 from planner.rounds.hydra import HydraStrategy
+from planner.rounds.list_schedule import Draft, Orders, dispatched, in_order
+from planner.rounds.ops import Entry, Stream, queued
+from planner.rounds.program import Cycle, assembled
 from planner.rounds.round import Round
+from planner.rounds.slab import Life, Slab
+from planner.rounds.timeline import Deadlock, Settled, execution_order, once, settled
 
 __all__ = [
     "PLENTY",
     "SUFFIX",
+    "Copy",
+    "Cycle",
+    "Deadlock",
+    "Draft",
+    "Emitter",
+    "Entry",
     "HydraStrategy",
+    "Life",
+    "Orders",
     "Round",
+    "Send",
+    "Settled",
+    "Slab",
     "Store",
+    "Stream",
+    "Visit",
+    "Waiting",
+    "assembled",
+    "dependencies",
+    "dispatched",
     "evaluating",
+    "execution_order",
     "fitted",
+    "in_order",
+    "kept_bytes",
     "least_bytes",
     "least_us",
+    "once",
+    "queued",
+    "settled",
     "share_us",
     "store",
 ]

@@ -21,13 +21,14 @@ from planner.shards import (
     TaskCosts,
     backward_us,
     forward_us,
+    pass_us,
     placed,
 )
 from plans.schema import OpName, Role
 
 _BLOCK = 999  # the index of an op that stands for many
 
-Kind = Literal["P", "F", "B", "N", "U", "block"]
+Kind = Literal["P", "F", "B", "I", "W", "R", "N", "U", "block"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +49,38 @@ class Copy:
     index: int | None = None
 
 
-class Visit(NamedTuple):
-    """A shard's turn on a device: F or B with a microbatch; N or U behind its last B; P when the
-    batch of a microbatch comes.
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A copy from device to device (X) of a value of shard `number`: an item as of a `Copy`, or
+    "dx", the gradient of the boundary before it. device, value: where it lies, and its name there;
+    to, target: where it goes."""
 
-    at: the values that play roles in it. brings, takes: copies before and behind it. each: the op
-    stands for so many microbatches, with kind "block" for as many through the shards of the `inner`
-    visits, up and down.
+    device: int
+    item: str
+    number: int
+    role: Role
+    bytes: int
+    value: str
+    to: int
+    target: str
+    index: int | None = None
+
+
+class Visit(NamedTuple):
+    """A shard's turn on a device: F or B (or I, later W) with a microbatch; R for the gradients of
+    each other replica, then N and U behind its last B; P when the batch of a microbatch comes.
+
+    at: the values that play roles in it. brings, takes: copies before and behind it, and what is
+    sent to other devices. each: the op stands for so many microbatches, with kind "block" for as
+    many through the shards of the `inner` visits, up and down.
     """
 
     shard: int
     microbatch: int
     kind: Kind
     at: Mapping[Role, str]
-    brings: Sequence[Copy] = ()
-    takes: Sequence[Copy] = ()
+    brings: Sequence[Copy | Send] = ()
+    takes: Sequence[Copy | Send] = ()
     inner: Sequence["Visit"] = ()
     device: int = DEVICE
     each: int = 1
@@ -86,14 +104,14 @@ class Emitter:
         self.costs, self.shards, self.modes, self.links = costs, shards, modes, links
         self.task = costs.task.name
         self.last = len(self.shards) - 1
-        self.trained = max((k for k, s in enumerate(self.shards) if s.grad_bytes), default=0)
         tied = [k for k, shard in enumerate(self.shards) if shard.tie]
         self.owner, self.top = min(tied, default=None), max(tied, default=None)
         self.copied: dict[tuple[str, str, int], int] = {}
+        self.begun: set[tuple[int, int]] = set()  # device and shard of gradients that are added to
+        self.noted = False  # norms of some shard
 
     def entries(self, visits: Iterable[Visit]) -> Iterator[Entry]:
-        """The ops of all visits. A boundary whose two sides are visited on different devices would
-        cross here (X), and so would gradients of a shard visited on several (R, before its U)."""
+        """The ops of all visits."""
         for visit in visits:
             yield from self.copies(visit.brings, visit.device)
             yield self._block(visit) if visit.kind == "block" else self._entry(visit)
@@ -109,8 +127,11 @@ class Emitter:
                 work = _Work(us, [], ["batch"])
             case "F":
                 work = self._forward(k, visit.each)
-            case "B":
-                work = self._backward(k, visit.each, adds=visit.microbatch > 0)
+            case "B" | "I" | "W":
+                work = self._backward(visit)
+            case "R":
+                grad, other = self.shards[k].grad_bytes, ["grad", "other"]
+                work = _Work(self.links.add_us(grad), cast("list[Role]", other), ["grad"])
             case "N":
                 work = self._note(k)
             case _:
@@ -121,9 +142,12 @@ class Emitter:
         place = Stream(visit.device, stream)
         return Entry(name, place, work.us, reads, writes, work.transient_bytes)
 
-    def copies(self, copies: Iterable[Copy], device: int = DEVICE) -> Iterator[Entry]:
+    def copies(self, copies: Iterable[Copy | Send], device: int = DEVICE) -> Iterator[Entry]:
         """Ops of these copies; none of what has no bytes, or is made from masters on the host."""
         for copy in copies:
+            if isinstance(copy, Send):
+                yield self._sent(copy)
+                continue
             cast = copy.role == "param" and self.shards[copy.number].cast
             if not copy.bytes or (cast and copy.kind == "S"):
                 continue
@@ -137,13 +161,20 @@ class Emitter:
             if cast:
                 us = self.links.cast_us(copy.bytes)
                 reads = {"state": f"{self.task}.s{copy.number}.state"}
-            yield Entry(self._copy_name(copy), stream, us, reads, writes)
+            yield Entry(self._copy_name(copy, copy.kind), stream, us, reads, writes)
 
-    def _copy_name(self, copy: Copy) -> OpName:
-        key, index = (copy.kind, copy.item, copy.number), copy.index
+    def _sent(self, send: Send) -> Entry:
+        """X: a copy from device to device."""
+        here, there = placed(send.device, send.value), placed(send.to, send.target)
+        name, stream = self._copy_name(send, "X"), Stream(send.device, "p2p")
+        us = self.links.send_us(send.bytes)
+        return Entry(name, stream, us, {send.role: here}, {send.role: there})
+
+    def _copy_name(self, copy: Copy | Send, kind: str) -> OpName:
+        key, index = (kind, copy.item, copy.number), copy.index
         if index is None:
             index = self.copied[key] = self.copied.get(key, -1) + 1
-        return OpName(self.task, copy.item, copy.number, copy.kind, index)
+        return OpName(self.task, copy.item, copy.number, kind, index)
 
     def _at(self, visit: Visit, roles: Iterable[Role]) -> dict[Role, str]:
         """The buffers of the visit's device that play these roles."""
@@ -169,29 +200,36 @@ class Emitter:
         reads = _roles(param=cost.param_bytes, tied=tied, x=k, batch=not k or loss)
         return _Work(us, reads, _roles(y=not loss, saved=packs), transient)
 
-    def _backward(self, k: int, each: int, *, adds: bool) -> _Work:
-        """B. adds: to the gradients of microbatches before."""
+    def _backward(self, visit: Visit) -> _Work:
+        """B, or one of its halves: I gives the gradients of the input, W those of the weights,
+        which it adds to those of microbatches before."""
+        k, kind = visit.shard, visit.kind
         cost, mode, loss = self.shards[k], self.modes[k], k == self.last
+        gives, learns = kind != "W", kind != "I" and cost.grad_bytes > 0
+        adds = learns and (visit.device, k) in self.begun
+        if learns:
+            self.begun.add((visit.device, k))
         reads = _roles(
             param=cost.param_bytes,
             x=k,
             batch=not k or loss,
-            dy=not loss,
-            saved=mode.activations == "offload",
+            dy=gives and not loss,
+            saved=gives and mode.activations == "offload",
             tied=cost.tie == "holder",
-            tie=cost.tie and k != self.top,
-            grad=cost.grad_bytes and adds,
+            tie=gives and cost.tie and k != self.top,
+            grad=adds,
         )
-        writes = _roles(grad=cost.grad_bytes, tie=cost.tie and k != self.owner, dx=k)
-        graph = mode.activations != "recompute"
+        writes = _roles(grad=learns, tie=gives and cost.tie and k != self.owner, dx=gives and k)
+        graph = mode.activations != "recompute" or kind == "W"
         transient = cost.graph_transient_bytes if graph else cost.backward_transient_bytes
-        return _Work(each * backward_us(cost, mode), reads, writes, transient)
+        return _Work(visit.each * pass_us(cost, mode, kind), reads, writes, transient)
 
     def _note(self, k: int) -> _Work:
-        """N: the norms of a shard's gradients, noted in the task's buffer; the first, at the top,
-        begins it anew."""
-        cost = self.shards[k]
-        reads = _roles(grad=True, norm=k != self.trained)
+        """N: the norms of a shard's gradients, noted in the task's buffer; the first begins it
+        anew."""
+        cost, adds = self.shards[k], self.noted
+        self.noted = True
+        reads = _roles(grad=True, norm=adds)
         return _Work(cost.norm_us, reads, ["norm"], cost.norm_transient_bytes)
 
     def _update(self, k: int) -> _Work:

@@ -13,14 +13,13 @@ from functools import cached_property
 
 from planner.errors import Infeasible
 from planner.rounds.emit import Copy, Emitter, Visit
-from planner.rounds.hydra import HydraStrategy
 from planner.rounds.program import Cycle, assembled
 from planner.shards import (
     SCALARS_BYTES,
     Links,
     Mode,
+    Planned,
     ShardCost,
-    Strategy,
     TaskCosts,
     extent,
     pack,
@@ -43,7 +42,7 @@ class Layout:
     `slots`. group: microbatches that go through a shard one after the other. ahead: the next ones
     come while these are computed with."""
 
-    strategy: Strategy | HydraStrategy
+    strategy: Planned
     stay: int
     slots: int
     group: int
@@ -122,7 +121,7 @@ class Layout:
         stays = [self._load(k) for k in range(len(self.shards)) if k not in self.streamed]
         return assembled(
             (self.costs.task.name,),
-            Memory(extent(self.buffers), self.reserve_bytes),
+            [Memory(extent(self.buffers), self.reserve_bytes)],
             self.buffers,
             Cycle.in_turn(entries),
             enter=list(emitter.copies(stays)),
@@ -148,7 +147,7 @@ class Layout:
         return Copy("P", "s", k, "param", size, self._param(k), f"s{k}.param")
 
 
-def evaluating(strategy: Strategy | HydraStrategy, links: Links, device_bytes: int) -> Program:
+def evaluating(strategy: Planned, links: Links, device_bytes: int) -> Program:
     """The shortest program found that evaluates the task of a strategy; Infeasible when none
     fits."""
     wanted = strategy.costs.task.evaluation
@@ -166,7 +165,7 @@ def evaluating(strategy: Strategy | HydraStrategy, links: Links, device_bytes: i
     return min(made, key=lambda program: duration_us(program, batches))
 
 
-def _layouts(strategy: Strategy | HydraStrategy) -> Iterator[Layout]:
+def _layouts(strategy: Planned) -> Iterator[Layout]:
     """Layouts that may fit: all shards staying or fewer, all microbatches together or fewer; the
     least, one microbatch at a time and none ahead, is no more than training takes."""
     count, microbatches = len(strategy.shards), strategy.costs.microbatches

@@ -12,15 +12,16 @@ later ones have come, which wait for its update then.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import Protocol
 
 from msgspec import structs
 
-from planner.rounds.hydra import HydraStrategy
 from planner.rounds.slab import Ledger, Life, Slab, buffers_of, stretched
-from planner.shards import Slots, Strategy, Value, extent, pack, slots_of
+from planner.shards import Planned, Slots, Strategy, Value, extent, pack, slots_of
 from plans.schema import Buffer
 from profiles.codec import align
 
@@ -52,12 +53,20 @@ class Store:
         return self.kept + self.scratch
 
 
-def kept_bytes(strategy: Strategy | HydraStrategy) -> int:
+class Waiting(Planned, Protocol):
+    """A strategy of whose values on the host each has bytes of its own."""
+
+    def waiting(self) -> Iterator[tuple[str, int]]:
+        """What the host holds for a while, by the names of its buffers."""
+        ...
+
+
+def kept_bytes(strategy: Planned) -> int:
     """Bytes of all that the host keeps of the strategy's task between segments."""
     return sum(shard.kept_bytes for shard in strategy.shards)
 
 
-def store(strategy: Strategy | HydraStrategy) -> Store:
+def store(strategy: Strategy | Waiting) -> Store:
     """The task's part of the host store, as the strategy has it."""
     name = strategy.costs.task.name
     held = pack(
@@ -68,10 +77,10 @@ def store(strategy: Strategy | HydraStrategy) -> Store:
         ),
         "host",
     )
-    if isinstance(strategy, HydraStrategy):
-        scratch = pack(strategy.waiting(), "host")
-    else:
+    if isinstance(strategy, Strategy):
         scratch = Scratch.of(slots_of(strategy)).buffers
+    else:
+        scratch = pack(strategy.waiting(), "host")
     base = extent(held)
     behind = (structs.replace(buffer, offset=base + buffer.offset) for buffer in scratch)
     return Store(held, tuple(behind))
@@ -86,11 +95,11 @@ def fitted(strategy: Strategy, room: int) -> Strategy | None:
     return replace(strategy, host_bytes=left) if waiting.least().bytes <= left else None
 
 
-def least_bytes(strategy: Strategy | HydraStrategy) -> int:
+def least_bytes(strategy: Strategy | Waiting) -> int:
     """Bytes of the host without which the strategy does not fit."""
-    if isinstance(strategy, HydraStrategy):
-        return store(strategy).bytes
-    return kept_bytes(strategy) + _Waiting(slots_of(strategy)).least().bytes
+    if isinstance(strategy, Strategy):
+        return kept_bytes(strategy) + _Waiting(slots_of(strategy)).least().bytes
+    return store(strategy).bytes
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,11 @@ class HydraStrategy:
     def modes(self) -> tuple[Mode, ...]:
         return (Mode("streamed", "device-streamed"),) * len(self.shards)
 
+    @property
+    def tie_bytes(self) -> int:
+        """Tied layers lie in one shard."""
+        return 0
+
     @cached_property
     def reserve_bytes(self) -> int:
         return reserve_bytes(self.costs, self.shards, self.modes)
@@ -138,7 +143,9 @@ def program(strategy: HydraStrategy, links: Links) -> Program:
     emitter = Emitter(strategy.costs, strategy.shards, strategy.modes, links)
     entries = list(emitter.entries(_Rounds(strategy).visits()))
     memory = Memory(strategy.slab_bytes, strategy.reserve_bytes)
-    return assembled((strategy.costs.task.name,), memory, strategy.buffers, Cycle.in_turn(entries))
+    return assembled(
+        (strategy.costs.task.name,), [memory], strategy.buffers, Cycle.in_turn(entries)
+    )
 
 
 class _Rounds:

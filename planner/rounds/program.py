@@ -51,7 +51,7 @@ class Cycle:
 
 def assembled(
     tasks: tuple[str, ...],
-    memory: Memory,
+    memory: Sequence[Memory],
     buffers: Sequence[Buffer],
     cycle: Cycle,
     *,
@@ -59,11 +59,12 @@ def assembled(
     leave: Sequence[Entry] = (),
     evaluates: str = "",
 ) -> Program:
-    """The timed program of these tasks; of one that is evaluated with this behind its name."""
+    """The timed program of these tasks, with the memory of each device; of one that is evaluated
+    with this behind its name."""
     entered, left, round_ = _once(enter), _once(leave), cycle.written()
     return Program(
         name="+".join(tasks) + evaluates,
-        memory=(memory,),
+        memory=tuple(memory),
         tasks=tasks,
         enter_us=_span_us(entered),
         period_us=cycle.state.period_us,

@@ -160,7 +160,7 @@ class Round:
         state, orders = self.best
         return assembled(
             (self.strategy.costs.task.name,),
-            self.memory,
+            [self.memory],
             self.slab.buffers,
             Cycle.dispatched(self.entries, orders, state),
             enter=self.entering(orders.moved),

@@ -2,15 +2,14 @@
 
 from planner.search.bounds import Bounds, TaskBound, task_bounds
 from planner.search.descent import descend
-from planner.search.shapes import Pipelines, Ways, baselines, searched, shapes_of, widened
-from planner.search.shares import short_with_disk, without_disk
+from planner.search.shapes import Ways, baselines, searched, shapes_of, widened
+from planner.search.shares import short_host, short_with_disk, without_disk
 from planner.search.sums import adding_alike
 from planner.search.task import Candidate, Wide
 
 __all__ = [
     "Bounds",
     "Candidate",
-    "Pipelines",
     "TaskBound",
     "Ways",
     "Wide",
@@ -19,6 +18,7 @@ __all__ = [
     "descend",
     "searched",
     "shapes_of",
+    "short_host",
     "short_with_disk",
     "task_bounds",
     "widened",

@@ -1,7 +1,6 @@
 """Ways to train every task: searched once for all tasks of one shape, on every kind of devices."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -89,7 +88,7 @@ def widened(
     parts: int | None = None,
 ) -> Ways:
     """The ways, with those on several devices at once that were asked for and that there are; tasks
-    of one shape are searched once.
+    of one shape are searched once. Infeasible for a task without any.
 
     parts: as for `searched`.
     """
@@ -104,18 +103,34 @@ def widened(
     effort = replace(effort, limits=effort.limits.among(len(wide)))
     found = pool.each(partial(_wide, best), given, effort, jobs)
     more: dict[str, list[Candidate]] = {task.name: [] for task in problem.tasks}
+    errors: dict[str, list[Infeasible]] = {}
+    late: dict[str, NoPlanFound] = {}
     for (at, place, _), one in zip(wide, found, strict=True):
-        if not isinstance(one, Candidate):
+        shape = shapes[at]
+        try:
+            if not isinstance(one, Candidate):
+                raise one
+            way = _everywhere(problem, shape, place, one)
+        except Infeasible as error:  # also of what evaluates it
+            errors.setdefault(shape.first[0].name, []).append(error)
             continue
-        with suppress(Infeasible):  # of what evaluates it
-            way = _everywhere(problem, shapes[at], place, one)
-            for profiled in shapes[at].tasks:
-                more[profiled[place].name].append(_named(problem, way, profiled[place]))
-    return [[*own, *more[task.name]] for own, task in zip(ways, problem.tasks, strict=True)]
+        except NoPlanFound as error:
+            late[shape.first[0].name] = error
+            continue
+        for profiled in shape.tasks:
+            more[profiled[place].name].append(_named(problem, way, profiled[place]))
+    every = {t.name: [*own, *more[t.name]] for own, t in zip(ways, problem.tasks, strict=True)}
+    for name in late:
+        if not every[name]:
+            raise late[name]
+    short = [nearest(errors[name]) for name in errors if not every[name]]
+    if short:
+        raise max(short, key=lambda failure: failure.smallest)
+    return [*every.values()]
 
 
 def _wide(best: Pipelines, asked: tuple[tuple[Kind, Task, int], int], effort: Effort) -> Tried:
-    """What the search finds, if anything: the task has a plan without it."""
+    """What the search finds, if anything: the task may have a plan without it."""
     try:
         return best(*asked, effort)
     except (Infeasible, NoPlanFound) as error:
@@ -215,4 +230,5 @@ def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:
         way.candidates if task.name == old else 0,
         way.complete,
         tuple(called(way.evaluates if task.evaluation else (), SUFFIX)),
+        tuple(structs.replace(told, task=task.name) for told in way.alternatives),
     )

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Effort, Limits
 from planner.lp import Solution, Terms, again, guides, rounded, scratch_bytes
-from planner.rounds import PLENTY, HydraStrategy, Round, fitted, least_bytes
+from planner.rounds import PLENTY, Round, Waiting, fitted, least_bytes
 from planner.search.local_search import improve, least_us, score
 from planner.search.shares import short_device, short_host
 from planner.shards import (
@@ -37,6 +37,7 @@ from planner.shards import (
     untied,
 )
 from plans.metrics import duration_us
+from plans.prediction import Alternative
 from plans.schema import Program
 from profiles.schema import Task
 
@@ -52,13 +53,14 @@ class Candidate:
     programs: one for each kind of devices, None where the strategy does not fit; each may be on
     several devices of its kind. candidates: how many were simulated to find it. complete: no time
     limit ended the search. evaluates: where the task is evaluated, the programs that do so on these
-    kinds, on no more devices."""
+    kinds, on no more devices. alternatives: what else was tried on several devices."""
 
-    strategy: Strategy | HydraStrategy
+    strategy: Strategy | Waiting
     programs: tuple[Program | None, ...]
     candidates: int = 1
     complete: bool = True
     evaluates: tuple[Program | None, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
 
     @property
     def program(self) -> Program:

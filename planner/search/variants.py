@@ -12,7 +12,7 @@ from itertools import pairwise
 from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.inputs import Effort, Kind
 from planner.lp import scratch_bytes
-from planner.rounds import HydraStrategy, hydra, least_bytes
+from planner.rounds import HydraStrategy, Waiting, hydra, least_bytes
 from planner.search.shares import short_host
 from planner.search.task import Candidate, Search, laid_out
 from planner.shards import Links, Strategy, castable, separable
@@ -58,7 +58,7 @@ def baseline(kind: Kind, task: Task) -> Found:
     return Candidate(strategy, (hydra.program(strategy, Links.of(kind.device)),))
 
 
-def program_on(kind: Kind, strategy: Strategy | HydraStrategy, task: Task) -> Program | None:
+def program_on(kind: Kind, strategy: Strategy | Waiting, task: Task) -> Program | None:
     """The program of a strategy on a kind of devices, where the task has other costs; None where
     the strategy does not fit."""
     if not any(batch.microbatch == strategy.costs.microbatch for batch in task.batches):
@@ -67,6 +67,7 @@ def program_on(kind: Kind, strategy: Strategy | HydraStrategy, task: Task) -> Pr
     if isinstance(strategy, HydraStrategy):
         theirs = replace(strategy, costs=costs)
         return hydra.program(theirs, links) if theirs.device_bytes <= kind.device_bytes else None
+    assert isinstance(strategy, Strategy)
     made = laid_out(replace(strategy, costs=costs), links, kind.device_bytes)
     return made.program() if made else None
 

@@ -13,12 +13,13 @@ from planner.shards.modes import (
     backward_us,
     forward_us,
     holdings,
+    pass_us,
     possible,
     settled,
 )
 from planner.shards.shard_cost import Links, ShardCost, copy_us
 from planner.shards.slots import Slots, slots_of
-from planner.shards.strategy import Strategy, reserve_bytes
+from planner.shards.strategy import Planned, Strategy, reserve_bytes
 from planner.shards.ties import separable, untied
 from planner.shards.values import DEVICE, SCALARS_BYTES, Value, extent, pack, placed
 
@@ -32,6 +33,7 @@ __all__ = [
     "Links",
     "Mode",
     "Place",
+    "Planned",
     "ShardCost",
     "Slots",
     "Strategy",
@@ -50,6 +52,7 @@ __all__ = [
     "ladder",
     "layer_graph",
     "pack",
+    "pass_us",
     "placed",
     "possible",
     "reserve_bytes",

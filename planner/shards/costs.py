@@ -205,6 +205,7 @@ class TaskCosts:
             norm_transient_bytes=max(layer.norm_peak_bytes for layer in layers),
             tie=self.group.part(first, end) if self.group else "",
             cast=self.cast and trained and self.task.precision == "bf16",
+            in_turn=any(layer.in_turn for layer in layers),
             **sums,
         )
 

@@ -78,6 +78,12 @@ def backward_us(shard: ShardCost, mode: Mode) -> int:
     return shard.graph_backward_us
 
 
+def pass_us(shard: ShardCost, mode: Mode, kind: str) -> int:
+    """µs of one microbatch of a backward, B, or of its halves, I and W."""
+    whole, weight = backward_us(shard, mode), shard.weight_us
+    return {"B": whole, "I": whole - weight, "W": weight}[kind]
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a shard is: the first, the last, in a block whose microbatches go one by one."""

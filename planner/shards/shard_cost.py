@@ -33,8 +33,10 @@ class ShardCost:
     graph_transient_bytes: int
     update_transient_bytes: int
     norm_transient_bytes: int
+    weight_us: int = 0  # of a backward, for gradients of weights, which may come later
     tie: str = ""  # in a group of tied layers that lie in several shards
     cast: bool = False  # the host has no parameters of it but makes them from masters
+    in_turn: bool = False  # one device has to run all its microbatches, in ascending order
 
     @property
     def param_out_bytes(self) -> int:
@@ -67,14 +69,23 @@ class Links:
     d2d: Rate | None = None  # None when not measured: then nothing is offloaded
     cast: Rate | None = None  # None when not measured: then nothing is cast
     cast_both: Rate | None = None
+    p2p: Rate | None = None  # None when not measured: then by way of the host
 
     @classmethod
     def of(cls, device: Device) -> "Links":
         kinds = {link.kind: link for link in device.links}
         h2d, d2h = kinds["h2d"], kinds["d2h"]
-        inside = kinds["d2d"].alone if "d2d" in kinds else None
-        cast = (kinds["cast"].alone, kinds["cast"].both) if "cast" in kinds else (None, None)
-        return cls(h2d.alone, d2h.alone, h2d.both, d2h.both, inside, *cast)
+        d2d, cast, p2p = (kinds.get(kind) for kind in ("d2d", "cast", "p2p"))
+        return cls(
+            h2d.alone,
+            d2h.alone,
+            h2d.both,
+            d2h.both,
+            d2d.alone if d2d else None,
+            cast.alone if cast else None,
+            cast.both if cast else None,
+            p2p.both if p2p else None,
+        )
 
     @property
     def alone(self) -> "Links":
@@ -104,6 +115,17 @@ class Links:
     def spill_us(self, count: int) -> int:
         """Predicted time of a device→host copy inside a round, where both directions are used."""
         return copy_us(self.d2h_both, count)
+
+    def send_us(self, count: int) -> int:
+        """Predicted time of a copy from device to device."""
+        if self.p2p:
+            return copy_us(self.p2p, count)
+        return self.spill_us(count) + self.prefetch_us(count)
+
+    def add_us(self, count: int) -> int:
+        """Predicted time of adding so many bytes of gradients to others on the device: three times
+        as many are moved as in a copy of them, two of which move them once."""
+        return 0 if self.d2d is None else 3 * copy_us(self.d2d, count) // 2
 
     def pack_us(self, shard: ShardCost) -> int:
         """Predicted time of packing what a shard's graph keeps: as measured, or as long as the

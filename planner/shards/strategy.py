@@ -1,14 +1,32 @@
 """One way to train a task on one device: the decisions, as a value."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any, ClassVar, Protocol
 
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
 from planner.shards.shard_cost import ShardCost
 from planner.shards.values import SCALARS_BYTES
+
+
+class Planned(Protocol):
+    """A way to train a task, as a plan has it; a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def costs(self) -> TaskCosts: ...
+    @property
+    def cuts(self) -> tuple[int, ...]: ...
+    @property
+    def shards(self) -> tuple[ShardCost, ...]: ...
+    @property
+    def modes(self) -> tuple[Mode, ...]: ...
+    @property
+    def tie_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, eq=False)

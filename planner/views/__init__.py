@@ -1,15 +1,46 @@
-"""A plan for people: words, moments, stalls, pictures, and predicted against actual."""
+"""A plan for people, in words: what it is, moments, stalls, and predicted against actual."""
 
+from planner.views.alternatives import describe_alternatives, ranked
 from planner.views.compare import compare, table, to_json
+from planner.views.focus import Focus, Window, aligned, focus, known_task, on_devices
+from planner.views.jitter_table import describe_jitter, jitter_json
+from planner.views.layout import (
+    PASSES,
+    bubble,
+    layout_words,
+    ranges,
+    receiver,
+    shards_on,
+    spaces,
+    stages,
+)
 from planner.views.moments import describe_moment, moment
 from planner.views.show import describe
 from planner.views.summary import summary
 
 __all__ = [
+    "PASSES",
+    "Focus",
+    "Window",
+    "aligned",
+    "bubble",
     "compare",
     "describe",
+    "describe_alternatives",
+    "describe_jitter",
     "describe_moment",
+    "focus",
+    "jitter_json",
+    "known_task",
+    "layout_words",
     "moment",
+    "on_devices",
+    "ranges",
+    "ranked",
+    "receiver",
+    "shards_on",
+    "spaces",
+    "stages",
     "summary",
     "table",
     "to_json",

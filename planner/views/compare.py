@@ -17,10 +17,16 @@ from profiles.units import show_bytes, show_us
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KINDS = (*"FBNURPSX", f"{DISK} S", f"{DISK} P")
-COMPUTE = "FBNUR"
+KINDS = (*"FBIWNURPSX", f"{DISK} S", f"{DISK} P")
+COMPUTE = "FBIWNUR"
 _NAMED = 10  # so many missing ops are named, the others counted
-_DRAWN = {"F": "forward", "B": "backward", "U": "update"}
+_DRAWN = {
+    "F": "forward",
+    "B": "backward",
+    "I": "input gradients",
+    "W": "weight gradients",
+    "U": "update",
+}
 _TOP = 2.5  # ratios beyond are drawn at the edge
 _SMALL = 50  # below 1/n of the whole, an error is told as a difference
 
@@ -283,6 +289,8 @@ def draw_ratios(plan: Plan, log: RunLog, ax: "Axes") -> None:
     ops = [one for one in happened(plan, log) if one.predicted_us and not one.metered]
     for kind, name in _DRAWN.items():
         mine = [one for one in ops if parse_id(one.op.id).kind == kind]
+        if not mine:
+            continue
         starts = [one.start_us / 1e6 for one in mine]
         ratios = [min(_TOP, one.us / one.predicted_us) for one in mine]
         ax.plot(starts, ratios, ".", markersize=2.5, label=name)

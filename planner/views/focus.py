@@ -1,6 +1,7 @@
 """Where in a plan to look: the segments, rounds and steps of a task or of a moment."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from plans.metrics import PhaseName, phases
@@ -106,9 +107,14 @@ def runs(plan: Plan, segment: Segment, task: str | None) -> bool:
     return task is None or task in plan.trained(segment)
 
 
-def on_devices(devices: tuple[int, ...]) -> str:
-    """`device 0`, or `devices 0, 3`."""
-    return f"device{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}"
+def on_devices(devices: Sequence[int]) -> str:
+    """`device 0`, `devices 0, 3`, or `devices 0-3, 6`."""
+    runs = [
+        [device for _, device in run]
+        for _, run in groupby(enumerate(devices), key=lambda item: item[1] - item[0])
+    ]
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"device{'s' if len(devices) > 1 else ''} {', '.join(parts)}"
 
 
 def place(program: Program, segment: Segment, us: int) -> tuple[PhaseName, int, int]:

@@ -8,6 +8,7 @@ The types below are the JSON of `show --at --json`.
 from dataclasses import dataclass
 
 from planner.views.focus import active, known_task, on_devices, place, runs
+from planner.views.layout import receiver, spaces
 from plans.disk import begins_away, kept_bytes, moved
 from plans.metrics import PhaseName, Planned, pending, streams
 from plans.op_words import meaning
@@ -185,9 +186,16 @@ def _stream(plan: Plan, name: str, us: int, phase: PhaseName, one: Planned | Non
     """A stream with the op that it does next to end, if any: it runs, or follows."""
     if one is None:
         return Stream(name, None, None)
-    what = meaning(plan, one.op)
+    what = meaning(plan, one.op) + _to(plan, one)
     op = RunningOp(one.op.id, what, one.segment, phase, one.round, one.start_us, one.end_us)
     return Stream(name, op, None) if one.start_us <= us else Stream(name, None, op)
+
+
+def _to(plan: Plan, one: Planned) -> str:
+    """The device of the plan that a send goes to: ` to device 1`."""
+    segment = plan.segments[one.segment]
+    there = receiver(one.op, spaces(plan.program(segment.program)))
+    return "" if there is None else f" to device {segment.devices[there]}"
 
 
 def _next_segment(

@@ -2,9 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from textwrap import wrap
 
+from planner.views.focus import on_devices
+from planner.views.layout import bubble, layout_words, ranges, shards_on, stages
 from planner.views.stalls import diagnosis
 from planner.views.summary import host_bytes, mean_completion_us, traffic
+from plans.metrics import rank, round_compute_us, round_exposed_us
 from plans.schema import Device, Op, Plan, Program, Shard, Task
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
@@ -18,11 +22,15 @@ _ACTS = {"recompute": "", "saved": ", graph saved", "offload": ", activations of
 _MOST_OPS = 8  # of a stream in the listing of a round
 _MOST_RUNS = 12  # of alike shards in the listing of a task
 _MOST_SEGMENTS = 24
+_MOST_STREAMS = 40
+_MOST_DEVICES = 64  # of a program
+_GANG = ("device", "shards", "busy", "bubble", "peak", "exposed copies")
 
 
 def describe(plan: Plan, *, rounds: bool = True) -> str:
     """Devices, tasks, segments, bounds, per-device prediction; with `rounds`, a round of each
     program."""
+    gangs = [program for program in plan.programs if program.devices > 1]
     sections = (
         [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{_marks(plan)}"],
         ["devices", *_indented(_devices(plan)), *_host(plan), *_disk(plan)],
@@ -30,6 +38,8 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
         ["segments", *_segments(plan)],
         ["bounds", *_indented(_bounds(plan))],
         *(["what keeps it there", *lines] for lines in [diagnosis(plan)] if lines),
+        *(_gang(plan, program) for program in gangs[:_MOST_RUNS]),
+        *([more] if (more := _more("", len(gangs) - _MOST_RUNS, " such programs")) else []),
         ["memory of a program's device", *_indented(_memory(plan))],
         *(_round(program) for program in plan.programs if rounds),
     )
@@ -148,12 +158,48 @@ def _memory(plan: Plan) -> list[tuple[str, ...]]:
     """Each program's slab, the most that is alive in it, and the share lost to gaps."""
     rows: list[tuple[str, ...]] = [("program", "slab", "alive", "waste", "reserve")]
     for program in plan.programs[:_MOST_RUNS]:
-        for memory in program.memory:
+        numbers = _first_devices(plan, program)[:_MOST_DEVICES]
+        for number, memory in zip(numbers, program.memory, strict=False):
+            name = program.name if program.devices == 1 else f"{program.name}, device {number}"
             live = memory.slab_bytes if memory.live_bytes is None else memory.live_bytes
             waste = 1 - live / max(1, memory.slab_bytes)
             sizes = (show_bytes(memory.slab_bytes), show_bytes(live), f"{waste:.1%}")
-            rows.append((program.name, *sizes, show_bytes(memory.reserve_bytes)))
+            rows.append((name, *sizes, show_bytes(memory.reserve_bytes)))
     return rows
+
+
+def _first_devices(plan: Plan, program: Program) -> tuple[int, ...]:
+    """The devices that a program runs on first; of one that never runs their numbers in it."""
+    runs = (one.devices for one in plan.segments if one.program == program.name)
+    return next(runs, tuple(range(program.devices)))
+
+
+def _gang(plan: Plan, program: Program) -> list[str]:
+    """A program on several devices: its layout, and what each of them does in a round."""
+    devices = _first_devices(plan, program)
+    period, shards = max(program.period_us, 1), dict[int, list[str]]()
+    for task in program.tasks:
+        for device, mine in shards_on(stages(program, task)).items():
+            shards.setdefault(device, []).append(ranges(mine))
+    rows: list[tuple[str, ...]] = [_GANG]
+    times = zip(devices, round_compute_us(program), round_exposed_us(program), strict=True)
+    for local, (device, busy_us, exposed_us) in enumerate(times):
+        memory = program.memory[local]
+        told = (show_bytes(memory.slab_bytes + memory.reserve_bytes), show_us(exposed_us))
+        busy = busy_us / period
+        held = "; ".join(shards.get(local, ()))
+        rows.append((str(device), held, f"{busy:.1%}", f"{1 - busy:.1%}", *told))
+    head = f"{program.name} on {on_devices(devices)}, a round every {show_us(period)}"
+    layouts = [
+        line
+        for task in program.tasks
+        for line in wrap(
+            f"  {task}: {layout_words(program, task, devices)}", 100, subsequent_indent="    "
+        )
+    ]
+    more = _more("  ", len(devices) - _MOST_DEVICES, " devices")
+    table = _indented(rows[: _MOST_DEVICES + 1])
+    return [f"{head}, bubble {bubble(program):.1%}", *layouts, *table, *more]
 
 
 def _bounds(plan: Plan) -> list[tuple[str, ...]]:
@@ -175,10 +221,12 @@ def _round(program: Program) -> list[str]:
         "op@start+duration in µs"
     )
     lines = [head]
-    for stream in sorted({op.stream for op in program.round}):
-        ops = [op for op in program.round if op.stream == stream]
-        lines.append(f"  {stream}: {_listing(ops, alone=len(program.tasks) == 1)}")
-    return lines
+    queues: dict[str, list[Op]] = {}
+    for op in program.round:
+        queues.setdefault(op.stream, []).append(op)
+    for stream in sorted(queues, key=rank)[:_MOST_STREAMS]:
+        lines.append(f"  {stream}: {_listing(queues[stream], alone=len(program.tasks) == 1)}")
+    return [*lines, *_more("  ", len(queues) - _MOST_STREAMS, " streams")]
 
 
 def _listing(ops: Sequence[Op], *, alone: bool) -> str:

@@ -11,9 +11,10 @@ compute op before it: whatever ran at a moment of that wait is what compute wait
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from plans.metrics import rank
 from plans.schema import Op, Plan, Program, Task, parse_id
 from profiles.units import show_us
 
@@ -25,6 +26,7 @@ _CAUSES = {
     "p2p": "copies between devices",
     "host": "updates on the host",
     "memory": "memory that is still in use",
+    "others": "what other devices compute",
 }
 Waits = dict[str, list[tuple[Op, int]]]
 """For each op those that it waits for, and how many rounds before its own."""
@@ -38,28 +40,49 @@ _SWEEP = (
 
 @dataclass(frozen=True)
 class Stall:
-    """µs per round that compute waits in one part of the round for one resource."""
+    """µs per round that compute waits in one part of the round for one resource, for most of it
+    for the op `most`; "": it only keeps pace with the busiest stream."""
 
     part: str  # forward, backward
-    resource: str  # h2d, d2h, host, memory
+    resource: str  # h2d, d2h, p2p, host, memory, others
     us: int
+    most: str = ""
 
 
-def stalls(program: Program) -> tuple[Stall, ...]:
-    """The waits of device 0's compute in a steady round, the longest first."""
+def stalls(program: Program, device: int = 0) -> tuple[Stall, ...]:
+    """The waits of a device's compute in a steady round, the longest first."""
+    return _told(_found(program, device))
+
+
+def _told(found: "Iterable[_Wait]") -> tuple[Stall, ...]:
+    """Waits of one part for one resource taken together."""
+    by: dict[tuple[str, str], Counter[str]] = {}
+    for part, resource, name, us in found:
+        by.setdefault((part, resource), Counter())[name] += us
+    made = [
+        Stall(*kind, ops.total(), max(ops, key=lambda name: ops[name])) for kind, ops in by.items()
+    ]
+    ranked = sorted(made, key=lambda one: (-one.us, one.part, one.resource))
+    return tuple(one for one in ranked if one.us)
+
+
+_Wait = tuple[str, str, str, int]  # part, resource, op that is waited for, µs
+
+
+def _found(program: Program, *devices: int) -> Iterator[_Wait]:
+    """All waits of the compute of some devices in a steady round."""
     queues: dict[str, list[Op]] = {}
     for op in program.round:
         queues.setdefault(op.stream, []).append(op)
-    waits, busiest = _waits(program, queues), _resource(max(queues.values(), key=_load)[0])
-    found: Counter[tuple[str, str]] = Counter()
-    compute = sorted(queues["0.compute"], key=lambda op: op.start_us)
-    ended = compute[-1].end_us - program.period_us
-    for op in compute:
-        for before, us in _blamed(op, ended, waits, program.period_us):
-            found[_part(op), _resource(before) if before else busiest] += us
-        ended = op.end_us
-    ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Stall(part, resource, us) for (part, resource), us in ranked if us)
+    waits, busiest = _waits(program, queues), max(queues.values(), key=_load)[0]
+    for device in devices:
+        compute = sorted(queues.get(f"{device}.compute", ()), key=lambda op: op.start_us)
+        ended = compute[-1].end_us - program.period_us if compute else 0
+        for op in compute:
+            for before, us in _blamed(op, ended, waits, program.period_us):
+                name = before.id if before else ""
+                yield _part(op), _resource(before or busiest, device), name, us
+            ended = op.end_us
 
 
 def _part(op: Op) -> str:
@@ -99,10 +122,13 @@ def _load(queue: list[Op]) -> int:
     return sum(op.end_us - op.start_us for op in queue)
 
 
-def _resource(op: Op) -> str:
-    """The stream's kind; compute in the way of a copy means that its memory is not free yet."""
+def _resource(op: Op, device: int) -> str:
+    """The stream's kind; compute of its own in the way of a device's copy means that its memory is
+    not free yet."""
     kind = "host" if op.stream.startswith("host") else op.stream.partition(".")[2]
-    return "memory" if kind == "compute" else kind
+    if kind != "compute":
+        return kind
+    return "memory" if rank(op.stream)[0] == device else "others"
 
 
 def diagnosis(plan: Plan) -> list[str]:
@@ -120,18 +146,22 @@ def diagnosis(plan: Plan) -> list[str]:
 
 
 def _program(program: Program, tasks: dict[str, Task]) -> Iterator[str]:
-    period = max(1, program.period_us)
-    for stall in stalls(program)[:_MOST]:
-        if stall.us * 100 >= period:
+    """The longest waits and what is computed twice, as means over the program's devices."""
+    count = program.devices
+    whole = max(1, program.period_us) * count
+    where = f", on average of {count} devices," if count > 1 else ""
+    for stall in _told(_found(program, *range(count)))[:_MOST]:
+        if stall.us * 100 >= whole:
+            most = f", most for {stall.most}" if count > 1 and stall.most else ""
             yield (
-                f"in {stall.part}, compute waits {show_us(stall.us)} ({stall.us / period:.1%} of a "
-                f"round) for {_CAUSES[stall.resource]}"
+                f"in {stall.part}, compute waits{where} {show_us(stall.us // count)} "
+                f"({stall.us / whole:.1%} of a round) for {_CAUSES[stall.resource]}{most}"
             )
     twice = sum(op.end_us - op.start_us for op in program.round if _recomputed(op.id, tasks))
-    if twice * 100 >= period:
+    if twice * 100 >= whole:
         yield (
-            f"{show_us(twice)} ({twice / period:.1%} of a round) goes into forwards that backward "
-            "computes again, for want of memory"
+            f"{show_us(twice // count)} ({twice / whole:.1%} of a round) goes{where} into forwards "
+            "that backward computes again, for want of memory"
         )
 
 

@@ -3,9 +3,10 @@
 from collections import Counter
 from typing import Any, NamedTuple
 
+from planner.views.layout import bubble, layout, stages
 from plans.disk import kept_bytes
 from plans.metrics import longest, union
-from plans.schema import Buffer, Plan, parse_id
+from plans.schema import Buffer, Plan, Program, parse_id
 from plans.segments import waits_for
 
 
@@ -33,7 +34,19 @@ def summary(plan: Plan) -> dict[str, Any]:
         "policy": plan.solver.policy,
         "status": plan.solver.status,
         "estimated": plan.estimated,
+        "layouts": {
+            program.name: {task: _layout(program, task) for task in program.tasks}
+            | {"bubble": bubble(program)}
+            for program in plan.programs
+            if program.devices > 1
+        },
     }
+
+
+def _layout(program: Program, task: str) -> dict[str, Any]:
+    """Where a program on several devices, by their numbers in it, runs the shards of a task."""
+    found = stages(program, task)
+    return {"layout": layout(found), "stages": [stage._asdict() for stage in found]}
 
 
 def mean_completion_us(plan: Plan) -> int:

@@ -18,6 +18,7 @@ from plans.view import View, stored
 class Value(NamedTuple):
     """The content of a buffer. `step` is a version for param and state: the updates it has seen.
 
+    Of a gradient that R added, `replicas` are the first microbatches of those it is the sum of.
     Of kind norm, `shard` is 0 and `microbatches` are the shards whose gradients' norms it has; of
     kind tie, `shard` is the last that added to it, so that all holders above it have.
     """
@@ -27,6 +28,7 @@ class Value(NamedTuple):
     shard: int
     step: int
     microbatches: tuple[int, ...] = ()
+    replicas: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         if self.kind in ("param", "state"):
@@ -38,7 +40,9 @@ class Value(NamedTuple):
             return f"{self.task}.tie of step {self.step}, {told}"
         items = {"grad": f"s{self.shard} grad", "batch": "batch", "saved": f"a{self.shard}"}
         item = items.get(self.kind, f"{self.kind}{self.shard}")
-        return f"{self.task}.{item} of step {self.step}, microbatch {_numbers(self.microbatches)}"
+        added = f", of replicas from {_numbers(self.replicas)}" if self.replicas else ""
+        told = f"microbatch {_numbers(self.microbatches)}{added}"
+        return f"{self.task}.{item} of step {self.step}, {told}"
 
 
 UNKNOWN = Value("unknown", "", 0, 0)
@@ -120,7 +124,7 @@ class _Run:
         name = parse_id(op.id)
         if name.kind in "PSX":
             made = self._copy(op, name, step, label)
-        elif name.kind in "FBU":
+        elif name.kind in "FBIWU":
             made = self._train(op, name, step, label)
         elif name.kind == "N":
             made = {"norm": self._note(op, name, step, label)}
@@ -188,12 +192,13 @@ class _Run:
         }
 
     def _add(self, op: Op, mine: Value, label: str) -> Value:
-        """B adds its microbatch to a gradient of the same step that has only earlier ones."""
+        """B or W adds its microbatch to a gradient of the same step that has only earlier ones, and
+        of no other replica."""
         held = self._memory.read(op.reads["grad"])
         if held is UNKNOWN:
             return UNKNOWN
         same = held if isinstance(held, Value) and held[:4] == mine[:4] else None
-        if same and same.microbatches[-1] < mine.microbatches[0]:
+        if same and not same.replicas and same.microbatches[-1] < mine.microbatches[0]:
             return mine._replace(microbatches=same.microbatches + mine.microbatches)
         wanted = f"{mine.task}.s{mine.shard} grad of step {mine.step} with microbatches below "
         self._tell(op, "grad", label, f"{wanted}{mine.microbatches[0]}", held)
@@ -236,30 +241,39 @@ class _Run:
             self._tell(op, "norm", label, str(due), held)
 
     def _merge(self, op: Op, name: OpName, step: int, label: str) -> Value:
-        """R adds two gradients of one step that share no microbatch."""
+        """R adds a replica's gradients to those of the replicas before it: these are counted by
+        their first microbatches, and added one after the other as a plain loop would."""
         if "grad" not in op.reads or "other" not in op.reads:
             return UNKNOWN  # a shard without gradient bytes
-        held = {role: self._memory.read(buffer) for role, buffer in op.reads.items()}
         wanted = Value("grad", name.task, name.number, step)
-        sets: list[tuple[int, ...]] = []
-        for role, value in held.items():
-            if value is UNKNOWN:
-                continue
-            if isinstance(value, Value) and value[:4] == wanted[:4]:
-                sets.append(value.microbatches)
-            else:
-                text = f"{name.task}.s{name.number} grad of step {step}"
-                self._tell(op, role, label, text, value)
-        if len(sets) < 2:
+        parts = {role: self._part(op, role, wanted, label) for role in ("grad", "other")}
+        if UNKNOWN in parts.values():
             return UNKNOWN
-        if both := sorted(set(sets[0]) & set(sets[1])):
+        mine, other = parts.values()
+        if both := sorted(set(mine.microbatches) & set(other.microbatches)):
             text = f"a gradient without microbatch {_numbers(tuple(both))}, which grad has already"
-            self._tell(op, "other", label, text, held["other"])
+            self._tell(op, "other", label, text, other)
             return UNKNOWN
-        return wanted._replace(microbatches=tuple(sorted(sets[0] + sets[1])))
+        before, last = sorted(part.replicas or part.microbatches[:1] for part in (mine, other))
+        if len(last) > 1 or last < before[-1:]:
+            text = f"the next replica, by first microbatches, to be added to {mine},"
+            self._tell(op, "other", label, text, other)
+            return UNKNOWN
+        together = tuple(sorted(mine.microbatches + other.microbatches))
+        return wanted._replace(microbatches=together, replicas=before + last)
+
+    def _part(self, op: Op, role: Role, wanted: Value, label: str) -> Value:
+        """The gradients that R finds in a role."""
+        held = self._memory.read(op.reads[role])
+        if held is UNKNOWN or (isinstance(held, Value) and held[:4] == wanted[:4]):
+            assert isinstance(held, Value)
+            return held
+        text = f"{wanted.task}.s{wanted.shard} grad of step {wanted.step}"
+        self._tell(op, role, label, text, held)
+        return UNKNOWN
 
     def _due(self, name: OpName, role: str, step: int) -> Value:
-        """The value that F, B or U must find in a role other than grad."""
+        """The value that F, B, I, W or U must find in a role other than grad."""
         if role in ("param", "state"):
             version = self._version(name.task, name.number, step)
             return Value(role, name.task, name.number, version)

@@ -256,6 +256,8 @@ def test_a_torch_profile_names_the_ops(capsys: pytest.CaptureFixture[str]) -> No
     [
         ((), "--device cpu emulates devices; say their size"),
         (("--device", "cuda", "--h2d", "1GB/s"), "--h2d is for emulated devices"),
+        (("--device", "cuda", "--p2p", "1GB/s"), "--p2p is for emulated devices"),
+        (("--device-memory", "1MiB", "--p2p", "1KB/s"), "--p2p is 1000; it must be from 100000"),
         (("--device", "cuda"), "sees 0 here; see nvidia-smi"),
     ],
 )

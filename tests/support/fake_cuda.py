@@ -116,9 +116,9 @@ def _later(_: object, value: Tensor) -> Callable[[], float]:
 
 
 def install(
-    monkeypatch: pytest.MonkeyPatch, seed: int = 0, pause_us: int = 1000
+    monkeypatch: pytest.MonkeyPatch, seed: int = 0, pause_us: int = 1000, devices: int = 1
 ) -> SimpleNamespace:
-    """Let executor.devices.cuda find one device of this kind; counts what it is asked for."""
+    """Let executor.devices.cuda find devices of this kind; counts what it is asked for."""
     seen = SimpleNamespace(locked={}, streams=0, fraction=0.0)
 
     def stream(device: object) -> Stream:
@@ -145,7 +145,7 @@ def install(
         "set_device": lambda device: None,
         "init": lambda: None,
         "is_available": lambda: True,
-        "device_count": lambda: 1,
+        "device_count": lambda: devices,
         "synchronize": lambda device=None: None,
         "current_stream": lambda device=None: _current(),
         "memory_allocated": lambda device: 0,
@@ -164,8 +164,8 @@ def install(
     for module in (executor.devices.cuda, executor.devices.machine):
         monkeypatch.setattr(module, "CudaSource", Source)
     device = executor.devices.cuda.CudaDevice
-    monkeypatch.setattr(device, "copy_in", _copy)
-    monkeypatch.setattr(device, "copy_out", _copy)
+    for copies in ("copy_in", "copy_out", "send"):
+        monkeypatch.setattr(device, copies, _copy)
     monkeypatch.setattr(device, "later", _later)
     queue_of = device.queue
 

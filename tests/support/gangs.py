@@ -36,7 +36,9 @@ def wider(way: Candidate, devices: int, percent: int) -> Candidate:
     return replace(way, programs=programs)
 
 
-def pipelines(asked: tuple[Kind, Task, int], devices: int, effort: Effort) -> Found:
+def pipelines(
+    asked: tuple[Kind, Task, int], devices: int, effort: Effort, *, order: str = "auto"
+) -> Found:
     """The search for programs on several devices, as the planner has it: the first computes as much
     quicker, less a twentieth, and the others look on. Infeasible with few microbatches."""
     kind, task, host_bytes = asked

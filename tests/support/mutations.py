@@ -21,6 +21,14 @@ from support.retime import retimed
 from plans.schema import Buffer, Op, Plan
 from profiles.codec import ALIGNMENT
 
+# Rules of the format whose breach need not change any number: a copy on a compute stream, a batch
+# under a serial number, bytes that an op reads before it overwrites them, norms noted again after
+# all updates, parameters that an update leaves somewhere where they are made from masters again.
+STRICT = re.compile(
+    r"runs on stream|roles \[|there is no microbatch|over its own|belongs in round|N has index 0"
+    r"|changes param in place"
+)
+
 
 class Mutant(NamedTuple):
     name: str
@@ -179,7 +187,7 @@ def other_stream(plan: Plan) -> Sites:
 
 def more_transient(plan: Plan) -> Sites:
     for program, phase, index, op in all_ops(plan):
-        if kind(op) in "FB":
+        if kind(op) in "FBIW":
             new = replace(op, transient_bytes=op.transient_bytes + plan.devices[0].budget_bytes)
             yield op.id, partial(with_op, plan, program, phase, index, new)
 

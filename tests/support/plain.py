@@ -1,7 +1,7 @@
 """The oracle: an ordinary PyTorch training loop, independent of the executor."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,15 +24,25 @@ class Plain(NamedTuple):
     val_losses: dict[int, float]
 
 
-def train(task: Task, microbatches: int | Callable[[int], int], threads: int = 1) -> Plain:
-    """Train `task` whole, each step in `microbatches` equal slices of the batch."""
+Shares = Mapping[str, Sequence[Sequence[int]]]
+"""For every parameter the microbatches of its replicas, in the order in which these are added."""
+
+
+def train(
+    task: Task,
+    microbatches: int | Callable[[int], int],
+    threads: int = 1,
+    shares: Shares | None = None,
+) -> Plain:
+    """Train `task` whole, each step in `microbatches` equal slices of the batch. Without `shares`
+    gradients are added up by autograd, microbatch after microbatch."""
     count = microbatches if callable(microbatches) else lambda step: microbatches
     with _threads(threads):
         torch.manual_seed(task.seed)
         # A task may hold a module instead of a factory; training it must leave that one as it was.
         model = copy.deepcopy(task.model) if isinstance(task.model, nn.Module) else task.model()
         model.train()
-        loop = _Loop(task, model)
+        loop = _Loop(task, model, shares)
         losses, val_losses = [], {}
         for step in range(task.steps):
             losses.append(loop.step(step, count(step)))
@@ -47,8 +57,8 @@ def train(task: Task, microbatches: int | Callable[[int], int], threads: int = 1
 class _Loop:
     """One of the loops that users write: with autocast, a GradScaler, or fp32 masters."""
 
-    def __init__(self, task: Task, model: nn.Module) -> None:
-        self.task, self.model = task, model
+    def __init__(self, task: Task, model: nn.Module, shares: Shares | None) -> None:
+        self.task, self.model, self.shares = task, model, shares
         parameters = list(model.parameters())
         self.masters = dict(zip(parameters, parameters, strict=True))
         if task.precision == "bf16":
@@ -80,12 +90,19 @@ class _Loop:
 
     def step(self, step: int, microbatches: int) -> float:
         given, total = self._given(self.task.data(step)), 0.0
+        found: list[dict[str, Tensor | None]] = []  # gradients of each microbatch
         for m in range(microbatches):
             piece = tree_map(partial(_piece, m, microbatches), given)
             with self._autocast():
                 loss = self._loss(piece) / microbatches
             torch.autograd.backward(self.scaler.scale(loss))
             total += float(loss.detach())
+            if self.shares is not None:
+                found.append({name: p.grad for name, p in self.model.named_parameters()})
+                self.model.zero_grad()
+        for name, parameter in self.model.named_parameters() if self.shares is not None else ():
+            shares = [[found[m][name] for m in share] for share in self.shares[name]]
+            parameter.grad = _added(map(_added, shares))
         self._update()
         return total
 
@@ -146,6 +163,15 @@ class _Loop:
             for p, master in self.masters.items():
                 if p is not master:
                     p.copy_(master)
+
+
+def _added(gradients: Iterable[Tensor | None]) -> Tensor | None:
+    """One after the other, those that are there."""
+    total: Tensor | None = None
+    for gradient in gradients:
+        if gradient is not None:
+            total = gradient if total is None else total + gradient
+    return total
 
 
 def _low(value: Any) -> Any:

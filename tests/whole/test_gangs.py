@@ -66,7 +66,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     def settled(problem: Problem, ways: Ways, effort: Effort) -> list[Candidate]:
         return [own[-1] for own in ways]
 
-    monkeypatch.setattr("planner.builder.PIPELINES", gangs.pipelines)
+    monkeypatch.setattr("planner.builder.best", gangs.pipelines)
     monkeypatch.setattr("planner.builder.wanted", wanted)
     monkeypatch.setattr("planner.builder.settled", settled)
 

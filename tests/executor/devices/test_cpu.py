@@ -50,6 +50,26 @@ def test_devices_of_a_group_take_turns_on_their_link() -> None:
     assert min(spent(open_devices(apart, [BYTES] * 3)) for _ in range(5)) < 3 * BYTES / RATE
 
 
+def test_what_is_sent_to_another_device_has_a_link_of_its_own() -> None:
+    """A send lasts as long as there, not as on the sixteen times slower one to the host; devices
+    without such a link use that."""
+    fast = structs.replace(SPEC, emulation=Emulation(RATE, RATE // 16, 1000, 1, RATE))
+    same = structs.replace(SPEC, emulation=Emulation(RATE, RATE, 1000))
+    one, other, joined = open_devices([fast, fast, same], [BYTES] * 3)
+    one.slab.fill_(7)
+    for device in (one, joined):
+        start = time.perf_counter()
+        device.send(other.slab, device.slab)
+        assert time.perf_counter() - start >= ALONE_S
+        assert torch.equal(other.slab, device.slab)
+    spent = []
+    for _ in range(3):
+        start = time.perf_counter()
+        one.send(other.slab, one.slab)
+        spent.append(time.perf_counter() - start)
+    assert min(spent) < 16 * BYTES / RATE
+
+
 def test_devices_of_a_plan_draw_the_same_random_numbers() -> None:
     """A plan with both kinds of generators is refused before a device is opened."""
     other = structs.replace(SPEC, kind="cuda", emulation=None)

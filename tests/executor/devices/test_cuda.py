@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 from msgspec import structs
-from support import fake_cuda, handmade, noted
+from support import fake_cuda, handmade, noted, toys
 from support.casting import CASTING
-from support.chains import tasks_for
+from support.chains import block, tasks_for
 from support.fit import fit
 from support.pauses import pausing
 from support.same import assert_same
@@ -62,6 +62,22 @@ def test_bits_of_the_plain_loop(name: str, seed: int, monkeypatch: pytest.Monkey
     fake_cuda.install(monkeypatch, seed)
     clip = 0.05 if name in noted.NOTED else None
     tasks = [replace(task, clip=clip) for task in tasks_for(made)]
+    plan = on_cuda(fit(made, tasks))
+    pausing(monkeypatch, seed, 300)
+    assert_same(plan, tasks, run(plan, tasks))
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", [name for name in PLANS if name not in ONE_DEVICE])
+def test_bits_of_the_plain_loop_on_several_devices(
+    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for what others send it, later than they launch that."""
+    made = PLANS[name]()
+    fake_cuda.install(monkeypatch, seed, devices=len(made.devices))
+    clip = 0.05 if name in noted.NOTED else None
+    still = partial(block, 0.0)  # their random numbers are one generator's here
+    tasks = [replace(task, clip=clip) for task in tasks_for(made, still)]
     plan = on_cuda(fit(made, tasks))
     pausing(monkeypatch, seed, 300)
     assert_same(plan, tasks, run(plan, tasks))
@@ -308,12 +324,23 @@ def test_a_profile_says_what_it_was_measured_on(measured: Profile) -> None:
     assert (device.kind, device.emulation) == ("cuda", None)
     assert device.usable_bytes == (1 << 30) - gpu.margin(1 << 30)
     links = {link.kind: link for link in device.links}
-    assert links.keys() == {"h2d", "d2h", "d2d", "cast"}  # one of the tasks is bf16
+    assert links.keys() == {"h2d", "d2h", "d2d", "cast"}  # one of the tasks is bf16, and one device
     cast = links["cast"].alone  # of which the first piece is over before any copy
     assert cast.latency_us >= hostmem.PIECE * 10**6 // cast.bytes_per_s
     assert measured.machine.numerics == Numerics(tf32=True)
     assert [task.precision for task in measured.tasks] == ["fp32", "bf16", "fp16-autocast"]
     assert torch.backends.cuda.matmul.allow_tf32
+
+
+def test_two_devices_of_a_machine_have_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is measured where there are two, however many the plan is for."""
+    fake_cuda.install(monkeypatch, devices=2)
+    monkeypatch.setattr(link_profiler, "_WARM_S", 0.01)
+    monkeypatch.setattr(link_profiler, "_SIDE", 64)
+    mlp = f"{Path(toys.__file__)}:mlp"
+    for devices, kinds in ((1, {"h2d", "d2h", "d2d"}), (3, {"h2d", "d2h", "d2d", "p2p"})):
+        found = profiler.profile(mlp, profiler.Options(1 << 30, None, devices=devices, samples=1))
+        assert {link.kind for link in found.machine.devices[0].links} == kinds
 
 
 @pytest.mark.parametrize("share", [1, 2])

@@ -28,9 +28,10 @@ from executor.profiling.profiler import Options, _lab, profile
 from executor.profiling.task import microbatch_sizes
 from executor.workload.loss import Batch
 from executor.workload.task import Task, build
+from planner.shards import Links, copy_us
 from profiles import Profile, load, loads, violations
 from profiles.codec import align, pretty
-from profiles.schema import Emulation, LayerCost, Rate
+from profiles.schema import Device, Emulation, LayerCost, Rate
 
 pytestmark = pytest.mark.usefixtures("quick", "warm")
 
@@ -73,6 +74,15 @@ def test_machine_is_what_was_asked_for(mlp: Profile) -> None:
     assert [link.kind for link in mlp.machine.devices[0].links] == ["h2d", "d2h", "d2d"]
     assert mlp.machine.load == 2
     assert mlp.machine.host.usable_bytes == 1 << 30
+
+
+def test_what_devices_send_to_each_other_is_measured() -> None:
+    """Alone and beside copies both ways, at the rate that emulated devices were given."""
+    link = Emulation(10**9, 10**9, 20, p2p_bytes_per_s=10**8)
+    found = profile(f"{TOYS}:mlp", replace(OPTIONS, emulation=link)).machine.devices[0].links
+    (p2p,) = [one for one in found if one.kind == "p2p"]
+    assert 0 < max(p2p.alone.bytes_per_s, p2p.both.bytes_per_s) < 1.1e8
+    assert Links.of(Device("d", "cpu", 1, 1, found)).send_us(10**7) == copy_us(p2p.both, 10**7)
 
 
 def test_linear_bytes_are_those_computed_by_hand(mlp: Profile) -> None:

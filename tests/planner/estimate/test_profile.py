@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from support import timetables
 
+from planner.charts import gantt
 from planner.cli import parser
 from planner.estimate.gpus import BANDWIDTH, CAST_BANDWIDTH, CAST_PIECE, GPUS, Dtype
 from planner.estimate.kernels import Size
@@ -16,7 +17,6 @@ from planner.estimate.layers import Work, chain, parameters
 from planner.estimate.models import MODELS
 from planner.estimate.profile import MOMENTS, NUMBER, Spec, estimate
 from planner.estimate.profile import describe as told
-from planner.views import gantt
 from planner.views.compare import compare, table
 from planner.views.show import describe
 from profiles import loads, violations

@@ -22,10 +22,11 @@ from support.streaming import streamed_part
 
 import profiles
 from planner import Infeasible, Problem, build
+from planner.charts import gantt
 from planner.shards.values import extent, pack
 from planner.storage.host_store import _gathered, housed
 from planner.storage.swaps import Store, Tenant, Turn, Way, swapped, ways
-from planner.views import gantt, moments
+from planner.views import moments
 from planner.views.show import describe
 from planner.views.summary import traffic
 from plans import Plan

@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 from matplotlib.figure import Figure
-from support import timetables
+from support import sketched, timetables
 
 from planner.views.compare import Ratio, compare, draw_ratios, table, to_json
 from plans.schema import parse_id
@@ -163,3 +163,30 @@ def test_every_compute_op_is_a_dot_at_its_ratio() -> None:
     for kind, name in (("F", "forward"), ("B", "backward"), ("U", "update")):
         count = sum(parse_id(op.op).kind == kind for op in log.ops)
         assert list(dots[name]) == pytest.approx([1.5] * count, rel=0.01)
+
+
+def test_sends_and_sums_of_replicas_are_compared_by_kind() -> None:
+    """X of a slow link stand out, R are as predicted, and only compute counts in the median."""
+    plan = sketched.plan(2, replicas=2, split=True)
+    log = timetables.log(plan, percent=100)
+    ops = [
+        replace(op, end_us=2 * op.end_us - op.start_us) if ".X" in op.op else op for op in log.ops
+    ]
+    found = compare(plan, replace(log, ops=tuple(ops)), SHA)
+    assert {kind: one.value for kind, one in found.kinds.items()} == {
+        **dict.fromkeys("FIWUR", 1),
+        "X": 2,
+    }
+    assert found.median_op_error == 0
+    rows = [line.split()[0] for line in table(found).split("\n\n")[2].splitlines()]
+    assert rows == ["kind", "F", "I", "W", "U", "R", "X"]
+
+
+def test_only_kinds_that_ran_are_drawn() -> None:
+    """Halves of backwards have dots of their own."""
+    plan = sketched.plan(2, split=True, rounds=2)
+    ax = Figure().subplots()
+    draw_ratios(plan, timetables.log(plan), ax)
+    names = {line.get_label() for line in ax.lines}
+    assert {"forward", "input gradients", "weight gradients", "update"} <= names
+    assert "backward" not in names

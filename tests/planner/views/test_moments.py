@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support import timetables
+from support import handmade, timetables
 from support.unrolled import duration, periodic, unrolled
 
 from planner.views.focus import focus, place
@@ -243,3 +243,17 @@ def test_a_step_is_found_in_the_segment_that_trains_it() -> None:
     plan = timetables.assemble(plan.tasks[:2], (program,), (first, again))
     found = [focus(plan, "b", step) for step in (5, 6)]
     assert [one and one[:3] for one in found] == [(0, "round", 5), (1, "round", 0)]
+
+
+def test_a_send_says_where_it_goes() -> None:
+    """By the plan's number of the device whose buffer it writes."""
+    plan = handmade.pipeline()
+    (program,) = plan.programs
+    send = next(op for op in program.round if op.id == "a.x1.X0")
+    (segment,) = moment(plan, program.enter_us + send.start_us).segments
+    running = next(one.running for one in segment.streams if one.stream == "0.p2p")
+    assert running
+    assert (running.op, running.what) == (
+        "a.x1.X0",
+        "send boundary before shard 1, microbatch 0 to device 1",
+    )

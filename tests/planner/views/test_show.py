@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support import timetables
+from support import sketched, timetables
 from support.cli import planner_cli, refused, succeeded
 
 from planner.views.show import describe
@@ -101,6 +101,8 @@ def test_a_moment_is_shown_in_words_and_as_json() -> None:
         ("--at 5s --task nobody", "the plan has no task 'nobody'; it has gpt-1e-4, "),
         ("--task gpt-1e-4", "give --at too"),
         ("--round gpt-1e-4", "give --gantt too"),
+        ("--copies", "--copies says what --gantt draws; give --gantt too"),
+        ("--at 5s --alternatives", "--at, --jitter and --alternatives are three questions"),
         ("--gantt new.png --round gpt-1e-4:50", "gpt-1e-4 has the rounds 0 to 49"),
     ],
 )
@@ -117,3 +119,41 @@ def test_json_of_a_plan_is_what_build_prints() -> None:
     """Makespan, bound and gap for scripts."""
     found = json.loads(succeeded(planner_cli("show", SAMPLE, "--json")).out)
     assert found["makespan_us"] >= found["lower_bound_us"] > 0
+
+
+def _section(text: str, head: str) -> list[list[str]]:
+    """The words of each line of a section, without its first line."""
+    block = next(part for part in text.split("\n\n") if part.startswith(head))
+    return [line.split() for line in block.splitlines()[1:]]
+
+
+def test_a_program_on_several_devices_says_what_each_of_them_does() -> None:
+    """Its layout, and for each device its shards, the share of a round that it computes, the bubble
+    that is left, its peak and its exposed copies."""
+    plan = sketched.plan(depth=2, replicas=2)
+    program = plan.programs[0]
+    layout, head, *rows = _section(describe(plan), "a on devices 0-3, a round every ")
+    assert " ".join(layout) == "a: layout 2x2: s0 on 0, 1; s1 on 2, 3"
+    assert head == ["device", "shards", "busy", "bubble", "peak", "exposed", "copies"]
+    for device, row in enumerate(rows):
+        ops = [op for op in program.round if op.stream == f"{device}.compute"]
+        busy = sum(op.end_us - op.start_us for op in ops) / program.period_us
+        assert row[:4] == [str(device), f"s{device // 2}", f"{busy:.1%}", f"{1 - busy:.1%}"]
+        assert row[4:6] == [f"{10 - 2 * device}.0", "MiB"]
+
+
+def test_programs_on_one_device_have_no_layout() -> None:
+    assert "layout" not in describe(timetables.plan())
+
+
+def test_memory_tells_devices_of_a_program_apart() -> None:
+    rows = _section(describe(sketched.plan(depth=2)), "memory of a program's device")
+    assert [" ".join(row[:3]) for row in rows[1:]] == ["a, device 0", "a, device 1"]
+
+
+def test_many_streams_are_cut_with_a_count() -> None:
+    """Of 32 devices' 64 streams the first 40 are listed, device by device."""
+    lines = describe(sketched.plan(32, 32)).splitlines()
+    assert lines[-1] == "  … and 24 more streams"
+    streams = [line.split(":")[0].strip() for line in lines[-41:-1]]
+    assert streams[-2:] == ["19.compute", "19.p2p"]

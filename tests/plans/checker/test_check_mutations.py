@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from support.casting import CASTING
 from support.handmade import PLANS
-from support.mutations import MUTATORS, mutants
+from support.mutations import MUTATORS, STRICT, mutants
 from support.noted import NOTED
 from support.oracle import harm
 
@@ -21,14 +21,6 @@ from plans.schema import Plan
 LIMIT = 150
 SEVERAL = ("resident", "streamed", "parallel", "relay", "norms-host", "some", "swapped")
 ALL = PLANS | NOTED | {name: CASTING[name] for name in map("cast-{}".format, SEVERAL)}
-
-# Rules of the format whose breach need not change any number: a copy on a compute stream, a batch
-# under a serial number, bytes that an op reads before it overwrites them, norms noted again after
-# all updates, parameters that an update leaves somewhere where they are made from masters again.
-STRICT = re.compile(
-    r"runs on stream|roles \[|there is no microbatch|over its own|belongs in round|N has index 0"
-    r"|changes param in place"
-)
 
 
 def names(plan: Plan) -> set[str]:

@@ -10,21 +10,29 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from planner.views.focus import Window
+from planner.views import Window
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Color = tuple[float, float, float]
 Edges = npt.NDArray[np.float64]
-Look = tuple[int, str]  # number of the task, kind of op
+Look = tuple[int, str, float | None]  # number of the task, kind of op, tone
 
 HATCHES = {"U": "/////", "R": "xxxxx", "N": "....."}
 # Okabe and Ito's colours, told apart by all kinds of colour vision, without black and yellow.
 _HUES = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233))
 _GREY = (110, 110, 110)
+# Kinds of compute in programs on several devices, in tones of which the tasks' colours have none.
+_KINDS = {
+    "F": (70, 130, 205),
+    "B": (35, 150, 95),
+    "I": (225, 140, 30),
+    "W": (150, 100, 180),
+}
 _WHITENED = {"F": 0.55, "B": 0.0} | dict.fromkeys(HATCHES, 0.75)
 _MIDDLE = 0.25  # copies
+_MARGIN = 0.5  # letters beside a name
 _CROWDED = 500  # bars in a row from which on it shows shares
 _FINE = 400  # bars this many times shorter than the window are not outlined
 _BINS = 300
@@ -43,7 +51,8 @@ class Row(NamedTuple):
 
 class Bar(NamedTuple):
     """`rounds` repetitions of a bar of a task that lasts `us` µs, the first at `start`, `period`
-    apart. names: the first one that has room is shown."""
+    apart. names: the first one that has room is shown. tone: how white the hue of its kind is;
+    None: it has the task's colour. to: it is an arrow instead, from its row to this one."""
 
     row: Row
     task: str
@@ -53,6 +62,8 @@ class Bar(NamedTuple):
     us: int
     period: int = 1
     rounds: int = 1
+    tone: float | None = None
+    to: Row | None = None
 
     def repetitions(self, window: Window) -> range:
         """The rounds in which the bar reaches into the window."""
@@ -61,10 +72,14 @@ class Bar(NamedTuple):
         return range(first, end)
 
 
-def color(task: int | None, kind: str) -> Color:
-    """The shade of a kind in the colour of the task of this number, or in grey."""
+def color(task: int | None, kind: str, tone: float | None = None) -> Color:
+    """The shade of a kind in the colour of the task of this number, or in grey; with a tone that
+    of the kind's own hue."""
     hue = _GREY if task is None else _HUES[task % len(_HUES)]
     white = _WHITENED.get(kind, _MIDDLE)
+    if tone is not None:
+        hue = _KINDS.get(kind, _GREY)
+        white = tone if kind in _KINDS else white
     red, green, blue = (part / 255 * (1 - white) + white for part in hue)
     return red, green, blue
 
@@ -80,8 +95,8 @@ def paint(ax: "Axes", tasks: Sequence[str], drawn: Iterable[Bar], window: Window
     numbers = {task: number for number, task in enumerate(tasks)}
     groups: dict[Row, dict[Look, list[Bar]]] = {}
     for bar in drawn:
-        if bar.repetitions(window):
-            look = numbers[bar.task], bar.kind
+        if bar.to is None and bar.repetitions(window):
+            look = numbers[bar.task], bar.kind, bar.tone
             groups.setdefault(bar.row, {}).setdefault(look, []).append(bar)
     crowded = False
     for row, looks in groups.items():
@@ -94,10 +109,10 @@ def paint(ax: "Axes", tasks: Sequence[str], drawn: Iterable[Bar], window: Window
 def _separate(ax: "Axes", row: Row, looks: dict[Look, list[Bar]], window: Window) -> None:
     """A bar per op, named where there is room, without the task's name where the row has but
     one."""
-    alone = len({task for task, _ in looks}) == 1
-    for (task, kind), mine in sorted(looks.items()):
-        fill, hatch = color(task, kind), HATCHES.get(kind)
-        outline = color(task, "B") if hatch else "white"
+    alone = len({task for task, *_ in looks}) == 1
+    for (task, kind, tone), mine in sorted(looks.items()):
+        fill, hatch = color(task, kind, tone), HATCHES.get(kind)
+        outline = color(task if tone is None else None, "B") if hatch else "white"
         spans = [(b.start + r * b.period, b.us) for b in mine for r in b.repetitions(window)]
         fine = (window[1] - window[0]) / _FINE  # drawn half a point wide at least
         ax.broken_barh(
@@ -121,7 +136,7 @@ def _name(ax: "Axes", bar: Bar, names: Sequence[str], window: Window, paper: Col
     for number in bar.repetitions(window):
         start = max(bar.start + number * bar.period, window[0])
         end = min(bar.start + number * bar.period + bar.us, window[1])
-        room = (end - start) * letters - 1 - row.left
+        room = (end - start) * letters - _MARGIN - row.left
         name = next((name for name in names if len(name) <= room), None)
         if name is not None:
             ax.text(

@@ -3,9 +3,9 @@ below them the disk, where there is one."""
 
 from collections.abc import Sequence
 
-from planner.views.axes import Mark, Panel
-from planner.views.bars import Bar, Row
-from planner.views.focus import Focus
+from planner.charts.axes import Mark, Panel
+from planner.charts.bars import Bar, Row
+from planner.views import Focus
 from plans.metrics import phases, planned_moves
 from plans.schema import Plan, Segment, parse_id
 from profiles.units import show_us
@@ -14,7 +14,7 @@ _ROW = Row(0, 1.42, 8, 5, left=True)  # at the left, since a steady round is fra
 _GAP = 0.4
 _THIN = 0.3  # of a bar: enter and leave
 _INCHES = 0.46  # of a row
-_TALLEST = 9.0
+_TALLEST = 6.0
 _LABELLED = 40  # devices; of more, only some rows are named
 _LETTER = 0.13  # inches a line of text is high
 

@@ -6,8 +6,9 @@ Data coordinates are µs.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from planner.views.bars import Bar, Row, paint
-from planner.views.focus import Window
+from planner.charts import arrows
+from planner.charts.bars import Bar, Row, paint
+from planner.views import Window
 from profiles.units import show_clock
 
 if TYPE_CHECKING:
@@ -62,9 +63,12 @@ def figure(panels: Sequence[Panel], tasks: Sequence[str]) -> "Figure":
     heights = [panel.height + _AROUND for panel in panels]
     fig = Figure(figsize=(_WIDTH, min(0.6 + sum(heights), _TALLEST)), layout="constrained")
     FigureCanvasAgg(fig)
-    axes = fig.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    wide = {"left": 0.08, "right": 0.99}  # about as the layout will have it: names go by that
+    axes = fig.subplots(len(panels), 1, squeeze=False, height_ratios=heights, gridspec_kw=wide)[
+        :, 0
+    ]
     for ax, panel in zip(axes, panels, strict=True):
-        _draw(ax, panel, tasks)
+        draw(ax, panel, tasks)
     return fig
 
 
@@ -73,7 +77,8 @@ def top(rows: Sequence[tuple[str, Row]]) -> float:
     return max(row.low + row.height for _, row in rows)
 
 
-def _draw(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> None:
+def draw(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> "Axes":
+    """A panel on these axes, which are returned."""
     from matplotlib.patches import Rectangle
 
     start, end = panel.window
@@ -88,6 +93,8 @@ def _draw(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> None:
     ax.set_yticks(list(named.values()), list(named), fontsize=7.5)
     ax.tick_params(axis="y", length=0)
     crowded = paint(ax, tasks, panel.bars, panel.window)
+    if not crowded:
+        arrows.draw(ax, [bar for bar in panel.bars if bar.to], panel.window)
     for (left, right), row in panel.boxes:
         box = Rectangle((left, row.low), right - left, row.height, zorder=5)
         box.set(fill=False, edgecolor=_INK, linewidth=1.6)
@@ -97,6 +104,7 @@ def _draw(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> None:
     _mark(ax, marks)
     note = panel.note + "; filled height: busy share of a crowded row" * crowded
     _time_axis(ax, panel.window, note)
+    return ax
 
 
 def _mark(ax: "Axes", marks: Sequence[Mark]) -> None:

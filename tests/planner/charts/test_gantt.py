@@ -10,7 +10,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 from support import timetables
 
-from planner.views import axes, bars, gantt, streams
+from planner.charts import axes, bars, gantt, streams
 from planner.views.focus import focus
 from plans import metrics
 from plans.schema import Plan
@@ -37,8 +37,8 @@ def _whole(plan: Plan) -> Any:
 
 def _ops(plan: Plan, window: tuple[int, int], *devices: int) -> Any:
     """The ops of some devices, or of all, within a window."""
-    rows = streams.rows(plan, devices or None)
-    panel = streams.panel(rows, streams.planned(plan, rows), window, "")
+    view = streams.view(plan, devices or None)
+    panel = streams.panel(view, streams.planned(plan, view), window, "")
     return axes.figure([panel], [task.name for task in plan.tasks]).axes[0]
 
 
@@ -55,7 +55,7 @@ def _marks(ax: Any) -> list[str]:
 def test_every_op_is_a_bar_in_the_row_of_its_stream() -> None:
     """The bars of a small plan are its timeline, each at the height of its stream's row."""
     plan = timetables.plan(rounds=2)
-    rows = streams.rows(plan)
+    rows = streams.view(plan).rows
     drawn = _bars(_whole(plan))
     expected = sorted((p.start_us, p.end_us, rows[p.stream].low) for p in metrics.timeline(plan))
     assert drawn == pytest.approx(np.array(expected))
@@ -63,7 +63,7 @@ def test_every_op_is_a_bar_in_the_row_of_its_stream() -> None:
 
 def test_rows_are_devices_from_the_top_with_tall_compute() -> None:
     """Compute before copies before the host, and twice as tall as a copy or more."""
-    rows = streams.rows(timetables.plan())
+    rows = streams.view(timetables.plan()).rows
     names = ["compute", "h2d", "d2h"]
     assert list(rows) == [
         *(f"0.{n}" for n in names),
@@ -113,7 +113,7 @@ def test_crowded_rows_show_shares_that_add_up_to_the_busy_time() -> None:
     """In a run of 2,000 rounds the filled area of a compute row is the device's compute time."""
     plan = timetables.plan(rounds=2_000)
     ax = _ops(plan, (0, plan.prediction.makespan_us))
-    row = streams.rows(plan)["0.compute"]
+    row = streams.view(plan).rows["0.compute"]
     area = 0.0
     for patch in ax.patches:
         values, edges, floor = getattr(patch, "get_data", lambda: (None, None, None))()

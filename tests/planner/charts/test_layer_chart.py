@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from support import synthetic
 
-from planner.views import layer_chart
+from planner.charts import layer_chart
 from profiles.schema import Profile
 
 TASK = synthetic.task("chain", layers=5, seed=1)

@@ -1,0 +1,196 @@
+"""The best way found to train one task on several devices: layout, cuts, order, microbatch, modes.
+
+Every sketch gets its modes from one program over all its devices, whose optimum is an estimate of
+the period. The most promising ones are simulated; the shortest is kept.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from planner.errors import Infeasible
+from planner.inputs import Effort, Kind, Layout, layouts
+from planner.orders import NAMED, InvalidOrder
+from planner.pipelines.modes import Chosen, with_modes
+from planner.pipelines.round import PipelineRound
+from planner.pipelines.sketch import Sketch, sketches
+from planner.rounds import kept_bytes
+from planner.search import Candidate, short_host
+from planner.shards import Links
+from plans.prediction import Alternative
+from profiles.schema import Task
+from profiles.units import show_bytes
+
+AUTO = "auto"
+
+_GUIDES = 240  # sketches that get modes
+_SHRINKS = 4  # times that modes are asked for with less memory
+_LISTED = 24  # alternatives that a plan names
+_NO_ROOM = "does not fit"
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A sketch that was looked at, its round if there is one, or why there is none."""
+
+    sketch: Sketch
+    round: PipelineRound | None
+    why_not: str = ""
+
+    def alternative(self, task: str, best: PipelineRound) -> Alternative:
+        """It, as a plan tells of it."""
+        made, why_not = self.round, self.why_not
+        if made and made is not best:
+            why_not = f"{(made.period_us - best.period_us) * 100 / best.period_us:.1f} % longer"
+        modes = made.strategy.modes if made else ()
+        return Alternative(
+            task=task,
+            devices=self.sketch.layout.devices,
+            layout=str(self.sketch.layout),
+            order=self.sketch.named,
+            microbatch=self.sketch.costs.microbatch,
+            recompute=sum(mode.activations == "recompute" for mode in modes[:-1]),
+            period_us=made.period_us if made else 0,
+            bound_us=self.sketch.bound_us,
+            peak_bytes=made.device_bytes if made else 0,
+            why_not=why_not,
+        )
+
+
+def best(
+    asked: tuple[Kind, Task, int],
+    devices: int,
+    effort: Effort,
+    *,
+    layout: Layout | None = None,
+    order: str = AUTO,
+) -> Candidate:
+    """The shortest candidate found on so many devices; Infeasible where none fits.
+
+    asked: the kind of devices, the task, and what it may have on the host. layout, order: those
+    that are looked at, by default all.
+    """
+    kind, task, host_bytes = asked
+    chosen = [layout] if layout else list(layouts(devices))
+    names = list(NAMED) if order == AUTO else [order]
+    every = sorted(sketches(task, Links.of(kind.device), chosen, names), key=_rank)
+    if not every:
+        raise _impossible(task, chosen)
+    tried = list(_tried(every, kind.device_bytes, host_bytes, effort))
+    rounds = [one.round for one in tried if one.round]
+    if not rounds:
+        least = _least(every, host_bytes, effort)
+        if least is None:
+            raise _short_host(task, every, host_bytes)
+        if least.device_bytes > kind.device_bytes:
+            raise _short_device(task, kind, least)
+        rounds = [least]
+    found = min(rounds, key=lambda one: one.period_us)
+    told = _told(task, tried, found)
+    return Candidate(found.strategy, (found.program(),), len(rounds), alternatives=told)
+
+
+def _rank(sketch: Sketch) -> tuple[int, int]:
+    return sketch.bound_us, sketch.pieces
+
+
+def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:
+    """Sketches by the estimates of their periods, until the effort is used up; and those that do
+    not fit."""
+    guided = list[tuple[int, Sketch, Chosen]]()
+    for sketch in every[:_GUIDES]:
+        modes = _modes(sketch, room, host_bytes, effort)
+        if modes:
+            guided.append((modes.us, sketch, modes))
+        else:
+            yield Tried(sketch, None, _NO_ROOM)
+    left, shortest = effort.limits.search_ops, 1 << 62
+    for _, sketch, modes in sorted(guided, key=lambda one: one[0]):
+        if sketch.bound_us >= shortest:
+            yield Tried(sketch, None, "its bound is longer")
+        elif left <= 0 or effort.left <= 0:
+            yield Tried(sketch, None, "its estimate is longer")
+        else:
+            made = _fitted(sketch, modes, room, host_bytes, effort)
+            left -= len(made.entries) if made else effort.limits.search_least_ops
+            shortest = min(shortest, made.period_us if made else shortest)
+            yield Tried(sketch, made, "" if made else _NO_ROOM)
+
+
+def _modes(sketch: Sketch, room: int, host_bytes: int, effort: Effort) -> Chosen | None:
+    """The sketch with the best modes that seem to fit; None where none do."""
+    try:
+        strategy = sketch.strategy()
+    except InvalidOrder:
+        return None
+    rooms = [room - sketch.costs.total("buffer")] * strategy.devices
+    return with_modes(strategy, sketch.links, rooms, host_bytes - kept_bytes(strategy), effort)
+
+
+def _fitted(
+    sketch: Sketch, modes: Chosen | None, room: int, host_bytes: int, effort: Effort
+) -> PipelineRound | None:
+    """Its round, with other modes where these do not fit after all; None where none do."""
+    strategy = sketch.strategy()
+    waiting = host_bytes - kept_bytes(strategy)
+    rooms: list[int] | None = [room - sketch.costs.total("buffer")] * strategy.devices
+    for _ in range(_SHRINKS):
+        if modes:
+            made = PipelineRound(modes.strategy, sketch.links)
+            over = [one.slab_bytes + one.reserve_bytes - room for one in made.memory]
+            if max(over) <= 0:
+                return made
+        if rooms is None:
+            return None
+        # Gaps between values, or more of them than the program sees; at last as few as can be.
+        rooms = [n - max(0, by) for n, by in zip(rooms, over, strict=True)] if modes else None
+        modes = with_modes(strategy, sketch.links, rooms, waiting, effort)
+    return None
+
+
+def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> PipelineRound | None:
+    """The round that needs least of its devices; None where the host has too little."""
+    firsts = {(s.layout, s.costs.microbatch, s.named, s.chunks): s for s in every}
+    found = list[PipelineRound]()
+    for sketch in firsts.values():
+        strategy = sketch.strategy()
+        waiting = host_bytes - kept_bytes(strategy)
+        modes = with_modes(strategy, sketch.links, None, waiting, effort)
+        found += [PipelineRound(modes.strategy, sketch.links)] if modes else []
+    return min(found, key=lambda one: one.device_bytes, default=None)
+
+
+def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alternative, ...]:
+    """The best of every layout, order and microbatch, the shortest first."""
+    by: dict[tuple[object, ...], Tried] = {}
+    for one in sorted(tried, key=lambda t: t.round.period_us if t.round else 1 << 62):
+        sketch = one.sketch
+        by.setdefault((sketch.layout, sketch.named, sketch.costs.microbatch), one)
+    return tuple(one.alternative(task.name, best) for one in [*by.values()][:_LISTED])
+
+
+def _short_host(task: Task, every: Sequence[Sketch], host_bytes: int) -> Infeasible:
+    """The host has no room for what is kept there of any sketch."""
+    need = min(kept_bytes(sketch.strategy()) for sketch in every)
+    return short_host(task, max(need, host_bytes + 1), host_bytes)
+
+
+def _short_device(task: Task, kind: Kind, least: PipelineRound) -> Infeasible:
+    """A device has too little even for this round, the least there is."""
+    need, offered = least.device_bytes + kind.taken_bytes, kind.device_bytes + kind.taken_bytes
+    strategy = least.strategy
+    return Infeasible(
+        f"{task.name}: layout {strategy.layout} in order {strategy.named} needs {show_bytes(need)} "
+        f"({need} bytes) on a device but each offers {show_bytes(offered)} ({offered} bytes); "
+        f"smallest --device-memory that would do: {need}",
+        need,
+    )
+
+
+def _impossible(task: Task, chosen: Sequence[Layout]) -> Infeasible:
+    layout = chosen[-1]
+    return Infeasible(
+        f"{task.name}: layout {layout} needs {layout.depth} stages and {max(layout.replicas)} "
+        f"microbatches, but its {len(task.layers)} layers and batch of {task.batch} allow fewer; "
+        "give another --layout, or profile a smaller --microbatch",
+        resource="other",
+    )

@@ -1,0 +1,147 @@
+"""From a pipeline strategy to its program: ops, slabs of all devices, streams in order, times.
+
+0.compute   F0 F0 F0       B0 F0 B0       B0 U0
+0.p2p          X  X  X
+1.compute         B1 B1 B1 U1
+1.p2p                X  X  X
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+from planner.pipelines.strategy import PipelineStrategy
+from planner.pipelines.walk import Walk
+from planner.rounds import (
+    Cycle,
+    Deadlock,
+    Draft,
+    Emitter,
+    Entry,
+    Life,
+    Orders,
+    Settled,
+    Slab,
+    Stream,
+    assembled,
+    dependencies,
+    dispatched,
+    in_order,
+    queued,
+    settled,
+)
+from planner.shards import SCALARS_BYTES, Links
+from plans.schema import Memory, Program
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineRound:
+    """A strategy laid out in the slabs of its devices."""
+
+    strategy: PipelineStrategy
+    links: Links
+
+    @cached_property
+    def walk(self) -> Walk:
+        return Walk(self.strategy, self.links)
+
+    @cached_property
+    def slabs(self) -> list[Slab]:
+        """The slab of every device."""
+        pairs = zip(self.walk.values(), self.walk.count, strict=True)
+        return [Slab(map(Life.of, values), max(1, turns)) for values, turns in pairs]
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """The ops in the order of their meaning."""
+        return list(self._emitter(self.links).entries(self.walk.visits))
+
+    def _emitter(self, links: Links) -> Emitter:
+        return Emitter(self.strategy.costs, self.strategy.shards, self.strategy.modes, links)
+
+    @cached_property
+    def memory(self) -> list[Memory]:
+        """The bytes that the round takes of every device."""
+        return [
+            Memory(slab.bytes, reserve, slab.live_bytes)
+            for slab, reserve in zip(self.slabs, self._reserves(), strict=True)
+        ]
+
+    @property
+    def device_bytes(self) -> int:
+        """The most that any device needs."""
+        return max(one.slab_bytes + one.reserve_bytes for one in self.memory)
+
+    def _reserves(self) -> Iterator[int]:
+        """Bytes outside each slab: the layers' own buffers, live graphs, and what any op takes."""
+        queues = queued(self.entries)
+        for device in range(self.strategy.devices):
+            queue = queues.get(Stream(device, "compute"), [])
+            mine = {k for k, devices in enumerate(self.strategy.replicas) if device in devices}
+            buffers = sum(
+                self.strategy.costs.total("buffer", s.first, s.end)
+                for k, s in enumerate(self.strategy.shards)
+                if k in mine
+            )
+            yield self._most([self.entries[at] for at in queue]) + buffers + SCALARS_BYTES
+
+    def _most(self, entries: Sequence[Entry]) -> int:
+        """The most that graphs and an op take together; a graph lives until its backward ends."""
+        live = most = 0
+        for entry in entries:
+            most = max(most, live + entry.transient_bytes)
+            kind, k = entry.name.kind, entry.name.number
+            if self.strategy.modes[k].activations == "saved" and k < self.strategy.last:
+                size = self.strategy.shards[k].saved_bytes
+                live += size * ((kind == "F") - (kind == "B"))
+        return most
+
+    @cached_property
+    def draft(self) -> Draft:
+        """The round by positions; copies are wanted in the order of meaning."""
+        entries = self.entries
+        before = {b: others for slab in self.slabs for b, others in slab.before.items()}
+        queues = queued(entries)
+        return Draft(
+            us=[entry.us for entry in entries],
+            streams=[entry.stream for entry in entries],
+            needs=dependencies(entries, before),
+            rank=list(range(len(entries))),
+            movable=frozenset(),
+            chains=tuple(tuple(queues[s]) for s in sorted(queues) if s.kind == "compute"),
+        )
+
+    @cached_property
+    def best(self) -> tuple[Settled, Orders]:
+        """The shortest steady state of a few orders of the copies, and that order."""
+        load = Counter[Stream]()
+        for stream, us in zip(self.draft.streams, self.draft.us, strict=True):
+            load[stream] += us
+        found = list[tuple[Settled, Orders]]()
+        for orders in chain([in_order(self.draft)], dispatched(self.draft)):
+            try:
+                found.append((settled(self.draft.us, orders.queues.values(), orders.needs), orders))
+            except Deadlock:
+                continue
+            if found[-1][0].period_us <= max(load.values()):
+                break
+        return min(found, key=lambda one: one[0].period_us)
+
+    @property
+    def period_us(self) -> int:
+        return self.best[0].period_us
+
+    def program(self) -> Program:
+        """The timed program that trains the task this way."""
+        state, orders = self.best
+        emitter = self._emitter(self.links.alone)
+        return assembled(
+            (self.strategy.costs.task.name,),
+            self.memory,
+            tuple(buffer for slab in self.slabs for buffer in slab.buffers),
+            Cycle.dispatched(self.entries, orders, state),
+            enter=[e for device, copy in self.walk.comes() for e in emitter.copies([copy], device)],
+            leave=[e for device, copy in self.walk.goes() for e in emitter.copies([copy], device)],
+        )

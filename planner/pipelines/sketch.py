@@ -1,0 +1,141 @@
+"""Sketches: layouts, cuts into stages and shards, and orders that a task could be trained in."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from planner.inputs import Layout
+from planner.orders import NAMED, Pipeline
+from planner.orders import Cost as PassCost
+from planner.pipelines.strategy import PipelineStrategy, without_last_forward
+from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, separable, sizes, untied
+from planner.stages import Work, cut
+from profiles.schema import Task
+
+_PIECES = (1, 2, 4)  # shards of a stage
+_CHUNKS = {"interleaved": (2, 4), "breadth": (1, 2, 4)}  # stages of a device, by order
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """A strategy without its modes. cuts: of the stages, pieces: shards of each; chunks: stages of
+    each device."""
+
+    costs: TaskCosts
+    layout: Layout
+    chunks: int
+    named: str
+    points: tuple[int, ...]
+    pieces: int
+    links: Links
+
+    @cached_property
+    def _layers(self) -> list[Work]:
+        """The layers as stages are cut."""
+        costs, send = self.costs, self.links.send_us
+        return [
+            Work(
+                time=costs.total("backward_us", n, n + 1),
+                once=costs.total("update_device_us", n, n + 1),
+                hop=send(cost.in_bytes) if n else 0,
+                exchange=send(costs.layers[n].grad_bytes),
+            )
+            for n, cost in enumerate(costs.costs)
+        ]
+
+    @cached_property
+    def stages(self) -> tuple[int, ...] | None:
+        """Where stages begin and end; None where there are too few layers."""
+        teams = [(0,) * replicas for replicas in self.layout.replicas] * self.chunks
+        found = cut([self._layers], teams, self.costs.microbatches, points=self.points)
+        return found.points if found else None
+
+    @cached_property
+    def bound_us(self) -> int:
+        """No round of these stages and microbatches is shorter: a device computes with all its
+        microbatches after forwards of one through the stages before, and before its backwards."""
+        assert self.stages
+        costs, count, most, before = self.costs, self.costs.microbatches, 0, 0
+        trained = False
+        own = [0] * self.layout.depth
+        for place, (a, b) in enumerate(pairwise(self.stages)):
+            replicas = self.layout.replicas[place % self.layout.depth]
+            each = costs.total("backward_us", a, b)
+            own[place % self.layout.depth] += -(-count // replicas) * each
+            if place < self.layout.depth:
+                most = max(most, before + own[place])
+            trained |= costs.total("grad_bytes", a, b) > 0
+            before += each * trained
+        return max(most, *own)
+
+    def strategy(self) -> PipelineStrategy:
+        """With its order, for modes that keep all on the devices."""
+        assert self.stages
+        cuts, places = [0], list[tuple[int, ...]]()
+        for (a, b), devices in zip(
+            pairwise(self.stages), self.layout.stages * self.chunks, strict=True
+        ):
+            ends = self._pieces(a, b)
+            cuts += ends
+            places += [devices] * len(ends)
+        shards = [self.costs.shard(first, end) for first, end in pairwise(cuts)]
+        last = len(shards) - 1
+        stays = Mode("resident", "device", "saved")
+        modes = [stays] * last + [Mode("resident", "device")]
+        passes = [
+            PassCost(
+                forward=shard.graph_forward_us if k < last else 0,
+                input=shard.graph_backward_us if k < last else shard.backward_us,
+                weight=0,
+                held=shard.saved_bytes + shard.in_bytes,
+                hop=self.links.send_us(shard.in_bytes) if k else 0,
+            )
+            for k, shard in enumerate(shards)
+        ]
+        pipeline = Pipeline.alike(passes, self.layout.devices, self.costs.microbatches)
+        order = without_last_forward(NAMED[self.named](pipeline, tuple(places)), last)
+        return PipelineStrategy(
+            self.costs, tuple(cuts), tuple(modes), order, self.layout, self.named
+        )
+
+    def _pieces(self, first: int, end: int) -> list[int]:
+        """The ends of a stage's shards, of about equal times."""
+        inner = [p for p in self.points if first < p < end]
+        whole = self.costs.total("backward_us", first, end)
+        ends = set[int]()
+        for n in range(1, self.pieces):
+            if inner:
+                wanted = whole * n // self.pieces
+                ends.add(
+                    min(
+                        inner, key=lambda p: abs(self.costs.total("backward_us", first, p) - wanted)
+                    )
+                )
+        return [*sorted(ends), end]
+
+
+def sketches(
+    task: Task, links: Links, chosen: Sequence[Layout], names: Sequence[str]
+) -> Iterator[Sketch]:
+    """All that are looked at."""
+    apart = separable(task) is not None
+    points = tuple(cut_points(layer_graph(untied(task) if apart else task)))
+    for costs in sizes(task, apart=apart):
+        for layout in chosen:
+            if costs.microbatches < max(layout.replicas):
+                continue
+            for named, chunks in _named(names, layout):
+                for pieces in _PIECES:
+                    one = Sketch(costs, layout, chunks, named, points, pieces, links)
+                    if one.stages:
+                        yield one
+
+
+def _named(names: Sequence[str], layout: Layout) -> Iterator[tuple[str, int]]:
+    """Orders, and so many stages of a device that make a difference."""
+    for name in names:
+        several = layout.depth > 1 or len(names) == 1
+        for chunks in _CHUNKS.get(name, (1,)) if several else (1,):
+            if chunks > 1 or name != "interleaved" or len(names) == 1:
+                yield name, chunks

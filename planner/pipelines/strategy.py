@@ -1,0 +1,122 @@
+"""One way to train a task on several devices: the decisions, as a value."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from planner.inputs import Layout
+from planner.orders import Order, Pass
+from planner.shards import Mode, ShardCost, TaskCosts
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineStrategy:
+    """Where to cut, what to do with each shard, and which device runs which pass when.
+
+    order: without forwards of the last shard, whose backward computes the loss. named: the order's
+    name.
+    """
+
+    costs: TaskCosts
+    cuts: tuple[int, ...]
+    modes: tuple[Mode, ...]
+    order: Order
+    layout: Layout
+    named: str
+
+    @cached_property
+    def shards(self) -> tuple[ShardCost, ...]:
+        return tuple(self.costs.shard(first, end) for first, end in pairwise(self.cuts))
+
+    @property
+    def last(self) -> int:
+        """The last shard's number."""
+        return len(self.cuts) - 2
+
+    @property
+    def devices(self) -> int:
+        return len(self.order)
+
+    @cached_property
+    def owner(self) -> int | None:
+        """The shard whose tied parameters others use."""
+        return next((k for k, shard in enumerate(self.shards) if shard.tie == "owner"), None)
+
+    @cached_property
+    def holders(self) -> tuple[int, ...]:
+        """The other shards that use them, ascending."""
+        return tuple(k for k, shard in enumerate(self.shards) if shard.tie == "holder")
+
+    @property
+    def tie_bytes(self) -> int:
+        """Bytes of one microbatch's gradients that wait for the owner's backward."""
+        return 0 if self.owner is None else self.costs.tie_bytes
+
+    @cached_property
+    def where(self) -> dict[tuple[int, int], int]:
+        """The device of every microbatch of every shard."""
+        every = ((device, one) for device, passes in enumerate(self.order) for one in passes)
+        return {(one.shard, one.microbatch): device for device, one in every}
+
+    @cached_property
+    def replicas(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of every shard, by the first microbatch that each has: gradients are added
+        in this order."""
+        found: list[dict[int, int]] = [{} for _ in self.shards]
+        for k, m in sorted(self.where):
+            found[k].setdefault(self.where[k, m], m)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def homes(self) -> tuple[int, ...]:
+        """The device that owns each shard: gradients are added there, and parameters updated. A
+        device's replicas own about as much as those of its other devices."""
+        owned, homes = [0] * self.devices, [0] * len(self.shards)
+        for k in sorted(range(len(homes)), key=lambda k: -self.shards[k].state_bytes):
+            homes[k] = min(self.replicas[k], key=lambda device: (owned[device], device))
+            owned[homes[k]] += self.shards[k].param_bytes + self.shards[k].state_bytes
+        return tuple(homes)
+
+    @cached_property
+    def added(self) -> tuple[tuple[int, ...], ...]:
+        """The replicas of every shard in the order in which their gradients are added, to those of
+        the first; the first two may come either way round, the home before the other."""
+        pairs = zip(self.replicas, self.homes, strict=True)
+        return tuple(
+            (home, *(d for d in devices if d != home)) if home in devices[:2] else devices
+            for devices, home in pairs
+        )
+
+    @cached_property
+    def users(self) -> tuple[tuple[int, ...], ...]:
+        """For every shard the devices beside its home that need its parameters."""
+        every = [set(devices) for devices in self.replicas]
+        if self.owner is not None:
+            every[self.owner] = every[self.owner].union(*(self.replicas[k] for k in self.holders))
+        return tuple(
+            tuple(sorted(devices - {home})) for devices, home in zip(every, self.homes, strict=True)
+        )
+
+    def waiting(self) -> Iterator[tuple[str, int]]:
+        """What the host holds for a while in a round, by the names of its buffers."""
+        name, updates = self.costs.task.name, {mode.update for mode in self.modes}
+        for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
+            if mode.update == "host":
+                yield f"{name}.s{k}.grad", shard.grad_bytes
+            for m in range(self.costs.microbatches):
+                if mode.spilled:
+                    yield f"{name}.x{k}.{m}", shard.in_bytes
+                if mode.activations == "offload":
+                    yield f"{name}.a{k}.{m}", shard.offload_bytes or 0
+        if "host" in updates and self.costs.noted:
+            yield f"{name}.norm", self.costs.task.norm_bytes
+
+
+def without_last_forward(order: Order, last: int) -> Order:
+    """The order without forwards of the last shard, which are part of its backwards."""
+
+    def kept(one: Pass) -> bool:
+        return one.kind != "F" or one.shard < last
+
+    return tuple(tuple(filter(kept, passes)) for passes in order)

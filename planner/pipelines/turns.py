@@ -1,0 +1,97 @@
+"""The turns of a round: passes in the order in which they begin, and behind a shard's last backward
+what adds, notes and updates. One after the other they would be right.
+
+    F0.0 F0.1 F1.0 B2.0 .. B1.1 | R1 N1 U1 | B0.0 B0.1 | R0 N0 U0
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from planner.orders import Order, Pass
+from planner.pipelines.strategy import PipelineStrategy
+from planner.rounds import execution_order, once
+from planner.shards import Links, forward_us, pass_us
+
+
+class Turn(NamedTuple):
+    """A pass, or R, N or U of a shard. number: of a microbatch, or of what is added."""
+
+    device: int
+    kind: Literal["F", "B", "I", "W", "R", "N", "U"]
+    shard: int
+    number: int
+
+
+def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
+    """All turns of a round."""
+    left = Counter(dict.fromkeys(range(strategy.last + 1), strategy.costs.microbatches))
+    halved = {one.shard for passes in strategy.order for one in passes if one.kind == "W"}
+    learning = {k for k, shard in enumerate(strategy.shards) if shard.grad_bytes}
+    found: list[Turn] = []
+    late: list[Turn] = []
+    for device, one in _begun(strategy, links):
+        found.append(Turn(device, one.kind, one.shard, one.microbatch))
+        k = one.shard
+        left[k] -= one.kind == ("W" if k in halved else "B")
+        if left[k] or one.kind == "F" or k not in learning:
+            continue
+        learning.discard(k)
+        home = strategy.homes[k]
+        found += [Turn(home, "R", k, n) for n in range(len(strategy.replicas[k]) - 1)]
+        update = Turn(home, "U", k, 0)
+        if strategy.costs.noted:
+            found.append(Turn(home, "N", k, 0))
+            late.append(update)
+        else:
+            found.append(update)
+    return found + sorted(late, key=lambda turn: turn.shard)
+
+
+def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[tuple[int, Pass]]:
+    """All passes as they begin when nothing else is to be done, each behind what it needs."""
+    passes = [(device, one) for device, own in enumerate(strategy.order) for one in own]
+    us = [_us(strategy, one) for _, one in passes]
+    queues = list[Sequence[int]](_queues(strategy.order))
+    needs: list[list[int]] = [[] for _ in passes]
+    at = {one: place for place, (_, one) in enumerate(passes)}
+    for place, (device, one) in enumerate(passes):
+        for other in _before(strategy, one, at):
+            if passes[at[other]][0] == device:
+                needs[place].append(at[other])
+                continue
+            us.append(links.send_us(strategy.shards[max(one.shard, other.shard)].in_bytes))
+            needs[place].append(len(needs))
+            needs.append([at[other]])
+            queues.append([len(needs) - 1])
+    starts = once(us, queues, needs)
+    rank = {place: n for n, place in enumerate(execution_order(queues, needs))}
+    for place in sorted(range(len(passes)), key=lambda place: (starts[place], rank[place])):
+        yield passes[place]
+
+
+def _us(strategy: PipelineStrategy, one: Pass) -> int:
+    shard, mode = strategy.shards[one.shard], strategy.modes[one.shard]
+    return forward_us(shard, mode) if one.kind == "F" else pass_us(shard, mode, one.kind)
+
+
+def _queues(order: Order) -> Iterator[range]:
+    """The positions of each device's passes, one device after the other."""
+    end = 0
+    for passes in order:
+        if passes:
+            yield range(end, end + len(passes))
+        end += len(passes)
+
+
+def _before(strategy: PipelineStrategy, one: Pass, at: dict[Pass, int]) -> Iterator[Pass]:
+    """The passes that this one waits for."""
+    kind, k, m = one
+    if kind == "W":
+        yield Pass("I", k, m)
+    elif kind == "F" or k == strategy.last:
+        yield from [Pass("F", k - 1, m)] if k else []
+    else:
+        behind = Pass("I", k + 1, m)
+        yield behind if behind in at else Pass("B", k + 1, m)
+        yield Pass("F", k, m)

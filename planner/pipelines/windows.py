@@ -1,0 +1,101 @@
+"""What each device of a pipeline holds when: for the program that chooses the modes of all shards.
+
+A window is a pass of a device at which it may hold most: of the passes of one kind and shard the
+one with most in flight beside it. There a shard's parameters, gradients and microbatches in flight
+are counted, which follows from the order alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.orders import Pass
+from planner.pipelines.strategy import PipelineStrategy
+
+Counts = NDArray[np.int64]
+
+
+class Held(NamedTuple):
+    """What a shard has on a device in a window. flying: microbatches between forward and backward;
+    near: a run of its passes is under way, or next to one that is; learns: gradients are there."""
+
+    shard: int
+    flying: int
+    near: bool
+    learns: bool
+
+
+@dataclass(frozen=True)
+class Window:
+    """A device during one of its passes."""
+
+    device: int
+    now: Pass
+    held: tuple[Held, ...]
+
+
+def windows(strategy: PipelineStrategy) -> Iterator[Window]:
+    """The windows of all devices."""
+    for device, passes in enumerate(strategy.order):
+        if passes:
+            yield from _windows(strategy, device, passes)
+
+
+def _windows(strategy: PipelineStrategy, device: int, passes: Sequence[Pass]) -> Iterator[Window]:
+    mine = sorted({one.shard for one in passes})
+    split = any(one.kind == "W" for one in passes)
+    flying = {k: _flying(passes, k, strategy.last, split=split) for k in mine}
+    near, learns = _near(passes), {k: _learns(passes, k) for k in mine}
+    weights = [
+        sum(flying[k] * strategy.shards[k].saved_bytes for k in mine),
+        sum(flying[k] * strategy.shards[k].in_bytes for k in mine),
+    ]
+    kinds: dict[tuple[str, int], list[int]] = {}
+    for at, one in enumerate(passes):
+        kinds.setdefault((one.kind, one.shard), []).append(at)
+    for places in kinds.values():
+        most = {max(places, key=lambda at, w=weight: w[at]) for weight in weights}  # type: ignore[misc]
+        for at in sorted({places[0], places[-1]} | most):
+            held = (Held(k, int(flying[k][at]), k in near[at], bool(learns[k][at])) for k in mine)
+            yield Window(device, passes[at], tuple(held))
+
+
+def _flying(passes: Sequence[Pass], k: int, last: int, *, split: bool) -> Counts:
+    """Microbatches of a shard in flight at every pass."""
+    begin, end = ("F" if k < last else "I" if split else "B"), "W" if split else "B"
+    here = [one.shard == k for one in passes]
+    begun = np.cumsum([h and p.kind == begin for h, p in zip(here, passes, strict=True)])
+    ended = np.cumsum([h and p.kind == end for h, p in zip(here, passes, strict=True)])
+    return np.asarray(begun - np.concatenate([[0], ended[:-1]]))
+
+
+def _near(passes: Sequence[Pass]) -> list[frozenset[int]]:
+    """For every pass the shards of its run, of the one before and of the one behind."""
+    runs = [(k, len(list(group))) for k, group in groupby(passes, key=lambda one: one.shard)]
+    found: list[frozenset[int]] = []
+    for at, (_, count) in enumerate(runs):
+        around = runs[max(0, at - 1) : at + 2]
+        found += [frozenset(k for k, _ in around)] * count
+    return found
+
+
+def _learns(passes: Sequence[Pass], k: int) -> Counts:
+    """The passes from a shard's first backward to the one behind its last."""
+    places = [at for at, one in enumerate(passes) if one.shard == k and one.kind in "BW"]
+    made = np.zeros(len(passes), np.int64)
+    if places:
+        made[places[0] : places[-1] + 2] = 1
+    return made
+
+
+def loads(strategy: PipelineStrategy) -> dict[tuple[int, int], int]:
+    """How often a streamed shard's parameters come to a device in a round, by device and shard."""
+    found: dict[tuple[int, int], int] = {}
+    for device, passes in enumerate(strategy.order):
+        for k, _ in groupby(passes, key=lambda one: one.shard):
+            found[device, k] = found.get((device, k), 0) + 1
+    return found

@@ -1,0 +1,267 @@
+"""A real run of a pipeline on hundreds of GPUs, predicted from its own times.
+
+    python -m tests.benchmarks.varuna FILE [--json]
+
+FILE has, in Varuna's format, the mean times of every stage and what its replicas measured. The
+pipeline part of an iteration is predicted in the order that the run had, by the planner's simulator
+of what runs once. Exit code 1 if that is more than 5 % from the mean of the replicas.
+
+What is assumed:
+- The run's order comes from Varuna's rules for passes of equal length: a stage prefers backwards to
+  recomputations to forwards, and recomputes while the stage behind does that backward. A stage
+  recomputes before the gradient is there, and keeps its order, whatever comes late.
+- The host gap is between a recomputation and its backward, where the run's log has it; in the last
+  stage, which recomputes nothing, before the backward.
+- Before its first forward the first stage did what its waits, passes and gaps leave of the time to
+  the end of its last pass.
+- Sends take the file's assumed times, the longer one between machines. Each boundary has a queue
+  for either direction, and a send keeps no stage busy.
+
+Then what other orders would gain, with the same times and recomputing as early, and a bound on all
+orders. And what uneven shares would gain: the slowest replica's time if every replica got
+microbatches by its measured speed.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from planner.rounds.timeline import once
+from planner.stages import Work, shared_out
+
+TOLERANCE = 0.05
+
+Kind = Literal["F", "R", "B"]
+Line = list[tuple[Kind, int]]
+"""A stage's passes in turn: forward, recomputation or backward of a microbatch."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Times of a pipeline in us, by stage; start: before the first stage's first pass; send: over
+    the boundary behind each stage but the last."""
+
+    microbatches: int
+    passes: tuple[dict[Kind, int], ...]
+    send: tuple[int, ...]
+    start: int
+
+    @classmethod
+    def of(cls, run: dict[str, Any], sends: dict[str, int]) -> "Run":
+        """From a file's means."""
+        many, passes = run["micro_batches"], list[dict[Kind, int]]()
+        names = ("fwd_us", "rec_us", "bwd_us", "host_gap_us")
+        for forward, recompute, backward, gap in zip(*(run[name] for name in names), strict=True):
+            if recompute:
+                passes.append({"F": forward, "R": recompute + gap, "B": backward})
+            else:
+                passes.append({"F": forward, "B": backward + gap})
+        waits = run["recv_acts_s"][0] + run["recv_grads_s"][0]
+        left = round(1e6 * (run["last_compute_end_s"][0] - waits)) - many * sum(passes[0].values())
+        crosses = (stage % sends["gpus_per_vm"] == 0 for stage in range(1, len(passes)))
+        send = tuple(sends["long" if far else "short"] for far in crosses)
+        return cls(many, tuple(passes), send, max(0, left))
+
+    def ends(self, lines: Sequence[Line]) -> list[int]:
+        """When each stage is done, with its passes in such an order."""
+        last = len(lines) - 1
+        computed = [[(stage, *item) for item in line] for stage, line in enumerate(lines)]
+        sent = [[(s, "a", m) for k, m in lines[s] if k == "F"] for s in range(last)]
+        sent += [[(s, "g", m) for k, m in lines[s + 1] if k == "B"] for s in range(last)]
+        queues = [*computed, *sent]
+        ops = [op for queue in queues for op in queue]
+        number = {op: index for index, op in enumerate(ops)}
+
+        def need(stage: int, kind: str, m: int) -> tuple[int, str, int] | None:
+            if kind == "F":
+                return (stage - 1, "a", m) if stage else None
+            if kind == "B":
+                return (stage, "g", m) if stage < last else (stage, "F", m)
+            return {"a": (stage, "F", m), "g": (stage + 1, "B", m)}.get(kind)
+
+        needs = [[number[source]] if (source := need(*op)) else [] for op in ops]
+        us = [self.passes[s][k] if k in "FRB" else self.send[s] for s, k, _ in ops]
+        starts = once(us, [[number[op] for op in queue] for queue in queues], needs)
+        final = (number[queue[-1]] for queue in computed)
+        return [self.start + starts[op] + us[op] for op in final]
+
+    def bound(self) -> int:
+        """No order is done before: of every stage, the way of the first microbatch to it, all its
+        passes, and the way of the last gradient back."""
+        least, way = 0, self.start
+        for stage, passes in enumerate(self.passes):
+            least = max(least, way + self.microbatches * sum(passes.values()))
+            if stage < len(self.send):
+                way += passes["F"] + passes["B"] + 2 * self.send[stage]
+        return least
+
+
+def varuna(stages: int, microbatches: int) -> list[Line]:
+    """Varuna's order: what its stages do step by step, if every pass takes a step and the backward
+    another one (`"W"`), beside which the stage before recomputes."""
+    waiting = [{kind: deque[int]() for kind in "WBRF"} for _ in range(stages)]
+    waiting[0]["F"].extend(range(microbatches))
+    lines: list[Line] = [[] for _ in range(stages)]
+    while any(queue for own in waiting for queue in own.values()):
+        step = [next((k for k in "WBRF" if own[k]), None) for own in waiting]
+        done = [(s, k, waiting[s][k].popleft()) for s, k in enumerate(step) if k]
+        for stage, kind, m in done:
+            if kind == "F":
+                lines[stage].append(("F", m))
+                behind = stage + 1 < stages
+                waiting[stage + behind]["F" if behind else "B"].append(m)
+            elif kind == "R":
+                lines[stage].append(("R", m))
+                waiting[stage]["B"].append(m)
+            elif kind == "B":
+                lines[stage].append(("B", m))
+                waiting[stage]["W"].append(m)
+                if stage:
+                    waiting[stage - 1]["R"].append(m)
+    return lines
+
+
+def ahead(stages: int, microbatches: int, warm: int) -> list[Line]:
+    """A backward and a forward in turn, after as many forwards as there are stages behind, times
+    `warm`."""
+    lines: list[Line] = []
+    for behind in reversed(range(stages)):
+        first = min(microbatches, behind * warm)
+        line: Line = [("F", m) for m in range(first)]
+        for m in range(microbatches):
+            if m + first < microbatches:
+                line.append(("F", m + first))
+            line += [("R", m), ("B", m)] if behind else [("B", m)]
+        lines.append(line)
+    return lines
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run: seconds predicted and measured, and what would be better.
+
+    stage_errors: mean error of the ends of all stages. orders: seconds of other orders. shares:
+    microbatches by replica, and the slowest replica's seconds now and then.
+    """
+
+    name: str
+    ours: float
+    measured: float
+    error: float
+    theirs: float
+    bound: float
+    gap: float
+    stage_errors: float
+    cpu_s: float
+    orders: dict[str, float]
+    shares: tuple[int, ...]
+    slowest: float
+    slowest_shared: float
+
+    @property
+    def short(self) -> bool:
+        return abs(self.error) > TOLERANCE
+
+
+def rows(data: dict[str, Any]) -> Iterator[Row]:
+    """Every run of a file."""
+    for key, measured in data["runs"].items():
+        begun = time.process_time()
+        run = Run.of(measured, data["simulator"]["send_us_assumed"])
+        stages, many = len(run.passes), run.microbatches
+        ends = run.ends(varuna(stages, many))
+        spent = time.process_time() - begun
+        ours, mean = max(ends) / 1e6, measured["measured"]["mean_replica_pipeline_s"]
+        off = [
+            1e-6 * end / seen
+            for end, seen in zip(ends, measured["last_compute_end_s"], strict=True)
+        ]
+        orders = {
+            f"{name}, recomputing ahead": max(run.ends(ahead(stages, many, warm))) / 1e6
+            for name, warm in (("1f1b", 1), ("1f1b, twice as deep", 2), ("gpipe", many))
+        }
+        replicas = [replica["pipeline_s_mean"] for replica in measured["replicas"]]
+        shares, shared = _shared(run, replicas)
+        yield Row(
+            f"{stages} stages, {many} microbatches",
+            ours,
+            mean,
+            ours / mean - 1,
+            data["simulator"]["error_pct"][key]["jitter"] / 100,
+            run.bound() / 1e6,
+            1 - run.bound() / max(ends),
+            sum(abs(ratio - 1) for ratio in off) / stages,
+            spent,
+            orders,
+            shares,
+            max(replicas),
+            shared,
+        )
+
+
+def _shared(run: Run, replicas: Sequence[float]) -> tuple[tuple[int, ...], float]:
+    """Microbatches by replica as their speeds ask for, and the slowest replica's seconds.
+
+    A replica that is slower by some percent is so with each microbatch and with all the rest.
+    """
+    stages, many = len(run.passes), run.microbatches
+    few = many // 2
+    fill, whole = (max(run.ends(varuna(stages, count))) for count in (few, many))
+    each = (whole - fill) / (many - few)
+    works = []
+    for seconds in replicas:
+        slower = 1e6 * seconds / whole
+        works.append(Work(round(slower * each), round(slower * (whole - many * each))))
+    shares = shared_out(many * len(replicas), works)
+    loads = [work.load(share) for work, share in zip(works, shares, strict=True)]
+    return shares, max(loads) / 1e6
+
+
+def table(found: Iterable[Row]) -> Iterator[str]:
+    """For people."""
+    yield (
+        "| run | ours s | measured s | error | of all stages' ends | Varuna's error | bound s "
+        "| gap | cpu s |"
+    )
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for row in found:
+        yield (
+            f"| {row.name} | {row.ours:.2f} | {row.measured:.2f} | {row.error:+.1%} | "
+            f"{row.stage_errors:.1%} | {row.theirs:+.1%} | {row.bound:.2f} | {row.gap:.1%} | "
+            f"{row.cpu_s:.1f} |"
+        )
+        for name, seconds in row.orders.items():
+            yield f"  {name}: {seconds:.2f} s, {1 - seconds / row.ours:.1%} less"
+        yield (
+            f"  shares {', '.join(map(str, row.shares))}: the slowest replica "
+            f"{row.slowest_shared:.2f} s instead of {row.slowest:.2f}, "
+            f"{1 - row.slowest_shared / row.slowest:.1%} less"
+        )
+
+
+def main() -> int:
+    """Predict every run and compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("--json", action="store_true", help="rows for scripts")
+    args = parser.parse_args()
+    data = json.loads(args.file.read_text())
+    if "runs" not in data:
+        parser.error(f"{args.file} has no runs; give a file of measured pipelines")
+    found = list(rows(data))
+    print(
+        json.dumps([asdict(row) for row in found], indent=1)
+        if args.json
+        else "\n".join(table(found))
+    )
+    return int(any(row.short for row in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,365 @@
+"""Programs on several devices: whatever an order makes is sound, and what is changed in it is
+refused by the name of the op that goes wrong."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+from support import apart, synthetic
+from support.edits import change, drop, find, with_phase
+from support.mutations import STRICT, mutants
+from support.oracle import harm
+from support.pipelined import (
+    RESIDENT,
+    Way,
+    Where,
+    breadth,
+    evaluating,
+    greedy,
+    in_turns,
+    planned,
+    spread,
+)
+from support.retime import retimed
+
+from planner.orders import Order, Places
+from planner.shards.costs import TaskCosts
+from planner.shards.modes import Mode
+from planner.shards.shard_cost import Links
+from plans.checker.check import violations
+from plans.schema import Buffer, Plan
+from profiles.schema import Evaluation
+
+SPILLING = Mode("streamed", "host", "offload")
+KEPT = Mode("kept", "device-streamed", "saved")
+MICROBATCHES = 4
+
+
+def plan(
+    places: Places,
+    mode: Mode = RESIDENT,
+    order: Callable[[Where], Order] = greedy,
+    *,
+    norms: bool = False,
+    ties: tuple[tuple[int, ...], ...] = (),
+    owners: dict[int, int] | None = None,
+) -> Plan:
+    """A task of few bytes, trained in this way by shards of two layers."""
+    sizes = {"param_bytes": 512, "boundary_bytes": 256}
+    made = synthetic.task("a", layers=2 * len(places), batch=MICROBATCHES, norms=norms, **sizes)
+    if ties:
+        made = structs.replace(made, ties=ties, tie_bytes=(256,) * len(ties))
+    costs = TaskCosts(made, 1, apart=bool(ties))
+    modes = (*[mode] * (len(places) - 1), replace(mode, activations="recompute"))
+    cuts = tuple(range(0, 2 * len(places) + 1, 2))
+    way = Way(costs, cuts, modes, order(spread(places, MICROBATCHES)), owners)
+    return planned(apart.problem(made), way)
+
+
+PIPE = ((0,), (1,), (0,), (1,))
+FRONT = ((0, 1), (2,))
+REAR = ((0,), (1, 2, 3))
+EVERYWHERE = ((0, 1, 2),) * 2
+
+SOUND = {
+    "breadth": lambda: plan(PIPE, order=breadth),
+    "1f1b": lambda: plan(((0,), (1,), (2,)), order=lambda where: in_turns(where, 3)),
+    "interleaved, spilling": lambda: plan(PIPE, SPILLING),
+    "front": lambda: plan(FRONT, norms=True, owners={0: 1}),
+    "rear": lambda: plan(REAR, KEPT, owners={1: 2}),
+    "data parallel": lambda: plan(EVERYWHERE, owners={0: 1, 1: 2}),
+    "data parallel on the host": lambda: plan(EVERYWHERE, SPILLING),
+    "norms": lambda: plan(PIPE, SPILLING, norms=True),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_the_checker_passes_trains_the_right_numbers(name: str) -> None:
+    """Executed on bytes, in several orders."""
+    assert harm(SOUND[name](), orders=3) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_order_of_passes_makes_a_sound_plan(seed: int) -> None:
+    """Any device next, any shard next: with its copies and edges, it is proven."""
+    rng = random.Random(seed)
+    places = tuple(tuple(rng.sample(range(3), rng.randint(1, 3))) for _ in range(3))
+    mode = rng.choice([RESIDENT, SPILLING, KEPT])
+    made = plan(places, mode, lambda where: greedy(where, rng), norms=bool(seed % 2))
+    assert violations(made) == []
+
+
+@pytest.mark.parametrize("name", ["front", "rear", "data parallel", "data parallel on the host"])
+def test_every_harmful_mutant_is_refused(name: str) -> None:
+    """Of one in each few of all changes, as the oracle judges them."""
+    harmful, missed, strict = 0, [], []
+    for mutant in mutants(SOUND[name](), seed=1, limit=45):
+        why, found = harm(mutant.plan), violations(mutant.plan)
+        harmful += why is not None
+        if why and not found:
+            missed.append(f"{mutant.name}: {why}")
+        elif found and not why and not all(STRICT.search(line) for line in found):
+            strict.append(f"{mutant.name}: {found[0]}")
+    assert harmful > 20
+    assert not missed
+    assert not strict
+
+
+def first(made: Plan, op_id: str, role: str, buffer: str) -> Plan:
+    """The op reads another buffer in a role."""
+    op = find(made, op_id)
+    return change(made, op_id, reads={**op.reads, role: buffer})
+
+
+def writing(made: Plan, op_id: str, role: str, buffer: str) -> Plan:
+    op = find(made, op_id)
+    return change(made, op_id, writes={**op.writes, role: buffer})
+
+
+def without_edge(made: Plan, op_id: str, other: str) -> Plan:
+    op = find(made, op_id)
+    assert other in op.after
+    return change(made, op_id, after=tuple(name for name in op.after if name != other))
+
+
+def moved(made: Plan, op_id: str, device: int) -> Plan:
+    """The op on another device, with that device's buffers of the same names."""
+    op = find(made, op_id)
+    _, stream = op.stream.split(".")
+    there = {b.name for b in made.programs[0].buffers}
+
+    def other(roles: dict[str, str]) -> dict[str, str]:
+        names = {role: f"{device}{name[1:]}" for role, name in roles.items()}
+        return {role: name if name in there else roles[role] for role, name in names.items()}
+
+    own = {"reads": other(op.reads), "writes": other(op.writes)}
+    return change(made, op_id, stream=f"{device}.{stream}", **own)
+
+
+def again(made: Plan, op_id: str, twin: str) -> Plan:
+    """The op once more, right behind itself, under another name."""
+    (program,) = made.programs
+    ops = list(program.round)
+    at = next(i for i, op in enumerate(ops) if op.id == op_id)
+    ops.insert(at + 1, structs.replace(ops[at], id=twin))
+    return retimed(with_phase(made, program, "round", ops))
+
+
+def exchanged(made: Plan, one: str, other: str) -> Plan:
+    """Two ops of one stream in each other's place, each under the other's name."""
+    (program,) = made.programs
+    ops = list(program.round)
+    i, j = (next(n for n, op in enumerate(ops) if op.id == name) for name in (one, other))
+    after = tuple({*ops[i].after, *ops[j].after})  # what either waited for
+    swapped = [structs.replace(ops[n], after=after, id=ops[m].id) for n, m in ((i, j), (j, i))]
+    ops[j], ops[i] = swapped
+    return retimed(with_phase(made, program, "round", ops))
+
+
+# How the plan is changed, the op that is named, and what is said of it.
+CHANGES: dict[str, tuple[str, Callable[[Plan], Plan], str, str]] = {
+    "an edge between devices is dropped": (
+        "front",
+        lambda made: without_edge(made, "a.s1.B0", "a.x1.X0"),
+        "a.s1.B0",
+        "no order between",
+    ),
+    "a boundary is not sent": (
+        "front",
+        lambda made: drop(made, "a.x1.X2"),
+        "a.s1.B2",
+        "reads x from 2/a.x1.2",
+    ),
+    "a boundary is sent to another's place": (
+        "front",
+        lambda made: writing(made, "a.x1.X2", "x", "2/a.x1.0"),
+        "a.s1.B2",
+        "expected a.x1 of step 0, microbatch 2",
+    ),
+    "another microbatch's boundary is sent": (
+        "front",
+        lambda made: first(made, "a.x1.X2", "x", "0/a.x1.0"),
+        "a.x1.X2",
+        "expected a.x1 of microbatch 2",
+    ),
+    "a boundary is overwritten while it is sent": (
+        "front",
+        lambda made: overwritten(made),
+        "a.x1.X0",
+        "no order between",
+    ),
+    "gradients of a boundary are not sent": (
+        "front",
+        lambda made: drop(made, "a.dx1.X1"),
+        "a.s0.B1",
+        "reads dy from 1/a.dx1.1",
+    ),
+    "a backward reads another microbatch's gradients": (
+        "front",
+        lambda made: first(made, "a.s0.B2", "dy", "0/a.dx1.0"),
+        "a.s0.B2",
+        "it holds a.dx1 of step 0, microbatch 0",
+    ),
+    "a replica's gradients are not added": (
+        "data parallel",
+        lambda made: drop(made, "a.s0.R1"),
+        "a.s0.U0",
+        "expected a.s0 grad of step 0 with microbatches 0..3",
+    ),
+    "a replica's gradients are added twice": (
+        "data parallel",
+        lambda made: again(made, "a.s0.R1", "a.s0.R7"),
+        "a.s0.R7",
+        "which grad has already",
+    ),
+    "replicas are added in another order": (
+        "data parallel",
+        lambda made: exchanged(made, "a.s0.R0", "a.s0.R1"),
+        "a.s0.R1",
+        "the next replica, by first microbatches",
+    ),
+    "gradients are added before they have come": (
+        "data parallel on the host",
+        lambda made: without_edge(made, "a.s1.R1", "a.s1.S2"),
+        "a.s1.R1",
+        "no order between",
+    ),
+    "a backward adds to what was added already": (
+        "data parallel",
+        lambda made: first(made, "a.s0.B3", "grad", "0/a.s0.grad.0"),
+        "a.s0.B3",
+        "changes grad in place",
+    ),
+    "another replica updates": (
+        "data parallel",
+        lambda made: moved(made, "a.s0.U0", 2),
+        "a.s0.U0",
+        "expected a buffer of space '2'",
+    ),
+    "a replica updates from its own gradients": (
+        "front",
+        lambda made: first(made, "a.s0.U0", "grad", "1/a.s0.grad"),
+        "a.s0.U0",
+        "with microbatches 0..3",
+    ),
+    "new parameters do not come back": (
+        "front",
+        lambda made: drop(made, "a.s0.X1"),
+        "a.s0.F0",
+        "expected a.s0 param version 1 but it holds a.s0 param version 0",
+    ),
+    "the next round does not wait for new parameters": (
+        "front",
+        lambda made: without_edge(made, "a.s0.F0", "a.s0.X1@-1"),
+        "a.s0.X1",
+        "no order between",
+    ),
+    "a microbatch goes back on another device": (
+        "rear",
+        lambda made: moved(made, "a.s0.B1", 1),
+        "a.s0.B1",
+        "expected a buffer of space '1'",
+    ),
+    "a microbatch is left out": (
+        "rear",
+        lambda made: drop(made, "a.s1.B3"),
+        "a.s1.B3",
+        "is missing from the round",
+    ),
+    "a microbatch runs twice": (
+        "rear",
+        lambda made: again(made, "a.s1.B3", "a.s1.B4"),
+        "a.s1.B4",
+        "there is no microbatch 4",
+    ),
+    "norms do not go on": (
+        "front",
+        lambda made: drop(made, "a.norm.X0"),
+        "a.s0.N0",
+        "reads norm from 1/a.norm",
+    ),
+    "an update does not wait for all norms": (
+        "front",
+        lambda made: drop(made, "a.norm.X1"),
+        "a.s1.U0",
+        "expected a.norm of step 0, shard 0, 1",
+    ),
+}
+
+
+def overwritten(made: Plan) -> Plan:
+    """The device's next forward puts its boundary where the first one still waits to be sent."""
+    (program,) = made.programs
+    buffers = {b.name: b for b in program.buffers}
+    target = structs.replace(buffers["0/a.x1.2"], offset=buffers["0/a.x1.0"].offset)
+    put = tuple(target if b.name == target.name else b for b in program.buffers)
+    return retimed(structs.replace(made, programs=(structs.replace(program, buffers=put),)))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_op_that_goes_wrong_is_named(name: str) -> None:
+    """Whatever is forgotten, confused or done twice."""
+    which, mutate, op, text = CHANGES[name]
+    found = violations(mutate(SOUND[which]()))
+    assert [line for line in found if op in line and text in line], found
+
+
+def test_a_backward_elsewhere_is_refused_even_where_it_finds_everything() -> None:
+    """A microbatch of a shard has one device, which random numbers and changing buffers rely on."""
+    made = plan(FRONT)
+    forward, (program,) = find(made, "a.s0.F0"), made.programs
+    twin = moved(made, "a.s0.F0", 1)
+    batch = next(b for b in program.buffers if b.name == "0/a.batch.0")
+    end = sum(b.bytes for b in program.buffers if b.space == "1")
+    names = {"1/a.batch.0": batch.bytes, "1/a.x1.0": made.tasks[0].shards[1].in_bytes}
+    more = []
+    for name, size in names.items():
+        more.append(Buffer(name, "1", end, size))
+        end += size
+    assert forward.stream == "0.compute"
+    memory = (program.memory[0], structs.replace(program.memory[1], slab_bytes=end))
+    program = structs.replace(
+        twin.programs[0],
+        buffers=(*program.buffers, *more),
+        memory=(*memory, program.memory[2]),
+    )
+    devices = tuple(structs.replace(d, budget_bytes=1 << 20) for d in made.devices)
+    twin = moved(structs.replace(made, programs=(program,), devices=devices), "a.s0.F0", 1)
+    text = "a.s0.B0: runs on 0.compute, but a.s0.F0 on 1.compute"
+    assert [line for line in violations(twin) if line.startswith(text)]
+
+
+def test_what_tied_layers_hand_down_is_sent() -> None:
+    """To the device of the next of them; a send less, or of what nobody handed, is refused."""
+    made = plan(((0,), (1,), (2,), (1,)), KEPT, ties=((0, 2, 6),))
+    assert violations(made) == []
+    sends = [op.id for op in made.programs[0].round if ".tie" in op.id]
+    assert sorted(sends) == [f"a.tie1.X{m}" for m in range(MICROBATCHES)]
+    lines = violations(drop(made, "a.tie1.X2"))
+    assert [line for line in lines if line.startswith("a.s0.B2 round 0: reads tie")]
+    (program,) = made.programs
+    op = find(made, "a.tie1.X2")
+    for other, text in (
+        (structs.replace(op, id="a.tie2.X2"), "s2 hands no gradients of tied layers down"),
+        (structs.replace(op, id="a.tie1.S2", stream="1.d2h"), "is sent (X) from device to device"),
+    ):
+        ops = [other if one.id == op.id else one for one in program.round]
+        lines = violations(with_phase(made, program, "round", ops))
+        assert [line for line in lines if line.startswith(other.id) and text in line], lines
+
+
+def test_an_evaluation_sends_boundaries_and_nothing_back() -> None:
+    """Forwards on the devices that train the shards; gradients have no place there."""
+    made = synthetic.task("a", layers=2, batch=4, steps=2)
+    made = structs.replace(made, evaluation=Evaluation(1, 2))
+    way = Way(TaskCosts(made, 1), (0, 1, 2), (RESIDENT,) * 2, greedy(spread(((0, 1), (2,)), 4)))
+    problem = apart.problem(made)
+    proven = planned(problem, way)
+    judges = evaluating(way, Links.of(problem.device))
+    assert {op.id.split(".")[2][0] for op in judges.ops} == {"F", "P", "X"}
+    back = structs.replace(find(proven, "a.dx1.X0"), after=())
+    program = structs.replace(proven.programs[1], round=(*proven.programs[1].round, back))
+    found = violations(structs.replace(proven, programs=(proven.programs[0], program)))
+    assert [line for line in found if line.startswith("a.dx1.X0: only F, P and X of")], found
