@@ -25,6 +25,7 @@ from planner.search import (
     Candidate,
     Ways,
     Wide,
+    adding_alike,
     baselines,
     searched,
     shapes_of,
@@ -97,10 +98,11 @@ def _built(problem: Problem, policy: Policy, effort: Effort, jobs: int, parts: i
         alone = _in_layout(problem, problem.layout, effort, jobs, parts)
     else:
         alone = baselines(problem) if hydra else searched(problem, effort, jobs, parts)
-    ways = _widened(problem, alone, effort, jobs, parts) if policy == "gantry" else alone
+    wide = _widened(problem, alone, effort, jobs, parts) if policy == "gantry" else alone
+    ways = adding_alike(problem, wide)
     chosen = settled(problem, ways, effort)
     floor = least_us(problem, [[one] for one in chosen], effort)
-    bound = floor if ways is alone else least_us(problem, ways, effort)
+    bound = floor if wide is alone else least_us(problem, ways, effort)
     segments = timetable(problem, chosen, floor, policy, effort)
     plan = assemble(problem, chosen, segments, policy, effort)
     plan = certified(problem, plan, _bounds(problem, ways, chosen, effort, jobs), bound)

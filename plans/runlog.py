@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from plans.additions import Additions
 from profiles.codec import read_bytes
 from profiles.errors import FormatError
 from profiles.schema import Count, Positive, Sha256, Struct
@@ -23,6 +24,7 @@ class Header(Struct, frozen=True, kw_only=True, tag="header", tag_field="type"):
     software: dict[str, str] = {}
     microbatch: dict[str, Positive] = {}  # of each task
     earlier_microbatch: dict[str, Positive] = {}  # of tasks that go on with another than they had
+    additions: dict[str, Additions] = {}  # of tasks of which several devices train a layer
 
 
 class OpRecord(Struct, frozen=True, tag="op", tag_field="type"):

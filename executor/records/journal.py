@@ -17,6 +17,7 @@ from executor.records.progress import Progress
 from executor.records.stopping import stopped_by
 from executor.replay import Recorder
 from executor.shards import HostTask
+from plans.additions import additions
 from plans.runlog import CheckpointRecord, DropRecord, End, Header, Line
 from plans.schema import Plan
 from profiles.codec import pretty, sha256
@@ -116,4 +117,5 @@ def _header(plan: Plan, plan_sha256: str | None) -> Header:
         earlier_microbatch={
             task.name: task.earlier_microbatch for task in plan.tasks if task.earlier_microbatch
         },
+        additions=additions(plan),
     )

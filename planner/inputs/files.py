@@ -79,6 +79,7 @@ def read_problem(
         done=rest.done,
         microbatch=rest.microbatch,
         kept=rest.kept,
+        additions=rest.additions,
         segment_steps=segment_steps,
         disk=_disk(problem.disk, disk_space),
         inputs=inputs,

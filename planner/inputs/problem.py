@@ -9,6 +9,7 @@ from msgspec import structs
 
 from planner.inputs.layout import Layout, OrderName
 from planner.inputs.limits import Limits, default
+from plans.additions import Additions
 from profiles.schema import Device, Disk, Numerics, Profile, Task
 
 Policy = Literal["gantry", "hydra", "lrtf", "lpt", "random"]
@@ -69,8 +70,9 @@ class Problem:
     segment, None for as many as there are. link_groups: devices that share a link, if any do.
     disk: where tasks wait that the host has no room for, if anywhere. done: steps of tasks that
     were trained before, by name. microbatch: the size of theirs then; kept: of those that must keep
-    it. inputs: the sha256 of the files it was read from, by role. provenance: of the plan. layout:
-    that every task is trained in, None for the best; order: that of its passes.
+    it; additions: the order in which several devices added these. inputs: the sha256 of the files
+    it was read from, by role. provenance: of the plan. layout: that every task is trained in, None
+    for the best; order: that of its passes.
     """
 
     kinds: tuple[Kind, ...]
@@ -85,6 +87,7 @@ class Problem:
     done: Mapping[str, int] = field(default_factory=dict)
     microbatch: Mapping[str, int] = field(default_factory=dict)
     kept: Mapping[str, int] = field(default_factory=dict)
+    additions: Mapping[str, Additions] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     layout: Layout | None = None

@@ -1,5 +1,6 @@
 """The rest that runs left to do: tasks that go on from their checkpoints, with fewer steps and the
-microbatches that they began with. Others would change the order of additions, so the last bits."""
+microbatches that they began with, added as they were. Others would change the order of additions,
+so the last bits."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -7,6 +8,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from planner.errors import Infeasible
+from plans.additions import Additions
 from plans.runlog import RunLog
 from profiles.errors import FormatError
 from profiles.schema import Profile, Task
@@ -16,12 +18,14 @@ Asked = Sequence[tuple[str, int]]  # a task, or "" for all, and its microbatch, 
 
 class Rest(NamedTuple):
     """The profile of what is left, the steps that its tasks have done by their checkpoints, the
-    microbatches that they had last, and those of them that are to be kept."""
+    microbatches that they had last, and those of them that are to be kept; of these, how several
+    devices added them."""
 
     profile: Profile
     done: dict[str, int] = {}
     microbatch: dict[str, int] = {}
     kept: dict[str, int] = {}
+    additions: dict[str, Additions] = {}
 
 
 def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> Rest:
@@ -57,7 +61,11 @@ def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> 
             )
     had = {task: known[task] for task in going_on if task in known}
     kept = {task: known[task] for task in keeping}
-    return Rest(structs.replace(profile, tasks=left), steps, had, kept)
+    sums = {
+        task: log.header.additions.get(task, ()) for log in logs for task in log.header.microbatch
+    }
+    alike = {task: sums[task] for task in kept if sums[task]}
+    return Rest(structs.replace(profile, tasks=left), steps, had, kept, alike)
 
 
 def _rest(task: Task, steps: int, evaluated: Collection[tuple[str, int]]) -> Task:

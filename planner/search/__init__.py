@@ -4,6 +4,7 @@ from planner.search.bounds import Bounds, TaskBound, task_bounds
 from planner.search.descent import descend
 from planner.search.shapes import Ways, baselines, searched, shapes_of, widened
 from planner.search.shares import short_host, short_with_disk, without_disk
+from planner.search.sums import adding_alike
 from planner.search.task import Candidate, Wide
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "TaskBound",
     "Ways",
     "Wide",
+    "adding_alike",
     "baselines",
     "descend",
     "searched",

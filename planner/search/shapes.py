@@ -6,7 +6,7 @@ from functools import partial
 
 from msgspec import structs
 
-from planner.errors import Infeasible, nearest
+from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.inputs import Effort, Kind, Problem
 from planner.rounds import SUFFIX, evaluating
 from planner.search import pool, variants
@@ -97,16 +97,16 @@ def widened(
     needs = [Need.of(shape.first[0], len(shape.tasks)) for shape in shapes]
     rooms = shares(problem, needs, parts, proven=False)
     bare = [replace(kind, tasks=()) for kind in problem.kinds]
-    items = [
-        (shape, place, devices, room)
-        for shape, room in zip(shapes, rooms, strict=True)
-        for place, devices in sorted({(w.kind, w.devices) for w in asked if _of(shape, w.task)})
-    ]
-    given = [((bare[at], shape.first[at], room), count) for shape, at, count, room in items]
+    number = {task.name: at for at, shape in enumerate(shapes) for task, *_ in shape.tasks}
+    wide = sorted({(number[one.task], one.kind, one.devices) for one in asked})
+    given = [((bare[at], shapes[n].first[at], rooms[n]), count) for n, at, count in wide]
+    effort = replace(effort, limits=effort.limits.among(len(wide)))
     found = pool.each(partial(_wide, best), given, effort, jobs)
     more: dict[str, list[Candidate]] = {task.name: [] for task in problem.tasks}
     errors: dict[str, list[Infeasible]] = {}
-    for (shape, place, *_), one in zip(items, found, strict=True):
+    late: dict[str, NoPlanFound] = {}
+    for (at, place, _), one in zip(wide, found, strict=True):
+        shape = shapes[at]
         try:
             if not isinstance(one, Candidate):
                 raise one
@@ -114,25 +114,26 @@ def widened(
         except Infeasible as error:  # also of what evaluates it
             errors.setdefault(shape.first[0].name, []).append(error)
             continue
+        except NoPlanFound as error:
+            late[shape.first[0].name] = error
+            continue
         for profiled in shape.tasks:
             more[profiled[place].name].append(_named(problem, way, profiled[place]))
     every = {t.name: [*own, *more[t.name]] for own, t in zip(ways, problem.tasks, strict=True)}
+    for name in late:
+        if not every[name]:
+            raise late[name]
     short = [nearest(errors[name]) for name in errors if not every[name]]
     if short:
         raise max(short, key=lambda failure: failure.smallest)
     return [*every.values()]
 
 
-def _of(shape: Shape, name: str) -> bool:
-    """True if a task is of this shape."""
-    return any(task.name == name for task, *_ in shape.tasks)
-
-
 def _wide(best: Pipelines, asked: tuple[tuple[Kind, Task, int], int], effort: Effort) -> Tried:
-    """What the search finds, if anything: the task has a plan without it."""
+    """What the search finds, if anything: the task may have a plan without it."""
     try:
         return best(*asked, effort)
-    except Infeasible as error:
+    except (Infeasible, NoPlanFound) as error:
         return error
 
 

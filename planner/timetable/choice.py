@@ -4,6 +4,7 @@ of these, timetables say whether they are worth it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from planner.inputs import Effort, Problem, Want
@@ -112,14 +113,16 @@ def _by_timetable(
 ) -> Choice:
     """The choice with the best timetable of: this one, those of strategies within some time, and
     those that other strategies for single tasks lead to."""
-    demand, objective = demand_of(problem), problem.objective
-    brief = replace(effort, limits=replace(effort.limits, timetable_parts=0))
+    demand, objective, limits = demand_of(problem), problem.objective, effort.limits
+    tasks = list(zip(problem.tasks, ways, strict=True))
+    columns = [[columns_of(problem, task, way) for way in own] for task, own in tasks]
+    small = len(ways) * problem.devices <= limits.gang_pairs
+    brief = replace(effort, limits=replace(limits, timetable_parts=0))
     scores: dict[Choice, Score] = {}
 
     def least(one: Choice) -> int:
-        tasks = zip(problem.tasks, _chosen(ways, one), strict=True)
-        columns = [own for task, way in tasks for own in columns_of(problem, task, way)]
-        return configuration(demand, columns, effort).us
+        chosen = [c for own, at in zip(columns, one, strict=True) for c in own[at]]
+        return configuration(demand, chosen, effort).us
 
     def rated(one: Choice) -> Score:
         if one not in scores:
@@ -128,30 +131,35 @@ def _by_timetable(
             scores[one] = score(works, pieces, objective)
         return scores[one]
 
+    def hopeless(one: Choice, now: Score) -> bool:
+        return small and objective == "makespan" and not now.late_us and least(one) >= now.value
+
     def neighbours(now: Choice) -> Iterator[tuple[int, Choice | None]]:
         for number, own in enumerate(ways):
             for other in range(len(own)):
                 changed = (*now[:number], other, *now[number + 1 :])
-                late, value, _ = rated(now)
-                hopeless = objective == "makespan" and not late and least(changed) >= value
-                if changed not in scores and not hopeless and effort.left > 0:
+                if changed not in scores and effort.left > 0 and not hopeless(changed, rated(now)):
                     yield len(ways), changed
 
-    within = sorted(set(_within(problem, ways)) - {choice}, key=lambda one: (least(one), one))
-    starts = [choice, *within[: effort.limits.choice_starts]]
-    return descend(min(starts, key=rated), neighbours, rated, effort.limits.choice_works)
+    about = configuration(demand, [c for own in columns for way in own for c in way], effort).us
+    most = max(limits.choice_starts, limits.choice_works // len(ways))
+    within = dict.fromkeys(islice(_within(columns, about), most))
+    near = sorted(within, key=least)[: limits.choice_starts]
+    return descend(min([choice, *near], key=rated), neighbours, rated, limits.choice_works)
 
 
-def _within(problem: Problem, ways: Sequence[Sequence[Candidate]]) -> Iterator[Choice]:
-    """For any time that some task may take: of the strategies that take no longer, those that take
-    about the least time of all their devices together, and the narrowest of these; the shortest
-    where all take longer."""
-    tasks = list(zip(problem.tasks, ways, strict=True))
-    each = [[columns_of(problem, task, way) for way in own] for task, own in tasks]
-    thrifty = [min(one.us * one.devices for way in own for one in way) for own in each]
-    for limit in sorted({one.us for own in each for way in own for one in way}):
+def _within(columns: Sequence[Sequence[Sequence[Column]]], about: int) -> Iterator[Choice]:
+    """For any time that some task may take, those next to `about` first: of the strategies that
+    take no longer, those that take about the least time of all their devices together, and the
+    narrowest of these; the shortest where all take longer.
+
+    columns: by task and strategy.
+    """
+    thrifty = [min(one.us * one.devices for way in own for one in way) for own in columns]
+    times = {one.us for own in columns for way in own for one in way}
+    for limit in sorted(times, key=lambda us: (abs(us - about), us)):
         choice = []
-        for own, least in zip(each, thrifty, strict=True):
+        for own, least in zip(columns, thrifty, strict=True):
             keys = [
                 min(
                     (
@@ -173,7 +181,7 @@ def wanted(problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effort
     If k devices trained a task k times as fast, the whole could end with the even share: tasks that
     take longer alone are wanted on so many that they do not, and on a few less and more; so are
     those that wait for copies much of the time, which more memory may spare. Where other ends count
-    than the last one, tasks are wanted on any number.
+    than the last one, tasks are wanted on any number, and so are those that go on on several.
     """
     limits, demand = effort.limits, demand_of(problem)
     alone, spared = [], []
@@ -193,14 +201,15 @@ def wanted(problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effort
     late = problem.objective == "makespan" and (end - soon) * limits.wide_gain > end
     found = []
     for task, times, least in zip(problem.tasks, alone, spared, strict=True):
-        due = problem.wants.get(task.name, Want()).deadline_us is not None
+        own = problem.wants.get(task.name, Want()).deadline_us is not None
+        own |= task.name in problem.additions
         long = (min(times.values()) - soon) * limits.wide_near > -soon
         for at, us in times.items():
             widths = _widths(problem.kinds[at].count)
             if late and (long or least[at] < us):
                 enough = next((n for n, k in enumerate(widths) if us <= k * soon), len(widths))
                 widths = widths[max(0, enough - 2) : enough + 2]
-            elif not due and problem.objective == "makespan":
+            elif not own and problem.objective == "makespan":
                 widths = []
             found += [Wide(task.name, at, devices) for devices in widths]
     return found

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from planner.inputs import DEFAULT, Limits, Objective
 from planner.search import descend
 from planner.timetable.works import Devices, Piece, Score, Share, Work, laid, score
+from plans.segments import claims, predecessors
 
 Shares = tuple[Share, ...]
 
@@ -80,13 +81,10 @@ def _hot(works: Sequence[Work], pieces: Sequence[Piece], objective: Objective) -
     due = {w.name: w.want.deadline_us for w in works if w.want.deadline_us is not None}
     end = max(piece.end_us for piece in pieces)
     hot = {at for at, p in enumerate(pieces) if p.end_us == end or p.end_us > due.get(p.work, end)}
+    earlier = predecessors(claims(piece.devices, [piece.work]) for piece in pieces)
     for at in reversed(range(len(pieces))):
-        one = pieces[at]
-        for before in range(at):
-            other = pieces[before]
-            meets = other.work == one.work or not set(other.devices).isdisjoint(one.devices)
-            if at in hot and meets and other.end_us == one.start_us:
-                hot.add(before)
+        if at in hot:
+            hot |= {n for n in earlier[at] if pieces[n].end_us == pieces[at].start_us}
     split = {pieces[at].work for at in hot}
     return [at for at, piece in enumerate(pieces) if at in hot or piece.work in split]
 

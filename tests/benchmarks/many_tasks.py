@@ -13,8 +13,12 @@ fp32, plain SGD.
     scale  2,000 tasks of four small models on 1,000 GPUs
     tiny   200 cases of unit tasks against an integer program over every instant
 
-`--curve` prints instead how build time and memory grow with tasks (of the four small models, one
-to three days each) and GPUs, each build in a process of its own.
+`--gangs PERCENT` says instead what tasks on several devices at once could gain if k devices took a
+k-th of the time and so many per cent more; nothing is laid out. `--curve` prints how build time and
+memory grow with tasks (of the four small models, one to three days each) and GPUs, each build in a
+process of its own.
+
+Exit code 1 where a makespan is more than 2 % above the bound of the programs.
 """
 
 import argparse
@@ -32,23 +36,27 @@ from msgspec import structs
 from planner.builder import build
 from planner.estimate.models import MODELS, Model
 from planner.estimate.profile import Spec, estimate
-from planner.inputs.problem import Problem
-from planner.search.shapes import baselines
+from planner.inputs.problem import Effort, Problem
+from planner.search.shapes import baselines, searched, shapes_of
 from planner.shards.costs import TaskCosts
+from planner.timetable.choice import least_us, settled, wanted
 from planner.timetable.greedy import greedy
-from planner.timetable.placement import works_of
+from planner.timetable.placement import timetable, works_of
 from planner.timetable.works import makespan
+from plans.prediction import Prediction
 from plans.schema import Plan
 from profiles import console
 from profiles.codec import pretty
 from profiles.schema import Profile, Task
 from profiles.units import LARGEST, show_us
+from tests.support.gangs import wider
 from tests.support.time_indexed import CASES, ours, shortest, tiny
 
 GPU = "v100-16"
 TOKENS, EPOCH_IMAGES = 2_400_000, 50_000
 DEPTHS = (24, 32, 38, 54, 80, 110)
 DAY_US = 86_400_000_000
+GAP_PERCENT = 2
 CURVE = (
     *((1, tasks) for tasks in (1, 12, 100)),
     *((8, tasks) for tasks in (1, 12, 100, 2_000)),
@@ -171,6 +179,11 @@ def baseline_us(problem: Problem) -> int:
     return makespan(greedy(works, problem.kind_of, "hydra", 0))
 
 
+def near_bound(told: Prediction) -> bool:
+    """True if a makespan is near the bound of its programs."""
+    return told.makespan_us * (100 - GAP_PERCENT) <= 100 * told.configuration_us
+
+
 def line(row: Row) -> str:
     """A row for people."""
     told = row.plan.prediction
@@ -186,6 +199,32 @@ def line(row: Row) -> str:
         f"segments {segments}  plan {size:.1f} MB  peak {peak:.2f} GB  "
         f"built in {row.seconds:.1f} s ({status})"
     )
+
+
+def gangs(name: str, problem: Problem, percent: int, seconds: float, jobs: int) -> tuple[str, bool]:
+    """What such programs on several devices would gain, and whether that is near their bound."""
+    effort = Effort(time.monotonic() + seconds, 0)
+    effort = replace(effort, limits=effort.limits.among(len(shapes_of(problem))))
+    alone, begun = searched(problem, effort, jobs), time.process_time()
+    asked = wanted(problem, alone, effort)
+    ways = [
+        [*own, *(wider(own[0], w.devices, percent) for w in asked if w.task == task.name)]
+        for task, own in zip(problem.tasks, alone, strict=True)
+    ]
+    chosen = settled(problem, ways, effort)
+    floor = least_us(problem, [[one] for one in chosen], effort)
+    end = max(one.end_us for one in timetable(problem, chosen, floor, "gantry", effort))
+    spent, bound = time.process_time() - begun, least_us(problem, ways, effort)
+    wide = [
+        (task.name, one.program.devices) for task, one in zip(problem.tasks, chosen, strict=True)
+    ]
+    on = ", ".join(f"{task} on {count}" for task, count in wide if count > 1) or "none"
+    told = (
+        f"{name:6} makespan {show_us(end):>10}  of these programs at least {show_us(bound):>10}, "
+        f"gap {1 - bound / end:.3%}  hydra/ours {baseline_us(problem) / end:.2f}  "
+        f"searched {len(asked)}  on several devices: {on}  placed in {spent:.1f} s"
+    )
+    return told, end * (100 - GAP_PERCENT) <= 100 * bound
 
 
 def curve(jobs: int, seconds: float) -> Iterator[str]:
@@ -240,6 +279,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", choices=names, help="repeat it for several")
     parser.add_argument("--jobs", type=console.whole(1, 64), default=1)
     parser.add_argument("--time-limit", type=console.seconds, default=60.0, metavar="SECONDS")
+    text = "tasks on k devices, each a k-th of the time and so many per cent more"
+    parser.add_argument("--gangs", type=console.whole(0, 100), metavar="PERCENT", help=text)
     parser.add_argument("--curve", action="store_true", help="how build time and memory grow")
     parser.add_argument("--seeds", type=console.whole(1, 1000), default=20, help="of tiny cases")
     options = parser.parse_args(arguments)
@@ -247,14 +288,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for told in curve(options.jobs, options.time_limit):
             print(told, flush=True)
         return 0
-    for name in options.only or names:
+    near = True
+    for name in options.only or (WORKLOADS if options.gangs is not None else names):
         if name == "tiny":
             for told in tiny_cases(options.seeds):
                 print(told, flush=True)
+            continue
+        problem = scale() if name == "scale" else workload(name)
+        if options.gangs is not None:
+            told, fits = gangs(name, problem, options.gangs, options.time_limit, options.jobs)
         else:
-            problem = scale() if name == "scale" else workload(name)
-            print(line(solve(name, problem, options.time_limit, options.jobs)), flush=True)
-    return 0
+            row = solve(name, problem, options.time_limit, options.jobs)
+            told, fits = line(row), near_bound(row.plan.prediction)
+        print(told, flush=True)
+        near &= fits
+    return 0 if near else 1
 
 
 if __name__ == "__main__":

@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from support import synthetic
+from support import gangs, synthetic
 
 from planner import Infeasible, NoPlanFound, Problem, build
 from planner.inputs.limits import Limits
-from planner.inputs.problem import Policy
+from planner.inputs.problem import Effort, Kind, Policy, Want
+from planner.search.task import Candidate
 from plans.schema import Plan
 from profiles.codec import pretty
+from profiles.schema import Disk, Evaluation, Rate, Task
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -177,6 +179,102 @@ def test_a_layer_of_unknown_randomness_keeps_the_batch_whole() -> None:
         host_bytes=None,
     )
     assert build(asked, profile_sha256=HASH).tasks[0].microbatches == 1
+
+
+@pytest.fixture
+def pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for programs on several devices, which finds some."""
+    monkeypatch.setattr("planner.builder.best", gangs.pipelines)
+
+
+def uneven(**changes: object) -> Problem:
+    """Three tasks for three devices, of which one is as long as six others."""
+    steps = {"a": 600, "b": 100, "c": 100}
+    tasks = [
+        structs.replace(synthetic.task(name, layers=3, seed=1, batch=8, steps=count), **changes)
+        for name, count in steps.items()
+    ]
+    profile = synthetic.profile(*tasks, usable_bytes=64 << 20)
+    return Problem.of(profile, devices=3, device_bytes=None, host_bytes=None)
+
+
+def widths(plan: Plan) -> dict[str, set[int]]:
+    """On how many devices each program runs."""
+    found: dict[str, set[int]] = {}
+    for segment in plan.segments:
+        found.setdefault(segment.program, set()).add(len(segment.devices))
+    return found
+
+
+@pytest.mark.usefixtures("pipelines")
+def test_the_longest_task_is_trained_on_several_devices() -> None:
+    """Which ends the whole sooner, as a proven plan with a bound of all programs that there are;
+    policies to compare with know nothing of it."""
+    plan = build(uneven(), profile_sha256=HASH)
+    told = plan.prediction
+    assert widths(plan)["a"] <= {2, 3}
+    assert told.lower_bound_us <= told.makespan_us
+    assert 0 < told.configuration_us <= told.makespan_us
+    greedy = build(uneven(), profile_sha256=HASH, policy="lpt")
+    assert widths(greedy) == {"a": {1}, "b": {1}, "c": {1}}
+    assert told.makespan_us < 0.7 * greedy.prediction.makespan_us
+
+
+@pytest.mark.usefixtures("pipelines")
+def test_a_task_on_several_devices_is_evaluated_on_one() -> None:
+    """In between, as often as asked; the others wait."""
+    plan = build(uneven(evaluation=Evaluation(every=200, batches=3)), profile_sha256=HASH)
+    assert widths(plan)["a"] <= {2, 3}
+    assert widths(plan)["a.eval"] == {1}
+    ends = {s.program: s.devices for s in plan.segments}
+    assert ends["a.eval"] < ends["a"]
+    assert sum(segment.program == "a.eval" for segment in plan.segments) == 3
+
+
+@pytest.mark.usefixtures("pipelines")
+def test_segments_of_a_task_on_several_devices_are_cut() -> None:
+    """To so many rounds."""
+    plan = build(replace(uneven(), segment_steps=50), profile_sha256=HASH)
+    mine = [segment for segment in plan.segments if segment.program == "a"]
+    assert max(segment.rounds for segment in mine) == 50
+    assert {len(segment.devices) for segment in mine} <= {2, 3}
+
+
+@pytest.mark.usefixtures("pipelines")
+def test_several_devices_keep_a_deadline() -> None:
+    """That no plan of one device each could."""
+    alone = build(uneven(), profile_sha256=HASH, policy="lpt").prediction.makespan_us
+    wants = {"a": Want(deadline_us=alone * 2 // 3)}
+    build(replace(uneven(), wants=wants), profile_sha256=HASH)
+
+
+@pytest.mark.usefixtures("pipelines")
+def test_tasks_on_several_devices_wait_on_the_disk() -> None:
+    """Where the host has room for some of them."""
+    asked, disk = uneven(), Disk(1 << 40, Rate(10**9, 0), Rate(10**9, 0))
+    roomy = build(asked, profile_sha256=HASH)
+    short = replace(asked, host_bytes=roomy.host.bytes * 3 // 4, disk=disk)
+    plan = build(short, profile_sha256=HASH)
+    assert plan.disk
+    assert plan.disk.moves
+    assert widths(plan)["a"] <= {2, 3}
+
+
+def nothing(
+    asked: tuple[Kind, Task, int], devices: int, effort: Effort, *, order: str
+) -> Candidate:
+    """A search for programs on several devices that finds none."""
+    raise Infeasible("none", resource="other")
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_gangs_are_taken_only_where_they_help(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of random problems are never longer than without."""
+    plan = built(seed, "gantry")
+    monkeypatch.setattr("planner.builder.best", nothing)
+    if plan:
+        alone = build(problem(seed), profile_sha256=HASH)
+        assert plan.prediction.makespan_us <= alone.prediction.makespan_us * 1.0001
 
 
 def test_a_limit_that_ends_the_search_leaves_a_plan() -> None:

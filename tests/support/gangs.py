@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from planner.errors import Infeasible
 from planner.inputs.problem import Effort, Kind
 from planner.search.task import Candidate
 from planner.search.variants import Found, best
@@ -35,10 +36,14 @@ def wider(way: Candidate, devices: int, percent: int) -> Candidate:
     return replace(way, programs=programs)
 
 
-def pipelines(asked: tuple[Kind, Task, int], devices: int, effort: Effort) -> Found:
+def pipelines(
+    asked: tuple[Kind, Task, int], devices: int, effort: Effort, *, order: str = "auto"
+) -> Found:
     """The search for programs on several devices, as the planner has it: the first computes as much
-    quicker, less a twentieth, and the others look on."""
+    quicker, less a twentieth, and the others look on. Infeasible with few microbatches."""
     kind, task, host_bytes = asked
+    if task.batch < 2 * devices * min(batch.microbatch for batch in task.batches):
+        return Infeasible(f"{task.name}: too few microbatches for {devices} devices")
     layers = tuple(_hurried(layer, devices) for layer in task.layers)
     found = best((kind, structs.replace(task, layers=layers), host_bytes), effort)
     if not isinstance(found, Candidate):

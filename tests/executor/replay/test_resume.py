@@ -87,6 +87,18 @@ def test_a_task_on_several_devices_goes_on_on_others(on: str, step: int, tmp_pat
                 assert torch.equal(parameter, plain.params[name]), name
 
 
+@pytest.mark.parametrize("name", ["parallel", "pipeline"])
+def test_a_log_says_how_several_devices_add(name: str, tmp_path: Path) -> None:
+    """For a plan of the rest, which adds in the same order; where each layer has one device, as any
+    plan does."""
+    made = handmade.PLANS[name]()
+    run(fit(made, tasks_for(made)), tasks_for(made), Options(log=tmp_path / "x.jsonl"))
+    told = runlog.load(tmp_path / "x.jsonl").header.additions
+    assert {task: [one.sum for one in own] for task, own in told.items()} == (
+        {"a": ["(0)+(1)"]} if name == "parallel" else {}
+    )
+
+
 def loud(outputs: Tensor, targets: Tensor) -> Tensor:
     return 30 * F.mse_loss(outputs, targets)
 

@@ -101,6 +101,30 @@ def test_more_memory_or_a_faster_link_lowers_the_bound(
         assert after <= before + 2 + before // 100_000
 
 
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(2, 5))
+def test_several_devices_have_what_all_of_them_have(seed: int, layers: int, devices: int) -> None:
+    """Bounds are no more than on fewer devices, each of which computes its part at least, and a
+    microbatch goes up and down one layer after the other."""
+    case = small(seed, layers)
+    links, room = case.links, case.device_bytes
+    one, few, more = (
+        task_bound(case.task, effort(), links, room, devices=k) for k in (1, devices, devices + 1)
+    )
+    assert -(-one.compute_us // devices) <= few.compute_us <= one.compute_us
+    assert one.load_us >= few.load_us >= more.load_us - 1
+    assert one.link_us >= few.link_us * devices
+    trained = next(n for n, layer in enumerate(case.task.layers) if layer.grad_bytes)
+    ways = [
+        sum(layer.costs[size].backward.median_us for layer in case.task.layers[trained:])
+        for size in range(len(case.task.batches))
+    ]
+    assert few.compute_us >= min(ways)
+    assert few.phase_us == few.load_us
+    together = task_bound(case.task, effort(), links, devices * room)
+    assert few.load_us <= max(few.compute_us, together.load_us // devices + 1)
+
+
 def test_with_room_for_all_the_bound_is_reached() -> None:
     """Where everything stays on the device, the bound leaves next to nothing to gain."""
     case = small(0, 3)

@@ -5,25 +5,28 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
-from support import synthetic
+from support import gangs, synthetic
 
 from planner.builder import build
-from planner.errors import Infeasible
+from planner.errors import Infeasible, NoPlanFound
 from planner.inputs.limits import Limits
-from planner.inputs.problem import Effort, Problem
+from planner.inputs.problem import Effort, Kind, Problem
 from planner.rounds.round import Round
 from planner.search.rename import renamed
-from planner.search.shapes import baselines, searched
+from planner.search.shapes import baselines, searched, widened
+from planner.search.task import Wide
+from planner.search.variants import Found
 from planner.shards.costs import TaskCosts
 from planner.shards.shard_cost import Links
 from profiles.codec import pretty
+from profiles.schema import Task
 
 FEW = Limits(search_ops=2_000, search_divisions=2, search_guides=1, bound_divisions=2)
 
 
-def asked(*names: str, budget: int = 6 << 20) -> Problem:
+def asked(*names: str, budget: int = 6 << 20, batch: int = 2) -> Problem:
     """Tasks of one shape, by other names and of other lengths."""
-    task = synthetic.task("t", layers=5, seed=1, batch=2, param_bytes=1 << 20)
+    task = synthetic.task("t", layers=5, seed=1, batch=batch, param_bytes=1 << 20)
     tasks = [structs.replace(task, name=n, steps=50 + i) for i, n in enumerate(names)]
     profile = synthetic.profile(*tasks, usable_bytes=budget)
     return Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
@@ -40,6 +43,28 @@ def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
     made = Round(strategy, Links.of(problem.device), problem.device_bytes - strategy.reserve_bytes)
     assert second.program == made.program()
     assert renamed(second.program, "t") == first.program
+
+
+def nothing(asked: tuple[Kind, Task, int], devices: int, effort: Effort) -> Found:
+    """A search for programs on several devices that time is up for, or that finds none on two."""
+    if devices == 2:
+        raise Infeasible("no layout")
+    if devices == 3:
+        raise NoPlanFound("no time")
+    return gangs.pipelines(asked, devices, effort)
+
+
+def test_shapes_are_searched_for_several_devices_once() -> None:
+    """For all tasks of a shape if any is asked for; what is not found leaves a task as it was."""
+    problem = asked("t", "u", budget=24 << 20, batch=16)
+    problem = problem.alike(count=4)
+    effort = Effort(time.monotonic() + 60, 0, FEW)
+    ways = searched(problem, effort, 1)
+    wide = [Wide("u", 0, devices) for devices in (2, 3, 4)]
+    first, second = widened(problem, ways, wide, nothing, effort, 1)
+    assert [one.program.devices for one in first] == [1, 4]
+    assert second[1].program == renamed(first[1].program, "u")
+    assert [ways[0][0], ways[1][0]] == [first[0], second[0]]
 
 
 def test_the_baseline_is_renamed_as_well() -> None:

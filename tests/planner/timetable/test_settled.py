@@ -123,6 +123,19 @@ def test_gangs_are_chosen_and_placed_as_well_as_any(seed: int) -> None:
     assert least_us(asked, ways, effort()) <= best
 
 
+def test_gangs_that_fit_beside_each_other_are_chosen() -> None:
+    """Two of twelve tasks are too long for eight devices, and each number of devices takes as much
+    of their time: on all eight nothing runs beside them."""
+    steps = [24, 24, 65, 66, 79, 79, 112, 112, 174, 179, 258, 262]
+    asked, strategy = alike(8, steps), some_choice()
+    ways = [
+        [gang(task, strategy, 1, 1000), *(gang(task, strategy, k, 1050 // k) for k in (2, 3, 4, 8))]
+        for task in asked.tasks
+    ]
+    chosen = settled(asked, ways, effort())
+    assert bound(asked, chosen) <= 1.03 * 1000 * sum(steps) / 8
+
+
 def gang(task: Task, strategy: Strategy, devices: int, us: int) -> Candidate:
     """A strategy by which a step takes so long on so many devices."""
     made = way(task, strategy, us)

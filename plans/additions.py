@@ -1,0 +1,84 @@
+"""How a step's gradients are added where several devices train a shard: each adds its microbatches
+one after the other, and R adds these sums. Another order may give other last bits.
+
+    (0+2)+(1+3)        two replicas, with two of four microbatches each
+"""
+
+from collections.abc import Iterator, Sequence
+from graphlib import TopologicalSorter
+from itertools import pairwise
+
+from plans.schema import Op, Plan, Program, parse_id
+from profiles.schema import Count, Positive, Struct
+
+
+class Addition(Struct, frozen=True):
+    """The sum of the gradients of layers first_layer .. end_layer-1, by microbatches."""
+
+    first_layer: Count
+    end_layer: Positive
+    sum: str
+
+
+Additions = tuple[Addition, ...]
+"""Of a task: only of layers that several devices train, as few as can be."""
+
+
+def additions(plan: Plan) -> dict[str, Additions]:
+    """Those of all tasks that have any."""
+    found = {}
+    for program in plan.programs:
+        for name in program.tasks if not program.evaluates else ():
+            layers = [(shard.first_layer, shard.end_layer) for shard in plan.task(name).shards]
+            if own := added(program, name, layers):
+                found[name] = own
+    return found
+
+
+def added(program: Program, task: str, layers: Sequence[tuple[int, int]]) -> Additions:
+    """Those of a task in a sound program; layers: of each shard."""
+    if program.devices == 1:
+        return ()
+    sums = _sums(program, task)
+    found: list[Addition] = []
+    for number, (first, end) in enumerate(layers):
+        text = sums.get(number, "")
+        if "(" not in text:
+            continue
+        if found and found[-1].end_layer == first and found[-1].sum == text:
+            found[-1] = Addition(found[-1].first_layer, end, text)
+        else:
+            found.append(Addition(first, end, text))
+    return tuple(found)
+
+
+def _sums(program: Program, task: str) -> dict[int, str]:
+    """What the update of each shard finds, in words."""
+    held: dict[str, str] = {}  # by buffer
+    found: dict[int, str] = {}
+    for op in _in_order(program.round):
+        name, source = parse_id(op.id), op.reads.get("grad", "")
+        if name.task != task:
+            continue
+        if name.kind in "BW" and "grad" in op.writes:
+            before = f"{held[source]}+" if source in held else ""
+            held[op.writes["grad"]] = f"{before}{name.index}"
+        elif name.kind == "R":
+            held[op.writes["grad"]] = f"({held[source]})+({held[op.reads['other']]})"
+        elif name.kind == "U" and source in held:
+            found[name.number] = held[source]
+        elif name.kind in "XSP" and source in held:
+            held |= dict.fromkeys(op.writes.values(), held[source])
+    return found
+
+
+def _in_order(ops: Sequence[Op]) -> Iterator[Op]:
+    """The ops of a round, each after those that it waits for."""
+    by, streams = {op.id: op for op in ops}, dict[str, list[str]]()
+    graph = {op.id: {one for one in op.after if one in by} for op in ops}
+    for op in ops:
+        streams.setdefault(op.stream, []).append(op.id)
+    for line in streams.values():
+        for before, behind in pairwise(line):
+            graph[behind].add(before)
+    return (by[one] for one in TopologicalSorter(graph).static_order())
