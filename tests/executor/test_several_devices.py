@@ -130,13 +130,19 @@ ORDERS: dict[str, tuple[Places, Callable[[Where], Order], Mode]] = {
     "interleaved": (((0,), (1,), (0,), (1,)), greedy, SPILLING),
     "breadth first": (((0,), (1,), (0,), (1,)), breadth, STREAMED),
     "any": (((0,), (2,), (1,), (0,)), lambda where: greedy(where, random.Random(1)), KEPT),
+    "halves": (((0,), (1,), (2,), (0,)), lambda where: greedy(where, halves=(1, 2, 3)), RESIDENT),
+    "any halves": (
+        ((0,), (1,), (1,), (0,)),
+        lambda where: greedy(where, random.Random(1), halves=(1, 3)),
+        SAVED,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_every_order_trains_the_ordinary_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropout on; with parameters that stay, and stages that spill all they have. Nothing lies
-    outside what was planned on any device."""
+    """Dropout on; with parameters that stay, and stages that spill all they have; with whole
+    backwards and with halves of them. Nothing lies outside what was planned on any device."""
     case = dropping()
     places, order, mode = ORDERS[name]
     way = case.way(places, mode, order)
@@ -199,6 +205,16 @@ def test_everything_a_device_can_do(feature: str, shape: str) -> None:
     }
     mode = (RESIDENT, SPILLING, KEPT)[(FEATURES.index(feature) + list(places).index(shape)) % 3]
     case.trained(case.way(places[shape], mode, owners={0: -1}))
+
+
+@pytest.mark.parametrize("shape", ["pipe", "alike"])
+@pytest.mark.parametrize("feature", ["plain", "scaled"])
+def test_backwards_in_halves(feature: str, shape: str) -> None:
+    """Words tied across devices and replicas, whose owner is updated when all halves are done."""
+    case = sharing(feature)
+    places: Places = ((0, 1, 2),) * 5 if shape == "alike" else ((0,), (1,), (2,), (1,), (2,))
+    mode = replace(KEPT, activations="offload") if shape == "pipe" else RESIDENT
+    case.trained(case.way(places, mode, lambda where: greedy(where, halves=(1, 2, 3, 4))))
 
 
 def loud(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ those of `planner.rounds.hazards`.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -132,11 +132,13 @@ def in_turns(where: Where, depth: int) -> Order:
     return tuple(orders)
 
 
-def greedy(where: Where, rng: random.Random | None = None) -> Order:
+def greedy(where: Where, rng: random.Random | None = None, halves: Collection[int] = ()) -> Order:
     """What each device can do next when all passes last as long as each other: a backward of the
-    deepest shard, else a forward; or any pass."""
+    deepest shard, else a forward; or any pass. `halves`: shards whose backwards have two, of which
+    the second waits until there is nothing else to do."""
     devices, last = max(where.values()) + 1, max(k for k, _ in where)
-    left = {Pass(kind, *one) for one in where for kind in ("F", "B")}  # type: ignore[arg-type]
+    kinds = {k: "FIW" if k in halves else "FB" for k in range(last + 1)}
+    left = {Pass(kind, *one) for one in where for kind in kinds[one[0]]}  # type: ignore[arg-type]
     done: set[Pass] = set()
     orders: list[list[Pass]] = [[] for _ in range(devices)]
     while left:
@@ -159,8 +161,9 @@ def _first(one: Pass, other: Pass) -> bool:
     return one[:2] == other[:2] and one.microbatch < other.microbatch
 
 
-def _deepest(one: Pass) -> tuple[bool, int, int]:
-    return one.kind == "F", -one.shard if one.kind == "B" else one.shard, one.microbatch
+def _deepest(one: Pass) -> tuple[int, int, int]:
+    turn = "BIFW".index(one.kind) // 2 + (one.kind == "W")
+    return turn, one.shard if one.kind == "F" else -one.shard, one.microbatch
 
 
 def _sorted(where: Where, key: Callable[[Pass], tuple[bool, int]]) -> Order:
@@ -191,8 +194,10 @@ def _ready(one: Pass, done: set[Pass], last: int) -> bool:
     """The passes that it follows are done; an F of the last shard is none."""
     if one.kind == "F":
         return one.shard == 0 or one._replace(shard=one.shard - 1) in done
-    below = one._replace(kind="F") in done
-    return below and (one.shard == last or one._replace(shard=one.shard + 1) in done)
+    if one.kind == "W":
+        return one._replace(kind="I") in done
+    above = {one._replace(kind=kind, shard=one.shard + 1) for kind in ("B", "I")}
+    return one._replace(kind="F") in done and (one.shard == last or not done.isdisjoint(above))
 
 
 class _Maker:
@@ -344,28 +349,34 @@ class _Maker:
         other = self.way.where[k + 1, m]
         self.sent("x", k + 1, "x", (device, other), f"x{k + 1}.{m}", m)
 
-    def backward(self, k: int, m: int, device: int) -> None:
+    def backward(self, k: int, m: int, device: int, kind: str = "B") -> None:
+        """B, or one of its halves: I, of the input, and W, of the weights."""
         cost, mode, last = self.way.shards[k], self.way.modes[k], self.way.last
         reads = {**self.param(k, device), **self.tied(k, device)}
         reads |= {"x": self.boundary("x", k, m, device)} if k else self.batch(0, m, device)
         if k == last:
             reads |= self.batch(k, m, device)
-        else:
+        elif kind != "W":
             reads["dy"] = self.boundary("dx", k + 1, m, device)
         if mode.activations == "offload":
             reads["saved"] = self.at(device, f"b{k}.{m}", cost.offload_bytes or 0)
-            there = f"{self.task}.a{k}.{m}"
-            self.copy("P", "a", k, "saved", (there, reads["saved"]), device, m)
-        writes: dict[Role, str] = {"dx": self.boundary("dx", k, m, device)} if k else {}
-        if cost.grad_bytes:
+            pair = f"{self.task}.a{k}.{m}", reads["saved"]
+            if kind != "W":
+                self.copy("P", "a", k, "saved", pair, device, m)
+        writes: dict[Role, str] = {}
+        if k and kind != "W":
+            writes["dx"] = self.boundary("dx", k, m, device)
+        if cost.grad_bytes and kind != "I":
             writes["grad"] = self.own(k, "grad", device)
             reads |= {} if (k, m) in self.way.firsts else {"grad": writes["grad"]}
-        self._tie(k, m, device, reads, writes)
-        graph = mode.activations != "recompute"
+        if kind != "W":
+            self._tie(k, m, device, reads, writes)
+        graph = mode.activations != "recompute" or kind == "W"
         transient = cost.graph_transient_bytes if graph else cost.backward_transient_bytes
-        name, us = OpName(self.task, "s", k, "B", m), backward_us(cost, mode)
+        name, us = OpName(self.task, "s", k, kind, m), backward_us(cost, mode)
+        us = us if kind == "B" else us // 2
         self.op(name, Stream(device, "compute"), us, reads, writes, transient)
-        if k:
+        if "dx" in writes:
             self.sent("dx", k, "dx", (device, self.way.where[k - 1, m]), f"dx{k}.{m}", m)
         if "tie" in writes:
             below = max(other for other in self.way.tied if other < k)
@@ -466,8 +477,11 @@ class _Maker:
 
     def homes(self, k: int) -> set[int]:
         """The devices where a shard's parameters are used."""
-        users = self.way.tied if self.way.tied[:1] == [k] else [k]
-        return {device for user in users for device in self.way.replicas(user)}
+        return {device for user in self.users(k) for device in self.way.replicas(user)}
+
+    def users(self, k: int) -> list[int]:
+        """The shards that use a shard's parameters."""
+        return self.way.tied if self.way.tied[:1] == [k] else [k]
 
     # --- phases ---
 
@@ -478,19 +492,19 @@ class _Maker:
             if kind == "F":
                 self.forward(k, m, device)
                 continue
-            self.backward(k, m, device)
-            left[k] -= 1
-            if left[k] or not way.shards[k].grad_bytes:
-                continue
-            sums[k] = self.summed(k)
-            if way.costs.noted:
-                self.noted(k, sums[k])
-            else:
-                self.updated(k, sums.pop(k))
+            self.backward(k, m, device, kind)
+            left[k] -= kind != "I"
+            if not left[k] and way.shards[k].grad_bytes:
+                sums[k] = self.summed(k)
+                if way.costs.noted:
+                    self.noted(k, sums[k])
+            for one in [] if way.costs.noted else list(sums):
+                if not any(left[user] for user in self.users(one)):
+                    self.updated(one, sums.pop(one))
         if way.costs.noted:
             self.spread(list(sums))
-            for k, grad in sums.items():
-                self.updated(k, grad)
+        for k, grad in sums.items():
+            self.updated(k, grad)
         return self.entries
 
     def staying(self, kind: str) -> list[Entry]:
@@ -641,11 +655,14 @@ def planned_task(way: Way) -> Task:
         norm_bytes=of.norm_bytes,
         evaluation=of.evaluation,
         cut=of.cut,
-        shards=tuple(_shard(*pair) for pair in zip(way.shards, way.modes, strict=True)),
+        shards=tuple(_shard(way, k) for k in range(way.last + 1)),
     )
 
 
-def _shard(cost: ShardCost, mode: Mode) -> Shard:
+def _shard(way: Way, k: int) -> Shard:
+    """What the first half of a backward leaves is all that the whole takes, at most."""
+    cost, mode = way.shards[k], way.modes[k]
+    split = any(one[:2] == ("I", k) for own in way.order for one in own)
     saved = {"saved": cost.saved_bytes, "offload": cost.offload_bytes or 0}
     return Shard(
         first_layer=cost.first,
@@ -659,6 +676,7 @@ def _shard(cost: ShardCost, mode: Mode) -> Shard:
         in_bytes=cost.in_bytes,
         saved_bytes=saved.get(mode.activations, 0),
         rng_draws=cost.rng_draws,
+        left_bytes=cost.backward_transient_bytes if split else 0,
     )
 
 
