@@ -28,7 +28,9 @@ from torch.optim import AdamW
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.pipelined import RESIDENT, Way, Where, greedy, in_turns, planned, spread
+from support.device_ops import Way
+from support.passes import Where, greedy, in_turns, spread
+from support.pipelined import RESIDENT, planned
 
 import profiles
 from executor import run

@@ -20,20 +20,12 @@ import torch
 from msgspec import structs
 from support import tied
 from support.chains import WIDTH, block, chain
+from support.device_ops import Way
 from support.fit import later
+from support.passes import Where, breadth, greedy, in_turns, spread
 from support.pauses import pausing
-from support.pipelined import (
-    RESIDENT,
-    Way,
-    Where,
-    breadth,
-    greedy,
-    in_turns,
-    planned,
-    shared_out,
-    spread,
-)
-from support.plain import Plain, train
+from support.pipelined import RESIDENT, planned, shared_out
+from support.plain import Plain, Shares, train
 from support.quick import measured
 from support.same import assert_same
 from support.slabs import bound
@@ -95,8 +87,13 @@ class Case:
         return done
 
     def plain(self, way: Way) -> Plain:
-        shares = shared_out(way, self.task.model())  # type: ignore[operator]
-        return train(self.task, self.microbatches, shares=shares)
+        return train(self.task, self.microbatches, shares=shares_of(way, self.task))
+
+
+def shares_of(way: Way, task: Task) -> Shares:
+    """How the plain loop adds gradients."""
+    assert not isinstance(task.model, nn.Module)
+    return shared_out(way, dict(task.model().named_parameters()))
 
 
 def _possible(mode: Mode, tie: str, last: bool) -> Mode:
@@ -364,8 +361,7 @@ def test_a_signal_ends_all_devices_behind_the_same_round(tmp_path: Path) -> None
     assert len(losses) == done
     assert 0 < done < 9
     rest = run(later(plan, done, 9 - done), [task], Options(resume=folder))
-    shares = shared_out(way, task.model())  # type: ignore[operator]
-    plain = train(task, MICROBATCHES, shares=shares)
+    plain = train(task, MICROBATCHES, shares=shares_of(way, task))
     assert losses + rest.losses["a"] == plain.losses
     same_as(plain._replace(losses=plain.losses[done:]), rest)
 

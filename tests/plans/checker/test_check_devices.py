@@ -8,20 +8,12 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 from support import apart, synthetic
+from support.device_ops import Way
 from support.edits import change, drop, find, with_phase
 from support.mutations import STRICT, mutants
 from support.oracle import harm
-from support.pipelined import (
-    RESIDENT,
-    Way,
-    Where,
-    breadth,
-    evaluating,
-    greedy,
-    in_turns,
-    planned,
-    spread,
-)
+from support.passes import Where, breadth, greedy, in_turns, spread
+from support.pipelined import RESIDENT, evaluating, planned
 from support.retime import retimed
 
 from planner.orders import Order, Places
