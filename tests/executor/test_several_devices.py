@@ -53,6 +53,7 @@ SPILLING = Mode("streamed", "host", "offload")
 STREAMED = Mode("streamed", "device-streamed", "recompute")
 KEPT = Mode("kept", "device-streamed", "saved")
 SAVED = Mode("resident", "device", "saved")
+PACKED = Mode("kept", "host", "offload")
 
 
 class Case:
@@ -68,14 +69,18 @@ class Case:
     def way(
         self,
         places: Places,
-        mode: Mode = RESIDENT,
+        mode: Mode | Callable[[], Mode] = RESIDENT,
         order: Callable[[Where], Order] = greedy,
         owners: dict[int, int] | None = None,
     ) -> Way:
         """The shards of `places` where they are said to be; streamed where nobody shares them."""
         costs, count = self.costs, len(places)
         shards = [costs.shard(k, k + 1) for k in range(count)]
-        modes = [_possible(mode, shard.tie, k == count - 1) for k, shard in enumerate(shards)]
+        each = (mode() if callable(mode) else mode for _ in shards)
+        modes = [
+            _possible(one, shard.tie, shard is shards[-1])
+            for one, shard in zip(each, shards, strict=True)
+        ]
         where = spread(places, self.microbatches)
         return Way(costs, tuple(range(count + 1)), tuple(modes), order(where), owners)
 
@@ -210,7 +215,7 @@ def test_backwards_in_halves(feature: str, shape: str) -> None:
     """Words tied across devices and replicas, whose owner is updated when all halves are done."""
     case = sharing(feature)
     places: Places = ((0, 1, 2),) * 5 if shape == "alike" else ((0,), (1,), (2,), (1,), (2,))
-    mode = replace(KEPT, activations="offload") if shape == "pipe" else RESIDENT
+    mode = PACKED if shape == "pipe" else RESIDENT
     case.trained(case.way(places, mode, lambda where: greedy(where, halves=(1, 2, 3, 4))))
 
 
@@ -285,6 +290,22 @@ def test_replicas_of_what_forwards_change_are_refused() -> None:
     )
     with pytest.raises(RunError, match=text):
         run(plan, [case.task])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_way_at_all(seed: int) -> None:
+    """Any replicas of any shard, each shard in a mode of its own, with whole backwards or halves,
+    in any order, owned by anybody."""
+    rng = random.Random(seed)
+    case = (sharing("clipped"), dropping(), sharing("scaled"))[seed % 3]
+    layers = len(case.profile.tasks[0].layers)
+    devices = [rng.sample(range(3), rng.choice([1, 1, 2, 3])) for _ in range(layers - 1)]
+    places = (*map(tuple, devices), (0, 1, 2))
+    owners = {k: rng.randrange(min(len(own), case.microbatches)) for k, own in enumerate(places)}
+    halves = [k for k in range(1, layers) if rng.random() < 0.5 and k != 2]
+    modes = iter(rng.choice([RESIDENT, KEPT, SAVED, PACKED]) for _ in range(layers))
+    order = partial(greedy, rng=rng, halves=halves)
+    case.trained(case.way(places, lambda: next(modes), order, owners))
 
 
 @pytest.mark.parametrize("mode", [RESIDENT, SPILLING])
