@@ -5,6 +5,10 @@ from plans.schema import Op, Plan, parse_id
 _WORDS = {
     "F": "forward of shard {0}, microbatch {1}",
     "B": "backward of shard {0}, microbatch {1}",
+    "I": "gradient of the input of shard {0}, microbatch {1}",
+    "I recompute": "gradient of the input of shard {0}, microbatch {1}, after its forward again",
+    "I last": "forward, loss and gradient of the input of shard {0}, microbatch {1}",
+    "W": "gradients of the parameters of shard {0}, microbatch {1}",
     "B recompute": "backward of shard {0}, microbatch {1}, after its forward again",
     "B last": "forward, loss and backward of shard {0}, microbatch {1}",
     "U compute": "update of shard {0} on the device",
@@ -31,10 +35,12 @@ def meaning(plan: Plan, op: Op) -> str:
     """An op in words: `backward of shard 3, microbatch 2, after its forward again`."""
     name = parse_id(op.id)
     key = name.kind
-    if key == "B":
+    if key in "BI":
         shards = plan.task(name.task).shards
-        key += " last" if name.number == len(shards) - 1 else ""
-        key += " recompute" if key == "B" and shards[name.number].activations == "recompute" else ""
+        if name.number == len(shards) - 1:
+            key += " last"
+        elif shards[name.number].activations == "recompute":
+            key += " recompute"
     elif key == "U":
         key += " host" if op.stream.startswith("host") else " compute"
     words = _WORDS[key]

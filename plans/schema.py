@@ -36,7 +36,7 @@ Role = Literal[
 OpId = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[A-Za-z0-9_-]+\.(s\d+|batch|norm|x\d+|dx\d+|a\d+|tie\d+)\.[FBUPSXRN]\d+$",
+        pattern=r"^[A-Za-z0-9_-]+\.(s\d+|batch|norm|x\d+|dx\d+|a\d+|tie\d+)\.[FBIWUPSXRN]\d+$",
         max_length=LONGEST_NAME,
     ),
 ]
@@ -113,6 +113,8 @@ class Shard(Struct, frozen=True):
     rng_draws the 32-bit draws of one forward of one microbatch, None when that is not constant.
     cast: the host store keeps no bf16 parameters of the shard; prefetches make them from the fp32
     masters, which begin its state.
+    left_bytes: what is alive of a microbatch's graph, with gradients kept for it, from the end of
+    its I to the end of its W.
     """
 
     first_layer: Count
@@ -127,6 +129,7 @@ class Shard(Struct, frozen=True):
     saved_bytes: Count
     rng_draws: Count | None
     cast: bool = False
+    left_bytes: Count = 0
 
 
 class Task(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from executor.numerics.buffers import Buffers, Found, Snapshot
 from executor.numerics.dispatch_mode import OpMode
 from executor.numerics.flat import Cast, Spec, Views, same, spec_of
-from executor.numerics.gradients import Home, HooksRefused, foreign_hooks, forgetting, homes
+from executor.numerics.gradients import Home, HooksRefused, foreign_hooks, forgetting, give, homes
 from executor.numerics.meter import CpuMeter, MemoryMeter
 from executor.numerics.packing import PackError, Packing
 from executor.numerics.precision import (
@@ -27,6 +27,7 @@ from executor.numerics.rng import (
     UnattributedDraw,
     no_draws,
 )
+from executor.numerics.splitting import Later, Root, input_gradients, parameter_gradients
 from executor.numerics.values import (
     Grads,
     Layout,
@@ -51,6 +52,7 @@ __all__ = [
     "Guard",
     "Home",
     "HooksRefused",
+    "Later",
     "Layout",
     "LentGenerator",
     "LossScale",
@@ -61,6 +63,7 @@ __all__ = [
     "PackError",
     "Packing",
     "RandomMode",
+    "Root",
     "Snapshot",
     "Source",
     "Spec",
@@ -72,13 +75,16 @@ __all__ = [
     "detached",
     "foreign_hooks",
     "forgetting",
+    "give",
     "hold",
     "homes",
+    "input_gradients",
     "mapped",
     "needs_norms",
     "no_draws",
     "norm_bytes",
     "norms_of",
+    "parameter_gradients",
     "read_grads",
     "same",
     "spec_of",

@@ -48,13 +48,24 @@ def foreign_hooks(parameter: nn.Parameter) -> bool:
     return bool(parameter._backward_hooks) or any(not isinstance(h, Home) for h in after.values())
 
 
-def _home(parameter: nn.Parameter) -> Home:
+def _home(parameter: Tensor) -> Home:
     for hook in (parameter._post_accumulate_grad_hooks or {}).values():
         if isinstance(hook, Home):
             return hook
     home = Home()
     parameter.register_post_accumulate_grad_hook(home)  # type: ignore[no-untyped-call]
     return home
+
+
+def give(parameter: Tensor, grad: Tensor) -> None:
+    """Add a complete gradient to the parameter's as autograd would: to one that is there, or else
+    it goes to the parameter's home."""
+    with torch.no_grad():
+        if parameter.grad is None:
+            parameter.grad = grad
+            _home(parameter)(parameter)
+        else:
+            parameter.grad += grad
 
 
 class Beginning(torch.autograd.Function):

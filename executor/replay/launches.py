@@ -52,7 +52,8 @@ def _metered(work: Work) -> Iterator[None]:
     name, place, memory, meter = work.name, work.place, work.memory, work.place.meter
     key = work.task.plan.name, name.number, name.index
     keeps = name.kind == "F" and work.activations != "recompute" and not work.evaluates
-    with meter.op(key if keeps else None, key if name.kind == "B" else None):
+    makes = key if keeps or name.kind == "I" else None
+    with meter.op(makes, key if name.kind in "BIW" else None):
         yield
     place.took(memory.slab_bytes + meter.taken_bytes)
     if meter.taken_bytes > memory.reserve_bytes + place.device.slack_bytes:
@@ -109,9 +110,9 @@ def _must_not_draw(work: Work) -> bool:
     """True if any draw in this op is an error, and would move the generator of other devices."""
     if not work.place.device.source.shared:
         return False
-    if work.name.kind in "UNR" or (work.evaluates and work.name.kind == "F"):
+    if work.name.kind in "UNRW" or (work.evaluates and work.name.kind == "F"):
         return True
-    if work.name.kind not in "FB" or work.place.alone:
+    if work.name.kind not in "FBI" or work.place.alone:
         return False
     draws = work.task.plan.shards[work.name.number].rng_draws
-    return draws == 0 or (work.name.kind == "B" and work.activations != "recompute")
+    return draws == 0 or (work.name.kind != "F" and work.activations != "recompute")

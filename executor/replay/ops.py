@@ -23,7 +23,17 @@ from executor.numerics import (
 )
 from executor.replay.task_state import Feed, TaskState
 from executor.replay.tickets import OnDone
-from executor.shards import DRAWS, NONE, Graph, Place, Shard, Tie
+from executor.shards import (
+    DRAWS,
+    NONE,
+    Absent,
+    Graph,
+    Place,
+    Shard,
+    Tie,
+    backward_input,
+    backward_weights,
+)
 from executor.workload import held_batch, inputs_of
 from plans.schema import Memory, Op, OpName
 
@@ -179,16 +189,21 @@ def _bare_forward(work: Work, step: int, shard: Shard, x: Value) -> tuple[Layout
 
 
 def _backward(work: Work, step: int) -> OnDone | None:
+    """B, all of a backward at once, or I, its first part."""
     task, number, microbatch = work.task, work.name.number, work.name.index
     shard, grads = _bound(work), work.writes.get("grad", _NOTHING)
     graph, dy = _graph(work, shard, step), None
     if number < len(task.plan.shards) - 1:
         task.expect(number, graph)
         dy = read_grads(work.source("dy"), task.gradients.pop((number + 1, microbatch)))
-    absent = task.absent.of(work.reads["grad"]) if "grad" in work.reads else None
     with _no_random(work, step):
         dx, tie = work.writes.get("dx"), _tie(work)
-        done = shard.backward(graph, grads, dy=dy, dx=dx, absent=absent, tie=tie)
+        if work.name.kind == "I":
+            done, left = backward_input(shard, graph, dy=dy, dx=dx, tie=tie)
+            task.left[number, microbatch] = left
+        else:
+            absent = _absent(work)
+            done = shard.backward(graph, grads, dy=dy, dx=dx, absent=absent, tie=tie)
     if number:
         task.gradients[number, microbatch] = done.dx
     for role, missing in (("grad", done.absent), ("tie", done.tie)):
@@ -197,6 +212,21 @@ def _backward(work: Work, step: int) -> OnDone | None:
     if done.loss is None:
         return None
     return partial(work.feed.loss, step, microbatch, work.place.device.later(done.loss))
+
+
+def _weights(work: Work, step: int) -> None:
+    """The second part of a backward."""
+    task, grads = work.task, work.writes["grad"]
+    shard, graph = _bound(work), task.left.pop((work.name.number, work.name.index))
+    assert isinstance(graph, Graph), "the first part leaves it"
+    shard.move(graph, _input(work), work.source("saved"))
+    with _no_random(work, step):
+        task.absent.note(grads, backward_weights(shard, graph, grads, absent=_absent(work)))
+
+
+def _absent(work: Work) -> Absent | None:
+    """The parameters without a gradient in what this op adds to; None: it adds to nothing."""
+    return work.task.absent.of(work.reads["grad"]) if "grad" in work.reads else None
 
 
 def _graph(work: Work, shard: Shard, step: int) -> Graph:
@@ -212,7 +242,7 @@ def _graph(work: Work, shard: Shard, step: int) -> Graph:
     batch = held_batch(work.feed.batches, work.source("batch"))
     with _first(work, step):
         scale = task.scale.at(work.place.device.where) if task.scale else None
-        return shard.graph(x, batch=batch, scale=scale)
+        return shard.graph(x, batch=batch, scale=scale, stays=work.name.kind == "I")
 
 
 def _update(work: Work, step: int) -> None:
@@ -269,6 +299,8 @@ def _reduce(work: Work, step: int) -> None:
 _HANDLERS: dict[str, Callable[[Work, int], OnDone | None]] = {
     "F": _forward,
     "B": _backward,
+    "I": _backward,
+    "W": _weights,
     "U": _update,
     "R": _reduce,
     "N": _norm,

@@ -146,7 +146,7 @@ class SegmentRun(Activity):
         """The op with its buffers, found by name and cut to the bytes of the value in each role."""
         name = parse_id(op.id)
         task = self._setup.tasks[name.task]
-        if name.kind in "FB":
+        if name.kind in "FBIW":
             task.replicas.on(name.number, place).train(not self.evaluates)
         place.took(memory.slab_bytes)
         feed = task.feed(evaluates=self.evaluates)

@@ -94,7 +94,8 @@ class TaskState:
         evaluation = _evaluation_feed(host, threads, partial(on_evaluation, plan.name))
         self._feeds = [training, *([evaluation] if evaluation else [])]
         self.replicas = Replicas(host.shards)
-        self.left: dict[tuple[int, int], Graph | Snapshot] = {}  # (shard, microbatch) from F to B
+        # By shard and microbatch, from F to B, or to I and on to W.
+        self.left: dict[tuple[int, int], Graph | Snapshot] = {}
         self.gradients: dict[tuple[int, int], Grads] = {}  # of boundaries, from one B to the next
         self.absent = Absences()
         self.scale = LossScale(host.loss_scale) if plan.precision == "fp16-autocast" else None

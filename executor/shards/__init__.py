@@ -4,6 +4,7 @@ from executor.shards.checks import Saved
 from executor.shards.files import StateFile, Tick, opened
 from executor.shards.forward import DRAWS, Modes
 from executor.shards.graphs import Graph
+from executor.shards.halves import backward_input, backward_weights
 from executor.shards.parameters import NONE, Absent
 from executor.shards.place import Place
 from executor.shards.replicas import Replicas
@@ -27,6 +28,8 @@ __all__ = [
     "StateFile",
     "Tick",
     "Tie",
+    "backward_input",
+    "backward_weights",
     "joined",
     "opened",
     "tie_bytes",

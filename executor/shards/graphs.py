@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from executor.numerics import Grads, Packing, Value
+from executor.numerics import Grads, Later, Packing, Value
 from executor.shards.parameters import NONE, Absent
 
 
@@ -21,12 +21,13 @@ class Done(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """A forward's autograd graph, which a backward can use once.
+    """A forward's autograd graph, which a backward can use once, in two parts or whole.
 
     `x` is the input as the graph knows it, and `grads` are, after the backward, the gradients of
     its tensors that have some. Backward begins at `ends`, the edges by the number of the boundary's
     tensor, or the loss. With `packing` the graph holds no memory, and parameters and input may lie
-    elsewhere later; without, both must be where they were.
+    elsewhere later; without, both must be where they were. `later`: behind the first part of a
+    backward, the second.
     """
 
     x: Value
@@ -34,6 +35,7 @@ class Graph(NamedTuple):
     ends: Mapping[int, GradientEdge] | Tensor | None
     loss: Tensor | None = None
     packing: Packing | None = None
+    later: Later | None = None
 
 
 def edges(y: Value) -> dict[int, GradientEdge]:

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
 
 from executor.errors import WorkloadError, one_line
 from executor.numerics import (
@@ -21,6 +20,7 @@ from executor.numerics import (
     HooksRefused,
     Layout,
     Packing,
+    Root,
     Snapshot,
     Value,
     forgetting,
@@ -136,15 +136,18 @@ class Shard:
         batch: Batch | None = None,
         scale: Tensor | None = None,
         before: Snapshot | None = None,
+        stays: bool = False,
     ) -> Graph:
         """Run the layers on `x` with a graph; the last shard takes its `batch` and adds the loss.
 
         `scale`: by what the loss is multiplied. `before`: what a forward that was run on `x` says
-        of buffers that it changed; None where there was none.
+        of buffers that it changed; None where there was none. `stays`: other forwards come before
+        the backward's end.
         """
         grads: dict[int, Tensor] = {}
         begun, buffers = x.begun(grads), self.buffers
-        with buffers.kept(snapshot=False) if before is None else buffers.again(before):
+        counts = buffers.apart() if stays else buffers.kept(snapshot=False)
+        with counts if before is None else buffers.again(before):
             if batch is None:
                 return Graph(begun, grads, edges(hold(self._forward.run(begun))))
             loss = self._forward.loss(begun, batch)
@@ -201,19 +204,22 @@ class Shard:
         `tie`: what other shards that use the same parameters have given for this microbatch.
         """
         self.parameters.expect_grads(grads, absent)
-        roots: list[tuple[Tensor | GradientEdge, Tensor | None]] = []
-        if self.tied and tie:
-            roots += self.tied.begin(tie)
-        if isinstance(graph.ends, Tensor):
-            roots.append((graph.ends, None))
-        elif graph.ends:
-            roots += [(graph.ends[n], grad) for n, grad in (dy or {}).items() if n in graph.ends]
+        roots = self.roots(graph, dy or {}, tie)
         if roots:
             ends = cast("list[Tensor]", [end for end, _ in roots])  # edges may be among them
             torch.autograd.backward(ends, [grad for _, grad in roots])
         written = write_grads(dx, graph.grads) if dx is not None else ()
         left = self.tied.absent(tie) if self.tied and tie else NONE
         return Done(graph.loss, written, self.parameters.absent(), left)
+
+    def roots(self, graph: Graph, dy: Mapping[int, Tensor], tie: Tie | None) -> list[Root]:
+        """Where a backward through `graph` begins, with what gradients."""
+        roots: list[Root] = [*self.tied.begin(tie)] if self.tied and tie else []
+        if isinstance(graph.ends, Tensor):
+            roots.append((graph.ends, None))
+        elif graph.ends:
+            roots += [(graph.ends[n], grad) for n, grad in dy.items() if n in graph.ends]
+        return roots
 
     def move(self, graph: Graph, x: Value, saved: Tensor) -> None:
         """Let a packed graph go on with the bound parameters, with `x` and `saved` (uint8)."""

@@ -22,7 +22,7 @@ from plans.checker.capacity import (
     values_fit,
 )
 from plans.checker.concurrent import shared_bytes
-from plans.checker.graphs import activations, kept_graphs
+from plans.checker.graphs import activations, kept_graphs, left_over
 from plans.checker.order import cycles, linearise, phases
 from plans.checker.races import own_conflicts, races
 from plans.checker.roles import casts
@@ -65,6 +65,7 @@ def findings(plan: Plan) -> Findings:
         found.add("tasks", tie_rules(task))
         found.add("tasks", activations(task))
         found.add("tasks", casts(task))
+    found.add("tasks", left_over(plan))
     found.add("steps", _steps(plan))
     found.add("evaluations", evaluations(plan))
     sound = _programs(found, plan, stays if moved else None)

@@ -1,14 +1,15 @@
 """Rule 8 of the checker: what stays between a forward and its backward, and what it takes.
 
 The graph of a "saved" shard holds addresses, so its backward must find parameters and input where
-the forward found them; its memory is torch's own and lies in the reserve.
+the forward found them; its memory is torch's own and lies in the reserve. So it is with the graph
+that the first part of any backward leaves for the second.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from plans.checker.order import ROUNDS
-from plans.schema import Buffer, Op, Task
+from plans.schema import Buffer, Op, OpName, Plan, Shard, Task
 from plans.view import View, op_name
 
 
@@ -25,34 +26,65 @@ def activations(task: Task) -> Iterator[str]:
             )
 
 
+def left_over(plan: Plan) -> Iterator[str]:
+    """Nothing is left for a second part where no backward has one."""
+    names = (op.id.rpartition(".") for program in plan.programs for op in program.round)
+    split = {item for item, _, kind in names if kind.startswith("I")}
+    for task in plan.tasks:
+        for number, shard in enumerate(task.shards):
+            where = f"{task.name}.s{number}"
+            if shard.left_bytes and where not in split:
+                yield (
+                    f"{where}: has {shard.left_bytes} left bytes, but none of its backwards is "
+                    "split, expected 0"
+                )
+
+
 def kept_graphs(view: View) -> Iterator[str]:
-    """Each backward runs on the device of its forward, and where a graph holds addresses, it reads
-    from the same."""
-    ops = {op.id: op for op in view.program.round}
-    for backward in view.program.round:
-        name = op_name(backward.id)
-        if name.kind != "B" or name.number == len(view.tasks[name.task].shards) - 1:
+    """Each backward, and each part of one, runs where its microbatch's forward did, and after what
+    made its graph; if the graph holds addresses, it reads from the same."""
+    ops = {op.id: (place, op) for place, op in enumerate(view.program.round)}
+    for place, op in ops.values():
+        name = op_name(op.id)
+        maker = _maker(view, name)
+        if maker is None:
             continue
-        forward = ops[f"{name.task}.s{name.number}.F{name.index}"]
-        if forward.stream != backward.stream:
+        before, made = ops[f"{name.task}.s{name.number}.{maker}{name.index}"]
+        if made.stream != op.stream:
             yield (
-                f"{backward.id}: runs on {backward.stream}, but its forward {forward.id} on "
-                f"{forward.stream}; a microbatch of a shard has one device"
+                f"{op.id}: runs on {op.stream}, but {made.id} on {made.stream}; a microbatch of a "
+                "shard has one device"
             )
-        elif view.tasks[name.task].shards[name.number].activations == "saved":
-            yield from _moved(forward, backward, view.buffers)
+        elif before > place:
+            yield f"{op.id}: comes before {made.id} on {op.stream}, which makes its graph"
+        elif _holds(name, view.tasks[name.task].shards[name.number]):
+            yield from _moved(made, op, view.buffers)
 
 
-def _moved(forward: Op, backward: Op, buffers: dict[str, Buffer]) -> Iterator[str]:
-    """The graph's parameters and input lie elsewhere in the backward."""
+def _maker(view: View, name: OpName) -> str | None:
+    """The kind of the op before this one of its microbatch, whose graph it goes on with if that
+    keeps one."""
+    if name.kind == "W":
+        return "I"
+    last = name.number == len(view.tasks[name.task].shards) - 1
+    return "F" if name.kind in "BI" and not last else None
+
+
+def _holds(name: OpName, shard: Shard) -> bool:
+    """True if the graph that an op goes on with holds addresses."""
+    return shard.activations == "saved" or (name.kind == "W" and shard.activations == "recompute")
+
+
+def _moved(made: Op, op: Op, buffers: dict[str, Buffer]) -> Iterator[str]:
+    """The graph's parameters and input lie elsewhere in the op that goes on with it."""
     for role in ("param", "tied", "x", "batch"):
-        if role not in forward.reads or role not in backward.reads:
+        if role not in made.reads or role not in op.reads:
             continue
-        there, here = buffers[forward.reads[role]], buffers[backward.reads[role]]
+        there, here = buffers[made.reads[role]], buffers[op.reads[role]]
         if there.offset != here.offset:
             yield (
-                f"{backward.id}: reads {role} from {here.name} at byte {here.offset}, but the "
-                f"graph of {forward.id} holds {there.name} at byte {there.offset}"
+                f"{op.id}: reads {role} from {here.name} at byte {here.offset}, but the "
+                f"graph of {made.id} holds {there.name} at byte {there.offset}"
             )
 
 
@@ -71,7 +103,8 @@ class Load(NamedTuple):
 def heaviest(view: View) -> dict[str, Load]:
     """For every stream the load that is largest as its ops run one by one.
 
-    A graph lives from the end of its forward to the end of its backward.
+    A graph lives from the end of its forward to the end of its backward; what the first part of
+    one leaves, to the end of the second.
     """
     ops: dict[str, list[Op]] = {}
     for op in _walk(view):
@@ -88,14 +121,22 @@ def _heaviest(view: View, ops: list[Op]) -> Load:
             worst = Load(op, len(alive), total)
         name = op_name(op.id)
         key = name.task, name.number, name.index
-        if name.kind == "F":
-            shard = view.tasks[name.task].shards[name.number]
-            if shard.activations == "saved":
-                alive[key] = shard.saved_bytes
-                total += shard.saved_bytes
-        elif name.kind == "B":
+        if name.kind in "BIW":
             total -= alive.pop(key, 0)
+        if kept := _kept(view, name):
+            alive[key] = kept
+            total += kept
     return worst
+
+
+def _kept(view: View, name: OpName) -> int:
+    """Bytes of the graph that an op leaves."""
+    if name.kind not in "FI":
+        return 0
+    shard = view.tasks[name.task].shards[name.number]
+    if name.kind == "I":
+        return shard.left_bytes
+    return shard.saved_bytes if shard.activations == "saved" else 0
 
 
 def _walk(view: View) -> Iterator[Op]:

@@ -16,8 +16,8 @@ COPIED = {
     "tie": ("tie",),
 }
 _PARAM, _STATE = frozenset({"param"}), frozenset({"state"})
-_NORM = frozenset({"norm"})
-_IN_PLACE = frozenset("FBURN")  # kinds for which a role in reads and writes is one buffer
+_GRAD, _NORM = frozenset({"grad"}), frozenset({"norm"})
+_IN_PLACE = frozenset("FBIWURN")  # kinds for which a role in reads and writes is one buffer
 
 
 def allowed_roles(name: OpName, task: Task, *, evaluates: bool = False) -> list[Roles]:
@@ -31,10 +31,14 @@ def allowed_roles(name: OpName, task: Task, *, evaluates: bool = False) -> list[
         return [(frozenset({"param", source, "batch"}) | lent, frozenset())]
     if name.kind == "F":
         return [(frozenset({"param", source}) | lent, packed | {"y"})]
-    if name.kind == "B":
-        reads = packed | lent | given | {"param", source, "batch" if last else "dy"}
-        writes = handed | ({"grad"} if first else {"grad", "dx"})
-        return [(reads, writes), (reads | {"grad"}, writes)]
+    needs = packed | lent | {"param", source} | ({"batch"} if last else frozenset[str]())
+    goes = needs | given | ({"dy"} if not last else frozenset[str]())
+    writes = handed | (frozenset[str]() if first else {"dx"})
+    if name.kind == "I":
+        return [(goes, writes)]
+    if name.kind in "BW":
+        reads, writes = (goes, writes | _GRAD) if name.kind == "B" else (needs, _GRAD)
+        return [(reads, writes), (reads | _GRAD, writes)]
     if name.kind == "U":
         noted = _NORM if task.norm_bytes else frozenset[str]()
         shard = task.shards[name.number]

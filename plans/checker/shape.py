@@ -4,7 +4,7 @@ What passes here can be looked up without care by the rules that follow.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
@@ -15,7 +15,7 @@ from plans.ties import crossing
 from plans.view import View, op_name, site
 
 _STREAMS = {
-    **dict.fromkeys("FBRN", "compute"),
+    **dict.fromkeys("FBIWRN", "compute"),
     **{"P": "h2d", "S": "d2h", "X": "p2p"},
 }
 _FEW = 8  # items of a list that messages name
@@ -166,7 +166,7 @@ def _op(op: Op, phase: str, view: View) -> Iterator[str]:
 
 
 def _item(op: Op, name: OpName, task: Task, phase: str, *, evaluates: bool) -> Iterator[str]:
-    shards, indexed = len(task.shards), name.item not in ("s", "norm") or name.kind in "FB"
+    shards, indexed = len(task.shards), name.item not in ("s", "norm") or name.kind in "FBIW"
     first = 1 if name.item in ("x", "dx") else 0
     if name.item == "a":
         yield from _packed(op, name, task)
@@ -176,7 +176,7 @@ def _item(op: Op, name: OpName, task: Task, phase: str, *, evaluates: bool) -> I
         yield from _handed(op, name, task)
     if name.item == "norm" and not task.norm_bytes:
         yield f"{op.id}: there are no norms, task {name.task!r} has 0 norm bytes"
-    if name.kind in "FBURN" and name.item != "s":
+    if name.kind in "FBIWURN" and name.item != "s":
         yield f"{op.id}: {name.kind} acts on a shard, not on {name.item!r}"
     if name.item == "batch" and name.kind == "S":
         yield f"{op.id}: a batch is not spilled, it comes from the task's data"
@@ -188,11 +188,13 @@ def _item(op: Op, name: OpName, task: Task, phase: str, *, evaluates: bool) -> I
         yield f"{op.id}: updates a shard of 0 gradient bytes, whose parameters never change"
     if name.kind == "R" and name.number < shards and not task.shards[name.number].grad_bytes:
         yield f"{op.id}: adds gradients of a shard of 0 gradient bytes"
+    if name.kind in "IW" and name.number < shards:
+        yield from _part(op, name, task)
     if name.kind == "N":
         yield from _noted(op, name, task)
     if name.kind == "U" and name.index:
         yield f"{op.id}: U has index 0, not {name.index}: one update a step"
-    if phase != "round" and (name.kind in "FBURN" or (name.item, name.kind) == ("batch", "P")):
+    if phase != "round" and (name.kind in "FBIWURN" or (name.item, name.kind) == ("batch", "P")):
         yield f"{op.id}: belongs in round, not in {phase}: a step happens within its round"
 
 
@@ -212,6 +214,14 @@ def _handed(op: Op, name: OpName, task: Task) -> Iterator[str]:
         yield f"{op.id}: what tied layers hand down is sent (X) from device to device, or stays"
     if cross is None or name.number not in cross.holders:
         yield f"{op.id}: s{name.number} hands no gradients of tied layers down"
+
+
+def _part(op: Op, name: OpName, task: Task) -> Iterator[str]:
+    """A backward is split where both its parts have something to do."""
+    if name.number == 0:
+        yield f"{op.id}: the first shard has no gradient of an input, its backward is B"
+    elif not task.shards[name.number].grad_bytes:
+        yield f"{op.id}: a shard of 0 gradient bytes has none of parameters, its backward is B"
 
 
 def _noted(op: Op, name: OpName, task: Task) -> Iterator[str]:
@@ -258,7 +268,8 @@ def _elsewhere(op: Op, verb: str, role: str, buffer: Buffer, wanted: str) -> str
 
 
 def _complete(view: View) -> Iterator[str]:
-    """Each F, B, N and U of every shard is in the round: ids are unique, so counting is enough."""
+    """Each F, N and U of every shard is in the round, and each backward as B or as I and W: ids are
+    unique, so counting is enough."""
     present: dict[tuple[str, int, str], set[int]] = {}
     for op in view.program.round:
         try:
@@ -268,15 +279,27 @@ def _complete(view: View) -> Iterator[str]:
         present.setdefault((name.task, name.number, name.kind), set()).add(name.index)
     for task in view.tasks.values():
         for number in range(len(task.shards)):
-            trains = int(task.shards[number].grad_bytes > 0)
-            kinds = "BNU" if number == len(task.shards) - 1 else "FBNU"
-            for kind in "F" if view.program.evaluates else kinds:
-                once = {"U": trains, "N": trains * (task.norm_bytes > 0)}
-                wanted = once.get(kind, task.microbatches)
-                got = present.get((task.name, number, kind), set())
-                missing = next(i for i in range(len(got) + 1) if i not in got)
-                if missing < wanted:
-                    yield (
-                        f"{task.name}.s{number}.{kind}{missing}: is missing from the round of "
-                        f"{view.program.name!r}, which has {len(got)} of {wanted} {kind}"
-                    )
+            had = {kind: present.get((task.name, number, kind), set()) for kind in "FBIWNU"}
+            yield from _whole(view, task, number, had)
+
+
+def _whole(view: View, task: Task, number: int, had: Mapping[str, set[int]]) -> Iterator[str]:
+    """Of one shard; `had`: the indices of its ops of every kind."""
+    where = f"{task.name}.s{number}"
+    trains = int(task.shards[number].grad_bytes > 0)
+    for index in sorted(had["B"] & (had["I"] | had["W"]))[:1]:
+        yield f"{where}.B{index}: is in the round beside I or W of it, expected B or both parts"
+    for kind, other in ("IW", "WI"):
+        for index in sorted(had[kind] - had[other])[:1]:
+            yield f"{where}.{kind}{index}: is in the round without {where}.{other}{index}"
+    kinds = "BNU" if number == len(task.shards) - 1 else "FBNU"
+    for kind in "F" if view.program.evaluates else kinds:
+        once = {"U": trains, "N": trains * (task.norm_bytes > 0)}
+        wanted = once.get(kind, task.microbatches)
+        got = had["B"] | had["I"] if kind == "B" else had[kind]
+        missing = next(i for i in range(len(got) + 1) if i not in got)
+        if missing < wanted:
+            yield (
+                f"{where}.{kind}{missing}: is missing from the round of "
+                f"{view.program.name!r}, which has {len(got)} of {wanted} {kind}"
+            )

@@ -124,7 +124,7 @@ class _Run:
         name = parse_id(op.id)
         if name.kind in "PSX":
             made = self._copy(op, name, step, label)
-        elif name.kind in "FBU":
+        elif name.kind in "FBIWU":
             made = self._train(op, name, step, label)
         elif name.kind == "N":
             made = {"norm": self._note(op, name, step, label)}
@@ -192,8 +192,8 @@ class _Run:
         }
 
     def _add(self, op: Op, mine: Value, label: str) -> Value:
-        """B adds its microbatch to a gradient of the same step that has only earlier ones, and of
-        no other replica."""
+        """B or W adds its microbatch to a gradient of the same step that has only earlier ones, and
+        of no other replica."""
         held = self._memory.read(op.reads["grad"])
         if held is UNKNOWN:
             return UNKNOWN
@@ -273,7 +273,7 @@ class _Run:
         return UNKNOWN
 
     def _due(self, name: OpName, role: str, step: int) -> Value:
-        """The value that F, B or U must find in a role other than grad."""
+        """The value that F, B, I, W or U must find in a role other than grad."""
         if role in ("param", "state"):
             version = self._version(name.task, name.number, step)
             return Value(role, name.task, name.number, version)

@@ -51,6 +51,7 @@ COVERED_BY = {
     "executor.report": "executor/replay/test_keep_going.py",
     "executor.shards.checks": "executor/workload/test_mistakes.py",
     "executor.shards.forward": "executor/shards/test_shard.py",
+    "executor.shards.halves": "executor/shards/test_graphs.py",
     "executor.shards.host_room": "executor/cutting/test_planned.py",
     "executor.shards.parameters": "executor/shards/test_casts.py",
     "executor.shards.place": "executor/replay/test_keep_going.py",

@@ -157,13 +157,15 @@ def judged(task: Task) -> tuple[Seen, dict[str, bytes]]:
 
 
 class Graph(NamedTuple):
-    """What a forward keeps: of which step, where it ran, the addresses it holds, its bytes."""
+    """What an op keeps: of which step, where it ran, the addresses it holds, its bytes; behind an
+    I the gradient that its W is to add."""
 
     step: int
     stream: str
     param: int | None
     source: int
     bytes: int
+    grad: bytes = b""
 
 
 class Machine:
@@ -220,12 +222,17 @@ class Machine:
             if task.shards[name.number].activations == "offload":
                 made["saved"] = packed(task, name.number, read["param"], source)
             self._keep(op, name, task, step)
-        elif name.kind == "B":
+        elif name.kind in "BI":
             self._take(op, name, task, step)
             up = read["batch" if name.number == len(task.shards) - 1 else "dy"]
             source = read["x" if name.number else "batch"]
             grad, dx = backward(task, name.number, read["param"], source, up)
             made = {"grad": _add(read["grad"], grad) if "grad" in read else grad, "dx": dx}
+            if name.kind == "I":
+                self._leave(op, name, task, step, made.pop("grad"))
+        elif name.kind == "W":
+            grad = self._left(op, name, task, step)
+            made = {"grad": _add(read["grad"], grad) if "grad" in read else grad}
         elif name.kind == "U":
             roles = *updated(task, name.number), "grad", *(["norm"] if task.norm_bytes else [])
             param, state = update(task, name.number, *(read[role] for role in roles))
@@ -240,18 +247,36 @@ class Machine:
         lost = set(made) - {"dx"} - set(op.writes)
         if name.kind == "U":
             lost &= {*updated(task, name.number)}
-        need(name.kind not in "BUFRN" or not lost, "result is lost")
+        need(name.kind not in "BIWUFRN" or not lost, "result is lost")
         return read
 
     def _graph(self, op: Op, name: OpName, task: Task, step: int) -> Graph | None:
         shard = task.shards[name.number]
         if shard.activations == "recompute":
             return None
-        if shard.activations == "offload":
-            return Graph(step, op.stream, None, 0, 0)
+        size = shard.saved_bytes if shard.activations == "saved" else 0
+        return self._made(op, name, task, step, size)
+
+    def _made(self, op: Op, name: OpName, task: Task, step: int, size: int) -> Graph:
+        if task.shards[name.number].activations == "offload":
+            return Graph(step, op.stream, None, 0, size)
         source = op.reads["x" if name.number else "batch"]
         param = self.buffers[op.reads["param"]].offset if "param" in op.reads else None
-        return Graph(step, op.stream, param, self.buffers[source].offset, shard.saved_bytes)
+        return Graph(step, op.stream, param, self.buffers[source].offset, size)
+
+    def _leave(self, op: Op, name: OpName, task: Task, step: int, grad: bytes) -> None:
+        need(name.number > 0, "nothing is left")
+        made = self._made(op, name, task, step, task.shards[name.number].left_bytes)
+        self.graphs[name.task, name.number, name.index] = made._replace(grad=grad)
+
+    def _left(self, op: Op, name: OpName, task: Task, step: int) -> bytes:
+        """What an I left, where that points to what this op reads."""
+        found = self.graphs.pop((name.task, name.number, name.index), None)
+        made = self._made(op, name, task, step, task.shards[name.number].left_bytes)
+        need(found is not None and found.grad != b"", f"nothing is left for {op.id}")
+        assert found is not None
+        need(found._replace(grad=b"") == made, f"{op.id} has another graph")
+        return found.grad
 
     def _keep(self, op: Op, name: OpName, task: Task, step: int) -> None:
         if graph := self._graph(op, name, task, step):

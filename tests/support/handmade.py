@@ -6,6 +6,7 @@ Times are those of `support.retime`.
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
+from support.halves import halved
 from support.keeping import packed_part, parked_part, returned_part, saved_part, state_part
 from support.parts import (
     TRANSIENT,
@@ -21,6 +22,8 @@ from support.streaming import streamed_part
 from plans.prediction import DevicePrediction, Prediction, Solver, TaskPrediction
 from plans.schema import Buffer, Device, Host, Memory, Plan, Program, Segment, Task
 from profiles.codec import align
+
+KEPT = 40  # bytes that an I leaves for its W
 
 
 def program(name: str, devices: int, parts: Iterable[Part]) -> Program:
@@ -218,11 +221,27 @@ def mixed() -> Plan:
     return retimed(replace(plan, programs=(mixed,)))
 
 
+def halves() -> Plan:
+    """Backwards are split, and a shard's weights come when all its inputs are done."""
+    return halved(pipeline(), late=True, left_bytes=KEPT)
+
+
+def halves_saved() -> Plan:
+    """The same of shards that keep their graphs, or recompute."""
+    return halved(returned(), left_bytes=KEPT)
+
+
+def halves_packed() -> Plan:
+    """The same where what the graphs hold was packed."""
+    return halved(packed(), late=True, left_bytes=KEPT)
+
+
 PLANS = {
     made.__name__: made
     for made in (
         *(resident, streamed, shared, pipeline, parallel, offloaded, moved, fleet, gang, relay),
         *(saved, kept, packed, parked, state, returned, mixed),
+        *(halves, halves_saved, halves_packed),
     )
 }
 

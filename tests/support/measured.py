@@ -11,6 +11,8 @@ from executor.cutting.recomputing import left_out
 from executor.devices.device import aligned
 from executor.numerics.meter import MemoryMeter
 from executor.numerics.values import hold
+from executor.shards.graphs import Graph
+from executor.shards.halves import backward_input, backward_weights
 from executor.shards.shard import Shard
 from executor.workload.batches import batch_of, part
 from executor.workload.loss import Batch, Ending
@@ -31,8 +33,18 @@ def measured(plan: Plan, tasks: Sequence[Task]) -> Plan:
     took: Transients = {}
     for planned in plan.tasks:
         took |= _task(planned, by_name[planned.name])
+    plan = replace(plan, tasks=tuple(_leaving(task, took) for task in plan.tasks))
     programs = tuple(_tight(_with(program, took), plan) for program in plan.programs)
     return foretold(replace(plan, programs=programs))
+
+
+def _leaving(task: PlanTask, took: Transients) -> PlanTask:
+    """The task with what its shards leave for second parts, where they have some."""
+    shards = (
+        replace(shard, left_bytes=took[task.name, k, "left"] if shard.left_bytes else 0)
+        for k, shard in enumerate(task.shards)
+    )
+    return replace(task, shards=tuple(shards))
 
 
 def _with(program: Program, took: Transients) -> Program:
@@ -91,22 +103,39 @@ def _shard(
                 dy[n] = tensor.clone()
                 tensor.requires_grad_()
     room = aligned(cut.saved_bytes) if cut.activations == "offload" else None
-    took, before = {}, None
-    with MemoryMeter() as ahead:
-        if cut.activations != "recompute":
-            _, graph = shard.forward_graph(x, out, saved=room)
-        elif known:
-            _, before = shard.forward(x, out, known)
-    took["F"] = ahead.peak_bytes
-    meter = MemoryMeter() if cut.activations == "recompute" else ahead
+    took: dict[str, int] = {}
+
+    def ahead() -> tuple[MemoryMeter, Graph | Any]:
+        """A forward, with its meter and what it leaves."""
+        with MemoryMeter() as meter:
+            if cut.activations != "recompute":
+                _, left = shard.forward_graph(x, out, saved=room)
+            else:
+                left = shard.forward(x, out, known)[1] if known else None
+        took["F"] = meter.peak_bytes
+        return (meter if cut.activations != "recompute" else MemoryMeter()), left
+
+    def graph(left: Any, stays: bool) -> Graph:
+        if cut.activations == "recompute":
+            return shard.graph(x, batch=batch, before=left, stays=stays)
+        if room is not None:
+            shard.move(left, x, room)
+        assert isinstance(left, Graph)
+        return left
+
+    meter, left = ahead()
     start = meter.live_bytes
     with meter.restart():
-        if cut.activations == "recompute":
-            graph = shard.graph(x, batch=batch, before=before)
-        elif room is not None:
-            shard.move(graph, x, room)
-        shard.backward(graph, grads, dy=dy, dx=back if dx else None)
+        shard.backward(graph(left, stays=False), grads, dy=dy, dx=back if dx else None)
     took["B"] = meter.peak_bytes - start
+    meter, left = ahead()
+    start = meter.live_bytes
+    with meter.restart():
+        _, left = backward_input(shard, graph(left, stays=True), dy=dy, dx=back if dx else None)
+    took |= {"I": meter.peak_bytes - start, "left": meter.live_bytes}
+    with meter.restart():
+        backward_weights(shard, left, grads)
+    took["W"] = meter.peak_bytes - took["left"]
     state = aligned(max(1, cut.state_bytes))
     with MemoryMeter() as meter:
         shard.update(params, grads, state)

@@ -187,7 +187,7 @@ def other_stream(plan: Plan) -> Sites:
 
 def more_transient(plan: Plan) -> Sites:
     for program, phase, index, op in all_ops(plan):
-        if kind(op) in "FB":
+        if kind(op) in "FBIW":
             new = replace(op, transient_bytes=op.transient_bytes + plan.devices[0].budget_bytes)
             yield op.id, partial(with_op, plan, program, phase, index, new)
 

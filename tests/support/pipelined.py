@@ -96,6 +96,11 @@ class Way:
         count = range(self.costs.microbatches)
         return [[m for m in count if self.where[k, m] == d] for d in self.replicas(k)]
 
+    @cached_property
+    def firsts(self) -> set[tuple[int, int]]:
+        """Shards and microbatches with which a replica begins its gradients."""
+        return {(k, share[0]) for k in range(self.last + 1) for share in self.shares(k)}
+
     @property
     def tied(self) -> list[int]:
         """The shards that share parameters, their owner first."""
@@ -201,6 +206,7 @@ class _Maker:
         self.serials: dict[tuple[str, int, str], int] = {}
         self.slots: dict[int, list[int]] = {}  # of every device, whose parameters slots had in turn
         self.kept: set[tuple[int, int]] = set()  # device and shard of what was loaded once
+        self.loaded: set[int] = set()  # microbatches
         self.norm: int | None = None  # the device where norms were noted last
 
     # --- names ---
@@ -279,7 +285,8 @@ class _Maker:
         if k == 0:
             us = self.links.prefetch_us(size)
             load = OpName(self.task, "batch", 0, "P", m)
-            if all(str(entry.name) != str(load) for entry in self.entries):
+            if m not in self.loaded:
+                self.loaded.add(m)
                 self.op(load, Stream(device, "h2d"), us, {}, {"batch": here})
                 other = self.way.where[last, m]
                 self.sent("batch", 0, "batch", (device, other), name, m)
@@ -352,8 +359,7 @@ class _Maker:
         writes: dict[Role, str] = {"dx": self.boundary("dx", k, m, device)} if k else {}
         if cost.grad_bytes:
             writes["grad"] = self.own(k, "grad", device)
-            share = next(share for share in self.way.shares(k) if m in share)
-            reads |= {"grad": writes["grad"]} if m != share[0] else {}
+            reads |= {} if (k, m) in self.way.firsts else {"grad": writes["grad"]}
         self._tie(k, m, device, reads, writes)
         graph = mode.activations != "recompute"
         transient = cost.graph_transient_bytes if graph else cost.backward_transient_bytes

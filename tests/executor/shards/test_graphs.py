@@ -28,6 +28,7 @@ from executor.workload.task import Task
 from plans.schema import Plan
 
 KEEPING = ["mixed", "packed", "parked", "returned", "saved", "state"]
+HALVES = ["halves", "halves_saved", "halves_packed"]
 
 
 def setup(name: str, model: Callable[[int], nn.Sequential]) -> tuple[Plan, list[Task]]:
@@ -87,7 +88,7 @@ def first_of(plan: Plan, program: str) -> object:
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # of a first layer, in both
-@pytest.mark.parametrize("name", ["saved", "returned", "packed"])
+@pytest.mark.parametrize("name", ["saved", "returned", "packed", *HALVES])
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_any_model(model: str, name: str) -> None:
     """Layers of any kind keep their bits, whether their graphs stay or are packed."""

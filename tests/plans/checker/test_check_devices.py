@@ -327,7 +327,7 @@ def test_a_backward_elsewhere_is_refused_even_where_it_finds_everything() -> Non
     )
     devices = tuple(structs.replace(d, budget_bytes=1 << 20) for d in made.devices)
     twin = moved(structs.replace(made, programs=(program,), devices=devices), "a.s0.F0", 1)
-    text = "a.s0.B0: runs on 0.compute, but its forward a.s0.F0 on 1.compute"
+    text = "a.s0.B0: runs on 0.compute, but a.s0.F0 on 1.compute"
     assert [line for line in violations(twin) if line.startswith(text)]
 
 

@@ -38,7 +38,7 @@ op_ids = st.builds(
     lambda task, item, kind, index: f"{task}.{item}.{kind}{index}",
     st.sampled_from(["a", "b", "c"]),
     items,
-    st.sampled_from("FBUPSXRN"),
+    st.sampled_from("FBIWUPSXRN"),
     st.sampled_from([0, 1, 2, BIG]),
 )
 roles = st.dictionaries(

@@ -150,7 +150,7 @@ def test_a_graph_stays_on_its_device(name: str) -> None:
     reads = {role: f"{buffer}'" for role, buffer in old.reads.items()}
     writes = {role: f"{buffer}'" for role, buffer in old.writes.items()}
     found = violations(change(plan, old.id, stream="1.compute", reads=reads, writes=writes))
-    text = "a.s0.B1: runs on 1.compute, but its forward a.s0.F1 on 0.compute"
+    text = "a.s0.B1: runs on 1.compute, but a.s0.F1 on 0.compute"
     assert [line for line in found if line.startswith(text)], found
 
 
