@@ -4,7 +4,7 @@
     fill, drain    and the time that it waits between its first forward and its first backward, and
                    after its last forward, since memory limits the microbatches in flight
     round trip     as many microbatches as memory takes, again and again to the end and back
-    critical path  to a device, through all that must run there, and back
+    critical path  to a device, through all that must run or wait there, and back
 
 A span is a device's time from its first pass to its last. Nothing is assumed about the sequence of
 microbatches; each term holds for any schedule within the limits.
@@ -252,34 +252,40 @@ class _Site:
 
     def round_trip(self) -> int:
         """As many forwards as memory takes, the trip and a backward, again and again."""
-        if len(self.forwards) != 1 or len(self.count) != 1:
-            return 0
-        shard = self.forwards[0]
+        alone = self._alone()
+        return self._rounds(alone) + self.costs[alone].weight if alone >= 0 else 0
+
+    def _rounds(self, shard: int) -> int:
+        """From the first forward to the last backward of a device's only shard.
+
+        Where memory takes no weight that waits, it or another forward comes in between.
+        """
         cost, most = self.costs[shard], self.most(shard)
         times, rest = divmod(self.count[shard] - 1, most)
         around = cost.forward + self.road.trip(shard) + cost.input
-        return rest * cost.forward + (times + 1) * around + cost.weight
+        between = 0
+        if self.limit - most * cost.held < cost.left:
+            between = cost.weight if most == 1 else min(cost.weight, cost.forward)
+        return rest * cost.forward + times * (around + between) + around
 
     def path(self, start: int, shard: int) -> int:
         """From the first forward of `start` through this device's `shard` and back."""
-        road = self.road
+        road, costs = self.road, self.costs
         work = sum(
-            n * (self.costs[s].forward + self.costs[s].input)
-            for s, n in self.count.items()
-            if s >= shard
+            n * (costs[s].forward + costs[s].input) for s, n in self.count.items() if s >= shard
         )
-        return (
-            road.there(start, shard)
-            + work
-            + self._early(shard)
-            + road.back(shard, start)
-            + road.weight[start]
-        )
+        if self._alone() >= 0:
+            work = max(work + self._early(shard) + self.fill(), self._rounds(shard))
+        return road.there(start, shard) + work + road.back(shard, start) + road.weight[start]
+
+    def _alone(self) -> int:
+        """The device's only shard, if that has forwards; else -1."""
+        return self.forwards[0] if len(self.count) == len(self.forwards) == 1 else -1
 
     def _early(self, shard: int) -> int:
         """Weights that memory does not let wait for the last backward."""
         cost = self.costs[shard]
-        if len(self.count) > 1 or not self.forwards or not cost.left:
+        if not cost.left:
             return 0
         late = 1 + (self.limit - cost.held) // min(cost.held, cost.left)
         return max(0, self.count[shard] - late) * cost.weight

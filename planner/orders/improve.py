@@ -16,7 +16,7 @@ MEMORY = 40  # exchanges that late acceptance looks back
 REFUSED = 20  # passes that could be timed instead of looking for an exchange
 REACH = 12  # places that a pass moves at most
 Score = tuple[int, int]
-Places = dict[int, tuple[int, int]]  # device and place of every pass
+Spots = dict[int, tuple[int, int]]  # device and place of every pass
 
 
 def improved(
@@ -98,7 +98,7 @@ class Exchanges:
         found = self._backwards(state, places)
         return found + self._onwards(state, places) if state.starts else found
 
-    def _backwards(self, state: _State, places: Places) -> list[tuple[int, int]]:
+    def _backwards(self, state: _State, places: Spots) -> list[tuple[int, int]]:
         """From the last pass of the worst device to the begin of all."""
         network, ends, found = self.network, state.ends, []
         number = state.lines[state.worst][-1]
@@ -114,7 +114,7 @@ class Exchanges:
             else:
                 return found
 
-    def _onwards(self, state: _State, places: Places) -> list[tuple[int, int]]:
+    def _onwards(self, state: _State, places: Spots) -> list[tuple[int, int]]:
         """From the first pass of the worst device to the end that it cannot start later for."""
         network, starts, found = self.network, state.starts, []
         number = state.lines[state.worst][0]

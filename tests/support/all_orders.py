@@ -19,19 +19,22 @@ from planner.orders import (
 from planner.orders.checking import peaks
 from planner.orders.timing import Network, has_forward
 
+TRIED = 5  # sequences of one device for every order that is timed
 Line = tuple[Pass, ...]
 
 
 def least(pipeline: Pipeline, places: Places, objective: Objective, most: int) -> int | None:
     """The optimum over all orders; None where there are more than `most`."""
-    choices = [list(_sequences(c, most)) for c in _chains(pipeline, places)]
-    if prod(map(len, choices)) > most or any(len(lines) > most for lines in choices):
+    choices = [list(islice(_sequences(c), TRIED * most)) for c in _chains(pipeline, places)]
+    if any(len(lines) == TRIED * most for lines in choices):
         return None
     if pipeline.limits is not None:
         choices = [
             [line for line in lines if _peak(pipeline, device, line) <= pipeline.limits[device]]
             for device, lines in enumerate(choices)
         ]
+    if prod(map(len, choices)) > most:
+        return None
     found = [_cost(pipeline, order, objective) for order in product(*choices)]
     return min(cost for cost in found if cost is not None)
 
@@ -53,8 +56,8 @@ def _chains(pipeline: Pipeline, places: Places) -> list[list[list[Pass]]]:
     return [list(found.values()) for found in chains]
 
 
-def _sequences(chains: Sequence[Sequence[Pass]], most: int) -> Iterator[tuple[Pass, ...]]:
-    """All ways to merge chains in which W comes after I, and gradients ascend; at most + 1."""
+def _sequences(chains: Sequence[Sequence[Pass]]) -> Iterator[Line]:
+    """All ways to merge chains in which W comes after I, and gradients ascend."""
 
     def merge(
         rests: tuple[tuple[Pass, ...], ...], line: tuple[Pass, ...]
@@ -65,7 +68,7 @@ def _sequences(chains: Sequence[Sequence[Pass]], most: int) -> Iterator[tuple[Pa
             if rest and _may_follow(line, rest[0]):
                 yield from merge((*rests[:place], rest[1:], *rests[place + 1 :]), (*line, rest[0]))
 
-    return islice(merge(tuple(map(tuple, chains)), ()), most + 1)
+    return merge(tuple(map(tuple, chains)), ())
 
 
 def _may_follow(line: Sequence[Pass], item: Pass) -> bool:

@@ -56,6 +56,15 @@ def test_a_poor_order_becomes_a_good_one(objective: Objective) -> None:
     assert ours <= 1.03 * least
 
 
+def test_memory_is_kept_within() -> None:
+    """One microbatch in flight, where two would be faster."""
+    pipeline = replace(_uneven(0), limits=(2,) * 3)
+    start = gpipe(pipeline, PLACES)
+    check(pipeline, improved(pipeline, start, 20_000))
+    free = replace(pipeline, limits=None)
+    assert max(spans(free, improved(free, start, 20_000))) < max(spans(free, start))
+
+
 def test_an_optimum_stays() -> None:
     """Nothing is better than one device that is never idle."""
     pipeline = Pipeline.alike([Cost(1, 1, 1)], 1, 2)

@@ -95,6 +95,20 @@ def test_memory_limits_how_many_are_in_flight() -> None:
     assert _text(order)[0] == "0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3"
 
 
+def test_memory_for_later_shards_is_kept_free() -> None:
+    """Room for two forwards: the second is that of the same microbatch further on."""
+    pipeline = Pipeline.alike([ONE] * 4, 2, 2, limit=4)
+    order = NAMED["interleaved"](pipeline, ((0,), (1,), (0,), (1,)))
+    assert _text(order)[0] == "0F0 2F0 2B0 0B0 0F1 2F1 2B1 0B1"
+
+
+def test_memory_splits_gpipe_in_groups() -> None:
+    """Four microbatches, three of which would fit: two groups of two."""
+    pipeline = Pipeline.alike([ONE] * 2, 2, 4, limit=6)
+    order = NAMED["gpipe"](pipeline, ((0,), (1,)))
+    assert _text(order)[0] == "0F0 0F1 0B0 0B1 0F2 0F3 0B2 0B3"
+
+
 def test_zero_bubble_lets_weights_wait_for_gaps() -> None:
     """The handcrafted schedule of the paper with the memory of 1F1B, for two stages."""
     pipeline = Pipeline.alike([ONE] * 2, 2, 3, limit=4)
