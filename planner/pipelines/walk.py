@@ -161,7 +161,7 @@ class Walk:
             self.rings.give((device, f"a{k}", m), now)
         if k in (0, self.strategy.last):
             self.used[device, m] += 1
-            both = 0 < self.strategy.last and where[0, m] == where[self.strategy.last, m]
+            both = self.strategy.last > 0 and where[0, m] == where[self.strategy.last, m]
             if self.used[device, m] == 1 + both:
                 self.rings.give((device, "batch", m), now)
 
