@@ -222,6 +222,8 @@ class Emitter:
         writes = _roles(grad=learns, tie=gives and cost.tie and k != self.owner, dx=gives and k)
         graph = mode.activations != "recompute" or kind == "W"
         transient = cost.graph_transient_bytes if graph else cost.backward_transient_bytes
+        if kind == "I":
+            transient += max(0, (cost.left_bytes or 0) - cost.saved_bytes)
         return _Work(visit.each * pass_us(cost, mode, kind), reads, writes, transient)
 
     def _note(self, k: int) -> _Work:
