@@ -23,7 +23,7 @@ from planner.timetable.configuration import Column, Demand
 
 _PRICE = 10**9  # prices are whole multiples of 1 / _PRICE µs
 _NEAR = 10**6  # sets that earn 1/n more than their time are not worth another solution
-_SECONDS = 5.0
+_SECONDS = 5.0  # for a program, which takes a moment, also when time is up
 
 
 class Slice(NamedTuple):
@@ -54,7 +54,7 @@ def sets(demand: Demand, columns: Sequence[Column], effort: Effort) -> Sets:
         earned, chosen = richest(demand, columns, worth)
         # At these prices no set earns more in a µs, so all tasks take as long as this at least.
         best = max(best, -(-sum(worth.values()) // earned))
-        if earned * _NEAR <= _PRICE * (_NEAR + 1) or chosen in found or effort.left <= 0:
+        if earned * _NEAR <= _PRICE * (_NEAR + 1) or chosen in found:
             break
         found.append(chosen)
     return Sets(best, slices)

@@ -11,10 +11,12 @@ from support.time_indexed import shortest
 
 from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort, Objective, Want
+from planner.timetable.configuration import Column, Demand
 from planner.timetable.gang_search import improved
 from planner.timetable.gangs import behind, in_sets
 from planner.timetable.greedy import listed
 from planner.timetable.placement import place
+from planner.timetable.sets import sets
 from planner.timetable.works import Piece, Run, Share, Work, laid, makespan, score
 
 BRIEF = Limits(timetable_parts=2_000)
@@ -102,6 +104,16 @@ def test_sets_follow_each_other_and_works_keep_their_devices() -> None:
     sound(works, (0, 0, 0), pieces)
     assert makespan(pieces) == 200
     assert len(pieces) == 4
+
+
+def test_gangs_fit_beside_each_other_also_when_time_is_up() -> None:
+    """What is chosen late is placed as well as any."""
+    rng = random.Random(1)
+    works = [gang(f"t{n}", rng.randint(100, 400), rng.choice([1, 1, 2, 3])) for n in range(10)]
+    columns = [Column(work.name, "cpu", work.whole_us(0), work.width) for work in works]
+    least = sets(Demand({"cpu": 4}), columns, effort()).us
+    late = Effort(time.monotonic() - 1, 0, BRIEF)
+    assert makespan(in_sets(works, (0,) * 4, late)) <= 1.02 * least
 
 
 def test_works_are_wrapped_around_behind_gangs() -> None:
