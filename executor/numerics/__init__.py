@@ -27,7 +27,13 @@ from executor.numerics.rng import (
     UnattributedDraw,
     no_draws,
 )
-from executor.numerics.splitting import Later, Root, input_gradients, parameter_gradients
+from executor.numerics.splitting import (
+    Later,
+    Pieces,
+    Root,
+    input_gradients,
+    parameter_gradients,
+)
 from executor.numerics.values import (
     Grads,
     Layout,
@@ -62,6 +68,7 @@ __all__ = [
     "OwnRandomness",
     "PackError",
     "Packing",
+    "Pieces",
     "RandomMode",
     "Root",
     "Snapshot",

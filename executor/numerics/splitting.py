@@ -7,7 +7,8 @@
 
 The first part is autograd's own run, from which the edges of matrix products and convolutions to
 their parameters are left out; the gradients that come to these nodes are kept. The second part
-calls the nodes with them, for the edges that were left out.
+calls the nodes with them, for the edges that were left out. In between the graph keeps what these
+nodes need (`Pieces`), and no more.
 
 Bits stay those of one run. The nodes of the first part lead to each other in the same order, since
 all that leads to one of them is among them. A node that is called twice computes each of its
@@ -17,6 +18,8 @@ parameter's gradient is computed in the first part and kept.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +27,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from executor.numerics.gradients import Beginning
+from executor.numerics.gradients import Beginning, hooked
 
 _SPLITS = frozenset(
     f"{name}Backward0" for name in ("Addmm", "Mm", "Baddbmm", "Bmm", "Convolution")
@@ -51,6 +54,55 @@ class Later(NamedTuple):
     uses: Mapping[Node, int]
 
 
+class Piece:
+    """A tensor that a graph keeps. `asked`: somebody wanted to see it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor: Tensor | None = tensor.detach()  # without a graph that would hold the piece
+        self.asked = False
+
+    def show(self) -> Tensor:
+        """The tensor, as long as it is there."""
+        self.asked = True
+        assert self.tensor is not None, "the second part does not need it"
+        return self.tensor
+
+
+class Pieces:
+    """What a graph keeps, so that some of it can be freed before the rest."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+
+    def hooks(self) -> AbstractContextManager[None]:
+        """Around the forward that makes the graph; HooksRefused by layers that forbid it."""
+        pieces = self._pieces
+
+        def pack(tensor: Tensor) -> Piece:
+            pieces.append(Piece(tensor))
+            return pieces[-1]
+
+        return hooked(pack, Piece.show)
+
+    def free(self, later: Later) -> None:
+        """Free all but what the second part of a backward needs."""
+        for piece in self._pieces:
+            piece.asked = False
+        for node, _ in later.nodes:
+            for name in _saved(type(node)):
+                getattr(node, name)  # asks for it
+        for piece in self._pieces:
+            if not piece.asked:
+                piece.tensor = None
+        self._pieces.clear()
+
+
+@lru_cache
+def _saved(kind: type) -> tuple[str, ...]:
+    """The names of what nodes of a kind keep."""
+    return tuple(name for name in dir(kind) if name.startswith("_saved_"))
+
+
 class _Graph(NamedTuple):
     """The nodes of a graph with their edges, each before all that lead to it. `users`: the nodes
     that lead to it, once for each edge."""
@@ -74,8 +126,8 @@ def input_gradients(
     """
     ends = [end if isinstance(end, GradientEdge) else get_gradient_edge(end) for end, _ in roots]
     targets = [get_gradient_edge(tensor) for tensor in wanted]
-    graph = _walk(end.node for end in ends)
     reached = {edge.node for edge in targets}
+    graph = _walk((end.node for end in ends), reached)
     late = set[Node]() if whole else _late(graph, reached, {e.node for e in ends}, parameters)
     leaves = [n for n in graph.edges if not graph.edges[n] and n not in late | reached]
     later = Later([], [], _left_out(graph, late), {n: len(graph.users[n]) for n in late})
@@ -146,7 +198,8 @@ def _fitting(grad: Tensor, node: Node) -> Tensor:
 # --- the first part ---------------------------------------------------------------------------
 
 
-def _walk(starts: Iterable[Node]) -> _Graph:
+def _walk(starts: Iterable[Node], targets: set[Node]) -> _Graph:
+    """The graph from `starts` as far as the targets."""
     edges: dict[Node, tuple[tuple[Node | None, int], ...]] = {}
     users: dict[Node, list[Node]] = {}
     for start in starts:
@@ -159,9 +212,9 @@ def _walk(starts: Iterable[Node]) -> _Graph:
                 continue
             if node in edges:
                 continue
-            edges[node] = node.next_functions
+            edges[node] = () if node in targets else node.next_functions
             stack.append((node, True))
-            for after, _ in node.next_functions:
+            for after, _ in edges[node]:
                 if after is not None:
                     users.setdefault(after, []).append(node)
                     stack.append((after, False))
