@@ -6,6 +6,7 @@ from executor.numerics.flat import Cast, Spec, Views, same, spec_of
 from executor.numerics.gradients import Home, HooksRefused, foreign_hooks, forgetting, give, homes
 from executor.numerics.meter import CpuMeter, MemoryMeter
 from executor.numerics.packing import PackError, Packing
+from executor.numerics.pieces import Pieces
 from executor.numerics.precision import (
     AUTOCAST,
     LossScale,
@@ -27,13 +28,7 @@ from executor.numerics.rng import (
     UnattributedDraw,
     no_draws,
 )
-from executor.numerics.splitting import (
-    Later,
-    Pieces,
-    Root,
-    input_gradients,
-    parameter_gradients,
-)
+from executor.numerics.splitting import Later, Root, input_gradients, parameter_gradients
 from executor.numerics.values import (
     Grads,
     Layout,

@@ -18,8 +18,6 @@ parameter's gradient is computed in the first part and kept.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from executor.numerics.gradients import Beginning, hooked
+from executor.numerics.gradients import Beginning
 
 _SPLITS = frozenset(
     f"{name}Backward0" for name in ("Addmm", "Mm", "Baddbmm", "Bmm", "Convolution")
@@ -52,55 +50,6 @@ class Later(NamedTuple):
     nodes: list[tuple[Node, tuple[Tensor | None, ...]]]
     edges: Mapping[Node, Sequence[int]]
     uses: Mapping[Node, int]
-
-
-class Piece:
-    """A tensor that a graph keeps. `asked`: somebody wanted to see it."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor: Tensor | None = tensor.detach()  # without a graph that would hold the piece
-        self.asked = False
-
-    def show(self) -> Tensor:
-        """The tensor, as long as it is there."""
-        self.asked = True
-        assert self.tensor is not None, "the second part does not need it"
-        return self.tensor
-
-
-class Pieces:
-    """What a graph keeps, so that some of it can be freed before the rest."""
-
-    def __init__(self) -> None:
-        self._pieces: list[Piece] = []
-
-    def hooks(self) -> AbstractContextManager[None]:
-        """Around the forward that makes the graph; HooksRefused by layers that forbid it."""
-        pieces = self._pieces
-
-        def pack(tensor: Tensor) -> Piece:
-            pieces.append(Piece(tensor))
-            return pieces[-1]
-
-        return hooked(pack, Piece.show)
-
-    def free(self, later: Later) -> None:
-        """Free all but what the second part of a backward needs."""
-        for piece in self._pieces:
-            piece.asked = False
-        for node, _ in later.nodes:
-            for name in _saved(type(node)):
-                getattr(node, name)  # asks for it
-        for piece in self._pieces:
-            if not piece.asked:
-                piece.tensor = None
-        self._pieces.clear()
-
-
-@lru_cache
-def _saved(kind: type) -> tuple[str, ...]:
-    """The names of what nodes of a kind keep."""
-    return tuple(name for name in dir(kind) if name.startswith("_saved_"))
 
 
 class _Graph(NamedTuple):

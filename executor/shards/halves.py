@@ -39,7 +39,7 @@ def backward_input(
     written = write_grads(dx, grads) if dx is not None else ()
     left = tied.absent(tie) if tied and tie else NONE
     if graph.pieces:
-        graph.pieces.free(later)
+        graph.pieces.free(node for node, _ in later.nodes)
     rest = graph._replace(ends=None, pieces=None, later=later)
     return Done(graph.loss, written, NONE, left), rest
 

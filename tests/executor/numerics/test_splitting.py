@@ -17,7 +17,8 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from executor.numerics.dispatch_mode import OpMode
 from executor.numerics.meter import MemoryMeter
-from executor.numerics.splitting import Later, Pieces, input_gradients, parameter_gradients
+from executor.numerics.pieces import Pieces
+from executor.numerics.splitting import Later, input_gradients, parameter_gradients
 from executor.numerics.values import Value, hold
 
 WIDTH = 16
@@ -304,7 +305,7 @@ def test_only_what_the_second_part_needs_stays() -> None:
         assert meter.live_bytes == 4 * rows * (wide + wide)  # GELU's input, Tanh's output
         (dx,), later = input_gradients(roots, value.tensors, list(net.parameters()), lent=[dy])
         del dx, roots
-        pieces.free(later)
+        pieces.free(node for node, _ in later.nodes)
     assert meter.live_bytes == 4 * rows * (WIDTH + wide + wide)  # dy, d and x of the products
     found: dict[int, Tensor] = {}
     parameter_gradients(later, lambda p, g: found.update({id(p): g}))
