@@ -6,6 +6,7 @@ from executor.numerics.flat import Cast, Spec, Views, same, spec_of
 from executor.numerics.gradients import Home, HooksRefused, foreign_hooks, forgetting, give, homes
 from executor.numerics.meter import CpuMeter, MemoryMeter
 from executor.numerics.packing import PackError, Packing
+from executor.numerics.pieces import Pieces
 from executor.numerics.precision import (
     AUTOCAST,
     LossScale,
@@ -62,6 +63,7 @@ __all__ = [
     "OwnRandomness",
     "PackError",
     "Packing",
+    "Pieces",
     "RandomMode",
     "Root",
     "Snapshot",

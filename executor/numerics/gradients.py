@@ -92,8 +92,15 @@ class Beginning(torch.autograd.Function):
 @contextmanager
 def forgetting() -> Iterator[None]:
     """Let graphs keep nothing for their backward; HooksRefused by layers that forbid that."""
+    with hooked(lambda tensor: None, _nothing):
+        yield
+
+
+@contextmanager
+def hooked(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> Iterator[None]:
+    """What graphs keep for their backward passes these; HooksRefused by layers that forbid that."""
     try:
-        with saved_tensors_hooks(lambda tensor: None, _nothing):
+        with saved_tensors_hooks(pack, unpack):
             yield
     except RuntimeError as error:
         if "saved tensor hooks" in str(error):  # of torch.func

@@ -7,7 +7,8 @@
 
 The first part is autograd's own run, from which the edges of matrix products and convolutions to
 their parameters are left out; the gradients that come to these nodes are kept. The second part
-calls the nodes with them, for the edges that were left out.
+calls the nodes with them, for the edges that were left out. In between the graph keeps what these
+nodes need (`Pieces`), and no more.
 
 Bits stay those of one run. The nodes of the first part lead to each other in the same order, since
 all that leads to one of them is among them. A node that is called twice computes each of its
@@ -74,8 +75,8 @@ def input_gradients(
     """
     ends = [end if isinstance(end, GradientEdge) else get_gradient_edge(end) for end, _ in roots]
     targets = [get_gradient_edge(tensor) for tensor in wanted]
-    graph = _walk(end.node for end in ends)
     reached = {edge.node for edge in targets}
+    graph = _walk((end.node for end in ends), reached)
     late = set[Node]() if whole else _late(graph, reached, {e.node for e in ends}, parameters)
     leaves = [n for n in graph.edges if not graph.edges[n] and n not in late | reached]
     later = Later([], [], _left_out(graph, late), {n: len(graph.users[n]) for n in late})
@@ -146,7 +147,8 @@ def _fitting(grad: Tensor, node: Node) -> Tensor:
 # --- the first part ---------------------------------------------------------------------------
 
 
-def _walk(starts: Iterable[Node]) -> _Graph:
+def _walk(starts: Iterable[Node], targets: set[Node]) -> _Graph:
+    """The graph from `starts` as far as the targets."""
     edges: dict[Node, tuple[tuple[Node | None, int], ...]] = {}
     users: dict[Node, list[Node]] = {}
     for start in starts:
@@ -159,9 +161,9 @@ def _walk(starts: Iterable[Node]) -> _Graph:
                 continue
             if node in edges:
                 continue
-            edges[node] = node.next_functions
+            edges[node] = () if node in targets else node.next_functions
             stack.append((node, True))
-            for after, _ in node.next_functions:
+            for after, _ in edges[node]:
                 if after is not None:
                     users.setdefault(after, []).append(node)
                     stack.append((after, False))

@@ -138,7 +138,7 @@ class Bench:
         that leaves."""
         before = None if self.batch else self.shard.buffers.now()
         with self._random() or nullcontext():
-            graph = self.shard.graph(self.x, batch=self.batch, before=before, stays=True)
+            graph = self.shard.graph(self.x, batch=self.batch, before=before, halves=True)
         mark()
         return backward_input(self.shard, graph, dy=self.dy, dx=self.dx)[1]
 

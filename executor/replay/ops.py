@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -40,6 +41,7 @@ from plans.schema import Memory, Op, OpName
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 Run = Callable[[int], OnDone | None]  # of a round
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Work:
     reads: Mapping[str, Tensor]
     writes: Mapping[str, Tensor]
     evaluates: bool = False
+    halves: bool = False  # the backward of its microbatch comes in two parts
 
     def is_metered(self, round_index: int) -> bool:
         """True if this op's transients are measured in this round."""
@@ -150,11 +153,12 @@ def _forward(work: Work, step: int) -> OnDone | None:
     shard = _bound(work)
     x, out = _input(work), work.writes["y"]
     if work.activations == "recompute":
-        layout, task.left[number, microbatch] = _bare_forward(work, step, shard, x)
+        known = work.feed.boundaries.get(number + 1)
+        made: Callable[[], tuple[Layout, Graph | Snapshot]] = partial(shard.forward, x, out, known)
     else:
         saved = work.writes.get("saved", _NOTHING) if work.activations == "offload" else None
-        with _first(work, step):
-            layout, task.left[number, microbatch] = shard.forward_graph(x, out, saved=saved)
+        made = partial(shard.forward_graph, x, out, saved=saved, halves=work.halves)
+    layout, task.left[number, microbatch] = _counted(work, step, made)
     work.place.guard.check()
     work.feed.boundary(number + 1, layout)
     return None
@@ -176,16 +180,15 @@ def _evaluate(work: Work, number: int) -> OnDone | None:
     return partial(feed.loss, number, work.name.index, work.place.device.later(loss))
 
 
-def _bare_forward(work: Work, step: int, shard: Shard, x: Value) -> tuple[Layout, Snapshot]:
-    """A forward that keeps no graph. Layers that need what a graph would keep are run once more
-    when it is their first time."""
-    out, known = work.writes["y"], work.feed.boundaries.get(work.name.number + 1)
+def _counted(work: Work, step: int, made: Callable[[], T]) -> T:
+    """What a forward gives that is no recomputation. Layers that do not let others see what a graph
+    keeps are run once more when it is their first time."""
     try:
         with _first(work, step):
-            return shard.forward(x, out, known)
+            return made()
     except HooksRefused:
         with _first(work, step):
-            return shard.forward(x, out, known)
+            return made()
 
 
 def _backward(work: Work, step: int) -> OnDone | None:
@@ -238,11 +241,11 @@ def _graph(work: Work, shard: Shard, step: int) -> Graph:
         return left
     if left is not None:
         with _random(work, step):
-            return shard.graph(x, before=left)
+            return shard.graph(x, before=left, halves=work.halves)
     batch = held_batch(work.feed.batches, work.source("batch"))
-    with _first(work, step):
-        scale = task.scale.at(work.place.device.where) if task.scale else None
-        return shard.graph(x, batch=batch, scale=scale, stays=work.name.kind == "I")
+    scale = task.scale.at(work.place.device.where) if task.scale else None
+    made = partial(shard.graph, x, batch=batch, scale=scale, halves=work.halves)
+    return _counted(work, step, made)
 
 
 def _update(work: Work, step: int) -> None:

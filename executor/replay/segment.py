@@ -157,8 +157,11 @@ class SegmentRun(Activity):
         reads, writes = cut(op.reads), cut(op.writes)
         first = feed.number(self._first_steps[name.task])
         metered = self._metered and op.stream.endswith("compute")
+        halves = f"{name.task}.{name.item}{name.number}.I{name.index}" in self._in_round
         return Work(
-            op, name, task, feed, place, first, memory, metered, reads, writes, self.evaluates
+            *(op, name, task, feed, place, first, memory, metered, reads, writes),
+            evaluates=self.evaluates,
+            halves=halves,
         )
 
     def _play(self, name: str) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from executor.numerics import Grads, Later, Packing, Value
+from executor.numerics import Grads, Later, Packing, Pieces, Value
 from executor.shards.parameters import NONE, Absent
 
 
@@ -26,8 +26,8 @@ class Graph(NamedTuple):
     `x` is the input as the graph knows it, and `grads` are, after the backward, the gradients of
     its tensors that have some. Backward begins at `ends`, the edges by the number of the boundary's
     tensor, or the loss. With `packing` the graph holds no memory, and parameters and input may lie
-    elsewhere later; without, both must be where they were. `later`: behind the first part of a
-    backward, the second.
+    elsewhere later; without, both must be where they were. With `pieces` its memory can be freed
+    in parts. `later`: behind the first part of a backward, the second.
     """
 
     x: Value
@@ -35,6 +35,7 @@ class Graph(NamedTuple):
     ends: Mapping[int, GradientEdge] | Tensor | None
     loss: Tensor | None = None
     packing: Packing | None = None
+    pieces: Pieces | None = None
     later: Later | None = None
 
 

@@ -38,7 +38,10 @@ def backward_input(
     grads = {n: grad for n, grad in zip(begun, found, strict=False) if grad is not None}
     written = write_grads(dx, grads) if dx is not None else ()
     left = tied.absent(tie) if tied and tie else NONE
-    return Done(graph.loss, written, NONE, left), graph._replace(ends=None, later=later)
+    if graph.pieces:
+        graph.pieces.free(node for node, _ in later.nodes)
+    rest = graph._replace(ends=None, pieces=None, later=later)
+    return Done(graph.loss, written, NONE, left), rest
 
 
 def backward_weights(

@@ -20,6 +20,7 @@ from executor.numerics import (
     HooksRefused,
     Layout,
     Packing,
+    Pieces,
     Root,
     Snapshot,
     Value,
@@ -117,17 +118,30 @@ class Shard:
             raise
 
     def forward_graph(
-        self, x: Value, out: Tensor, *, saved: Tensor | None = None
+        self, x: Value, out: Tensor, *, saved: Tensor | None = None, halves: bool = False
     ) -> tuple[Layout, Graph]:
-        """`forward` and `graph` in one; what the graph keeps is packed into `saved` (uint8)."""
+        """`forward` and `graph` in one; what the graph keeps is packed into `saved` (uint8).
+
+        `halves`: its backward comes in two parts. HooksRefused as by `bare`, then and there."""
         grads: dict[int, Tensor] = {}
         begun = x.begun(grads)
-        with self.buffers.apart():
+        with self.buffers.apart(), self._pieces(halves and saved is None) as pieces:
             packing = self.packing(begun.tensors, saved) if saved is not None else None
             with packing.hooks() if packing else nullcontext():
                 y = hold(self._forward.run(begun))
         y.layout.write_boundary(out, y.tensors)
-        return y.layout, Graph(begun, grads, edges(y), packing=packing)
+        return y.layout, Graph(begun, grads, edges(y), packing=packing, pieces=pieces)
+
+    @contextmanager
+    def _pieces(self, wanted: bool) -> Iterator[Pieces | None]:
+        """Around a forward whose graph can be freed piece by piece, unless layers forbid it."""
+        pieces = Pieces() if wanted and not self.buffers.found.keeps else None
+        try:
+            with pieces.hooks() if pieces else nullcontext():
+                yield pieces
+        except HooksRefused:
+            self.buffers.found.keeps = True
+            raise
 
     def graph(
         self,
@@ -136,23 +150,24 @@ class Shard:
         batch: Batch | None = None,
         scale: Tensor | None = None,
         before: Snapshot | None = None,
-        stays: bool = False,
+        halves: bool = False,
     ) -> Graph:
         """Run the layers on `x` with a graph; the last shard takes its `batch` and adds the loss.
 
         `scale`: by what the loss is multiplied. `before`: what a forward that was run on `x` says
-        of buffers that it changed; None where there was none. `stays`: other forwards come before
-        the backward's end.
+        of buffers that it changed; None where there was none. `halves`: as for `forward_graph`.
         """
         grads: dict[int, Tensor] = {}
         begun, buffers = x.begun(grads), self.buffers
-        counts = buffers.apart() if stays else buffers.kept(snapshot=False)
-        with counts if before is None else buffers.again(before):
+        counts = buffers.apart() if halves else buffers.kept(snapshot=False)
+        made = counts if before is None else buffers.again(before)
+        with made, self._pieces(halves) as pieces:
             if batch is None:
-                return Graph(begun, grads, edges(hold(self._forward.run(begun))))
+                return Graph(begun, grads, edges(hold(self._forward.run(begun))), pieces=pieces)
             loss = self._forward.loss(begun, batch)
         scaled = loss if scale is None else loss * scale.squeeze()
-        return Graph(begun, grads, scaled if loss.requires_grad else None, loss.detach())
+        ends = scaled if loss.requires_grad else None
+        return Graph(begun, grads, ends, loss.detach(), pieces=pieces)
 
     def run(self, x: Value, inputs: Any = None, *, grads: bool = False) -> Any:
         """The last layer's output for `x`; with a graph where gradients are on, `grads`: back to

@@ -23,6 +23,7 @@ COVERED_BY = {
     "executor.numerics.dispatch_mode": "executor/numerics/test_meter.py",
     "executor.numerics.flat": "executor/shards/test_shard.py",
     "executor.numerics.gradients": "executor/shards/test_graphs.py",
+    "executor.numerics.pieces": "executor/numerics/test_splitting.py",
     "executor.optim.kernels": "executor/optim/test_onepass.py",
     "executor.optim.recipe": "executor/workload/test_mistakes.py",
     "executor.optim.state": "executor/optim/test_optimizer.py",

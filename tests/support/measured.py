@@ -105,33 +105,33 @@ def _shard(
     room = aligned(cut.saved_bytes) if cut.activations == "offload" else None
     took: dict[str, int] = {}
 
-    def ahead() -> tuple[MemoryMeter, Graph | Any]:
+    def ahead(halves: bool) -> tuple[MemoryMeter, Graph | Any]:
         """A forward, with its meter and what it leaves."""
         with MemoryMeter() as meter:
             if cut.activations != "recompute":
-                _, left = shard.forward_graph(x, out, saved=room)
+                _, left = shard.forward_graph(x, out, saved=room, halves=halves)
             else:
                 left = shard.forward(x, out, known)[1] if known else None
         took["F"] = meter.peak_bytes
         return (meter if cut.activations != "recompute" else MemoryMeter()), left
 
-    def graph(left: Any, stays: bool) -> Graph:
+    def graph(left: Any, halves: bool) -> Graph:
         if cut.activations == "recompute":
-            return shard.graph(x, batch=batch, before=left, stays=stays)
+            return shard.graph(x, batch=batch, before=left, halves=halves)
         if room is not None:
             shard.move(left, x, room)
         assert isinstance(left, Graph)
         return left
 
-    meter, left = ahead()
+    meter, left = ahead(halves=False)
     start = meter.live_bytes
     with meter.restart():
-        shard.backward(graph(left, stays=False), grads, dy=dy, dx=back if dx else None)
+        shard.backward(graph(left, halves=False), grads, dy=dy, dx=back if dx else None)
     took["B"] = meter.peak_bytes - start
-    meter, left = ahead()
+    meter, left = ahead(halves=True)
     start = meter.live_bytes
     with meter.restart():
-        _, left = backward_input(shard, graph(left, stays=True), dy=dy, dx=back if dx else None)
+        _, left = backward_input(shard, graph(left, halves=True), dy=dy, dx=back if dx else None)
     took |= {"I": meter.peak_bytes - start, "left": meter.live_bytes}
     with meter.restart():
         backward_weights(shard, left, grads)

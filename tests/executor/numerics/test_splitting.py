@@ -16,6 +16,8 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
 from executor.numerics.dispatch_mode import OpMode
+from executor.numerics.meter import MemoryMeter
+from executor.numerics.pieces import Pieces
 from executor.numerics.splitting import Later, input_gradients, parameter_gradients
 from executor.numerics.values import Value, hold
 
@@ -286,6 +288,29 @@ def test_nothing_is_left_out_of_a_whole_one() -> None:
     _, later = input_gradients(roots, value.tensors, list(net.parameters()), whole=True)
     assert not later.nodes
     assert {id(p) for p, _ in later.now} == set(map(id, net.parameters()))
+
+
+def test_only_what_the_second_part_needs_stays() -> None:
+    """Of two products and what lies between them, their inputs and the gradients that came."""
+    rows, wide = 64, 128
+    net = nn.Sequential(nn.Linear(WIDTH, wide), nn.GELU(), nn.Tanh(), nn.Linear(wide, WIDTH))
+    value = hold(torch.randn(rows, WIDTH, requires_grad=True)).begun({})
+    pieces = Pieces()
+    dy = torch.ones(rows, WIDTH)
+    with MemoryMeter() as meter:
+        with pieces.hooks():
+            y = net(value.tensors[0])
+        roots = [(get_gradient_edge(y), dy)]
+        del y
+        assert meter.live_bytes == 4 * rows * (wide + wide)  # GELU's input, Tanh's output
+        (dx,), later = input_gradients(roots, value.tensors, list(net.parameters()), lent=[dy])
+        del dx, roots
+        pieces.free(node for node, _ in later.nodes)
+    assert meter.live_bytes == 4 * rows * (WIDTH + wide + wide)  # dy, d and x of the products
+    found: dict[int, Tensor] = {}
+    parameter_gradients(later, lambda p, g: found.update({id(p): g}))
+    (net(value.tensors[0].detach()) * dy).sum().backward()
+    assert all(torch.equal(found[id(p)], p.grad) for p in net.parameters() if p.grad is not None)
 
 
 def test_graphs_are_freed() -> None:

@@ -97,6 +97,30 @@ def test_any_model(model: str, name: str) -> None:
     assert_same(plan, tasks, run(plan, tasks))
 
 
+class Sloped(nn.Module):
+    """Uses torch.func, which lets nobody see what graphs keep; `plainly` the same by a formula."""
+
+    plainly = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(block(), nn.BatchNorm1d(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        apart = x.detach()
+        slope = torch.func.grad(lambda v: v.sin().sum())
+        y: Tensor = self.inner(x) * (apart.cos() if self.plainly else slope(apart))
+        return y
+
+
+@pytest.mark.parametrize("name", ["saved", *HALVES[:2]])
+def test_layers_that_forbid_hooks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their first forward is run once more, with its own random numbers and statistics."""
+    plan, tasks = setup(name, every(Sloped))
+    monkeypatch.setattr(Sloped, "plainly", False)
+    assert_same(plan, tasks, run(plan, tasks))
+
+
 class Sparse(nn.Module):
     """Keeps a sparse matrix for its backward."""
 
