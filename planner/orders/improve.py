@@ -156,7 +156,8 @@ class Exchanges:
     def _may_pass(self, one: int, other: int) -> bool:
         """Passes of a microbatch keep their sequence, those of one kind that of microbatches."""
         a, b = self.network.passes[one], self.network.passes[other]
-        return a.shard != b.shard or (a.microbatch != b.microbatch and a.kind != b.kind)
+        alike = a.kind == b.kind or {a.kind, b.kind} == {"B", "W"}
+        return a.shard != b.shard or (a.microbatch != b.microbatch and not alike)
 
     def _fits(self, device: int, line: list[int]) -> bool:
         """A device's passes never hold more than its limit."""

@@ -10,10 +10,10 @@ from dataclasses import replace
 from planner.orders.bounds import Objective, bounds, ladder
 from planner.orders.improve import Exchanges
 from planner.orders.passes import Order, Pipeline, Places
-from planner.orders.zero_bubble import ListSchedule, Rule, rules
+from planner.orders.zero_bubble import ListSchedule, Rule, ranked
 
 ROUND = 200  # variations of one rule
-BEST = 4  # rules that rounds begin with, beside the best one found
+BEST = 4  # rules that rounds begin with
 PERCENT = (0, 25, 50, 75, 100, 200, 1000)
 
 
@@ -31,10 +31,10 @@ def searched(
     size, rng = len(schedule.network.time), random.Random(0)
     depths = [(pipeline.microbatches,) * pipeline.shards, ladder(pipeline, places).depth]
 
-    tried = {rule: exchanges.score(schedule.lines(rule)) for rule in rules(pipeline, places)}
-    starts = sorted(tried, key=lambda rule: tried[rule])[:BEST]
-    lines, least = schedule.lines(starts[0]), tried[starts[0]]
-    left = budget - len(tried) * size
+    starts = ranked(pipeline, places, objective, split)[:BEST]
+    tried = {rule: exchanges.score(schedule.lines(rule)) for rule in starts}
+    best = min(starts, key=lambda rule: tried[rule])
+    lines, least, left = schedule.lines(best), tried[best], budget
     while left > 0 and least[0] > enough:
         rule = rng.choice(starts)
         score = tried[rule]
@@ -45,7 +45,7 @@ def searched(
                 rule, score = other, found
             if score[0] <= enough:
                 break
-        found_lines = exchanges.run(schedule.lines(rule), 4 * ROUND * size, enough)
+        found_lines = exchanges.run(schedule.lines(rule), min(left, 4 * ROUND * size), enough)
         found = exchanges.score(found_lines)
         left -= 5 * ROUND * size
         if found < least:

@@ -9,10 +9,10 @@ import heapq
 from copy import copy
 from dataclasses import dataclass, replace
 
-from planner.orders.bounds import ladder
+from planner.orders.bounds import Objective, ladder
 from planner.orders.merging import Stages
 from planner.orders.passes import Cost, Kind, Order, Pass, Pipeline, Places
-from planner.orders.timing import NONE, Network, has_forward, spans_of
+from planner.orders.timing import NONE, Network, earliest, has_forward, spans_of
 
 NEVER = 1 << 62
 ENOUGH = 8  # microbatches per device that show what a rule is worth
@@ -35,16 +35,25 @@ class Rule:
 
 
 def zero_bubble(pipeline: Pipeline, places: Places) -> Order:
-    """The best by the largest span of a few list schedules; chosen with fewer microbatches where
-    there are many."""
+    """The best by the largest span of a few list schedules."""
+    schedule = ListSchedule(pipeline, places)
+    return schedule.network.order(schedule.lines(ranked(pipeline, places)[0]))
+
+
+def ranked(
+    pipeline: Pipeline, places: Places, objective: Objective = "span", split: bool = True
+) -> list[Rule]:
+    """All rules, the best first; judged with fewer microbatches where there are many."""
     few = min(pipeline.microbatches, ENOUGH * pipeline.devices)
     short = replace(pipeline, microbatches=few)
-    schedule = ListSchedule(short, places)
-    spans = [max(spans_of(schedule.network, schedule.lines(rule))) for rule in rules(short, places)]
-    if few < pipeline.microbatches:
-        schedule = ListSchedule(pipeline, places)
-    rule = rules(pipeline, places)[spans.index(min(spans))]
-    return schedule.network.order(schedule.lines(rule))
+    schedule = ListSchedule(short, places, split)
+    values = []
+    for rule in rules(short, places):
+        lines, network = schedule.lines(rule), schedule.network
+        times = spans_of(network, lines) if objective == "span" else earliest(network, lines)
+        values.append(max(times))
+    own = rules(pipeline, places)
+    return [own[place] for place in sorted(range(len(own)), key=values.__getitem__)]
 
 
 def rules(pipeline: Pipeline, places: Places) -> list[Rule]:

@@ -131,11 +131,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one list of rows")
     options = parser.parse_args(arguments)
     try:
-        data = json.loads(options.file.read_text(), parse_float=Decimal)
-    except (OSError, ValueError) as error:
-        parser.error(f"{options.file}: {error}")
+        asked = list(cases(json.loads(options.file.read_text(), parse_float=Decimal)))
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
+        parser.error(f"{options.file} is no such file of settings: {error!r}")
     rows = []
-    for case in cases(data):
+    for case in asked:
         rows.append(solve(case))
         if not options.json:
             print(line(rows[-1]), flush=True)

@@ -1,11 +1,13 @@
 """Named orders against lists written by hand, and their rules under memory and with replicas."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import Infeasible
-from planner.orders import NAMED, Cost, Order, Pipeline, breadth, check, share
+from planner.orders import NAMED, Cost, Order, Pipeline, breadth, check, makespan, share
 
 ONE = Cost(1, 1, 1, held=2, left=1)
 
@@ -62,6 +64,31 @@ def test_looped_breadth_first_of_others_goes_back_in_descending_order() -> None:
     pipeline = Pipeline.alike([ONE] * 2, 1, 2)
     order = breadth(pipeline, ((0,), (0,)), descending=True)
     assert _text(order) == ["0F0 0F1 1F0 1F1 1B1 1B0 0B1 0B0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "published"),
+    [
+        ("gpipe", 4, 9028.112),
+        ("1f1b", 4, 9028.112),
+        ("interleaved", 1, 7539.218),
+        ("breadth", 1, 7385.618),
+    ],
+)
+def test_makespans_are_those_of_another_simulator(name: str, layers: int, published: float) -> None:
+    """RoundPipe's artifact (ITcarrot/RoundPipe-artifact, pp-simulate @e44270a): Llama3-8B on 8
+    GPUs, 16 microbatches, a head in the last stage, all layers recomputed; ms."""
+    forward, back, head, head_back, hop = 18.50370313, 41.20659375, 37.2255, 74.501, 3.2
+    costs = []
+    for shard in range(32 // layers):
+        last = (shard + 1) * layers == 32
+        times = [layers * forward + last * head, layers * (forward + back) + last * head_back]
+        f, b = (round(ms * 1_000_000) for ms in times)
+        costs.append(Cost(f, b, 0, hop=round(hop * 1_000_000)))
+    pipeline = Pipeline.alike(costs, 8, 16)
+    places = tuple((shard % 8,) for shard in range(len(costs)))
+    named = partial(breadth, descending=True) if name == "breadth" else NAMED[name]
+    assert makespan(pipeline, named(pipeline, places)) / 1_000_000 == pytest.approx(published, 1e-6)
 
 
 def test_neighbouring_shards_of_a_device_are_one_stage() -> None:
