@@ -223,11 +223,14 @@ def _task(problem: Problem, planned: Candidate) -> Task:
         norm_bytes=task.norm_bytes,
         evaluation=task.evaluation,
         cut=task.cut,
-        shards=tuple(map(_shard, strategy.shards, strategy.modes)),
+        shards=tuple(
+            _shard(shard, mode, halved=k in strategy.halved)
+            for k, (shard, mode) in enumerate(zip(strategy.shards, strategy.modes, strict=True))
+        ),
     )
 
 
-def _shard(cost: ShardCost, mode: Mode) -> Shard:
+def _shard(cost: ShardCost, mode: Mode, *, halved: bool) -> Shard:
     return Shard(
         first_layer=cost.first,
         end_layer=cost.end,
@@ -241,6 +244,7 @@ def _shard(cost: ShardCost, mode: Mode) -> Shard:
         saved_bytes=_kept_bytes(cost, mode),
         rng_draws=cost.rng_draws,
         cast=cost.cast,
+        left_bytes=(cost.left_bytes or 0) if halved else 0,
     )
 
 

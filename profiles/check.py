@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from profiles.findings import Findings
 from profiles.schema import Layer, Profile, Task, Time
 
-_COSTS = ("forward", "backward", "recompute_backward", "pack_backward", "unpack_backward")
+_PARTS = ("backward_input", "backward_weight")
+_COSTS = ("forward", "backward", "recompute_backward", "pack_backward", "unpack_backward", *_PARTS)
 
 
 def violations(profile: Profile) -> list[str]:
@@ -91,6 +92,12 @@ def _layer(where: str, layer: Layer, sizes: list[int]) -> Iterator[str]:
     times = {name: getattr(layer, name) for name in ("update_device", "update_host", "norm")}
     for cost in layer.costs:
         times |= {f"{name} at {cost.microbatch}": getattr(cost, name) for name in _COSTS}
+        parts = [getattr(cost, name) for name in (*_PARTS, "left_bytes")]
+        if None in parts and parts != [None] * len(parts):
+            yield (
+                f"{where}: of backward_input, backward_weight and left_bytes at {cost.microbatch} "
+                "some are there, expected all or none"
+            )
     for name, time in times.items():
         if time:
             yield from _time(f"{where}: {name}", time)

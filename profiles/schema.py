@@ -156,6 +156,8 @@ class LayerCost(Struct, frozen=True):
     The last layer's recompute_backward and backward include the loss.
     pack_backward, unpack_backward: a forward that packs its graph and the backward from there, and
     that backward alone; None when not measured.
+    backward_input, backward_weight: the two parts of `backward`; left_bytes: alive between them.
+    None for a first layer, for one that gets other bits so, or when not measured.
     """
 
     microbatch: Positive
@@ -171,6 +173,9 @@ class LayerCost(Struct, frozen=True):
     offload_bytes: Count | None = None
     pack_backward: Time | None = None
     unpack_backward: Time | None = None
+    backward_input: Time | None = None
+    backward_weight: Time | None = None
+    left_bytes: Count | None = None
 
 
 class Layer(Struct, frozen=True, kw_only=True):

@@ -33,6 +33,8 @@ class Now:
         return self._seconds
 
 
+_DELAY_S = 0.002  # that a thread may come late to a copy, as on busy cores
+
 _here = threading.local()  # due: when the op that the thread runs ends at the soonest, or None
 
 
@@ -41,12 +43,14 @@ class CpuQueue(Queue):
 
     `ahead`: as on a device that ops are launched into beforehand, they begin when the queue is
     free and what they wait for has ended. The thread comes to them a little later and catches up,
-    since they last longer than their work; where it does not, they end when it is done.
+    since they last longer than their work; where it does not, they end when it is done, or no more
+    than `delay_s` before: so late a thread may come, and what waits for the op catch up for it.
     """
 
-    def __init__(self, threads: int, *, ahead: bool = False) -> None:
-        self._threads, self._ahead = threads, ahead
+    def __init__(self, threads: int, *, ahead: bool = False, delay_s: float = 0.0) -> None:
+        self._threads, self._ahead, self._delay_s = threads, ahead, delay_s
         self._free = 0.0  # when the next op can begin
+        self._came = 0.0  # when the thread came to the latest one
 
     def enter(self) -> None:
         use_threads(self._threads)
@@ -60,18 +64,19 @@ class CpuQueue(Queue):
         self._free = max(self._free, mark.seconds())
 
     def begin(self) -> Now:
-        start = Now(self._free if self._ahead else None)
+        self._came = time.perf_counter()
+        start = Now(self._free if self._ahead else self._came)
         _here.due = start.seconds()
         return start
 
     def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> Now:
         due = max(_here.due, start.seconds() + least_us / 1e6)
         _here.due = None
-        late = time.perf_counter() >= due
+        now = time.perf_counter()
+        due = max(due, start.seconds() + now - self._came, now - self._delay_s)
         wait_until(due, check)
-        end = Now(None if late else due)
-        self._free = end.seconds()
-        return end
+        self._free = due
+        return Now(due)
 
 
 class Link:
@@ -123,9 +128,11 @@ class CpuDevice(Device):
         self._across = Link(rate, known.latency_us).carry if known and rate else self._out
 
     def queue(self, kind: QueueKind) -> CpuQueue:
-        works, emulation = kind in ("compute", "host"), self.spec.emulation
-        ahead = emulation is not None and (not works or emulation.compute_slowdown > 1)
-        return CpuQueue(self.spec.threads if works else 1, ahead=ahead)
+        emulation = self.spec.emulation
+        slow = emulation is not None and emulation.compute_slowdown > 1
+        if kind in ("compute", "host"):
+            return CpuQueue(self.spec.threads, ahead=slow)
+        return CpuQueue(1, ahead=emulation is not None, delay_s=_DELAY_S if slow else 0.0)
 
     def copy_in(self, target: Tensor, source: Tensor) -> None:
         self._in([(target, source)])

@@ -184,7 +184,8 @@ def agree(one: LayerCost, other: LayerCost) -> bool:
 
 def _bytes(cost: LayerCost) -> tuple[int | None, ...]:
     peaks = cost.forward_peak_bytes, cost.backward_peak_bytes
-    return cost.in_bytes, cost.out_bytes, cost.saved_bytes, *peaks, cost.offload_bytes
+    left = cost.offload_bytes, cost.left_bytes
+    return cost.in_bytes, cost.out_bytes, cost.saved_bytes, *peaks, *left
 
 
 def _near(one: Time, other: Time) -> bool:

@@ -27,7 +27,7 @@ from executor.numerics import (
 )
 from executor.optim import Recipe
 from executor.profiling.links import busy
-from executor.shards import Shard
+from executor.shards import Graph, Shard, backward_input, backward_weights
 from executor.workload import Batch, Ending, Task
 from profiles.codec import align
 
@@ -125,6 +125,32 @@ class Bench:
         packed()
         shard.move(graph, self.x, saved)
         shard.backward(graph, self.grads, dy=self.dy, dx=self.dx)
+
+    def halves(self, mark: Callable[[], object] = lambda: None) -> None:
+        """A forward, then a backward in two parts; calls `mark` before, between and behind them."""
+        left = self.first_half(mark)
+        mark()
+        backward_weights(self.shard, left, self.grads)
+        mark()
+
+    def first_half(self, mark: Callable[[], object] = lambda: None) -> Graph:
+        """A forward, and the first part of its backward, which begins after a call of `mark`; what
+        that leaves."""
+        before = None if self.batch else self.shard.buffers.now()
+        with self._random() or nullcontext():
+            graph = self.shard.graph(self.x, batch=self.batch, before=before, stays=True)
+        mark()
+        return backward_input(self.shard, graph, dy=self.dy, dx=self.dx)[1]
+
+    @property
+    def splits(self) -> bool:
+        """True if there is a gradient of the input, and both parts give the bits of the whole."""
+        if self.dx is None:
+            return False
+        self.recompute_backward()
+        whole = self.grads.clone(), self.dx.clone()
+        self.halves()
+        return torch.equal(whole[0], self.grads) and torch.equal(whole[1], self.dx)
 
     def graph(self) -> Any:
         """A forward that keeps its graph: the output, or the loss of the last layer."""

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 
 import numpy as np
 import torch
 from msgspec import structs
 from torch import Tensor, nn
 
-from executor.devices import CpuDevice, Device, Meter, Queue, aligned, apart, until
+from executor.devices import CpuDevice, Device, Mark, Meter, Queue, aligned, apart, until
 from executor.numerics import CpuMeter, needs_norms
 from executor.optim import Recipe
 from executor.profiling.bench import Bench, Case, loaded
@@ -59,6 +60,7 @@ def layer_cost(case: Case, lab: Lab) -> LayerCost:
         forward = _duration(bench.forward, lab)
         both, backward = _times(bench.recompute_backward, lab)
         pack, unpack = _pack_times(bench, cost.offload_bytes, lab)
+        first, second = _part_times(bench, lab) if cost.left_bytes is not None else (None, None)
     return structs.replace(
         cost,
         forward=forward,
@@ -66,6 +68,8 @@ def layer_cost(case: Case, lab: Lab) -> LayerCost:
         backward=backward,
         pack_backward=pack,
         unpack_backward=unpack,
+        backward_input=first,
+        backward_weight=second,
     )
 
 
@@ -80,6 +84,18 @@ def _pack_times(bench: Bench, count: int | None, lab: Lab) -> tuple[Time, Time] 
     except torch.OutOfMemoryError:
         return None, None
     return both, backward
+
+
+def _part_times(bench: Bench, lab: Lab) -> tuple[Time, ...]:
+    """The times of the two parts of a backward."""
+
+    def sample() -> tuple[int, ...]:
+        marks: list[Mark] = []
+        bench.halves(lambda: marks.append(lab.queue.mark()))
+        until(marks[-1])
+        return tuple(round((b.seconds() - a.seconds()) * 1e9) for a, b in pairwise(marks))
+
+    return timed(sample, lab)
 
 
 def _bytes(bench: Bench) -> LayerCost:
@@ -101,19 +117,33 @@ def _bytes(bench: Bench) -> LayerCost:
     source.set(bench.state)
     with meter.op(None, "graph"):
         again = bench.recompute_backward()
+    backward_peak = meter.taken_bytes
+    left = _left_bytes(bench, meter) if bench.splits else None
     return LayerCost(
         microbatch=bench.case.microbatch,
         in_bytes=bench.in_bytes,
         out_bytes=bench.out_bytes,
         saved_bytes=saved,
         forward_peak_bytes=forward_peak,
-        backward_peak_bytes=meter.taken_bytes,
+        backward_peak_bytes=backward_peak,
         rng_draws=source.count(bench.state, end) if torch.equal(again, end) else None,
         forward=NO_TIME,
         recompute_backward=NO_TIME,
         backward=NO_TIME,
         offload_bytes=packed,
+        left_bytes=left,
     )
+
+
+def _left_bytes(bench: Bench, meter: Meter) -> int:
+    """Bytes that are alive between the two parts of a backward, with the output, which the next
+    layer of a shard may keep and does not count."""
+    with meter.op("left", None):
+        left = bench.first_half()
+    _taken(meter, lambda: None)
+    held = meter.graph_bytes
+    del left
+    return held + (bench.out_bytes if bench.layout else 0)
 
 
 def _taken(meter: Meter, work: Callable[[], object]) -> int:

@@ -1,7 +1,7 @@
 """One segment being replayed: its streams, each with a thread, and the tickets between them."""
 
 import gc
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -58,8 +58,8 @@ class SegmentRun(Activity):
         self._rounds = {"enter": 1, "round": segment.rounds, "leave": 1}
         self._laps = {phase: Laps(count) for phase, count in self._rounds.items()}
         phases = {"enter": program.enter, "round": program.round, "leave": program.leave}
-        names = sorted({op.stream for ops in phases.values() for op in ops})
-        self._streams = {n: self._stream(n, 4 * len(program.round) + 1) for n in names}
+        ops = Counter(op.stream for op in program.ops)
+        self._streams = {name: self._stream(name, 4 * ops[name] + 1) for name in sorted(ops)}
         self._halt.watch(list(self._streams.values()))
         job = self._job_maker(program)
         self._jobs, self._ends = jobs_of(phases, self._rounds, self._streams, job)

@@ -30,9 +30,9 @@ _KINDS = {
     "I": (225, 140, 30),
     "W": (150, 100, 180),
 }
-_WHITENED = {"F": 0.55, "B": 0.0} | dict.fromkeys(HATCHES, 0.75)
+_WHITENED = {"F": 0.55, "B": 0.0, "I": 0.15, "W": 0.4} | dict.fromkeys(HATCHES, 0.75)
 _MIDDLE = 0.25  # copies
-_MARGIN = 0.5  # letters beside a name
+_MARGIN = 0.3  # letters beside a name
 _CROWDED = 500  # bars in a row from which on it shows shares
 _FINE = 400  # bars this many times shorter than the window are not outlined
 _BINS = 300
@@ -131,6 +131,7 @@ def _separate(ax: "Axes", row: Row, looks: dict[Look, list[Bar]], window: Window
 
 def _name(ax: "Axes", bar: Bar, names: Sequence[str], window: Window, paper: Color) -> None:
     """The first name that fits into the visible part of each repetition."""
+    hidden = {"facecolor": paper, "lw": 0, "pad": 0.8} if bar.kind in HATCHES else None
     row, inches = bar.row, ax.get_window_extent().width / ax.figure.dpi
     letters = inches * 72 / max(window[1] - window[0], 1) / row.letter  # in a µs
     for number in bar.repetitions(window):
@@ -147,7 +148,7 @@ def _name(ax: "Axes", bar: Bar, names: Sequence[str], window: Window, paper: Col
                 va="center",
                 fontsize=row.font,
                 color=_ink(paper),
-                bbox={"facecolor": paper, "lw": 0, "pad": 0.8},
+                bbox=hidden,
                 clip_on=True,
                 zorder=4,
             )

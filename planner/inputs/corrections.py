@@ -249,6 +249,8 @@ def _cost(cost: LayerCost, known: dict[What, int]) -> LayerCost:
         backward=_scaled(cost.backward, alone),
         pack_backward=cost.pack_backward and _scaled(cost.pack_backward, whole),
         unpack_backward=cost.unpack_backward and _scaled(cost.unpack_backward, alone),
+        backward_input=cost.backward_input and _scaled(cost.backward_input, alone),
+        backward_weight=cost.backward_weight and _scaled(cost.backward_weight, alone),
     )
 
 

@@ -2,11 +2,16 @@
 
 from planner.lp.branch_and_bound import again, guides, narrowed
 from planner.lp.rounding import rounded
-from planner.lp.rows import Terms, scratch_bytes
-from planner.lp.solver import duals, minimise, solve, total
+from planner.lp.rows import MB, MS, Constraint, Row, Terms, scratch_bytes
+from planner.lp.solver import Linear, duals, minimise, solve, total
 from planner.lp.windows import Solution
 
 __all__ = [
+    "MB",
+    "MS",
+    "Constraint",
+    "Linear",
+    "Row",
     "Solution",
     "Terms",
     "again",

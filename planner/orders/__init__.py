@@ -1,14 +1,46 @@
 """Orders: which device runs which pass of a pipeline when, as pure functions."""
 
-from planner.orders.named import breadth, gpipe, one_forward_one_backward
+from planner.orders.bounds import Objective, bounds
+from planner.orders.checking import check, peaks
+from planner.orders.improve import improved
+from planner.orders.list_schedule import backwards_first, breadth_first, list_schedule
+from planner.orders.moves import Row, Rows
+from planner.orders.named import NAMED, breadth, gpipe, one_forward_one_backward
 from planner.orders.passes import Cost, Kind, Order, Pass, Pipeline, Places, share
-from planner.orders.timing import InvalidOrder
+from planner.orders.places import Placement, placed
+from planner.orders.search import searched
+from planner.orders.timing import InvalidOrder, Times, makespan, spans, timed
+from planner.orders.zero_bubble import zero_bubble
 
-NAMED = {
-    "gpipe": gpipe,
-    "1f1b": one_forward_one_backward,
-    "interleaved": one_forward_one_backward,
-    "breadth": breadth,
-}
-
-__all__ = ["NAMED", "Cost", "InvalidOrder", "Kind", "Order", "Pass", "Pipeline", "Places", "share"]
+__all__ = [
+    "NAMED",
+    "Cost",
+    "InvalidOrder",
+    "Kind",
+    "Objective",
+    "Order",
+    "Pass",
+    "Pipeline",
+    "Placement",
+    "Places",
+    "Row",
+    "Rows",
+    "Times",
+    "backwards_first",
+    "bounds",
+    "breadth",
+    "breadth_first",
+    "check",
+    "gpipe",
+    "improved",
+    "list_schedule",
+    "makespan",
+    "one_forward_one_backward",
+    "peaks",
+    "placed",
+    "searched",
+    "share",
+    "spans",
+    "timed",
+    "zero_bubble",
+]

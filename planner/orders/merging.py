@@ -2,13 +2,17 @@
 
 A block is a microbatch on a stage in one direction: the passes of the stage's shards without a
 pause. A device has a list of forwards, one of backwards, and a depth: it takes forwards until so
-many are in flight, from then on a backward and a forward in turn. Where memory allows no further
-forward, a backward comes first; where a sequence would wait for itself, as it may where replicas
-are unequal or memory is short, the first block that can run is taken.
+many are in flight, from then on a backward and a forward in turn. Forwards of one group of
+microbatches wait for all backwards of the group before.
+
+Where memory allows no further forward, a backward comes first; where a sequence would wait for
+itself, as it may where replicas are unequal or memory is short, the first block that can run is
+taken.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from planner.errors import Infeasible
@@ -44,7 +48,7 @@ class Stages:
         Infeasible where one microbatch is more than a device has memory for.
         """
         starts = [s for s in range(pipeline.shards) if alone or not s or places[s] != places[s - 1]]
-        shards = [range(*ends) for ends in zip(starts, [*starts[1:], pipeline.shards])]
+        shards = [range(*ends) for ends in pairwise([*starts, pipeline.shards])]
         where = [tuple(share(pipeline.microbatches, places[part[0]])) for part in shards]
         held = [
             tuple(
@@ -89,11 +93,17 @@ Step = tuple[bool, Block]
 
 
 class Line(NamedTuple):
-    """A device's blocks in either direction, in turn, and how many forwards are in flight."""
+    """A device's blocks in either direction, in turn, how many forwards are in flight, and how many
+    microbatches are a group."""
 
     forwards: Sequence[Block]
     backwards: Sequence[Block]
     depth: int
+    group: int
+
+    def blocks(self, forward: bool) -> Sequence[Block]:
+        """Those of one direction."""
+        return self.forwards if forward else self.backwards
 
 
 def merged(pipeline: Pipeline, stages: Stages, lines: Sequence[Line]) -> Order:
@@ -162,17 +172,22 @@ class _Merger:
     def _next(self, device: int) -> Step | None:
         """What a device's depth and memory want next; None at the end."""
         forward, backward = self._head(device, True), self._head(device, False)
-        if (
-            forward
-            and self.flight[device] < self.lines[device].depth
-            and self._fits(device, forward)
-        ):
+        if forward and backward and self._may_begin(device, forward, backward):
             return True, forward
         return (False, backward) if backward else None
 
+    def _may_begin(self, device: int, forward: Block, backward: Block) -> bool:
+        """A forward is next, and not the next backward."""
+        line = self.lines[device]
+        return (
+            self.flight[device] < line.depth
+            and forward.microbatch // line.group <= backward.microbatch // line.group
+            and self._fits(device, forward)
+        )
+
     def _head(self, device: int, forward: bool) -> Block | None:
         """The first block of a direction that is not done."""
-        line, at = self.lines[device][not forward], self.at[device]
+        line, at = self.lines[device].blocks(forward), self.at[device]
         while at[forward] < len(line):
             if (forward, line[at[forward]]) not in self.done:
                 return line[at[forward]]
@@ -197,7 +212,7 @@ class _Merger:
         """A block that can run although it is not its device's next; backwards first."""
         for forward in (False, True):
             for device, line in enumerate(self.lines):
-                blocks = line[not forward][self.at[device][forward] :]
+                blocks = line.blocks(forward)[self.at[device][forward] :]
                 for block in _first_of_stages(blocks, forward, self.done):
                     needed = self._input((forward, block))
                     if needed is not None and needed not in self.done:

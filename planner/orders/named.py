@@ -4,14 +4,17 @@
     1f1b         as many forwards as there are stages behind, then a backward and a forward in turn
     interleaved  the same where devices have several stages, which take turns
     breadth      all microbatches of a shard, then those of the next
+    zero-bubble  backwards split in two, weights where nothing else can run
 
-Within a device's memory fewer microbatches are in flight than the order would like.
+Within a device's memory fewer microbatches are in flight than the order would like: gpipe and
+breadth take them in groups.
 """
 
 from collections.abc import Callable
 
 from planner.orders.merging import Block, Line, Stages, merged
 from planner.orders.passes import Order, Pipeline, Places
+from planner.orders.zero_bubble import zero_bubble
 
 Named = Callable[[Pipeline, Places], Order]
 
@@ -58,6 +61,7 @@ def one_forward_one_backward(pipeline: Pipeline, places: Places) -> Order:
                 sorted(blocks, key=lambda b: (b.microbatch // turn, b.stage, b.microbatch)),
                 sorted(blocks, key=lambda b: (b.microbatch // turn, -b.stage, b.microbatch)),
                 _depth(mine, own, turn) if own else 0,
+                pipeline.microbatches,
             )
         )
     return merged(pipeline, stages, lines)
@@ -78,9 +82,39 @@ def _flushed(
     forward: Callable[[Block], tuple[int, int]],
     backward: Callable[[Block], tuple[int, int]],
 ) -> Order:
-    """All forwards of a device in one order, then all backwards in another."""
+    """All forwards of a device in one order, then all backwards in another; in groups of as many
+    microbatches as fit."""
+    group = _group(pipeline, stages)
     lines = []
     for device in range(pipeline.devices):
         blocks = stages.blocks(device)
-        lines.append(Line(sorted(blocks, key=forward), sorted(blocks, key=backward), len(blocks)))
+        lines.append(
+            Line(
+                sorted(blocks, key=lambda b: (b.microbatch // group, *forward(b))),
+                sorted(blocks, key=lambda b: (b.microbatch // group, *backward(b))),
+                len(blocks),
+                group,
+            )
+        )
     return merged(pipeline, stages, lines)
+
+
+def _group(pipeline: Pipeline, stages: Stages) -> int:
+    """How many microbatches are in flight at a time, about as many in every group."""
+    most = pipeline.microbatches
+    for device, row in enumerate(stages.held):
+        held, own = sum(row), stages.of_device(device)
+        if pipeline.limits is not None and held and own:
+            replicas = min(len(set(stages.where[k])) for k in own)
+            most = min(most, pipeline.limits[device] // held * replicas)
+    groups = -(-pipeline.microbatches // most)
+    return -(-pipeline.microbatches // groups)
+
+
+NAMED: dict[str, Named] = {
+    "gpipe": gpipe,
+    "1f1b": one_forward_one_backward,
+    "interleaved": one_forward_one_backward,
+    "breadth": breadth,
+    "zero-bubble": zero_bubble,
+}

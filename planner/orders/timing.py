@@ -6,6 +6,7 @@ enough, and a pass is timed in a fraction of a microsecond.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from planner.orders.passes import Order, Pass, Pipeline
@@ -68,7 +69,7 @@ class Network:
         starts = [0]
         for line in order:
             starts.append(starts[-1] + len(line))
-        lines = tuple(list(range(*ends)) for ends in zip(starts, starts[1:], strict=False))
+        lines = tuple(list(range(*ends)) for ends in pairwise(starts))
         return cls(passes, numbers, device, time, after, lag, before, lines)
 
     def order(self, lines: Lines) -> Order:

@@ -4,13 +4,14 @@ Every sketch gets its modes from one program over all its devices, whose optimum
 the period. The most promising ones are simulated; the shortest is kept.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
 from planner.orders import NAMED, InvalidOrder
-from planner.pipelines.modes import Chosen, with_modes
+from planner.pipelines.modes import ModeProgram
 from planner.pipelines.round import PipelineRound
 from planner.pipelines.sketch import Sketch, sketches
 from planner.rounds import kept_bytes
@@ -22,7 +23,8 @@ from profiles.units import show_bytes
 
 AUTO = "auto"
 
-_GUIDES = 240  # sketches that get modes
+_GUIDES = 400  # sketches whose periods are estimated
+_SIMULATED = 24  # of these, at most
 _SHRINKS = 4  # times that modes are asked for with less memory
 _LISTED = 24  # alternatives that a plan names
 _NO_ROOM = "does not fit"
@@ -96,54 +98,65 @@ def _rank(sketch: Sketch) -> tuple[int, int]:
 def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:
     """Sketches by the estimates of their periods, until the effort is used up; and those that do
     not fit."""
-    guided = list[tuple[int, Sketch, Chosen]]()
+    guided = list[tuple[int, Sketch]]()
     for sketch in every[:_GUIDES]:
-        modes = _modes(sketch, room, host_bytes, effort)
-        if modes:
-            guided.append((modes.us, sketch, modes))
-        else:
+        program = _program(sketch, room, host_bytes)
+        us = program.relaxed_us(effort) if program else None
+        if us is None:
             yield Tried(sketch, None, _NO_ROOM)
-    left, shortest = effort.limits.search_ops, 1 << 62
-    for _, sketch, modes in sorted(guided, key=lambda one: one[0]):
+        else:
+            guided.append((us, sketch))
+    guided.sort(key=lambda one: one[0])
+    firsts = {sketch.kind: sketch for _, sketch in reversed(guided)}
+    queue = deque(sketch for _, sketch in guided if firsts[sketch.kind] is sketch)
+    left, shortest, best = effort.limits.search_ops, 1 << 62, None
+    while queue or best:
+        if not queue and best:
+            # What differs from the best one only in its shards.
+            queue.extend(s for _, s in guided if s.kind == best.kind and s is not firsts[s.kind])
+            best = None
+            continue
+        sketch = queue.popleft()
         if sketch.bound_us >= shortest:
             yield Tried(sketch, None, "its bound is longer")
         elif left <= 0 or effort.left <= 0:
             yield Tried(sketch, None, "its estimate is longer")
         else:
-            made = _fitted(sketch, modes, room, host_bytes, effort)
+            made = _fitted(sketch, room, host_bytes, effort)
             left -= len(made.entries) if made else effort.limits.search_least_ops
-            shortest = min(shortest, made.period_us if made else shortest)
+            left -= effort.limits.search_ops // _SIMULATED
+            if made and made.period_us < shortest:
+                shortest, best = made.period_us, sketch
             yield Tried(sketch, made, "" if made else _NO_ROOM)
 
 
-def _modes(sketch: Sketch, room: int, host_bytes: int, effort: Effort) -> Chosen | None:
-    """The sketch with the best modes that seem to fit; None where none do."""
+def _program(sketch: Sketch, room: int, host_bytes: int) -> ModeProgram | None:
+    """The program that chooses its modes; None where there is no such order."""
     try:
-        strategy = sketch.strategy()
+        strategy = sketch.strategy
     except InvalidOrder:
         return None
-    rooms = [room - sketch.costs.total("buffer")] * strategy.devices
-    return with_modes(strategy, sketch.links, rooms, host_bytes - kept_bytes(strategy), effort)
+    rooms = (room - sketch.costs.total("buffer"),) * strategy.devices
+    return ModeProgram(strategy, sketch.links, rooms, host_bytes - kept_bytes(strategy))
 
 
-def _fitted(
-    sketch: Sketch, modes: Chosen | None, room: int, host_bytes: int, effort: Effort
-) -> PipelineRound | None:
-    """Its round, with other modes where these do not fit after all; None where none do."""
-    strategy = sketch.strategy()
-    waiting = host_bytes - kept_bytes(strategy)
-    rooms: list[int] | None = [room - sketch.costs.total("buffer")] * strategy.devices
-    for _ in range(_SHRINKS):
-        if modes:
-            made = PipelineRound(modes.strategy, sketch.links)
+def _fitted(sketch: Sketch, room: int, host_bytes: int, effort: Effort) -> PipelineRound | None:
+    """Its round with the best modes that fit; None where none do."""
+    program, least = _program(sketch, room, host_bytes), False
+    for _ in range(_SHRINKS if program else 0):
+        assert program
+        chosen = program.chosen(effort, least=least)
+        if chosen:
+            made = PipelineRound(chosen.strategy, sketch.links)
             over = [one.slab_bytes + one.reserve_bytes - room for one in made.memory]
             if max(over) <= 0:
                 return made
-        if rooms is None:
+            # Gaps between values, or more of them than the program sees.
+            rooms = (n - max(0, by) for n, by in zip(program.room, over, strict=True))
+            program = replace(program, room=tuple(rooms))
+        if least:
             return None
-        # Gaps between values, or more of them than the program sees; at last as few as can be.
-        rooms = [n - max(0, by) for n, by in zip(rooms, over, strict=True)] if modes else None
-        modes = with_modes(strategy, sketch.links, rooms, waiting, effort)
+        least = chosen is None
     return None
 
 
@@ -152,10 +165,9 @@ def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> Pipeline
     firsts = {(s.layout, s.costs.microbatch, s.named, s.chunks): s for s in every}
     found = list[PipelineRound]()
     for sketch in firsts.values():
-        strategy = sketch.strategy()
-        waiting = host_bytes - kept_bytes(strategy)
-        modes = with_modes(strategy, sketch.links, None, waiting, effort)
-        found += [PipelineRound(modes.strategy, sketch.links)] if modes else []
+        program = _program(sketch, 0, host_bytes)
+        chosen = program.chosen(effort, least=True) if program else None
+        found += [PipelineRound(chosen.strategy, sketch.links)] if chosen else []
     return min(found, key=lambda one: one.device_bytes, default=None)
 
 
@@ -164,13 +176,13 @@ def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alte
     by: dict[tuple[object, ...], Tried] = {}
     for one in sorted(tried, key=lambda t: t.round.period_us if t.round else 1 << 62):
         sketch = one.sketch
-        by.setdefault((sketch.layout, sketch.named, sketch.costs.microbatch), one)
+        by.setdefault(sketch.kind, one)
     return tuple(one.alternative(task.name, best) for one in [*by.values()][:_LISTED])
 
 
 def _short_host(task: Task, every: Sequence[Sketch], host_bytes: int) -> Infeasible:
     """The host has no room for what is kept there of any sketch."""
-    need = min(kept_bytes(sketch.strategy()) for sketch in every)
+    need = min(kept_bytes(sketch.strategy) for sketch in every)
     return short_host(task, max(need, host_bytes + 1), host_bytes)
 
 

@@ -6,19 +6,22 @@ room  >=   what each device holds in each of its windows
 host  >=   what the host keeps and what waits there
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 from planner.inputs import Effort
-from planner.lp import minimise, solve, total
+from planner.lp import MB, MS, Constraint, Linear, Row, minimise, solve, total
 from planner.pipelines.strategy import PipelineStrategy
 from planner.pipelines.windows import Held, Window, loads, windows
 from planner.shards import Links, Mode, backward_us, forward_us, holdings
 from profiles.codec import align
 
-_MEGA = 1e6  # bytes of a unit of memory rows, which the solver likes better
 _GAP, _NODES = 5e-3, 100  # of the search for whole modes
+_T, _CHAIN, _TAKES = 1, 2, 3  # columns
 _SLOTS = 3  # through which boundaries come and go
 
 
@@ -34,8 +37,8 @@ class Choices:
         shard, last = self.strategy.shards[k], self.strategy.last
         found = []
         for params, update in holdings(shard):
-            if params == "streamed" and k == last:
-                continue
+            if params == "streamed" and (k == last or k in self.strategy.halved):
+                continue  # it stays, or its graph goes on from I to W
             found.append(Mode(params, update))
             if params != "streamed" and k < last:
                 found.append(Mode(params, update, "saved"))
@@ -117,85 +120,124 @@ class Chosen(NamedTuple):
     us: int
 
 
-def with_modes(
-    strategy: PipelineStrategy,
-    links: Links,
-    room: Sequence[int] | None,
-    host_room: int,
-    effort: Effort,
-) -> Chosen | None:
-    """The strategy with the best modes; None where there are none.
+@dataclass(frozen=True, eq=False)
+class ModeProgram:
+    """The program of a strategy. room: bytes of each device, beside buffers of layers; host_room:
+    bytes that may wait on the host.
 
-    room: bytes of each device, beside buffers of layers; None for modes that take the fewest.
-    host_room: bytes that may wait on the host.
+    Columns: 1, T (ms), what one microbatch takes through all shards, and one for each mode of each
+    shard, which is between 0 and 1.
     """
-    choices = Choices(strategy, links)
-    model, shards = minimise("modes"), range(len(strategy.shards))
-    takes: list[dict[Mode, Any]] = []
-    for k in shards:
-        modes = enumerate(choices.modes(k))
-        takes.append({m: model.add_variable(f"take_{k}_{n}", 0, 1, cat="Binary") for n, m in modes})
-    aim = model.add_variable("period_us" if room else "room", 0)
-    chain = [
-        (forward_us(shard, mode) + backward_us(shard, mode), take)
-        for shard, own in zip(strategy.shards, takes, strict=True)
-        for mode, take in own.items()
-    ]
-    model += total([(1, aim), *chain]) if room else aim
-    for own in takes:
-        model += total((1, take) for take in own.values()) == 1
-    for row in _times(choices, takes) if room else ():
-        model += total([(1, aim), *((-us, take) for us, take in row)]) >= 0
-    for window in windows(strategy):
-        row = [
-            (choices.held_bytes(window, held, mode) / _MEGA, take)
-            for held in window.held
-            for mode, take in takes[held.shard].items()
+
+    strategy: PipelineStrategy
+    links: Links
+    room: tuple[int, ...]
+    host_room: int
+
+    @cached_property
+    def choices(self) -> Choices:
+        return Choices(self.strategy, self.links)
+
+    @cached_property
+    def takes(self) -> list[tuple[int, Mode]]:
+        """The shard and the mode of every column from the fourth on."""
+        shards = range(len(self.strategy.shards))
+        return [(k, mode) for k in shards for mode in self.choices.modes(k)]
+
+    @cached_property
+    def of(self) -> list[list[tuple[int, Mode]]]:
+        """For every shard its columns, with their modes."""
+        found: list[list[tuple[int, Mode]]] = [[] for _ in self.strategy.shards]
+        for column, (k, mode) in enumerate(self.takes, _TAKES):
+            found[k].append((column, mode))
+        return found
+
+    @cached_property
+    def memory(self) -> list[tuple[int, Row]]:
+        """The device of every window, and the MB that are there."""
+        return [
+            (
+                window.device,
+                [
+                    (self.choices.held_bytes(window, held, mode) / MB, column)
+                    for held in window.held
+                    for column, mode in self.of[held.shard]
+                ],
+            )
+            for window in windows(self.strategy)
         ]
-        model += total(row) <= (room[window.device] / _MEGA if room else aim)
-    waits = [
-        (_waiting(strategy, k, mode) / _MEGA, take)
-        for k in shards
-        for mode, take in takes[k].items()
-    ]
-    model += total(waits) <= host_room / _MEGA
-    seconds = max(1.0, effort.left)
-    found = solve(model, seconds=seconds, seed=effort.seed, gap=_GAP, nodes=_NODES)
-    if not found.found:
-        return None
-    best = tuple(max(own, key=lambda mode, own=own: own[mode].value()) for own in takes)  # type: ignore[misc]
-    return Chosen(replace(strategy, modes=best), round(found.objective or 0))
 
+    @cached_property
+    def rows(self) -> list[Constraint]:
+        """All that must hold, beside memory on the devices."""
+        chain: Row = [(-1, _CHAIN)]
+        waits: Row = []
+        for column, (k, mode) in enumerate(self.takes, _TAKES):
+            shard = self.strategy.shards[k]
+            chain.append(((forward_us(shard, mode) + backward_us(shard, mode)) / MS, column))
+            waits.append((self._waiting(k, mode) / MB, column))
+        one = [Constraint([(1, column) for column, _ in own], 1, 1) for own in self.of]
+        times = [Constraint([(1, _T), *row], 0, math.inf) for row in self._times()]
+        host = Constraint(waits, -math.inf, self.host_room / MB)
+        return [*one, *times, Constraint(chain, 0, 0), host]
 
-def _waiting(strategy: PipelineStrategy, k: int, mode: Mode) -> int:
-    """The bytes of a shard that wait on the host."""
-    one = replace(strategy, modes=(*strategy.modes[:k], mode, *strategy.modes[k + 1 :]))
-    mine = (f"s{k}", f"x{k}", f"a{k}")
-    return sum(align(size) for name, size in one.waiting() if name.split(".")[1] in mine)
+    @cached_property
+    def fits(self) -> list[Constraint]:
+        """Memory on the devices."""
+        return [Constraint(row, -math.inf, self.room[d] / MB) for d, row in self.memory]
 
+    def _waiting(self, k: int, mode: Mode) -> int:
+        """The bytes of a shard that wait on the host."""
+        shard, each = self.strategy.shards[k], self.strategy.costs.microbatches
+        aside = align(shard.in_bytes) if mode.spilled else 0
+        aside += align(shard.offload_bytes or 0) if mode.activations == "offload" else 0
+        return align(shard.grad_bytes) * (mode.update == "host") + each * aside
 
-def _times(
-    choices: Choices, takes: Sequence[Mapping[Mode, Any]]
-) -> Iterator[list[tuple[float, Any]]]:
-    """Of every device what it computes, loads, sends to the host, and updates there."""
-    strategy = choices.strategy
-    times = loads(strategy)
-    counts: dict[tuple[int, int], int] = {}
-    for (k, _), device in strategy.where.items():
-        counts[device, k] = counts.get((device, k), 0) + 1
-    for device in range(strategy.devices):
-        compute, come, go, host = (list[tuple[float, Any]]() for _ in range(4))
-        for k, own in enumerate(takes):
-            if (device, k) not in counts:
-                continue
-            for mode, take in own.items():
-                us = choices.compute_us(k, device, mode, counts[device, k])
-                compute.append((us, take))
-                there, back = choices.copies_us(
-                    k, device, mode, times[device, k], counts[device, k]
-                )
-                come.append((there, take))
-                go.append((back, take))
-                if mode.update == "host" and strategy.homes[k] == device:
-                    host.append((strategy.shards[k].update_host_us, take))
-        yield from (compute, come, go, host)
+    def _times(self) -> Iterator[Row]:
+        """What each device computes, loads, sends to the host and updates there; negative."""
+        strategy, choices, times = self.strategy, self.choices, loads(self.strategy)
+        counts = Counter((device, k) for (k, _), device in strategy.where.items())
+        for device in range(strategy.devices):
+            rows: list[Row] = [[], [], [], []]
+            for k in (k for k in range(len(strategy.shards)) if counts[device, k]):
+                home, count = strategy.homes[k] == device, counts[device, k]
+                for column, mode in self.of[k]:
+                    host = strategy.shards[k].update_host_us * (mode.update == "host" and home)
+                    copies = choices.copies_us(k, device, mode, times[device, k], count)
+                    every = (choices.compute_us(k, device, mode, count), *copies, host)
+                    for row, us in zip(rows, every, strict=True):
+                        row.append((-us / MS, column))
+            yield from rows
+
+    def relaxed_us(self, effort: Effort) -> int | None:
+        """The optimum where shards may have parts of several modes; None where there is none."""
+        linear = Linear(_TAKES + len(self.takes), [*self.rows, *self.fits], (_T, _CHAIN))
+        outcome, _ = linear.solve((), seconds=max(1.0, effort.left), seed=effort.seed)
+        return round(outcome.objective * MS) if outcome.objective else None
+
+    def chosen(self, effort: Effort, *, least: bool = False) -> Chosen | None:
+        """Whole modes, the best ones found, or those that take the least of all devices; None where
+        there are none."""
+        model = minimise("modes")
+        aim, chain = model.add_variable("period_ms", 0), model.add_variable("chain_ms", 0)
+        names = (f"take_{n}" for n in range(len(self.takes)))
+        takes = [model.add_variable(name, 0, 1, cat="Binary") for name in names]
+        most = model.add_variable("device_mb", 0)
+        of = [1.0, aim, chain, *takes]
+        model += most if least else total([(1, aim), (1, chain)])
+        for row, low, high in self.rows:
+            made = total((by, of[column]) for by, column in row)
+            if low > -math.inf:
+                model += made >= low
+            if high < math.inf:
+                model += made <= high
+        for device, row in self.memory:
+            limit = most if least else self.room[device] / MB
+            model += total((by, of[column]) for by, column in row) <= limit
+        seconds = max(1.0, effort.left)
+        found = solve(model, seconds=seconds, seed=effort.seed, gap=_GAP, nodes=_NODES)
+        if not found.found:
+            return None
+        modes = [max(own, key=lambda pair: of[pair[0]].value())[1] for own in self.of]
+        us = round((found.objective or 0) * MS)
+        return Chosen(replace(self.strategy, modes=tuple(modes)), us)

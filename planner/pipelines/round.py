@@ -89,13 +89,17 @@ class PipelineRound:
 
     def _most(self, entries: Sequence[Entry]) -> int:
         """The most that graphs and an op take together; a graph lives until its backward ends."""
-        live = most = 0
+        live, most, alive = 0, 0, dict[tuple[int, int], int]()
         for entry in entries:
             most = max(most, live + entry.transient_bytes)
             kind, k = entry.name.kind, entry.name.number
-            if self.strategy.modes[k].activations == "saved" and k < self.strategy.last:
-                size = self.strategy.shards[k].saved_bytes
-                live += size * ((kind == "F") - (kind == "B"))
+            key, shard = (k, entry.name.index), self.strategy.shards[k]
+            live -= alive.pop(key, 0) if kind in "BIW" else 0
+            if kind == "I":
+                alive[key] = shard.left_bytes or 0
+            elif kind == "F" and self.strategy.modes[k].activations == "saved":
+                alive[key] = shard.saved_bytes
+            live += alive[key] if kind in "FI" and key in alive else 0
         return most
 
     @cached_property

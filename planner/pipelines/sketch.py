@@ -8,8 +8,9 @@ from itertools import pairwise
 from planner.inputs import Layout
 from planner.orders import NAMED, Pipeline
 from planner.orders import Cost as PassCost
-from planner.pipelines.strategy import PipelineStrategy, without_last_forward
-from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, separable, sizes, untied
+from planner.pipelines.strategy import PipelineStrategy, separable, whole
+from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, pass_us, sizes, untied
+from planner.shards import separable as separable_ties
 from planner.stages import Work, cut
 from profiles.schema import Task
 
@@ -29,6 +30,11 @@ class Sketch:
     points: tuple[int, ...]
     pieces: int
     links: Links
+
+    @property
+    def kind(self) -> tuple[Layout, str, int]:
+        """Equal for those that differ only in how they are cut into shards."""
+        return self.layout, self.named, self.costs.microbatch
 
     @cached_property
     def _layers(self) -> list[Work]:
@@ -69,6 +75,7 @@ class Sketch:
             before += each * trained
         return max(most, *own)
 
+    @cached_property
     def strategy(self) -> PipelineStrategy:
         """With its order, for modes that keep all on the devices."""
         assert self.stages
@@ -83,18 +90,20 @@ class Sketch:
         last = len(shards) - 1
         stays = Mode("resident", "device", "saved")
         modes = [stays] * last + [Mode("resident", "device")]
+        halved = separable(shards)
         passes = [
             PassCost(
                 forward=shard.graph_forward_us if k < last else 0,
-                input=shard.graph_backward_us if k < last else shard.backward_us,
-                weight=0,
+                input=pass_us(shard, mode, "I" if k in halved else "B"),
+                weight=pass_us(shard, mode, "W") if k in halved else 0,
                 held=shard.saved_bytes + shard.in_bytes,
+                left=(shard.left_bytes or 0) if k in halved else 0,
                 hop=self.links.send_us(shard.in_bytes) if k else 0,
             )
-            for k, shard in enumerate(shards)
+            for k, (shard, mode) in enumerate(zip(shards, modes, strict=True))
         ]
         pipeline = Pipeline.alike(passes, self.layout.devices, self.costs.microbatches)
-        order = without_last_forward(NAMED[self.named](pipeline, tuple(places)), last)
+        order = whole(NAMED[self.named](pipeline, tuple(places)), last, halved)
         return PipelineStrategy(
             self.costs, tuple(cuts), tuple(modes), order, self.layout, self.named
         )
@@ -119,7 +128,7 @@ def sketches(
     task: Task, links: Links, chosen: Sequence[Layout], names: Sequence[str]
 ) -> Iterator[Sketch]:
     """All that are looked at."""
-    apart = separable(task) is not None
+    apart = separable_ties(task) is not None
     points = tuple(cut_points(layer_graph(untied(task) if apart else task)))
     for costs in sizes(task, apart=apart):
         for layout in chosen:

@@ -1,6 +1,6 @@
 """One way to train a task on several devices: the decisions, as a value."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -98,6 +98,11 @@ class PipelineStrategy:
             tuple(sorted(devices - {home})) for devices, home in zip(every, self.homes, strict=True)
         )
 
+    @cached_property
+    def halved(self) -> frozenset[int]:
+        """The shards whose backwards are split in two."""
+        return frozenset(one.shard for passes in self.order for one in passes if one.kind == "W")
+
     def waiting(self) -> Iterator[tuple[str, int]]:
         """What the host holds for a while in a round, by the names of its buffers."""
         name, updates = self.costs.task.name, {mode.update for mode in self.modes}
@@ -113,10 +118,26 @@ class PipelineStrategy:
             yield f"{name}.norm", self.costs.task.norm_bytes
 
 
-def without_last_forward(order: Order, last: int) -> Order:
-    """The order without forwards of the last shard, which are part of its backwards."""
+def separable(shards: Sequence[ShardCost]) -> frozenset[int]:
+    """The shards whose backwards may be split: both parts have something to do, and a time."""
+    return frozenset(
+        k
+        for k, shard in enumerate(shards)
+        if k and shard.grad_bytes and shard.left_bytes is not None
+    )
+
+
+def whole(order: Order, last: int, halved: Collection[int]) -> Order:
+    """The order without forwards of the last shard, which are part of its backwards, and with split
+    backwards of these shards only."""
 
     def kept(one: Pass) -> bool:
-        return one.kind != "F" or one.shard < last
+        return one.shard in halved if one.kind == "W" else one.kind != "F" or one.shard < last
 
-    return tuple(tuple(filter(kept, passes)) for passes in order)
+    return tuple(
+        tuple(
+            one._replace(kind="B") if one.kind == "I" and one.shard not in halved else one
+            for one in filter(kept, passes)
+        )
+        for passes in order
+    )

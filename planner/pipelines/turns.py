@@ -26,26 +26,26 @@ class Turn(NamedTuple):
 def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
     """All turns of a round."""
     left = Counter(dict.fromkeys(range(strategy.last + 1), strategy.costs.microbatches))
-    halved = {one.shard for passes in strategy.order for one in passes if one.kind == "W"}
-    learning = {k for k, shard in enumerate(strategy.shards) if shard.grad_bytes}
+    waiting = [k for k, shard in enumerate(strategy.shards) if shard.grad_bytes]
     found: list[Turn] = []
     late: list[Turn] = []
     for device, one in _begun(strategy, links):
         found.append(Turn(device, one.kind, one.shard, one.microbatch))
-        k = one.shard
-        left[k] -= one.kind == ("W" if k in halved else "B")
-        if left[k] or one.kind == "F" or k not in learning:
-            continue
-        learning.discard(k)
-        home = strategy.homes[k]
-        found += [Turn(home, "R", k, n) for n in range(len(strategy.replicas[k]) - 1)]
-        update = Turn(home, "U", k, 0)
-        if strategy.costs.noted:
-            found.append(Turn(home, "N", k, 0))
-            late.append(update)
-        else:
-            found.append(update)
+        left[one.shard] -= one.kind == ("W" if one.shard in strategy.halved else "B")
+        for k in [k for k in waiting if not any(left[reader] for reader in _readers(strategy, k))]:
+            waiting.remove(k)
+            home = strategy.homes[k]
+            found += [Turn(home, "R", k, n) for n in range(len(strategy.replicas[k]) - 1)]
+            update = Turn(home, "U", k, 0)
+            if strategy.costs.noted:
+                found.append(Turn(home, "N", k, 0))
+            (late if strategy.costs.noted else found).append(update)
     return found + sorted(late, key=lambda turn: turn.shard)
+
+
+def _readers(strategy: PipelineStrategy, k: int) -> tuple[int, ...]:
+    """The shards that read the parameters of a shard: it changes when all are done with them."""
+    return (k, *strategy.holders) if k == strategy.owner else (k,)
 
 
 def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[tuple[int, Pass]]:

@@ -8,6 +8,7 @@ two halves in bytes of its own, g). What goes to another device leaves from y; a
 back lies in d. Lives are counted in turns of a device's compute stream.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Literal
@@ -34,11 +35,12 @@ class Walk:
         self.rings = Rings()
         self.lives: dict[tuple[int, str], tuple[int, int, int, Role]] = {}
         self.serial: dict[tuple[str, int], int] = {}
+        self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
         self.norms: int | None = None  # the device that has them
         self.known: set[int] = set()  # and those that got them from there, or the host
         every = turns(strategy, links)
         self.stays = Stays(strategy, every)
-        self.halved = {turn.shard for turn in every if turn.kind == "W"}
+        self.halved = strategy.halved
         self.left = {  # passes of a shard on a device that are still to come
             (turn.device, turn.shard): n for n, turn in enumerate(every) if turn.kind in "BW"
         }
@@ -157,8 +159,11 @@ class Walk:
             self.rings.give((device, f"x{k}", m), now + (k not in self.halved))
         if self.strategy.modes[k].activations == "offload":
             self.rings.give((device, f"a{k}", m), now)
-        if k == 0 or (k == self.strategy.last and where[0, m] != device):
-            self.rings.give((device, "batch", m), now)
+        if k in (0, self.strategy.last):
+            self.used[device, m] += 1
+            both = self.strategy.last > 0 and where[0, m] == where[self.strategy.last, m]
+            if self.used[device, m] == 1 + both:
+                self.rings.give((device, "batch", m), now)
 
     def _uses(self, turn: Turn) -> dict[Role, str]:
         """Parameters, input and batch of a pass, where they are on its device."""

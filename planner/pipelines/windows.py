@@ -54,9 +54,9 @@ def _windows(strategy: PipelineStrategy, device: int, passes: Sequence[Pass]) ->
         sum(flying[k] * strategy.shards[k].saved_bytes for k in mine),
         sum(flying[k] * strategy.shards[k].in_bytes for k in mine),
     ]
-    kinds: dict[tuple[str, int], list[int]] = {}
+    kinds: dict[str, list[int]] = {}
     for at, one in enumerate(passes):
-        kinds.setdefault((one.kind, one.shard), []).append(at)
+        kinds.setdefault(one.kind, []).append(at)
     for places in kinds.values():
         most = {max(places, key=lambda at, w=weight: w[at]) for weight in weights}  # type: ignore[misc]
         for at in sorted({places[0], places[-1]} | most):

@@ -214,7 +214,7 @@ class Emitter:
             x=k,
             batch=not k or loss,
             dy=gives and not loss,
-            saved=gives and mode.activations == "offload",
+            saved=mode.activations == "offload",
             tied=cost.tie == "holder",
             tie=gives and cost.tie and k != self.top,
             grad=adds,

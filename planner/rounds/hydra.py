@@ -84,6 +84,8 @@ class HydraStrategy:
     def modes(self) -> tuple[Mode, ...]:
         return (Mode("streamed", "device-streamed"),) * len(self.shards)
 
+    halved = ()
+
     @property
     def tie_bytes(self) -> int:
         """Tied layers lie in one shard."""

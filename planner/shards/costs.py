@@ -27,7 +27,7 @@ from planner.errors import Infeasible
 from planner.shards.shard_cost import Links, ShardCost
 from planner.shards.ties import Group, held_gradients, separable
 from profiles.codec import align
-from profiles.schema import Layer, LayerCost, Task
+from profiles.schema import Layer, LayerCost, Task, Time
 
 Array = NDArray[np.int64]
 
@@ -137,6 +137,9 @@ class TaskCosts:
             "unpack": [_packing(cost)[1] for cost in costs],
             "tied": held_gradients(self.task, self.group),
             "buffer": [layer.buffer_bytes for layer in layers],
+            "input": [_us(cost.backward_input) for cost in costs],
+            "weight": [_us(cost.backward_weight) for cost in costs],
+            "left": [cost.left_bytes or 0 for cost in costs],
         }
         return {name: _prefix(values) for name, values in columns.items()}
 
@@ -184,6 +187,7 @@ class TaskCosts:
         known = all(cost.rng_draws is not None for cost in costs)
         packed = all(cost.offload_bytes is not None for cost in costs)
         timed = all(cost.pack_backward is not None for cost in costs)
+        splits = all(cost.left_bytes is not None for cost in costs)
         fields = [name for name in self.sums if name.endswith(("_bytes", "_us"))]
         sums = {name: self.total(name, first, end) for name in fields}
         param, masters = sums["param_bytes"], sums["state_bytes"]
@@ -206,8 +210,16 @@ class TaskCosts:
             tie=self.group.part(first, end) if self.group else "",
             cast=self.cast and trained and self.task.precision == "bf16",
             in_turn=any(layer.in_turn for layer in layers),
+            input_us=self.total("input", first, end) if splits else None,
+            weight_us=self.total("weight", first, end) if splits else None,
+            left_bytes=align(self.total("left", first, end)) if splits else None,
             **sums,
         )
+
+
+def _us(time: Time | None) -> int:
+    """The median; 0 where it was not measured."""
+    return time.median_us if time else 0
 
 
 def shape_of(task: Task) -> object:

@@ -79,9 +79,13 @@ def backward_us(shard: ShardCost, mode: Mode) -> int:
 
 
 def pass_us(shard: ShardCost, mode: Mode, kind: str) -> int:
-    """µs of one microbatch of a backward, B, or of its halves, I and W."""
-    whole, weight = backward_us(shard, mode), shard.weight_us
-    return {"B": whole, "I": whole - weight, "W": weight}[kind]
+    """µs of one microbatch of a backward, B, or of its parts, I and W."""
+    whole = backward_us(shard, mode)
+    if kind == "B":
+        return whole
+    if kind == "W":
+        return shard.weight_us or 0
+    return whole - shard.graph_backward_us + (shard.input_us or 0)
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,12 @@ class ShardCost:
     graph_transient_bytes: int
     update_transient_bytes: int
     norm_transient_bytes: int
-    weight_us: int = 0  # of a backward, for gradients of weights, which may come later
     tie: str = ""  # in a group of tied layers that lie in several shards
     cast: bool = False  # the host has no parameters of it but makes them from masters
     in_turn: bool = False  # one device has to run all its microbatches, in ascending order
+    input_us: int | None = None  # of I, on a graph that is there; None: it cannot be split
+    weight_us: int | None = None  # of W
+    left_bytes: int | None = None  # alive from I to W
 
     @property
     def param_out_bytes(self) -> int:

@@ -1,6 +1,6 @@
 """One way to train a task on one device: the decisions, as a value."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import Field, dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -27,6 +27,10 @@ class Planned(Protocol):
     def modes(self) -> tuple[Mode, ...]: ...
     @property
     def tie_bytes(self) -> int: ...
+    @property
+    def halved(self) -> Collection[int]:
+        """The shards whose backwards are split in two."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +99,8 @@ class Strategy:
     def top(self) -> int:
         """The last shard that uses those."""
         return max((k for k, shard in enumerate(self.shards) if shard.tie), default=0)
+
+    halved = ()
 
     @property
     def tie_bytes(self) -> int:

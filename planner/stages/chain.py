@@ -39,19 +39,21 @@ def cut(
     *,
     points: Sequence[int] | None = None,
     fits: Fits | None = None,
+    hops: Sequence[Sequence[int]] | None = None,
 ) -> Cuts | None:
     """The best cuts into given stages; None where there are none.
 
     layers: by kind of device. points: where stages may begin and end, 0 and the end among them
-    (`planner.shards.cut_points` keeps tied layers together). With `teams * v` every team gets v
-    stages. Of equally good cuts those with the evenest loads.
+    (`planner.shards.cut_points` keeps tied layers together). hops: between every two stages what
+    each layer's input takes, where links differ. With `teams * v` every team gets v stages. Of
+    equally good cuts those with the evenest loads.
     """
     behind = list(accumulate((len(team) for team in reversed(teams)), initial=0))
     steps = [
-        _Step((stage,), Place(team, behind[stage + 1]), (stage + 1,))
-        for stage, team in enumerate(reversed(teams))
+        _Step((rear,), Place(team, behind[rear + 1], len(teams) - 1 - rear), (rear + 1,))
+        for rear, team in enumerate(reversed(teams))
     ]
-    return _best(steps, [(len(teams),)], Loads(layers, microbatches, points, fits))
+    return _best(steps, [(len(teams),)], Loads(layers, microbatches, points, fits, hops))
 
 
 def cut_freely(
@@ -91,7 +93,7 @@ def _free(devices: Sequence[int], replicas: Sequence[int] | None) -> Iterator[_S
     rears = {(0,) * (len(devices) + 1)}
     for used in sorted(product(*(range(count + 1) for count in devices)), key=sum):
         left = [count - taken for count, taken in zip(devices, used, strict=True)]
-        for stage in range(len(replicas or "1")):
+        for stage in range(len(replicas) if replicas else 1):
             sizes = [replicas[-1 - stage]] if replicas else range(1, sum(left) + 1)
             for team in (team for size in sizes for team in _teams(left, size)):
                 if (stage, *used) in rears:
@@ -135,12 +137,13 @@ def _evenest(steps: Sequence[_Step], front: State, bottleneck: int, loads: Loads
         for first in np.flatnonzero(best < known):
             taken[step.whole, int(first)] = step, int(ends[first])
         squares[step.whole] = np.minimum(best, known)
-    at, points, teams = 0, [0], list[Team]()
+    ats, places = [0], list[Place]()
     while front != steps[0].rear:
-        step, at = taken[front, at]
-        points.append(loads.points[at])
-        teams.append(step.place.team)
+        step, end = taken[front, ats[-1]]
+        ats.append(end)
+        places.append(step.place)
         front = step.rear
-    stages = zip(teams, pairwise(points), strict=True)
-    shares = tuple(loads.shares(team, *layers) for team, layers in stages)
-    return Cuts(bottleneck, tuple(points), tuple(teams), shares)
+    stages = zip(places, pairwise(ats), strict=True)
+    shares = tuple(loads.shares(place, *ends) for place, ends in stages)
+    points = tuple(loads.points[at] for at in ats)
+    return Cuts(bottleneck, points, tuple(place.team for place in places), shares)

@@ -28,10 +28,8 @@ class Stages(NamedTuple):
     def of(cls, layers: Sequence[Work], points: Sequence[int]) -> "Stages":
         """Of layers between two points."""
         time, once, hop, exchange = np.array(layers, dtype=np.int64).T
-        cuts = np.append(hop, 0)[list(points)]
-        cuts[0] = 0
         time, once, exchange = (_sums(part, points) for part in (time, once, exchange))
-        return cls(time, once, cuts[:, None] + cuts, exchange)
+        return cls(time, once, _sent(hop, hop, points), exchange)
 
     def owned(self, replicas: int) -> Table:
         """What a replica sends in a round, whatever the microbatches."""
@@ -44,17 +42,24 @@ class Stages(NamedTuple):
         return load
 
     def done(self, load: Table, replicas: int, most: int) -> Table:
-        """The microbatches, up to `most`, that a replica can do with such a load."""
+        """The microbatches that a replica can do with such a load; `most` if it takes no time."""
         parts = (self.time, self.once), (self.hop, self.owned(replicas))
         each = [np.where(t > 0, (load - o) // np.maximum(t, 1), most) for t, o in parts]
-        able = np.where(load >= np.maximum(parts[0][1], parts[1][1]), np.minimum(*each), 0)
-        return np.minimum(able, most)
+        return np.where(load >= np.maximum(parts[0][1], parts[1][1]), np.minimum(*each), 0)
 
 
 def _sums(part: Table, points: Sequence[int]) -> Table:
     """Of the layers between two points."""
     sums: Table = np.append(0, part.cumsum())[list(points)]
     return sums - sums[:, None]
+
+
+def _sent(front: Table, back: Table, points: Sequence[int]) -> Table:
+    """What stages send over the boundaries in front and behind; nothing at the chain's ends."""
+    before, behind = (np.append(hops, 0)[list(points)] for hops in (front, back))
+    before[0] = 0
+    sent: Table = before[:, None] + behind
+    return sent
 
 
 class Loads:
@@ -66,38 +71,57 @@ class Loads:
         microbatches: int,
         points: Sequence[int] | None,
         fits: Fits | None,
+        hops: Sequence[Sequence[int]] | None = None,
     ) -> None:
         self.points = tuple(range(len(layers[0]) + 1) if points is None else points)
         self.rearmost = np.full(len(self.points), NEVER)
         self.rearmost[-1] = 0
         self._microbatches, self._fits = microbatches, fits
         self._stages = [Stages.of(kind, self.points) for kind in layers]
-        self._tables: dict[Team, Table] = {}
+        none = np.zeros(len(layers[0]), dtype=np.int64)
+        self._hops = None
+        if hops is not None:
+            self._hops = [none, *(np.array(own, dtype=np.int64) for own in hops), none]
+        self._tables: dict[tuple[Team, bytes], Table] = {}
         self._lowest: dict[Place, Table] = {}
 
     def at(self, place: Place) -> Table:
         """`NEVER` where the last point is not behind the first, or where the stage is too big."""
-        if place.team not in self._tables:
-            table = self._of(place.team)
-            self._tables[place.team] = np.where(np.triu(table >= 0, 1), table, NEVER)
-        table = self._tables[place.team]
+        key = place.team, b"".join(hop.tobytes() for hop in self._around(place))
+        if key not in self._tables:
+            table = self._of(self._replicas(place))
+            self._tables[key] = np.where(np.triu(table >= 0, 1), table, NEVER)
+        table = self._tables[key]
         if self._fits is None:
             return table
         if place not in self._lowest:
             self._lowest[place] = self._fitting(place, self._fits)
         return np.where(np.arange(len(table))[:, None] >= self._lowest[place], table, NEVER)
 
-    def shares(self, team: Team, first: int, end: int) -> tuple[int, ...]:
-        """The microbatches of each replica of layers first..end-1."""
-        at = self.points.index(first), self.points.index(end)
-        works = [Work(*(int(part[at]) for part in self._stages[kind])) for kind in team]
+    def shares(self, place: Place, first: int, last: int) -> tuple[int, ...]:
+        """The microbatches of each replica of the stage between two points."""
+        replicas = self._replicas(place)
+        works = [Work(*(int(part[first, last]) for part in stages)) for stages in replicas]
         return shared_out(self._microbatches, works)
 
-    def _of(self, team: Team) -> Table:
+    def _replicas(self, place: Place) -> list[Stages]:
+        """What stages at that place take, by replica."""
+        stages = [self._stages[kind] for kind in place.team]
+        if hops := self._around(place):
+            sent = _sent(hops[0], hops[1], self.points)
+            return [one._replace(hop=sent) for one in stages]
+        return stages
+
+    def _around(self, place: Place) -> list[Table]:
+        """The hops in front of a place and behind it; none where layers say them."""
+        if self._hops is None or place.stage is None:
+            return []
+        return self._hops[place.stage : place.stage + 2]
+
+    def _of(self, stages: list[Stages]) -> Table:
         """Of replicas of several kinds the least in which together they do all microbatches."""
-        most, size = self._microbatches, len(team)
-        stages = [self._stages[kind] for kind in team]
-        if len(set(team)) == 1:
+        most, size = self._microbatches, len(stages)
+        if all(one.time is stages[0].time for one in stages):
             return stages[0].load(-(-most // size), size)
         low, high = np.zeros_like(stages[0].time), stages[0].load(most, size)
         while (low < high).any():

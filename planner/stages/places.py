@@ -9,10 +9,12 @@ Team = tuple[int, ...]
 
 
 class Place(NamedTuple):
-    """Where a stage stands: its team, and how many devices it and the stages behind it have."""
+    """Where a stage stands: its team, how many devices it and the stages behind it have, and its
+    number, front first, where the stages are given."""
 
     team: Team
     devices: int
+    stage: int | None = None
 
     def in_flight(self, microbatches: int) -> int:
         """Microbatches between forward and backward on one of its devices, in order 1f1b."""

@@ -293,7 +293,8 @@ def draw_ratios(plan: Plan, log: RunLog, ax: "Axes") -> None:
             continue
         starts = [one.start_us / 1e6 for one in mine]
         ratios = [min(_TOP, one.us / one.predicted_us) for one in mine]
-        ax.plot(starts, ratios, ".", markersize=2.5, label=name)
+        if mine:
+            ax.plot(starts, ratios, ".", markersize=2.5, label=name)
     ax.axhline(1, color="black", lw=0.8)
     ax.set(xlabel="s since the run began", ylabel="actual / predicted", ylim=(0, _TOP))
     ax.legend(markerscale=4, frameon=False, ncols=len(_DRAWN))

@@ -3,7 +3,8 @@
     python -m tests.benchmarks.pipeline_times [PROFILE] [--steps 10] [--json]
 
 PROFILE is one of emulated devices that send to each other (`python -m executor profile ... --p2p
-RATE`), made on this machine; its first task is trained in each layout. Without it a byte-level GPT
+RATE`), made on this machine; its first task is trained in each layout that it has layers enough
+for. Without it a byte-level GPT
 is profiled first. Programs are those of `support.pipelined`. A row is a layout: the step as
 predicted and as it ran (the mean of all but the first two), their ratio, how much the median op is
 off, and processor seconds. Exit code 1 if a step is off by more than 5 %.
@@ -27,7 +28,9 @@ from torch.optim import AdamW
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.pipelined import RESIDENT, Way, Where, greedy, in_turns, planned, spread
+from support.device_ops import Way
+from support.passes import Where, greedy, in_turns, spread
+from support.pipelined import RESIDENT, planned
 
 import profiles
 from executor import run
@@ -141,10 +144,12 @@ def row(name: str, plan: Plan, task: Task) -> Row:
 
 
 def rows(profile: Profile, steps: int) -> Iterator[Row]:
+    """A row for each layout that the task has layers enough for."""
     tasks, _ = load(profile.tasks[0].workload.ref)
     task = next(one for one in tasks if one.name == profile.tasks[0].name)
     for name, layout in LAYOUTS.items():
-        yield row(name, plan_of(profile, layout, steps), task)
+        if len(layout.places) <= len(profile.tasks[0].layers):
+            yield row(name, plan_of(profile, layout, steps), task)
 
 
 def table(found: Sequence[Row]) -> str:

@@ -17,9 +17,9 @@ What is assumed:
 - Sends take the file's assumed times, the longer one between machines. Each boundary has a queue
   for either direction, and a send keeps no stage busy.
 
-Then what other orders would gain, with the same times and recomputing as early, and a bound on all
-orders. And what uneven shares would gain: the slowest replica's time if every replica got
-microbatches by its measured speed.
+Then what other orders would take, with the same times, recomputing ahead as above or late, within
+the backward; and a bound on all orders. And what uneven shares would gain: the slowest replica's
+time if every replica got microbatches by its measured speed.
 """
 
 import argparse
@@ -28,14 +28,16 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from planner.orders import NAMED, Cost, Pipeline
 from planner.rounds.timeline import once
 from planner.stages import Work, shared_out
 
 TOLERANCE = 0.05
+ORDERS = ("1f1b", "gpipe")
 
 Kind = Literal["F", "R", "B"]
 Line = list[tuple[Kind, int]]
@@ -91,6 +93,11 @@ class Run:
         final = (number[queue[-1]] for queue in computed)
         return [self.start + starts[op] + us[op] for op in final]
 
+    def recomputing_late(self) -> "Run":
+        """With recomputations as parts of backwards, which wait for gradients."""
+        late = [p | {"R": 0, "B": p.get("R", 0) + p["B"]} for p in self.passes]
+        return replace(self, passes=tuple(late))
+
     def bound(self) -> int:
         """No order is done before: of every stage, the way of the first microbatch to it, all its
         passes, and the way of the last gradient back."""
@@ -127,18 +134,18 @@ def varuna(stages: int, microbatches: int) -> list[Line]:
     return lines
 
 
-def ahead(stages: int, microbatches: int, warm: int) -> list[Line]:
-    """A backward and a forward in turn, after as many forwards as there are stages behind, times
-    `warm`."""
+def named(run: Run, name: str) -> list[Line]:
+    """An order of the planner's, each recomputation just before its backward."""
+    costs = [Cost(p["F"], p.get("R", 0) + p["B"], 0) for p in run.passes]
+    places = tuple((stage,) for stage in range(len(costs)))
+    order = NAMED[name](Pipeline.alike(costs, len(costs), run.microbatches), places)
     lines: list[Line] = []
-    for behind in reversed(range(stages)):
-        first = min(microbatches, behind * warm)
-        line: Line = [("F", m) for m in range(first)]
-        for m in range(microbatches):
-            if m + first < microbatches:
-                line.append(("F", m + first))
-            line += [("R", m), ("B", m)] if behind else [("B", m)]
-        lines.append(line)
+    for passes, items in zip(run.passes, order, strict=True):
+        lines.append([])
+        for item in items:
+            if item.kind == "B" and "R" in passes:
+                lines[-1].append(("R", item.microbatch))
+            lines[-1].append(("F" if item.kind == "F" else "B", item.microbatch))
     return lines
 
 
@@ -182,9 +189,11 @@ def rows(data: dict[str, Any]) -> Iterator[Row]:
             1e-6 * end / seen
             for end, seen in zip(ends, measured["last_compute_end_s"], strict=True)
         ]
+        within = run.recomputing_late()
         orders = {
-            f"{name}, recomputing ahead": max(run.ends(ahead(stages, many, warm))) / 1e6
-            for name, warm in (("1f1b", 1), ("1f1b, twice as deep", 2), ("gpipe", many))
+            name + how: max(one.ends(named(run, name))) / 1e6
+            for name in ORDERS
+            for how, one in ((", recomputing ahead", run), (", recomputing late", within))
         }
         replicas = [replica["pipeline_s_mean"] for replica in measured["replicas"]]
         shares, shared = _shared(run, replicas)
@@ -237,11 +246,11 @@ def table(found: Iterable[Row]) -> Iterator[str]:
             f"{row.cpu_s:.1f} |"
         )
         for name, seconds in row.orders.items():
-            yield f"  {name}: {seconds:.2f} s, {1 - seconds / row.ours:.1%} less"
+            yield f"  {name}: {seconds:.2f} s, {seconds / row.ours - 1:+.1%}"
         yield (
-            f"  shares {', '.join(map(str, row.shares))}: the slowest replica "
+            f"  shares {', '.join(map(str, row.shares))}: the slowest replica takes "
             f"{row.slowest_shared:.2f} s instead of {row.slowest:.2f}, "
-            f"{1 - row.slowest_shared / row.slowest:.1%} less"
+            f"{row.slowest_shared / row.slowest - 1:+.1%}"
         )
 
 

@@ -20,20 +20,12 @@ import torch
 from msgspec import structs
 from support import tied
 from support.chains import WIDTH, block, chain
+from support.device_ops import Way
 from support.fit import later
+from support.passes import Where, breadth, greedy, in_turns, spread
 from support.pauses import pausing
-from support.pipelined import (
-    RESIDENT,
-    Way,
-    Where,
-    breadth,
-    greedy,
-    in_turns,
-    planned,
-    shared_out,
-    spread,
-)
-from support.plain import Plain, train
+from support.pipelined import RESIDENT, planned, shared_out
+from support.plain import Plain, Shares, train
 from support.quick import measured
 from support.same import assert_same
 from support.slabs import bound
@@ -61,6 +53,7 @@ SPILLING = Mode("streamed", "host", "offload")
 STREAMED = Mode("streamed", "device-streamed", "recompute")
 KEPT = Mode("kept", "device-streamed", "saved")
 SAVED = Mode("resident", "device", "saved")
+PACKED = Mode("kept", "host", "offload")
 
 
 class Case:
@@ -76,14 +69,18 @@ class Case:
     def way(
         self,
         places: Places,
-        mode: Mode = RESIDENT,
+        mode: Mode | Callable[[], Mode] = RESIDENT,
         order: Callable[[Where], Order] = greedy,
         owners: dict[int, int] | None = None,
     ) -> Way:
         """The shards of `places` where they are said to be; streamed where nobody shares them."""
         costs, count = self.costs, len(places)
         shards = [costs.shard(k, k + 1) for k in range(count)]
-        modes = [_possible(mode, shard.tie, k == count - 1) for k, shard in enumerate(shards)]
+        each = (mode() if callable(mode) else mode for _ in shards)
+        modes = [
+            _possible(one, shard.tie, shard is shards[-1])
+            for one, shard in zip(each, shards, strict=True)
+        ]
         where = spread(places, self.microbatches)
         return Way(costs, tuple(range(count + 1)), tuple(modes), order(where), owners)
 
@@ -95,8 +92,13 @@ class Case:
         return done
 
     def plain(self, way: Way) -> Plain:
-        shares = shared_out(way, self.task.model())  # type: ignore[operator]
-        return train(self.task, self.microbatches, shares=shares)
+        return train(self.task, self.microbatches, shares=shares_of(way, self.task))
+
+
+def shares_of(way: Way, task: Task) -> Shares:
+    """How the plain loop adds gradients."""
+    assert not isinstance(task.model, nn.Module)
+    return shared_out(way, dict(task.model().named_parameters()))
 
 
 def _possible(mode: Mode, tie: str, last: bool) -> Mode:
@@ -130,13 +132,19 @@ ORDERS: dict[str, tuple[Places, Callable[[Where], Order], Mode]] = {
     "interleaved": (((0,), (1,), (0,), (1,)), greedy, SPILLING),
     "breadth first": (((0,), (1,), (0,), (1,)), breadth, STREAMED),
     "any": (((0,), (2,), (1,), (0,)), lambda where: greedy(where, random.Random(1)), KEPT),
+    "halves": (((0,), (1,), (2,), (0,)), lambda where: greedy(where, halves=(1, 2, 3)), RESIDENT),
+    "any halves": (
+        ((0,), (1,), (1,), (0,)),
+        lambda where: greedy(where, random.Random(1), halves=(1, 3)),
+        SAVED,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_every_order_trains_the_ordinary_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropout on; with parameters that stay, and stages that spill all they have. Nothing lies
-    outside what was planned on any device."""
+    """Dropout on; with parameters that stay, and stages that spill all they have; with whole
+    backwards and with halves of them. Nothing lies outside what was planned on any device."""
     case = dropping()
     places, order, mode = ORDERS[name]
     way = case.way(places, mode, order)
@@ -199,6 +207,16 @@ def test_everything_a_device_can_do(feature: str, shape: str) -> None:
     }
     mode = (RESIDENT, SPILLING, KEPT)[(FEATURES.index(feature) + list(places).index(shape)) % 3]
     case.trained(case.way(places[shape], mode, owners={0: -1}))
+
+
+@pytest.mark.parametrize("shape", ["pipe", "alike"])
+@pytest.mark.parametrize("feature", ["plain", "scaled"])
+def test_backwards_in_halves(feature: str, shape: str) -> None:
+    """Words tied across devices and replicas, whose owner is updated when all halves are done."""
+    case = sharing(feature)
+    places: Places = ((0, 1, 2),) * 5 if shape == "alike" else ((0,), (1,), (2,), (1,), (2,))
+    mode = PACKED if shape == "pipe" else RESIDENT
+    case.trained(case.way(places, mode, lambda where: greedy(where, halves=(1, 2, 3, 4))))
 
 
 def loud(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -272,6 +290,22 @@ def test_replicas_of_what_forwards_change_are_refused() -> None:
     )
     with pytest.raises(RunError, match=text):
         run(plan, [case.task])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_way_at_all(seed: int) -> None:
+    """Any replicas of any shard, each shard in a mode of its own, with whole backwards or halves,
+    in any order, owned by anybody."""
+    rng = random.Random(seed)
+    case = (sharing("clipped"), dropping(), sharing("scaled"))[seed % 3]
+    layers = len(case.profile.tasks[0].layers)
+    devices = [rng.sample(range(3), rng.choice([1, 1, 2, 3])) for _ in range(layers - 1)]
+    places = (*map(tuple, devices), (0, 1, 2))
+    owners = {k: rng.randrange(min(len(own), case.microbatches)) for k, own in enumerate(places)}
+    halves = [k for k in range(1, layers) if rng.random() < 0.5 and k != 2]
+    modes = iter(rng.choice([RESIDENT, KEPT, SAVED, PACKED]) for _ in range(layers))
+    order = partial(greedy, rng=rng, halves=halves)
+    case.trained(case.way(places, lambda: next(modes), order, owners))
 
 
 @pytest.mark.parametrize("mode", [RESIDENT, SPILLING])
@@ -348,8 +382,7 @@ def test_a_signal_ends_all_devices_behind_the_same_round(tmp_path: Path) -> None
     assert len(losses) == done
     assert 0 < done < 9
     rest = run(later(plan, done, 9 - done), [task], Options(resume=folder))
-    shares = shared_out(way, task.model())  # type: ignore[operator]
-    plain = train(task, MICROBATCHES, shares=shares)
+    plain = train(task, MICROBATCHES, shares=shares_of(way, task))
     assert losses + rest.losses["a"] == plain.losses
     same_as(plain._replace(losses=plain.losses[done:]), rest)
 

@@ -88,6 +88,8 @@ COVERED_BY = {
     "planner.lp.rounding": "planner/search/test_task.py",
     "planner.lp.rows": "planner/lp/test_windows.py",
     "planner.lp.solver": "planner/lp/test_windows.py",
+    "planner.orders.merging": "planner/orders/test_named.py",
+    "planner.orders.moves": "planner/orders/test_places.py",
     "planner.orders.passes": "planner/orders/test_named.py",
     "planner.rounds.hydra": "planner/rounds/test_evaluation.py",
     "planner.rounds.list_schedule": "planner/rounds/test_round.py",

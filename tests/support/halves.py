@@ -15,10 +15,13 @@ def halved(plan: Plan, *, late: bool = False, left_bytes: int = 0) -> Plan:
     tasks = {task.name: task for task in plan.tasks}
     programs = tuple(_program(p, tasks, late=late) for p in plan.programs)
     shards = {
-        t.name: tuple(replace(s, left_bytes=left_bytes if k else 0) for k, s in enumerate(t.shards))
+        t.name: tuple(
+            replace(s, left_bytes=left_bytes if k and s.grad_bytes else 0)
+            for k, s in enumerate(t.shards)
+        )
         for t in plan.tasks
     }
-    kept = left_bytes * max(task.microbatches for task in plan.tasks) * 3
+    kept = left_bytes * max(task.microbatches * len(task.shards) for task in plan.tasks)
     programs = tuple(
         replace(
             p,

@@ -38,6 +38,8 @@ def wronged(
                 backward=_times(cost.backward, by),
                 pack_backward=cost.pack_backward and _times(cost.pack_backward, by),
                 unpack_backward=cost.unpack_backward and _times(cost.unpack_backward, by),
+                backward_input=cost.backward_input and _times(cost.backward_input, by),
+                backward_weight=cost.backward_weight and _times(cost.backward_weight, by),
             )
             for cost in of.costs
         )

@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 import torch
 from msgspec import structs
 from support import apart, tied
+from support.halves import halved
 from support.plain import Plain, train
 from support.same import assert_same
 from support.slabs import bound
@@ -23,6 +24,7 @@ from planner import Problem, build
 from planner.errors import Infeasible
 from planner.shards.modes import Mode
 from planner.shards.ties import separable
+from plans import prove
 from plans.schema import Plan
 from profiles.schema import Emulation, Profile
 
@@ -82,6 +84,18 @@ def test_bits_of_the_plain_loop(
     memory = plan.programs[0].memory[0]
     assert ends == [memory.slab_bytes]
     assert done.peak_bytes[0] <= memory.slab_bytes + memory.reserve_bytes
+
+
+@pytest.mark.parametrize(("mode", "late"), [(0, True), (1, True), (2, False)])
+@pytest.mark.parametrize("way", ["three", "alone", "masters", "autocast", "scaled"])
+def test_backwards_in_two_parts(way: str, mode: int, late: bool) -> None:
+    """The shared weight's gradient goes down with the first parts; the rest comes any time later,
+    with the scale of a loss, in low precision, and beside parameters that are cast."""
+    made = cut(way, MODES[mode], 2, (0, 1, 2, 3, 4, 5))
+    plan = halved(made, late=late, left_bytes=1 << 16)
+    prove(plan)
+    assert any(".W" in op.id for op in plan.programs[0].round)
+    trained(way, plan)
 
 
 @pytest.mark.parametrize("block", range(4))

@@ -132,6 +132,25 @@ def test_an_op_that_is_late_ends_when_it_is_done() -> None:
     assert _next(queue) == end.seconds()
 
 
+@pytest.mark.parametrize("slowdown", [1, 2])
+def test_a_copy_that_its_thread_comes_late_to(slowdown: int) -> None:
+    """It ends with its link where compute is emulated, but not long before it is done; elsewhere
+    when it is done."""
+    quick = Emulation(1 << 40, 1 << 40, 0, compute_slowdown=slowdown)
+    (device,) = open_devices([structs.replace(SLOW_LINK, emulation=quick)], [256])
+    for late_s in (0.0, 0.02):
+        queue = device.queue("h2d")
+        queue.enter()
+        queue.wait(queue.mark(), _none)
+        time.sleep(late_s)
+        came = time.perf_counter()
+        start = queue.begin()
+        device.copy_in(device.slab, torch.zeros(256, dtype=torch.uint8))
+        end = queue.end(start, 0, _none)
+        assert (end.seconds() < came) is (slowdown > 1)
+        assert end.seconds() > start.seconds() + late_s - 0.003
+
+
 def test_compute_that_is_not_emulated_begins_when_it_does() -> None:
     """Its ops take the time that they take, from when their thread runs them."""
     emulation = structs.replace(SLOW_LINK.emulation, compute_slowdown=1)

@@ -73,7 +73,8 @@ def bare(layer: Layer) -> Layer:
 
     def without(cost: LayerCost) -> LayerCost:
         found = structs.replace(cost, forward=none, recompute_backward=none, backward=none)
-        return structs.replace(found, pack_backward=None, unpack_backward=None)
+        found = structs.replace(found, pack_backward=None, unpack_backward=None)
+        return structs.replace(found, backward_input=None, backward_weight=None)
 
     costs = tuple(map(without, layer.costs))
     return structs.replace(layer, update_device=none, update_host=none, norm=None, costs=costs)

@@ -293,6 +293,42 @@ def test_packing_is_timed_where_there_is_any(mlp: Profile) -> None:
     assert all(cost.pack_backward is None is cost.unpack_backward for cost in last)
 
 
+def test_both_parts_of_a_backward_are_timed(mlp: Profile) -> None:
+    """For every layer but the first; what is alive between them counts the output, which the next
+    layer may keep."""
+    first, *rest = [layer.costs for layer in mlp.tasks[0].layers]
+    assert all(cost.backward_input is None is cost.left_bytes for cost in first)
+    for cost in (cost for costs in rest for cost in costs):
+        assert cost.backward_input
+        assert cost.backward_weight
+        assert cost.backward_input.median_us > 0 < cost.backward_weight.median_us
+        assert cost.left_bytes
+    assert all((cost.left_bytes or 0) >= cost.out_bytes for costs in rest[:-1] for cost in costs)
+
+
+class Counted(nn.Linear):
+    """Its gradients have other bits in every backward."""
+
+    backwards = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        y.register_hook(self._grown)  # type: ignore[no-untyped-call]
+        return y
+
+    def _grown(self, grad: Tensor) -> Tensor:
+        self.backwards += 1
+        return grad * self.backwards
+
+
+def test_parts_of_other_bits_are_not_timed() -> None:
+    """A layer whose parts do not give what the whole does has no times of them."""
+    x = torch.ones(4, WIDTH, requires_grad=True)
+    for layer, splits in ((nn.Linear(WIDTH, WIDTH), True), (Counted(WIDTH, WIDTH), False)):
+        case = Case(_task(layer), layer, x, None, first=False, microbatch=4)
+        assert (layer_cost(case, LAB).backward_input is not None) is splits
+
+
 def test_slow_devices_draw_beside_each_other() -> None:
     """Two of them share the generator in a run, even if one at a time computes while measured."""
     slow = Emulation(10**9, 10**9, 5, 3)

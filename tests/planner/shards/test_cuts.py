@@ -4,11 +4,12 @@ from itertools import combinations, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support import synthetic
 
 from planner.shards.costs import TaskCosts
 from planner.shards.cuts import Caps, cheapest, cut_points, layer_graph
-from profiles.schema import Task
+from profiles.schema import Task, Time
 
 
 def price(costs: TaskCosts, cuts: tuple[int, ...], shard_us: int) -> int:
@@ -39,6 +40,32 @@ def test_no_other_cut_within_the_caps_is_cheaper(
     assert (found is None) == (not allowed)
     if found:
         assert price(costs, found, 50) == min(allowed)
+
+
+def test_parts_of_a_backward_are_those_of_the_layers() -> None:
+    """A shard has times of both parts, and what is left between, where all its layers have."""
+    task = synthetic.task("a", layers=3)
+    layers = [task.layers[0]]
+    for k, layer in enumerate(task.layers[1:], 1):
+        times = {name: Time(us, us, us, 1) for name, us in (("input", 3 * k), ("weight", 5 * k))}
+        costs = tuple(
+            replace(
+                cost,
+                backward_input=times["input"],
+                backward_weight=times["weight"],
+                left_bytes=256 * k,
+            )
+            for cost in layer.costs
+        )
+        layers.append(replace(layer, costs=costs))
+    costs = TaskCosts(replace(task, layers=tuple(layers)), 4)
+    found = [costs.shard(*cut) for cut in ((0, 3), (0, 1), (1, 2), (1, 3))]
+    assert [(s.input_us, s.weight_us, s.left_bytes) for s in found] == [
+        (None, None, None),
+        (None, None, None),
+        (3, 5, 256),
+        (9, 15, 768),
+    ]
 
 
 def test_tied_layers_are_never_separated() -> None:

@@ -8,30 +8,45 @@ from hypothesis import strategies as st
 
 from planner.stages import Cuts, Place, Team, Work, cut, cut_freely, shared_out, within
 
-works = st.builds(Work, *(st.integers(0, high) for high in (40, 9, 15, 20)))
+works = st.one_of(
+    st.builds(Work, *(st.integers(0, high) for high in (9, 3, 12, 24))),
+    st.integers(1, 4).map(Work),
+)
 
 
 def chains(kinds: int) -> st.SearchStrategy[list[list[Work]]]:
     """As many layers on every kind of device."""
-    return st.integers(1, 5).flatmap(
+    return st.sampled_from([1, 2, 4, 5, 6, 7]).flatmap(
         lambda count: st.lists(
             st.lists(works, min_size=count, max_size=count), min_size=kinds, max_size=kinds
         )
     )
 
 
-def stage(layers: list[Work], first: int, end: int) -> Work:
+Hopping = list[list[int]]
+"""What each layer's input takes, by boundary between stages."""
+
+
+def stage(layers: list[Work], first: int, end: int, around: Hopping | None = None) -> Work:
     """What some layers take together: sums, and what crosses the cuts at both ends."""
-    hops = [layers[cut].hop for cut in (first, end) if 0 < cut < len(layers)]
+    front, back = around or [[work.hop for work in layers]] * 2
+    hops = [hop[cut] for hop, cut in ((front, first), (back, end)) if 0 < cut < len(layers)]
     own = layers[first:end]
     return Work(
         sum(w.time for w in own), sum(w.once for w in own), sum(hops), sum(w.exchange for w in own)
     )
 
 
-def load(layers: list[list[Work]], team: Team, first: int, end: int, microbatches: int) -> int:
+def load(
+    layers: list[list[Work]],
+    team: Team,
+    first: int,
+    end: int,
+    microbatches: int,
+    around: Hopping | None = None,
+) -> int:
     """The longest of a stage's replicas, their microbatches shared out."""
-    replicas = [stage(layers[kind], first, end) for kind in team]
+    replicas = [stage(layers[kind], first, end, around) for kind in team]
     counts = shared_out(microbatches, replicas)
     return max(w.load(c, len(team)) for w, c in zip(replicas, counts, strict=True))
 
@@ -50,10 +65,10 @@ def every(layers: list[list[Work]], teams: list[Team], microbatches: int) -> lis
     return [Cuts(max(loads(layers, way, microbatches)), way.points, way.teams, ()) for way in found]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     chains(2),
-    st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=3), min_size=1, max_size=3),
+    st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=3), min_size=1, max_size=4),
     st.integers(1, 5),
 )
 def test_cuts_into_given_teams_are_the_best_there_are(
@@ -117,10 +132,10 @@ def test_kinds_of_given_replicas_are_the_best_there_are(
     assert found is None or [len(team) for team in found.teams] == replicas
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     chains(1),
-    st.lists(st.integers(0, 5), min_size=5, max_size=5),
+    st.lists(st.integers(0, 5), min_size=7, max_size=7),
     st.integers(0, 25),
     st.lists(st.integers(1, 2), min_size=1, max_size=3),
 )
@@ -129,6 +144,7 @@ def test_no_stage_is_larger_than_its_place_allows(
 ) -> None:
     """Only cuts whose stages fit, with what is in flight there, are compared."""
 
+    sizes = sizes[: len(layers[0])]
     fixed = sizes[::-1]
 
     def fits(place: Place, first: int, end: int) -> bool:
@@ -146,6 +162,30 @@ def test_no_stage_is_larger_than_its_place_allows(
         )
     ]
     found = cut(layers, teams, 3, fits=within(fixed, sizes, [limit], 3))
+    assert (found and found.bottleneck) == min(ways, default=None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    chains(2),
+    st.lists(st.integers(0, 1), min_size=1, max_size=4),
+    st.lists(st.lists(st.integers(0, 30), min_size=7, max_size=7), min_size=3, max_size=3),
+)
+def test_links_between_stages_may_differ(
+    layers: list[list[Work]], kinds: list[int], all_hops: Hopping
+) -> None:
+    """Each boundary takes what its own link takes, also where it is at the better cut."""
+    teams = [(kind,) for kind in kinds]
+    hops = [hop[: len(layers[0])] for hop in all_hops[: len(kinds) - 1]]
+    around = [[[0] * 7, *hops, [0] * 7][s : s + 2] for s in range(len(kinds))]
+    ways = [
+        max(
+            load(layers, team, *ends, 3, own)
+            for team, ends, own in zip(teams, pairwise(way.points), around, strict=True)
+        )
+        for way in every(layers, teams, 3)
+    ]
+    found = cut(layers, teams, 3, hops=hops)
     assert (found and found.bottleneck) == min(ways, default=None)
 
 

@@ -8,20 +8,12 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 from support import apart, synthetic
+from support.device_ops import Way
 from support.edits import change, drop, find, with_phase
 from support.mutations import STRICT, mutants
 from support.oracle import harm
-from support.pipelined import (
-    RESIDENT,
-    Way,
-    Where,
-    breadth,
-    evaluating,
-    greedy,
-    in_turns,
-    planned,
-    spread,
-)
+from support.passes import Where, breadth, greedy, in_turns, spread
+from support.pipelined import RESIDENT, evaluating, planned
 from support.retime import retimed
 
 from planner.orders import Order, Places
@@ -72,6 +64,7 @@ SOUND = {
     "data parallel": lambda: plan(EVERYWHERE, owners={0: 1, 1: 2}),
     "data parallel on the host": lambda: plan(EVERYWHERE, SPILLING),
     "norms": lambda: plan(PIPE, SPILLING, norms=True),
+    "halves": lambda: plan(REAR, order=lambda where: greedy(where, halves=(1,))),
 }
 
 
@@ -155,6 +148,15 @@ def exchanged(made: Plan, one: str, other: str) -> Plan:
     after = tuple({*ops[i].after, *ops[j].after})  # what either waited for
     swapped = [structs.replace(ops[n], after=after, id=ops[m].id) for n, m in ((i, j), (j, i))]
     ops[j], ops[i] = swapped
+    return retimed(with_phase(made, program, "round", ops))
+
+
+def sooner(made: Plan, one: str, other: str) -> Plan:
+    """An op right before another one of its stream."""
+    (program,) = made.programs
+    ops = [op for op in program.round if op.id != one]
+    at = next(n for n, op in enumerate(ops) if op.id == other)
+    ops.insert(at, find(made, one))
     return retimed(with_phase(made, program, "round", ops))
 
 
@@ -273,6 +275,24 @@ CHANGES: dict[str, tuple[str, Callable[[Plan], Plan], str, str]] = {
         lambda made: again(made, "a.s1.B3", "a.s1.B4"),
         "a.s1.B4",
         "there is no microbatch 4",
+    ),
+    "a second half is left out": (
+        "halves",
+        lambda made: drop(made, "a.s1.W2"),
+        "a.s1.I2",
+        "is in the round without a.s1.W2",
+    ),
+    "a second half runs before the first": (
+        "halves",
+        lambda made: sooner(made, "a.s1.W1", "a.s1.I1"),
+        "a.s1.W1",
+        "comes before a.s1.I1",
+    ),
+    "a second half runs on another device": (
+        "halves",
+        lambda made: moved(made, "a.s1.W1", 3),
+        "a.s1.W1",
+        "expected a buffer of space '3'",
     ),
     "norms do not go on": (
         "front",

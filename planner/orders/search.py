@@ -1,0 +1,77 @@
+"""A good order for given places: rules of the list schedule searched, then exchanges.
+
+Ended by its budget, in passes timed, or where a bound proves that nothing is better.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from planner.orders.bounds import Objective, bounds, ladder
+from planner.orders.improve import Exchanges
+from planner.orders.passes import Order, Pipeline, Places
+from planner.orders.zero_bubble import ListSchedule, Rule, rules
+
+ROUND = 200  # variations of one rule
+BEST = 4  # rules that rounds begin with, beside the best one found
+PERCENT = (0, 25, 50, 75, 100, 200, 1000)
+
+
+def searched(
+    pipeline: Pipeline,
+    places: Places,
+    budget: int,
+    objective: Objective = "span",
+    split: bool = True,
+) -> Order:
+    """The best order found by timing so many passes; `split` lets backwards be I and W."""
+    schedule = ListSchedule(pipeline, places, split)
+    exchanges = Exchanges(pipeline, schedule.network, objective)
+    enough = max(bounds(pipeline, places, objective).values())
+    size, rng = len(schedule.network.time), random.Random(0)
+    depths = [(pipeline.microbatches,) * pipeline.shards, ladder(pipeline, places).depth]
+
+    tried = {rule: exchanges.score(schedule.lines(rule)) for rule in rules(pipeline, places)}
+    starts = sorted(tried, key=lambda rule: tried[rule])[:BEST]
+    lines, least = schedule.lines(starts[0]), tried[starts[0]]
+    left = budget - len(tried) * size
+    while left > 0 and least[0] > enough:
+        rule = rng.choice(starts)
+        score = tried[rule]
+        for _ in range(min(ROUND, left // size)):
+            other = _varied(rule, depths, rng)
+            found = exchanges.score(schedule.lines(other))
+            if found <= score:
+                rule, score = other, found
+            if score[0] <= enough:
+                break
+        found_lines = exchanges.run(schedule.lines(rule), 4 * ROUND * size, enough)
+        found = exchanges.score(found_lines)
+        left -= 5 * ROUND * size
+        if found < least:
+            lines, least = found_lines, found
+    return schedule.network.order(lines)
+
+
+def _varied(rule: Rule, depths: Sequence[tuple[int, ...]], rng: random.Random) -> Rule:
+    """A rule with one to three changes, each for a device or a run of neighbours."""
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        name = rng.choice(("depth", "fill", "drain", "eager"))
+        row = list(getattr(rule, name))
+        first, last = rng.randrange(len(row)), rng.randrange(len(row))
+        if first > last or rng.random() < 0.7:
+            last = first
+        part = slice(first, last + 1)
+        if name == "depth":
+            row[part] = _depths(row[part], [depth[part] for depth in depths], rng)
+        else:
+            value = rng.choice(PERCENT) if name != "eager" else rng.random() < 0.5
+            row[part] = [value] * (last + 1 - first)
+        rule = replace(rule, **{name: tuple(row)})
+    return rule
+
+
+def _depths(row: list[int], others: list[tuple[int, ...]], rng: random.Random) -> Sequence[int]:
+    """One more or less, or as in one of the others."""
+    step = rng.choice((-1, 1, 0))
+    return [max(1, depth + step) for depth in row] if step else rng.choice(others)

@@ -1,0 +1,172 @@
+"""Named orders against lists written by hand, and their rules under memory and with replicas."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import Infeasible
+from planner.orders import NAMED, Cost, Order, Pipeline, breadth, check, share
+
+ONE = Cost(1, 1, 1, held=2, left=1)
+
+
+def _text(order: Order) -> list[str]:
+    """0F1 is the forward of microbatch 1 through shard 0."""
+    return [" ".join(f"{p.shard}{p.kind}{p.microbatch}" for p in line) for line in order]
+
+
+def _made(name: str, shards: int, devices: int, microbatches: int) -> list[str]:
+    """Shard k on device k mod devices."""
+    pipeline = Pipeline.alike([ONE] * shards, devices, microbatches)
+    return _text(NAMED[name](pipeline, tuple((k % devices,) for k in range(shards))))
+
+
+def test_gpipe_does_all_forwards_first() -> None:
+    """Three microbatches on two stages."""
+    assert _made("gpipe", 2, 2, 3) == ["0F0 0F1 0F2 0B0 0B1 0B2", "1F0 1F1 1F2 1B0 1B1 1B2"]
+
+
+def test_1f1b_has_as_many_in_flight_as_stages_behind() -> None:
+    """The figure of PipeDream's flush schedule: four stages, six microbatches."""
+    assert _made("1f1b", 4, 4, 6) == [
+        "0F0 0F1 0F2 0F3 0B0 0F4 0B1 0F5 0B2 0B3 0B4 0B5",
+        "1F0 1F1 1F2 1B0 1F3 1B1 1F4 1B2 1F5 1B3 1B4 1B5",
+        "2F0 2F1 2B0 2F2 2B1 2F3 2B2 2F4 2B3 2F5 2B4 2B5",
+        "3F0 3B0 3F1 3B1 3F2 3B2 3F3 3B3 3F4 3B4 3F5 3B5",
+    ]
+
+
+def test_1f1b_with_fewer_microbatches_than_stages_is_gpipe() -> None:
+    """Nothing is left for turns."""
+    assert _made("1f1b", 3, 3, 2)[0] == "0F0 0F1 0B0 0B1"
+
+
+def test_interleaved_takes_rounds_of_as_many_microbatches_as_devices() -> None:
+    """Megatron's and torch's looped 1F1B: two devices with two shards each, four microbatches."""
+    assert _made("interleaved", 4, 2, 4) == [
+        "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3",
+        "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3",
+    ]
+
+
+def test_breadth_takes_all_microbatches_of_a_shard_in_turn() -> None:
+    """Four shards on two devices, two microbatches, gradients in ascending order."""
+    assert _made("breadth", 4, 2, 2) == [
+        "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1",
+        "1F0 1F1 3F0 3F1 3B0 3B1 1B0 1B1",
+    ]
+
+
+def test_looped_breadth_first_of_others_goes_back_in_descending_order() -> None:
+    """As in torch."""
+    pipeline = Pipeline.alike([ONE] * 2, 1, 2)
+    order = breadth(pipeline, ((0,), (0,)), descending=True)
+    assert _text(order) == ["0F0 0F1 1F0 1F1 1B1 1B0 0B1 0B0"]
+
+
+def test_neighbouring_shards_of_a_device_are_one_stage() -> None:
+    """A microbatch goes through both without a pause, but for breadth."""
+    pipeline = Pipeline.alike([ONE] * 3, 2, 2)
+    order = NAMED["1f1b"](pipeline, ((0,), (0,), (1,)))
+    assert _text(order) == ["0F0 1F0 0F1 1F1 1B0 0B0 1B1 0B1", "2F0 2B0 2F1 2B1"]
+
+
+def test_a_last_shard_without_forward_has_backwards_only() -> None:
+    """Its neighbours wait for it as for any."""
+    pipeline = Pipeline.alike([ONE, ONE._replace(forward=0)], 2, 3)
+    order = NAMED["1f1b"](pipeline, ((0,), (1,)))
+    assert _text(order) == ["0F0 0F1 0B0 0F2 0B1 0B2", "1B0 1B1 1B2"]
+
+
+def test_replicas_share_microbatches_and_their_stage_behind_takes_all() -> None:
+    """Two devices for the first stage: each has half as many in flight as one alone would."""
+    pipeline = Pipeline.alike([ONE] * 2, 3, 4)
+    assert _text(NAMED["1f1b"](pipeline, ((0, 1), (2,)))) == [
+        "0F0 0F2 0B0 0B2",
+        "0F1 0F3 0B1 0B3",
+        "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3",
+    ]
+
+
+def test_memory_limits_how_many_are_in_flight() -> None:
+    """Room for two microbatches where 1F1B would like three."""
+    pipeline = Pipeline.alike([ONE] * 3, 3, 4, limit=4)
+    order = NAMED["1f1b"](pipeline, ((0,), (1,), (2,)))
+    assert _text(order)[0] == "0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3"
+
+
+def test_memory_for_later_shards_is_kept_free() -> None:
+    """Room for two forwards: the second is that of the same microbatch further on."""
+    pipeline = Pipeline.alike([ONE] * 4, 2, 2, limit=4)
+    order = NAMED["interleaved"](pipeline, ((0,), (1,), (0,), (1,)))
+    assert _text(order)[0] == "0F0 2F0 2B0 0B0 0F1 2F1 2B1 0B1"
+
+
+def test_memory_splits_gpipe_in_groups() -> None:
+    """Four microbatches, three of which would fit: two groups of two."""
+    pipeline = Pipeline.alike([ONE] * 2, 2, 4, limit=6)
+    order = NAMED["gpipe"](pipeline, ((0,), (1,)))
+    assert _text(order)[0] == "0F0 0F1 0B0 0B1 0F2 0F3 0B2 0B3"
+
+
+def test_zero_bubble_lets_weights_wait_for_gaps() -> None:
+    """The handcrafted schedule of the paper with the memory of 1F1B, for two stages."""
+    pipeline = Pipeline.alike([ONE] * 2, 2, 3, limit=4)
+    order = NAMED["zero-bubble"](pipeline, ((0,), (1,)))
+    assert _text(order) == [
+        "0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2",
+        "1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2",
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_what_never_fits_is_infeasible_with_both_numbers(name: str) -> None:
+    """Two shards of a microbatch hold 4."""
+    pipeline = Pipeline.alike([ONE] * 2, 1, 2, limit=3)
+    with pytest.raises(Infeasible, match="holds 4 on device 0, which has 3") as caught:
+        NAMED[name](pipeline, ((0,), (0,)))
+    assert caught.value.smallest == 4
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> tuple[Pipeline, tuple[tuple[int, ...], ...]]:
+    """Any costs, replicas, several shards per device, and little memory."""
+    devices, shards = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    amount = st.integers(1, 5)
+    fused = draw(st.booleans())
+    costs = tuple(
+        tuple(
+            Cost(
+                draw(amount) * (not fused or s + 1 < shards),
+                draw(amount),
+                draw(st.integers(0, 3)),
+                held := draw(st.integers(0, 3)),
+                draw(st.integers(0, held)),
+                draw(st.integers(0, 2)),
+            )
+            for s in range(shards)
+        )
+        for _ in range(devices)
+    )
+    place = st.sets(st.integers(0, devices - 1), min_size=1).map(lambda d: tuple(sorted(d)))
+    places = tuple(draw(place) for _ in range(shards))
+    needed = [
+        sum(row[s].held for s in range(shards) if d in places[s]) for d, row in enumerate(costs)
+    ]
+    room = draw(st.integers(0, 6))
+    return Pipeline(costs, draw(st.integers(1, 6)), tuple(n + room for n in needed)), places
+
+
+@given(pipelines(), st.sampled_from(sorted(NAMED)))
+def test_every_order_is_complete_runs_and_keeps_its_limits(
+    case: tuple[Pipeline, tuple[tuple[int, ...], ...]], name: str
+) -> None:
+    """On any places, in as much memory as one microbatch needs, or a little more."""
+    pipeline, places = case
+    order = NAMED[name](pipeline, places)
+    check(pipeline, order)
+    for shard, place in enumerate(places):
+        found = {p.microbatch: d for d, line in enumerate(order) for p in line if p.shard == shard}
+        assert [found[m] for m in range(pipeline.microbatches)] == share(
+            pipeline.microbatches, place
+        )
