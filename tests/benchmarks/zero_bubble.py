@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         asked = list(cases(json.loads(options.file.read_text(), parse_float=Decimal)))
-    except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         parser.error(f"{options.file} is no such file of settings: {error!r}")
     rows = []
     for case in asked:
