@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
+from planner.jitter import jitter, spreads
 from planner.orders import NAMED, InvalidOrder
 from planner.pipelines.modes import ModeProgram
 from planner.pipelines.round import PipelineRound
 from planner.pipelines.sketch import Sketch, sketches
-from planner.rounds import kept_bytes
+from planner.rounds import kept_bytes, planned_task
 from planner.search import Candidate, short_host
 from planner.shards import Links
 from plans.prediction import Alternative
@@ -27,6 +28,7 @@ _GUIDES = 400  # sketches whose periods are estimated
 _SIMULATED = 24  # of these, at most
 _SHRINKS = 4  # times that modes are asked for with less memory
 _LISTED = 24  # alternatives that a plan names
+_NEAR, _SAMPLES = 10, 200  # 1/n longer steps are looked at for a quantile, of so many runs
 _NO_ROOM = "does not fit"
 
 
@@ -65,11 +67,13 @@ def best(
     *,
     layout: Layout | None = None,
     order: str = AUTO,
+    quantile: int | None = None,
 ) -> Candidate:
     """The shortest candidate found on so many devices; Infeasible where none fits.
 
     asked: the kind of devices, the task, and what it may have on the host. layout, order: those
-    that are looked at, by default all.
+    that are looked at, by default all. quantile: the shortest by so many percent of its steps, of
+    those that are about as long as the best one by the medians of all times.
     """
     kind, task, host_bytes = asked
     chosen = [layout] if layout else list(layouts(devices))
@@ -87,8 +91,19 @@ def best(
             raise _short_device(task, kind, least)
         rounds = [least]
     found = min(rounds, key=lambda one: one.period_us)
+    if quantile:
+        near = [one for one in rounds if one.period_us * _NEAR <= found.period_us * (_NEAR + 1)]
+        found = min(near, key=lambda one: _steps_us(one, quantile))
     told = _told(task, tried, found)
     return Candidate(found.strategy, (found.program(),), len(rounds), alternatives=told)
+
+
+def _steps_us(made: PipelineRound, quantile: int) -> int:
+    """The time that so many percent of the steps do not exceed."""
+    program, planned = made.program(), planned_task(made.strategy)
+    measured = (made.strategy.costs.task,) * made.strategy.devices
+    spread = spreads(program, {planned.name: planned}, {planned.name: measured})
+    return jitter(program, spread, samples=_SAMPLES).quantile(quantile)
 
 
 def _rank(sketch: Sketch) -> tuple[int, int]:
