@@ -85,6 +85,11 @@ class Delays:
             )
         ]
 
+    @property
+    def span_us(self) -> int:
+        """The longest time of a device from its first pass to its last."""
+        return max(e[-1] - s[0] for s, e in zip(self.starts, self.ends, strict=True) if s)
+
     @cached_property
     def lives(self) -> list[Life]:
         """Of every shard."""

@@ -9,7 +9,7 @@ host  >=   what the host keeps and what waits there
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -228,46 +228,58 @@ class ModeProgram:
             yield from rows
 
     def _updates(self) -> Iterator[Row]:
-        """Forwards of the next round wait for parameters; negative. An update on the host is
-        behind others that are there."""
+        """Forwards of the next round wait for parameters, behind those of other shards; negative."""
         lives = self.delays.lives
         for device in range(self.strategy.devices):
             mine = [k for k, shard in enumerate(self.strategy.shards) if shard.grad_bytes]
             mine = [k for k in mine if self.strategy.homes[k] == device]
             mine.sort(key=lambda k: lives[k].end)
             for place, k in enumerate(mine):
-                yield [(-self._back_us(k, k, mode) / MS, column) for column, mode in self.of[k]]
-                for before in range(place):
-                    row = [
-                        (-self._back_us(mine[before], k, mode) / MS, column)
-                        for column, mode in self.of[k]
-                        if mode.update == "host"
-                    ]
-                    for other in mine[before:place]:
-                        us = self.strategy.shards[other].update_host_us
-                        row += [
-                            (-us / MS, c) for c, mode in self.of[other] if mode.update == "host"
-                        ]
-                    yield row
+                yield self._back(k, k, self.of[k])
+                for lane in ("host", "p2p") if place else ():
+                    on = [[p for p in self.of[n] if self._lane(n, p[1]) == lane] for n in mine]
+                    for at in range(place if on[place] else 0):
+                        row = self._back(mine[at], k, on[place])
+                        for other, pairs in zip(mine[at:place], on[at:place], strict=True):
+                            row += [(-self._served_us(other, mode) / MS, c) for c, mode in pairs]
+                        yield row
 
-    def _back_us(self, first: int, k: int, mode: Mode) -> int:
+    def _lane(self, k: int, mode: Mode) -> str:
+        """The stream on which new parameters take turns."""
+        return "host" if mode.update == "host" else "p2p" if self.strategy.users[k] else ""
+
+    def _served_us(self, k: int, mode: Mode) -> int:
+        """The time there."""
+        shard = self.strategy.shards[k]
+        if mode.update == "host":
+            return shard.update_host_us
+        sends = len(self.strategy.users[k]) if mode.params == "resident" else 0
+        return sends * self.links.send_us(shard.param_bytes)
+
+    def _back(self, first: int, k: int, modes: Sequence[tuple[int, Mode]]) -> Row:
         """From a shard's first pass to its next one in the next round, if it is updated as soon as
         the gradients of the first of some shards are there."""
-        shard, links, lives = self.strategy.shards[k], self.links, self.delays.lives
-        us = lives[first].end - lives[k].start
-        if mode.update == "host":
-            sent = links.spill_us(self.strategy.shards[first].grad_bytes)
-            return us + sent + shard.update_host_us + links.prefetch_us(shard.param_bytes)
-        us += shard.update_device_us
-        if mode.params != "resident":
-            us += links.spill_us(shard.param_bytes) + links.prefetch_us(shard.param_bytes)
-        return us
+        early, shard, links = self.strategy.shards[first], self.strategy.shards[k], self.links
+        us = self.delays.lives[first].end - self.delays.lives[k].start
+        if others := len(self.strategy.replicas[first]) - 1:
+            us += links.send_us(early.grad_bytes) + others * links.add_us(early.grad_bytes)
+        row: Row = []
+        for column, mode in modes:
+            if mode.update == "host":
+                more = links.spill_us(early.grad_bytes) + links.prefetch_us(shard.param_bytes)
+            elif mode.params == "resident":
+                more = early.update_device_us
+            else:
+                more = shard.update_device_us + links.spill_us(shard.param_bytes)
+                more += links.prefetch_us(shard.param_bytes)
+            row.append((-(us + more + self._served_us(k, mode)) / MS, column))
+        return row
 
     def relaxed_us(self, effort: Effort) -> int | None:
-        """The optimum where shards may have parts of several modes; None where there is none."""
+        """The period where shards may have parts of several modes; None where none fit."""
         linear = Linear(_TAKES + len(self.takes), [*self.rows, *self.fits], (_T, _WORK))
-        outcome, _ = linear.solve((), seconds=max(1.0, effort.left), seed=effort.seed)
-        return round(outcome.objective * MS) if outcome.objective else None
+        outcome, values = linear.solve((), seconds=max(1.0, effort.left), seed=effort.seed)
+        return round(values[_T] * MS) if outcome.objective else None
 
     def chosen(self, effort: Effort, *, least: bool = False) -> Chosen | None:
         """Whole modes, the best ones found, or those that take the least of all devices; None where
