@@ -208,6 +208,14 @@ def _short_device(task: Task, kind: Kind, least: PipelineRound) -> Infeasible:
 
 def _impossible(task: Task, chosen: Sequence[Layout]) -> Infeasible:
     layout = chosen[-1]
+    fixed = [layer.name for layer in task.layers if layer.in_turn]
+    if fixed and layout.devices > layout.depth:
+        return Infeasible(
+            f"{task.name}: layout {layout} has replicas of {fixed[0]}, whose forward changes its "
+            "buffers, so that one device has to run all its microbatches; give a --layout with "
+            "one replica of its stage",
+            resource="other",
+        )
     return Infeasible(
         f"{task.name}: layout {layout} needs {layout.depth} stages and {max(layout.replicas)} "
         f"microbatches, but its {len(task.layers)} layers and batch of {task.batch} allow fewer; "

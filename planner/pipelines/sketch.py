@@ -11,7 +11,7 @@ from planner.pipelines.delays import pass_costs
 from planner.pipelines.strategy import PipelineStrategy, separable, whole
 from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, sizes, untied
 from planner.shards import separable as separable_ties
-from planner.stages import Work, cut
+from planner.stages import Place, Work, cut
 from profiles.schema import Task
 
 _PIECES = (1, 2, 4)  # shards of a stage
@@ -52,10 +52,17 @@ class Sketch:
 
     @cached_property
     def stages(self) -> tuple[int, ...] | None:
-        """Where stages begin and end; None where there are too few layers."""
+        """Where stages begin and end; None where there are too few layers, or some that would have
+        replicas but must not."""
         teams = [(0,) * replicas for replicas in self.layout.replicas] * self.chunks
-        found = cut([self._layers], teams, self.costs.microbatches, points=self.points)
+        found = cut(
+            [self._layers], teams, self.costs.microbatches, points=self.points, fits=self._fits
+        )
         return found.points if found else None
+
+    def _fits(self, place: Place, first: int, end: int) -> bool:
+        """Layers that change their buffers have no replicas."""
+        return len(place.team) == 1 or not any(n.in_turn for n in self.costs.layers[first:end])
 
     @cached_property
     def bound_us(self) -> int:
