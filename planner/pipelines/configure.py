@@ -4,9 +4,9 @@ Every sketch gets its modes from one program over all its devices, whose optimum
 the period. The most promising ones are simulated; the shortest is kept.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
@@ -24,8 +24,9 @@ from profiles.units import show_bytes
 
 AUTO = "auto"
 
-_GUIDES = 400  # sketches whose periods are estimated
-_SIMULATED = 24  # of these, at most
+_BOUND, _SPAN, _ESTIMATE = range(3)  # what is known of a sketch's period
+_LONGER = ("its bound is longer", "its order is longer", "its estimate is longer")
+_SIMULATED = 24  # sketches at most
 _SHRINKS = 4  # times that modes are asked for with less memory
 _LISTED = 24  # alternatives that a plan names
 _NEAR, _SAMPLES = 10, 200  # 1/n longer steps are looked at for a quantile, of so many runs
@@ -111,38 +112,30 @@ def _rank(sketch: Sketch) -> tuple[int, int]:
 
 
 def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:
-    """Sketches by the estimates of their periods, until the effort is used up; and those that do
-    not fit."""
-    guided = list[tuple[int, Sketch]]()
-    for sketch in every[:_GUIDES]:
-        program = _program(sketch, room, host_bytes)
-        us = program.relaxed_us(effort) if program else None
-        if us is None:
-            yield Tried(sketch, None, _NO_ROOM)
-        else:
-            guided.append((us, sketch))
-    guided.sort(key=lambda one: one[0])
-    firsts = {sketch.kind: sketch for _, sketch in reversed(guided)}
-    queue = deque(sketch for _, sketch in guided if firsts[sketch.kind] is sketch)
-    left, shortest, best = effort.limits.search_ops, 1 << 62, None
-    while queue or best:
-        if not queue and best:
-            # What differs from the best one only in its shards.
-            queue.extend(s for _, s in guided if s.kind == best.kind and s is not firsts[s.kind])
-            best = None
+    """Sketches by what is known of their periods: bounds, then the spans of their orders, then
+    estimates, then rounds, until the effort is used up; and those that do not fit."""
+    open_ = [(sketch.bound_us, _BOUND, n) for n, sketch in enumerate(every)]
+    heapify(open_)
+    left, shortest = effort.limits.search_ops, 1 << 62
+    while open_:
+        us, known, n = heappop(open_)
+        sketch = every[n]
+        if us >= shortest or left <= 0 or effort.left <= 0:
+            yield Tried(sketch, None, _LONGER[known])
             continue
-        sketch = queue.popleft()
-        if sketch.bound_us >= shortest:
-            yield Tried(sketch, None, "its bound is longer")
-        elif left <= 0 or effort.left <= 0:
-            yield Tried(sketch, None, "its estimate is longer")
-        else:
+        if known == _ESTIMATE:
             made = _fitted(sketch, room, host_bytes, effort)
             left -= len(made.entries) if made else effort.limits.search_least_ops
             left -= effort.limits.search_ops // _SIMULATED
-            if made and made.period_us < shortest:
-                shortest, best = made.period_us, sketch
+            shortest = min(shortest, made.period_us) if made else shortest
             yield Tried(sketch, made, "" if made else _NO_ROOM)
+            continue
+        program = _program(sketch, room, host_bytes)
+        more = program and (program.relaxed_us(effort) if known else program.delays.span_us)
+        if more is None:
+            yield Tried(sketch, None, _NO_ROOM)
+        else:
+            heappush(open_, (max(us, more), known + 1, n))
 
 
 def _program(sketch: Sketch, room: int, host_bytes: int) -> ModeProgram | None:
@@ -215,6 +208,14 @@ def _short_device(task: Task, kind: Kind, least: PipelineRound) -> Infeasible:
 
 def _impossible(task: Task, chosen: Sequence[Layout]) -> Infeasible:
     layout = chosen[-1]
+    fixed = [layer.name for layer in task.layers if layer.in_turn]
+    if fixed and layout.devices > layout.depth:
+        return Infeasible(
+            f"{task.name}: layout {layout} has replicas of {fixed[0]}, whose forward changes its "
+            "buffers, so that one device has to run all its microbatches; give a --layout with "
+            "one replica of its stage",
+            resource="other",
+        )
     return Infeasible(
         f"{task.name}: layout {layout} needs {layout.depth} stages and {max(layout.replicas)} "
         f"microbatches, but its {len(task.layers)} layers and batch of {task.batch} allow fewer; "

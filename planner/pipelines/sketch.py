@@ -7,11 +7,11 @@ from itertools import pairwise
 
 from planner.inputs import Layout
 from planner.orders import NAMED, Pipeline
-from planner.orders import Cost as PassCost
+from planner.pipelines.delays import pass_costs
 from planner.pipelines.strategy import PipelineStrategy, separable, whole
-from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, pass_us, sizes, untied
+from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, sizes, untied
 from planner.shards import separable as separable_ties
-from planner.stages import Work, cut
+from planner.stages import Place, Work, cut
 from profiles.schema import Task
 
 _PIECES = (1, 2, 4)  # shards of a stage
@@ -52,10 +52,17 @@ class Sketch:
 
     @cached_property
     def stages(self) -> tuple[int, ...] | None:
-        """Where stages begin and end; None where there are too few layers."""
+        """Where stages begin and end; None where there are too few layers, or some that would have
+        replicas but must not."""
         teams = [(0,) * replicas for replicas in self.layout.replicas] * self.chunks
-        found = cut([self._layers], teams, self.costs.microbatches, points=self.points)
+        found = cut(
+            [self._layers], teams, self.costs.microbatches, points=self.points, fits=self._fits
+        )
         return found.points if found else None
+
+    def _fits(self, place: Place, first: int, end: int) -> bool:
+        """Layers that change their buffers have no replicas."""
+        return len(place.team) == 1 or not any(n.in_turn for n in self.costs.layers[first:end])
 
     @cached_property
     def bound_us(self) -> int:
@@ -91,17 +98,7 @@ class Sketch:
         stays = Mode("resident", "device", "saved")
         modes = [stays] * last + [Mode("resident", "device")]
         halved = separable(shards)
-        passes = [
-            PassCost(
-                forward=shard.graph_forward_us if k < last else 0,
-                input=pass_us(shard, mode, "I" if k in halved else "B"),
-                weight=pass_us(shard, mode, "W") if k in halved else 0,
-                held=shard.saved_bytes + shard.in_bytes,
-                left=(shard.left_bytes or 0) if k in halved else 0,
-                hop=self.links.send_us(shard.in_bytes) if k else 0,
-            )
-            for k, (shard, mode) in enumerate(zip(shards, modes, strict=True))
-        ]
+        passes = pass_costs(shards, modes, halved, self.links)
         pipeline = Pipeline.alike(passes, self.layout.devices, self.costs.microbatches)
         order = whole(NAMED[self.named](pipeline, tuple(places)), last, halved)
         return PipelineStrategy(

@@ -19,7 +19,7 @@ from planner.builder import assemble, certified
 from planner.inputs import Layout
 from planner.inputs.problem import Effort, Problem
 from planner.pipelines.round import PipelineRound
-from planner.pipelines.strategy import PipelineStrategy, without_last_forward
+from planner.pipelines.strategy import PipelineStrategy, whole
 from planner.search.task import Candidate
 from planner.shards.shard_cost import Links
 from plans import prove
@@ -35,7 +35,7 @@ MODES = (RESIDENT, SPILLING, STREAMED, KEPT, SAVED, PACKED)
 def plan_of(problem: Problem, way: Way) -> Plan:
     """The way as the planner lays it out."""
     count = len(way.order)
-    asked, order = problem.alike(count=count), without_last_forward(way.order, way.last)
+    asked, order = problem.alike(count=count), whole(way.order, way.last, ())
     shape = Layout((1,) * count)
     strategy = PipelineStrategy(way.costs, way.cuts, way.modes, order, shape, "any")
     program = PipelineRound(strategy, Links.of(asked.device)).program()

@@ -1,0 +1,64 @@
+"""Layouts as they are written, and those that there are."""
+
+from pathlib import Path
+
+import pytest
+from support import synthetic
+from support.cli import planner_cli, refused
+
+from planner.inputs import Layout, layouts, parse_layout
+from profiles.codec import pretty
+
+
+@pytest.mark.parametrize(
+    ("text", "replicas", "shown"),
+    [
+        ("2x2", (2, 2), "2x2"),
+        ("3,1", (3, 1), "3,1"),
+        (" 1x4 ", (4,), "1x4"),
+        ("4", (4,), "1x4"),
+        ("2,2,2", (2, 2, 2), "3x2"),
+    ],
+)
+def test_a_layout_is_read_and_shown(text: str, replicas: tuple[int, ...], shown: str) -> None:
+    """Depth x replicas, or the replicas of each stage."""
+    layout = parse_layout(text)
+    assert (layout.replicas, str(layout)) == (replicas, shown)
+    assert parse_layout(shown) == layout
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "2x", "x2", "0x2", "2x0", "3,", "-1", "2x2x2", "1.5", "²", "9" * 9, "99999x2"]
+)
+def test_what_is_no_layout_is_refused_by_name(text: str) -> None:
+    """So is one of more devices than any task has."""
+    with pytest.raises(ValueError, match=r"is no layout|are the most"):
+        parse_layout(text)
+
+
+def test_devices_are_numbered_stage_by_stage() -> None:
+    """Every device belongs to one stage."""
+    assert Layout((3, 1, 2)).stages == ((0, 1, 2), (3,), (4, 5))
+
+
+def test_all_even_layouts_come_once_the_deepest_first() -> None:
+    """On twelve devices there is one for each divisor."""
+    assert [str(one) for one in layouts(12)] == ["12x1", "6x2", "4x3", "3x4", "2x6", "1x12"]
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "told"),
+    [
+        ("--layout", "2y2", "'2y2' is no layout; write depth x replicas like 2x2"),
+        ("--layout", "4096x2", "has 8192 devices, 4096 are the most"),
+        ("--order", "best", "invalid choice: 'best'"),
+    ],
+)
+def test_a_command_says_what_is_wrong(
+    option: str, text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line, before it looks at the profile's tasks."""
+    monkeypatch.chdir(tmp_path)
+    made = synthetic.profile(synthetic.task("a", layers=2), usable_bytes=1 << 26)
+    Path("p.json").write_bytes(pretty(made))
+    refused(planner_cli("build", "p.json", "-o", "x.json", option, text), 2, told)

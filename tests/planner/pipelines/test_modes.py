@@ -1,0 +1,142 @@
+"""The program that chooses the modes of a pipeline, against all that could be chosen."""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import product
+from random import Random
+from time import monotonic
+
+import pytest
+from support import piped, synthetic
+
+from planner.inputs import Effort
+from planner.pipelines.modes import ModeProgram
+from planner.pipelines.strategy import PipelineStrategy
+from planner.pipelines.windows import windows
+from planner.shards import Mode, backward_us, forward_us
+from profiles.schema import Task
+
+HOST = 1 << 30
+ROOMS = (1 << 40, 3 << 20, 2_500_000)
+
+
+def program(one: PipelineStrategy, room: int, host: int = HOST) -> ModeProgram:
+    return ModeProgram(one, piped.LINKS, (room,) * one.devices, host)
+
+
+def effort() -> Effort:
+    return Effort(monotonic() + 60, 0)
+
+
+def small(seed: int) -> PipelineStrategy:
+    """Three layers on two devices, with links about as busy as the devices."""
+    task: Task = synthetic.task("a", layers=3, seed=seed, param_bytes=1 << 19, forward_us=400)
+    places = [((0,), (0,), (1,)), ((0,), (1,), (0, 1))][seed % 2]
+    return piped.piped(task, (0, 1, 2, 3), places, ["gpipe", "1f1b"][seed % 2])
+
+
+def held(one: ModeProgram, modes: Sequence[Mode]) -> int:
+    """The most bytes on any device, in any window."""
+    return max(
+        sum(one.choices.held_bytes(window, own, modes[own.shard]) for own in window.held)
+        for window in windows(one.strategy)
+    )
+
+
+def estimate_us(one: ModeProgram, modes: Sequence[Mode]) -> int:
+    """The busiest stream of any device, and one microbatch through all shards."""
+    strategy, choices = one.strategy, one.choices
+    sums: list[list[int]] = [[0] * 4 for _ in range(strategy.devices)]
+    for k, mode in enumerate(modes):
+        for device in strategy.replicas[k]:
+            count = sum(at == device for (shard, _), at in strategy.where.items() if shard == k)
+            times = 1 + sum(
+                a.shard != k and b.shard == k
+                for a, b in zip(strategy.order[device], strategy.order[device][1:], strict=False)
+            )
+            times -= strategy.order[device][0].shard != k
+            sums[device][0] += choices.compute_us(k, device, mode, count)
+            for stream, us in enumerate(choices.copies_us(k, device, mode, times, count), 1):
+                sums[device][stream] += us
+            if mode.update == "host" and strategy.homes[k] == device:
+                sums[device][3] += strategy.shards[k].update_host_us
+    chain = sum(
+        forward_us(shard, mode) + backward_us(shard, mode)
+        for shard, mode in zip(strategy.shards, modes, strict=True)
+    )
+    return max(max(row) for row in sums) + chain
+
+
+@cache
+def every(seed: int) -> list[tuple[int, int]]:
+    """The estimate and the bytes of all there is to choose."""
+    one = program(small(seed), 0)
+    return [(estimate_us(one, modes), held(one, modes)) for modes in choices(one)]
+
+
+def choices(one: ModeProgram) -> Iterator[tuple[Mode, ...]]:
+    return product(*(one.choices.modes(k) for k in range(len(one.strategy.shards))))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("seed", range(4))
+def test_no_other_modes_that_fit_are_better(seed: int, room: int) -> None:
+    """But for the gap that the solver is allowed; and where it finds none there are none."""
+    one = program(small(seed), room)
+    able = [us for us, size in every(seed) if size <= room]
+    chosen = one.chosen(effort())
+    assert (chosen is None) == (not able)
+    if chosen:
+        modes = chosen.strategy.modes
+        assert held(one, modes) <= room
+        assert min(able) <= estimate_us(one, modes) <= min(able) * 1.006
+        assert abs(chosen.us - estimate_us(one, modes)) <= 1
+
+
+@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("seed", range(4))
+def test_parts_of_modes_are_no_worse_than_whole_ones(seed: int, room: int) -> None:
+    """So what ranks sketches is never longer than what they get."""
+    one = program(small(seed), room)
+    able = [us for us, size in every(seed) if size <= room]
+    us = one.relaxed_us(effort())
+    assert us is not None if able else True
+    assert us is None or us <= min(able, default=1 << 62) + 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_modes_that_take_least(seed: int) -> None:
+    """No others take less of the device that needs most."""
+    one = program(small(seed), 0)
+    chosen = one.chosen(effort(), least=True)
+    assert chosen
+    assert held(one, chosen.strategy.modes) <= min(size for _, size in every(seed)) * 1.006
+
+
+def test_what_waits_on_the_host_is_counted() -> None:
+    """Without room there, nothing is put aside and updates are on the devices."""
+    chosen = program(small(0), ROOMS[0], host=0).chosen(effort())
+    assert chosen
+    assert {mode.update for mode in chosen.strategy.modes} <= {"device", "device-streamed"}
+    assert not [m for m in chosen.strategy.modes if m.spilled or m.activations == "offload"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_windows_see_the_most_that_is_in_flight(seed: int) -> None:
+    """Of every device: microbatches with boundaries on it, walked pass by pass."""
+    one = piped.drawn(Random(seed))
+    most = [0] * one.devices
+    for device, passes in enumerate(one.order):
+        flying = 0
+        split = any(p.kind == "W" for p in passes)
+        for p in passes:
+            begins = p.kind == "F" or (p.shard == one.last and p.kind in "BI")
+            flying += begins * one.shards[p.shard].in_bytes
+            most[device] = max(most[device], flying)
+            ends = p.kind == "B" if not split else p.kind == "W"
+            flying -= ends * one.shards[p.shard].in_bytes
+    seen = [0] * one.devices
+    for w in windows(one):
+        held_now = sum(own.flying * one.shards[own.shard].in_bytes for own in w.held)
+        seen[w.device] = max(seen[w.device], held_now)
+    assert seen == most
