@@ -337,7 +337,9 @@ def test_both_parts_of_a_backward_take_as_long_as_the_whole() -> None:
     first, *others = (layer.costs[0] for layer in profile.tasks[0].layers)
     assert (first.backward_input, first.backward_weight, first.left_bytes) == (None, None, None)
     for cost in others:
-        assert cost.backward_input and cost.backward_weight and cost.left_bytes
+        assert cost.backward_input
+        assert cost.backward_weight
+        assert cost.left_bytes
         both = cost.backward_input.median_us + cost.backward_weight.median_us
         assert abs(both - cost.backward.median_us) <= 1
         assert 0 < cost.left_bytes <= cost.backward_peak_bytes
