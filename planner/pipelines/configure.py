@@ -116,7 +116,9 @@ def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) 
             yield Tried(sketch, made, "" if made else _NO_ROOM)
             continue
         program = _program(sketch, room, host_bytes)
-        more = program and (program.relaxed_us(effort) if known else program.delays.span_us)
+        more = None
+        if program:
+            more = program.relaxed_us(effort) if known else program.delays.span_us
         if more is None:
             yield Tried(sketch, None, _NO_ROOM)
         else:

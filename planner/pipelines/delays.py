@@ -5,7 +5,8 @@ device 0   F0 F0 F0       B0 B0 B0 U0 | F0        idle: between the first pass a
 device 1      F1 F1 F1 B1 B1 B1 U1       F1       life of 1: from F1 to the last B1
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -36,8 +37,26 @@ def pass_costs(
     return found
 
 
+def gathered(
+    strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
+) -> list[int]:
+    """By shard, when its gradients of all replicas are on its home, and no pass reads it. ends: of
+    its passes on each device that has it."""
+    done = [
+        max(ends[reader, d] for reader in strategy.readers(k) for d in strategy.replicas[reader])
+        for k in range(len(strategy.shards))
+    ]
+    free = Counter[int]()  # when a device has sent what it had
+    for (k, device), end in sorted(ends.items(), key=lambda item: item[1]):
+        if device != strategy.homes[k]:
+            free[device] = max(free[device], end)
+            free[device] += links.send_us(strategy.shards[k].grad_bytes)
+            done[k] = max(done[k], free[device])
+    return done
+
+
 class Life(NamedTuple):
-    """When a shard's first pass starts and its last one ends, of a round on any device."""
+    """When a shard's first pass of a round starts on any device, and its gradients are gathered."""
 
     start: int
     end: int
@@ -93,9 +112,10 @@ class Delays:
     @cached_property
     def lives(self) -> list[Life]:
         """Of every shard."""
-        found = [Life(1 << 62, 0)] * len(self.strategy.shards)
-        for passes, starts, ends in zip(self.strategy.order, self.starts, self.ends, strict=True):
-            for one, start, end in zip(passes, starts, ends, strict=True):
-                first, last = found[one.shard]
-                found[one.shard] = Life(min(first, start), max(last, end))
-        return found
+        starts = [1 << 62] * len(self.strategy.shards)
+        ends: dict[tuple[int, int], int] = {}
+        for device, passes in enumerate(self.strategy.order):
+            for one, start, end in zip(passes, self.starts[device], self.ends[device], strict=True):
+                starts[one.shard] = min(starts[one.shard], start)
+                ends[one.shard, device] = end
+        return list(map(Life, starts, gathered(self.strategy, self.links, ends)))

@@ -228,7 +228,7 @@ class ModeProgram:
             yield from rows
 
     def _updates(self) -> Iterator[Row]:
-        """Forwards of the next round wait for parameters, behind those of other shards; negative."""
+        """Forwards of the next round wait for parameters, behind those of others; negative."""
         lives = self.delays.lives
         for device in range(self.strategy.devices):
             mine = [k for k, shard in enumerate(self.strategy.shards) if shard.grad_bytes]
@@ -262,7 +262,7 @@ class ModeProgram:
         early, shard, links = self.strategy.shards[first], self.strategy.shards[k], self.links
         us = self.delays.lives[first].end - self.delays.lives[k].start
         if others := len(self.strategy.replicas[first]) - 1:
-            us += links.send_us(early.grad_bytes) + others * links.add_us(early.grad_bytes)
+            us += others * links.add_us(early.grad_bytes)
         row: Row = []
         for column, mode in modes:
             if mode.update == "host":

@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from typing import Literal, NamedTuple
 
 from planner.orders import Order, Pass
+from planner.pipelines.delays import gathered
 from planner.pipelines.strategy import PipelineStrategy
 from planner.rounds import execution_order, once
 from planner.shards import Links, forward_us, pass_us
@@ -37,7 +38,8 @@ def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
     """All turns of a round. Gradients are added when those of all replicas have come: on the home
     passes that can be made until then go first."""
     begun = list(_begun(strategy, links))
-    ready, pending = _ready(strategy, links, begun), list[tuple[int, int]]()
+    ends = {(one.shard, device): end for _, end, device, one in sorted(begun, key=lambda b: b.end)}
+    ready, pending = gathered(strategy, links, ends), list[tuple[int, int]]()
     left = Counter(dict.fromkeys(range(strategy.last + 1), strategy.costs.microbatches))
     waiting = [k for k, shard in enumerate(strategy.shards) if shard.grad_bytes]
     found, late = list[Turn](), list[Turn]()
@@ -54,35 +56,12 @@ def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
             update(heappop(pending)[1])
         found.append(Turn(device, one.kind, one.shard, one.microbatch))
         left[one.shard] -= one.kind == ("W" if one.shard in strategy.halved else "B")
-        for k in [k for k in waiting if not any(left[reader] for reader in _readers(strategy, k))]:
+        for k in [k for k in waiting if not any(left[reader] for reader in strategy.readers(k))]:
             waiting.remove(k)
             heappush(pending, (ready[k], k))
     while pending:
         update(heappop(pending)[1])
     return found + sorted(late, key=lambda turn: turn.shard)
-
-
-def _ready(strategy: PipelineStrategy, links: Links, begun: Sequence[_Begun]) -> list[int]:
-    """By shard, when its gradients of all replicas are on its home, and no pass reads it."""
-    ends = Counter[tuple[int, int]]()
-    for one in begun:
-        ends[one.one.shard, one.device] = max(ends[one.one.shard, one.device], one.end)
-    done = [
-        max(ends[reader, d] for reader in _readers(strategy, k) for d in strategy.replicas[reader])
-        for k in range(len(strategy.shards))
-    ]
-    free = Counter[int]()  # when a device has sent what it had
-    for (k, device), end in sorted(ends.items(), key=lambda item: item[1]):
-        if device != strategy.homes[k]:
-            us = links.send_us(strategy.shards[k].grad_bytes)
-            free[device] = max(free[device], end) + us
-            done[k] = max(done[k], free[device])
-    return done
-
-
-def _readers(strategy: PipelineStrategy, k: int) -> tuple[int, ...]:
-    """The shards that read the parameters of a shard: it changes when all are done with them."""
-    return (k, *strategy.holders) if k == strategy.owner else (k,)
 
 
 def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[_Begun]:
