@@ -12,6 +12,7 @@ from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
 from planner.orders import NAMED, InvalidOrder
 from planner.pipelines.modes import ModeProgram
+from planner.pipelines.reorder import reordered
 from planner.pipelines.round import PipelineRound
 from planner.pipelines.sketch import Sketch, sketches
 from planner.rounds import kept_bytes
@@ -26,6 +27,7 @@ AUTO = "auto"
 _BOUND, _SPAN, _ESTIMATE = range(3)  # what is known of a sketch's period
 _LONGER = ("its bound is longer", "its order is longer", "its estimate is longer")
 _SIMULATED = 24  # sketches at most
+_PASSES = 20  # timed for a better order of the best one, for each op simulated
 _SHRINKS = 4  # times that modes are asked for with less memory
 _LISTED = 24  # alternatives that a plan names
 _NO_ROOM = "does not fit"
@@ -49,7 +51,7 @@ class Tried:
             task=task,
             devices=self.sketch.layout.devices,
             layout=str(self.sketch.layout),
-            order=self.sketch.named,
+            order=made.strategy.named if made else self.sketch.named,
             microbatch=self.sketch.costs.microbatch,
             recompute=sum(mode.activations == "recompute" for mode in modes[:-1]),
             period_us=made.period_us if made else 0,
@@ -79,17 +81,27 @@ def best(
     if not every:
         raise _impossible(task, chosen)
     tried = list(_tried(every, kind.device_bytes, host_bytes, effort))
-    rounds = [one.round for one in tried if one.round]
-    if not rounds:
-        least = _least(every, host_bytes, effort)
-        if least is None:
-            raise _short_host(task, every, host_bytes)
-        if least.device_bytes > kind.device_bytes:
-            raise _short_device(task, kind, least)
-        rounds = [least]
-    found = min(rounds, key=lambda one: one.period_us)
-    told = _told(task, tried, found)
-    return Candidate(found.strategy, (found.program(),), len(rounds), alternatives=told)
+    if not any(one.round for one in tried):
+        tried.append(_smallest(every, kind, host_bytes, effort))
+    found = _shortest(tried)
+    if order == AUTO and effort.left > 0:
+        budget = _PASSES * effort.limits.search_ops
+        tried.append(replace(found, round=reordered(_made(found), kind.device_bytes, budget)))
+        found = _shortest(tried)
+    made = _made(found)
+    rounds = sum(one.round is not None for one in tried)
+    return Candidate(
+        made.strategy, (made.program(),), rounds, alternatives=_told(task, tried, made)
+    )
+
+
+def _made(tried: Tried) -> PipelineRound:
+    assert tried.round
+    return tried.round
+
+
+def _shortest(tried: Sequence[Tried]) -> Tried:
+    return min((one for one in tried if one.round), key=lambda one: _made(one).period_us)
 
 
 def _rank(sketch: Sketch) -> tuple[int, int]:
@@ -155,15 +167,26 @@ def _fitted(sketch: Sketch, room: int, host_bytes: int, effort: Effort) -> Pipel
     return None
 
 
-def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> PipelineRound | None:
+def _smallest(every: Sequence[Sketch], kind: Kind, host_bytes: int, effort: Effort) -> Tried:
+    """The sketch that needs least of its devices; Infeasible where even that does not fit."""
+    found = _least(every, host_bytes, effort)
+    if found is None:
+        raise _short_host(every[0].costs.task, every, host_bytes)
+    if _made(found).device_bytes > kind.device_bytes:
+        raise _short_device(kind, _made(found))
+    return found
+
+
+def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> Tried | None:
     """The round that needs least of its devices; None where the host has too little."""
     firsts = {(s.layout, s.costs.microbatch, s.named, s.chunks): s for s in every}
-    found = list[PipelineRound]()
+    found = list[Tried]()
     for sketch in firsts.values():
         program = _program(sketch, 0, host_bytes)
         chosen = program.chosen(effort, least=True) if program else None
-        found += [PipelineRound(chosen.strategy, sketch.links)] if chosen else []
-    return min(found, key=lambda one: one.device_bytes, default=None)
+        if chosen:
+            found.append(Tried(sketch, PipelineRound(chosen.strategy, sketch.links)))
+    return min(found, key=lambda one: _made(one).device_bytes, default=None)
 
 
 def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alternative, ...]:
@@ -181,10 +204,10 @@ def _short_host(task: Task, every: Sequence[Sketch], host_bytes: int) -> Infeasi
     return short_host(task, max(need, host_bytes + 1), host_bytes)
 
 
-def _short_device(task: Task, kind: Kind, least: PipelineRound) -> Infeasible:
+def _short_device(kind: Kind, least: PipelineRound) -> Infeasible:
     """A device has too little even for this round, the least there is."""
     need, offered = least.device_bytes + kind.taken_bytes, kind.device_bytes + kind.taken_bytes
-    strategy = least.strategy
+    strategy, task = least.strategy, least.strategy.costs.task
     return Infeasible(
         f"{task.name}: layout {strategy.layout} in order {strategy.named} needs {show_bytes(need)} "
         f"({need} bytes) on a device but each offers {show_bytes(offered)} ({offered} bytes); "
