@@ -121,11 +121,11 @@ def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) 
             yield Tried(sketch, None, _LONGER[known])
             continue
         if known == _ESTIMATE:
-            made = _fitted(sketch, room, host_bytes, effort)
-            left -= len(made.entries) if made else effort.limits.search_least_ops
+            one = _fitted(sketch, room, host_bytes, shortest, effort)
+            left -= len(one.round.entries) if one.round else effort.limits.search_least_ops
             left -= effort.limits.search_ops // _SIMULATED
-            shortest = min(shortest, made.period_us) if made else shortest
-            yield Tried(sketch, made, "" if made else _NO_ROOM)
+            shortest = min(shortest, one.round.period_us) if one.round else shortest
+            yield one
             continue
         program = _program(sketch, room, host_bytes)
         more = None
@@ -147,8 +147,8 @@ def _program(sketch: Sketch, room: int, host_bytes: int) -> ModeProgram | None:
     return ModeProgram(strategy, sketch.links, rooms, host_bytes - kept_bytes(strategy))
 
 
-def _fitted(sketch: Sketch, room: int, host_bytes: int, effort: Effort) -> PipelineRound | None:
-    """Its round with the best modes that fit; None where none do."""
+def _fitted(sketch: Sketch, room: int, host_bytes: int, shortest: int, effort: Effort) -> Tried:
+    """The sketch with the best modes that fit, unless those of a shorter round do not."""
     program, least = _program(sketch, room, host_bytes), False
     for _ in range(_SHRINKS if program else 0):
         assert program
@@ -157,14 +157,16 @@ def _fitted(sketch: Sketch, room: int, host_bytes: int, effort: Effort) -> Pipel
             made = PipelineRound(chosen.strategy, sketch.links)
             over = [one.slab_bytes + one.reserve_bytes - room for one in made.memory]
             if max(over) <= 0:
-                return made
+                return Tried(sketch, made)
+            if made.period_us >= shortest:
+                return Tried(sketch, None, "longer with less memory")
             # Gaps between values, or more of them than the program sees.
             rooms = (n - max(0, by) for n, by in zip(program.room, over, strict=True))
             program = replace(program, room=tuple(rooms))
         if least:
-            return None
+            break
         least = chosen is None
-    return None
+    return Tried(sketch, None, _NO_ROOM)
 
 
 def _smallest(every: Sequence[Sketch], kind: Kind, host_bytes: int, effort: Effort) -> Tried:

@@ -119,3 +119,30 @@ class Delays:
                 starts[one.shard] = min(starts[one.shard], start)
                 ends[one.shard, device] = end
         return list(map(Life, starts, gathered(self.strategy, self.links, ends)))
+
+    def lane(self, k: int, mode: Mode) -> str:
+        """The stream on which new parameters take turns, if there is one."""
+        return "host" if mode.update == "host" else "p2p" if self.strategy.users[k] else ""
+
+    def served_us(self, k: int, mode: Mode) -> int:
+        """The time that a shard takes there."""
+        shard = self.strategy.shards[k]
+        if mode.update == "host":
+            return shard.update_host_us
+        sends = len(self.strategy.users[k]) if mode.params == "resident" else 0
+        return sends * self.links.send_us(shard.param_bytes)
+
+    def back_us(self, first: int, k: int, mode: Mode) -> int:
+        """From a shard's first pass to its first one of the next round, if its parameters take
+        their turn as soon as the gradients of another shard are gathered."""
+        early, shard, links = self.strategy.shards[first], self.strategy.shards[k], self.links
+        us = self.lives[first].end - self.lives[k].start
+        us += (len(self.strategy.replicas[first]) - 1) * links.add_us(early.grad_bytes)
+        if mode.update == "host":
+            us += links.spill_us(early.grad_bytes) + links.prefetch_us(shard.param_bytes)
+        elif mode.params == "resident":
+            us += early.update_device_us
+        else:
+            us += shard.update_device_us + links.spill_us(shard.param_bytes)
+            us += links.prefetch_us(shard.param_bytes)
+        return us + self.served_us(k, mode)
