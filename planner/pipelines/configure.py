@@ -13,6 +13,7 @@ from planner.inputs import Effort, Kind, Layout, layouts
 from planner.jitter import jitter, spreads
 from planner.orders import NAMED, InvalidOrder
 from planner.pipelines.modes import ModeProgram
+from planner.pipelines.reorder import reordered
 from planner.pipelines.round import PipelineRound
 from planner.pipelines.sketch import Sketch, sketches
 from planner.rounds import kept_bytes, planned_task
@@ -27,6 +28,7 @@ AUTO = "auto"
 _BOUND, _SPAN, _ESTIMATE = range(3)  # what is known of a sketch's period
 _LONGER = ("its bound is longer", "its order is longer", "its estimate is longer")
 _SIMULATED = 24  # sketches at most
+_PASSES = 20  # timed for a better order of the best one, for each op simulated
 _SHRINKS = 4  # times that modes are asked for with less memory
 _LISTED = 24  # alternatives that a plan names
 _NEAR, _SAMPLES = 10, 200  # 1/n longer steps are looked at for a quantile, of so many runs
@@ -51,7 +53,7 @@ class Tried:
             task=task,
             devices=self.sketch.layout.devices,
             layout=str(self.sketch.layout),
-            order=self.sketch.named,
+            order=made.strategy.named if made else self.sketch.named,
             microbatch=self.sketch.costs.microbatch,
             recompute=sum(mode.activations == "recompute" for mode in modes[:-1]),
             period_us=made.period_us if made else 0,
@@ -83,20 +85,34 @@ def best(
     if not every:
         raise _impossible(task, chosen)
     tried = list(_tried(every, kind.device_bytes, host_bytes, effort))
-    rounds = [one.round for one in tried if one.round]
-    if not rounds:
-        least = _least(every, host_bytes, effort)
-        if least is None:
-            raise _short_host(task, every, host_bytes)
-        if least.device_bytes > kind.device_bytes:
-            raise _short_device(task, kind, least)
-        rounds = [least]
-    found = min(rounds, key=lambda one: one.period_us)
-    if quantile:
-        near = [one for one in rounds if one.period_us * _NEAR <= found.period_us * (_NEAR + 1)]
-        found = min(near, key=lambda one: _steps_us(one, quantile))
-    told = _told(task, tried, found)
-    return Candidate(found.strategy, (found.program(),), len(rounds), alternatives=told)
+    if not any(one.round for one in tried):
+        tried.append(_smallest(every, kind, host_bytes, effort))
+    found = _shortest(tried, quantile)
+    if order == AUTO and effort.left > 0:
+        budget = _PASSES * effort.limits.search_ops
+        tried.append(replace(found, round=reordered(_made(found), kind.device_bytes, budget)))
+        found = _shortest(tried, quantile)
+    made = _made(found)
+    rounds = sum(one.round is not None for one in tried)
+    return Candidate(
+        made.strategy, (made.program(),), rounds, alternatives=_told(task, tried, made)
+    )
+
+
+def _made(tried: Tried) -> PipelineRound:
+    assert tried.round
+    return tried.round
+
+
+def _shortest(tried: Sequence[Tried], quantile: int | None) -> Tried:
+    """The shortest round; with a quantile, by that of those that are about as short."""
+    made = [one for one in tried if one.round]
+    found = min(made, key=lambda one: _made(one).period_us)
+    if quantile is None:
+        return found
+    most = _made(found).period_us * (_NEAR + 1)
+    near = [one for one in made if _made(one).period_us * _NEAR <= most]
+    return min(near, key=lambda one: _steps_us(_made(one), quantile))
 
 
 def _steps_us(made: PipelineRound, quantile: int) -> int:
@@ -124,14 +140,16 @@ def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) 
             yield Tried(sketch, None, _LONGER[known])
             continue
         if known == _ESTIMATE:
-            made = _fitted(sketch, room, host_bytes, effort)
-            left -= len(made.entries) if made else effort.limits.search_least_ops
+            one = _fitted(sketch, room, host_bytes, shortest, effort)
+            left -= len(one.round.entries) if one.round else effort.limits.search_least_ops
             left -= effort.limits.search_ops // _SIMULATED
-            shortest = min(shortest, made.period_us) if made else shortest
-            yield Tried(sketch, made, "" if made else _NO_ROOM)
+            shortest = min(shortest, one.round.period_us) if one.round else shortest
+            yield one
             continue
         program = _program(sketch, room, host_bytes)
-        more = program and (program.relaxed_us(effort) if known else program.delays.span_us)
+        more = None
+        if program:
+            more = program.relaxed_us(effort) if known else program.delays.span_us
         if more is None:
             yield Tried(sketch, None, _NO_ROOM)
         else:
@@ -148,8 +166,8 @@ def _program(sketch: Sketch, room: int, host_bytes: int) -> ModeProgram | None:
     return ModeProgram(strategy, sketch.links, rooms, host_bytes - kept_bytes(strategy))
 
 
-def _fitted(sketch: Sketch, room: int, host_bytes: int, effort: Effort) -> PipelineRound | None:
-    """Its round with the best modes that fit; None where none do."""
+def _fitted(sketch: Sketch, room: int, host_bytes: int, shortest: int, effort: Effort) -> Tried:
+    """The sketch with the best modes that fit, unless those of a shorter round do not."""
     program, least = _program(sketch, room, host_bytes), False
     for _ in range(_SHRINKS if program else 0):
         assert program
@@ -158,25 +176,38 @@ def _fitted(sketch: Sketch, room: int, host_bytes: int, effort: Effort) -> Pipel
             made = PipelineRound(chosen.strategy, sketch.links)
             over = [one.slab_bytes + one.reserve_bytes - room for one in made.memory]
             if max(over) <= 0:
-                return made
+                return Tried(sketch, made)
+            if made.period_us >= shortest:
+                return Tried(sketch, None, "longer with less memory")
             # Gaps between values, or more of them than the program sees.
             rooms = (n - max(0, by) for n, by in zip(program.room, over, strict=True))
             program = replace(program, room=tuple(rooms))
         if least:
-            return None
+            break
         least = chosen is None
-    return None
+    return Tried(sketch, None, _NO_ROOM)
 
 
-def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> PipelineRound | None:
+def _smallest(every: Sequence[Sketch], kind: Kind, host_bytes: int, effort: Effort) -> Tried:
+    """The sketch that needs least of its devices; Infeasible where even that does not fit."""
+    found = _least(every, host_bytes, effort)
+    if found is None:
+        raise _short_host(every[0].costs.task, every, host_bytes)
+    if _made(found).device_bytes > kind.device_bytes:
+        raise _short_device(kind, _made(found))
+    return found
+
+
+def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> Tried | None:
     """The round that needs least of its devices; None where the host has too little."""
     firsts = {(s.layout, s.costs.microbatch, s.named, s.chunks): s for s in every}
-    found = list[PipelineRound]()
+    found = list[Tried]()
     for sketch in firsts.values():
         program = _program(sketch, 0, host_bytes)
         chosen = program.chosen(effort, least=True) if program else None
-        found += [PipelineRound(chosen.strategy, sketch.links)] if chosen else []
-    return min(found, key=lambda one: one.device_bytes, default=None)
+        if chosen:
+            found.append(Tried(sketch, PipelineRound(chosen.strategy, sketch.links)))
+    return min(found, key=lambda one: _made(one).device_bytes, default=None)
 
 
 def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alternative, ...]:
@@ -194,10 +225,10 @@ def _short_host(task: Task, every: Sequence[Sketch], host_bytes: int) -> Infeasi
     return short_host(task, max(need, host_bytes + 1), host_bytes)
 
 
-def _short_device(task: Task, kind: Kind, least: PipelineRound) -> Infeasible:
+def _short_device(kind: Kind, least: PipelineRound) -> Infeasible:
     """A device has too little even for this round, the least there is."""
     need, offered = least.device_bytes + kind.taken_bytes, kind.device_bytes + kind.taken_bytes
-    strategy = least.strategy
+    strategy, task = least.strategy, least.strategy.costs.task
     return Infeasible(
         f"{task.name}: layout {strategy.layout} in order {strategy.named} needs {show_bytes(need)} "
         f"({need} bytes) on a device but each offers {show_bytes(offered)} ({offered} bytes); "

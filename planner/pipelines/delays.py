@@ -5,7 +5,8 @@ device 0   F0 F0 F0       B0 B0 B0 U0 | F0        idle: between the first pass a
 device 1      F1 F1 F1 B1 B1 B1 U1       F1       life of 1: from F1 to the last B1
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -36,8 +37,26 @@ def pass_costs(
     return found
 
 
+def gathered(
+    strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
+) -> list[int]:
+    """By shard, when its gradients of all replicas are on its home, and no pass reads it. ends: of
+    its passes on each device that has it."""
+    done = [
+        max(ends[reader, d] for reader in strategy.readers(k) for d in strategy.replicas[reader])
+        for k in range(len(strategy.shards))
+    ]
+    free = Counter[int]()  # when a device has sent what it had
+    for (k, device), end in sorted(ends.items(), key=lambda item: item[1]):
+        if device != strategy.homes[k]:
+            free[device] = max(free[device], end)
+            free[device] += links.send_us(strategy.shards[k].grad_bytes)
+            done[k] = max(done[k], free[device])
+    return done
+
+
 class Life(NamedTuple):
-    """When a shard's first pass starts and its last one ends, of a round on any device."""
+    """When a shard's first pass of a round starts on any device, and its gradients are gathered."""
 
     start: int
     end: int
@@ -93,9 +112,37 @@ class Delays:
     @cached_property
     def lives(self) -> list[Life]:
         """Of every shard."""
-        found = [Life(1 << 62, 0)] * len(self.strategy.shards)
-        for passes, starts, ends in zip(self.strategy.order, self.starts, self.ends, strict=True):
-            for one, start, end in zip(passes, starts, ends, strict=True):
-                first, last = found[one.shard]
-                found[one.shard] = Life(min(first, start), max(last, end))
-        return found
+        starts = [1 << 62] * len(self.strategy.shards)
+        ends: dict[tuple[int, int], int] = {}
+        for device, passes in enumerate(self.strategy.order):
+            for one, start, end in zip(passes, self.starts[device], self.ends[device], strict=True):
+                starts[one.shard] = min(starts[one.shard], start)
+                ends[one.shard, device] = end
+        return list(map(Life, starts, gathered(self.strategy, self.links, ends)))
+
+    def lane(self, k: int, mode: Mode) -> str:
+        """The stream on which new parameters take turns, if there is one."""
+        return "host" if mode.update == "host" else "p2p" if self.strategy.users[k] else ""
+
+    def served_us(self, k: int, mode: Mode) -> int:
+        """The time that a shard takes there."""
+        shard = self.strategy.shards[k]
+        if mode.update == "host":
+            return shard.update_host_us
+        sends = len(self.strategy.users[k]) if mode.params == "resident" else 0
+        return sends * self.links.send_us(shard.param_bytes)
+
+    def back_us(self, first: int, k: int, mode: Mode) -> int:
+        """From a shard's first pass to its first one of the next round, if its parameters take
+        their turn as soon as the gradients of another shard are gathered."""
+        early, shard, links = self.strategy.shards[first], self.strategy.shards[k], self.links
+        us = self.lives[first].end - self.lives[k].start
+        us += (len(self.strategy.replicas[first]) - 1) * links.add_us(early.grad_bytes)
+        if mode.update == "host":
+            us += links.spill_us(early.grad_bytes) + links.prefetch_us(shard.param_bytes)
+        elif mode.params == "resident":
+            us += early.update_device_us
+        else:
+            us += shard.update_device_us + links.spill_us(shard.param_bytes)
+            us += links.prefetch_us(shard.param_bytes)
+        return us + self.served_us(k, mode)

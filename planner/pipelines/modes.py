@@ -9,7 +9,7 @@ host  >=   what the host keeps and what waits there
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from planner.pipelines.windows import Held, Window, loads, windows
 from planner.shards import Links, Mode, backward_us, forward_us, holdings
 from profiles.codec import align
 
-_GAP, _NODES = 5e-3, 100  # of the search for whole modes
+_GAP, _NODES = 1e-2, 30  # of the search for whole modes
 _T, _CHAIN, _WORK, _TAKES = 1, 2, 3, 4  # columns
 _EASE = 0.1  # that work of all streams counts for: what is not waited for may yet be in the way
 _SLOTS = 3  # through which boundaries come and go
@@ -228,52 +228,25 @@ class ModeProgram:
             yield from rows
 
     def _updates(self) -> Iterator[Row]:
-        """Forwards of the next round wait for parameters, behind those of other shards; negative."""
-        lives = self.delays.lives
+        """Forwards of the next round wait for parameters, behind those of others; negative."""
+        delays, lives = self.delays, self.delays.lives
         for device in range(self.strategy.devices):
             mine = [k for k, shard in enumerate(self.strategy.shards) if shard.grad_bytes]
             mine = [k for k in mine if self.strategy.homes[k] == device]
             mine.sort(key=lambda k: lives[k].end)
             for place, k in enumerate(mine):
-                yield self._back(k, k, self.of[k])
+                yield _negative((delays.back_us(k, k, mode), c) for c, mode in self.of[k])
                 for lane in ("host", "p2p") if place else ():
-                    on = [[p for p in self.of[n] if self._lane(n, p[1]) == lane] for n in mine]
+                    on = [[p for p in self.of[n] if delays.lane(n, p[1]) == lane] for n in mine]
                     for at in range(place if on[place] else 0):
-                        row = self._back(mine[at], k, on[place])
+                        row = _negative(
+                            (delays.back_us(mine[at], k, mode), c) for c, mode in on[place]
+                        )
                         for other, pairs in zip(mine[at:place], on[at:place], strict=True):
-                            row += [(-self._served_us(other, mode) / MS, c) for c, mode in pairs]
+                            row += _negative(
+                                (delays.served_us(other, mode), c) for c, mode in pairs
+                            )
                         yield row
-
-    def _lane(self, k: int, mode: Mode) -> str:
-        """The stream on which new parameters take turns."""
-        return "host" if mode.update == "host" else "p2p" if self.strategy.users[k] else ""
-
-    def _served_us(self, k: int, mode: Mode) -> int:
-        """The time there."""
-        shard = self.strategy.shards[k]
-        if mode.update == "host":
-            return shard.update_host_us
-        sends = len(self.strategy.users[k]) if mode.params == "resident" else 0
-        return sends * self.links.send_us(shard.param_bytes)
-
-    def _back(self, first: int, k: int, modes: Sequence[tuple[int, Mode]]) -> Row:
-        """From a shard's first pass to its next one in the next round, if it is updated as soon as
-        the gradients of the first of some shards are there."""
-        early, shard, links = self.strategy.shards[first], self.strategy.shards[k], self.links
-        us = self.delays.lives[first].end - self.delays.lives[k].start
-        if others := len(self.strategy.replicas[first]) - 1:
-            us += links.send_us(early.grad_bytes) + others * links.add_us(early.grad_bytes)
-        row: Row = []
-        for column, mode in modes:
-            if mode.update == "host":
-                more = links.spill_us(early.grad_bytes) + links.prefetch_us(shard.param_bytes)
-            elif mode.params == "resident":
-                more = early.update_device_us
-            else:
-                more = shard.update_device_us + links.spill_us(shard.param_bytes)
-                more += links.prefetch_us(shard.param_bytes)
-            row.append((-(us + more + self._served_us(k, mode)) / MS, column))
-        return row
 
     def relaxed_us(self, effort: Effort) -> int | None:
         """The period where shards may have parts of several modes; None where none fit."""
@@ -307,3 +280,8 @@ class ModeProgram:
         modes = [max(own, key=lambda pair: of[pair[0]].value())[1] for own in self.of]
         us = round((found.objective or 0) * MS)
         return Chosen(replace(self.strategy, modes=tuple(modes)), us)
+
+
+def _negative(row: Iterable[tuple[int, int]]) -> Row:
+    """What T is to be at least, on its side."""
+    return [(-us / MS, column) for us, column in row]

@@ -15,7 +15,7 @@ from planner.stages import Place, Work, cut
 from profiles.schema import Task
 
 _PIECES = (1, 2, 4)  # shards of a stage
-_CHUNKS = {"interleaved": (2, 4), "breadth": (1, 2, 4)}  # stages of a device, by order
+_CHUNKS = {"interleaved": (2, 4, 8), "breadth": (1, 2, 4, 8)}  # stages of a device, by order
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,6 +48,10 @@ class PipelineStrategy:
         """The other shards that use them, ascending."""
         return tuple(k for k, shard in enumerate(self.shards) if shard.tie == "holder")
 
+    def readers(self, k: int) -> tuple[int, ...]:
+        """The shards that read a shard's parameters, which change when all are done."""
+        return (k, *self.holders) if k == self.owner else (k,)
+
     @property
     def tie_bytes(self) -> int:
         """Bytes of one microbatch's gradients that wait for the owner's backward."""

@@ -6,9 +6,11 @@ what adds, notes and updates. One after the other they would be right.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
 from typing import Literal, NamedTuple
 
 from planner.orders import Order, Pass
+from planner.pipelines.delays import gathered
 from planner.pipelines.strategy import PipelineStrategy
 from planner.rounds import execution_order, once
 from planner.shards import Links, forward_us, pass_us
@@ -23,32 +25,46 @@ class Turn(NamedTuple):
     number: int
 
 
+class _Begun(NamedTuple):
+    """A pass, its device, and when it is made."""
+
+    start: int
+    end: int
+    device: int
+    one: Pass
+
+
 def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
-    """All turns of a round."""
+    """All turns of a round. Gradients are added when those of all replicas have come: on the home
+    passes that can be made until then go first."""
+    begun = list(_begun(strategy, links))
+    ends = {(one.shard, device): end for _, end, device, one in sorted(begun, key=lambda b: b.end)}
+    ready, pending = gathered(strategy, links, ends), list[tuple[int, int]]()
     left = Counter(dict.fromkeys(range(strategy.last + 1), strategy.costs.microbatches))
     waiting = [k for k, shard in enumerate(strategy.shards) if shard.grad_bytes]
-    found: list[Turn] = []
-    late: list[Turn] = []
-    for device, one in _begun(strategy, links):
+    found, late = list[Turn](), list[Turn]()
+
+    def update(k: int) -> None:
+        home = strategy.homes[k]
+        found.extend(Turn(home, "R", k, n) for n in range(len(strategy.replicas[k]) - 1))
+        if strategy.costs.noted:
+            found.append(Turn(home, "N", k, 0))
+        (late if strategy.costs.noted else found).append(Turn(home, "U", k, 0))
+
+    for start, _, device, one in begun:
+        while pending and pending[0][0] <= start:
+            update(heappop(pending)[1])
         found.append(Turn(device, one.kind, one.shard, one.microbatch))
         left[one.shard] -= one.kind == ("W" if one.shard in strategy.halved else "B")
-        for k in [k for k in waiting if not any(left[reader] for reader in _readers(strategy, k))]:
+        for k in [k for k in waiting if not any(left[reader] for reader in strategy.readers(k))]:
             waiting.remove(k)
-            home = strategy.homes[k]
-            found += [Turn(home, "R", k, n) for n in range(len(strategy.replicas[k]) - 1)]
-            update = Turn(home, "U", k, 0)
-            if strategy.costs.noted:
-                found.append(Turn(home, "N", k, 0))
-            (late if strategy.costs.noted else found).append(update)
+            heappush(pending, (ready[k], k))
+    while pending:
+        update(heappop(pending)[1])
     return found + sorted(late, key=lambda turn: turn.shard)
 
 
-def _readers(strategy: PipelineStrategy, k: int) -> tuple[int, ...]:
-    """The shards that read the parameters of a shard: it changes when all are done with them."""
-    return (k, *strategy.holders) if k == strategy.owner else (k,)
-
-
-def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[tuple[int, Pass]]:
+def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[_Begun]:
     """All passes as they begin when nothing else is to be done, each behind what it needs."""
     passes = [(device, one) for device, own in enumerate(strategy.order) for one in own]
     us = [_us(strategy, one) for _, one in passes]
@@ -67,7 +83,7 @@ def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[tuple[int, Pass
     starts = once(us, queues, needs)
     rank = {place: n for n, place in enumerate(execution_order(queues, needs))}
     for place in sorted(range(len(passes)), key=lambda place: (starts[place], rank[place])):
-        yield passes[place]
+        yield _Begun(starts[place], starts[place] + us[place], *passes[place])
 
 
 def _us(strategy: PipelineStrategy, one: Pass) -> int:
