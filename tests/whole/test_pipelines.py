@@ -3,7 +3,7 @@ adds gradients as they do."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -121,6 +121,16 @@ def asked(made: Profile, layout: str, order: OrderName, room: int) -> Problem:
     return replace(one, layout=shape, order=order)
 
 
+def profiled(case: Case) -> Profile:
+    """That of its task, which others have as well."""
+    return _profiled(replace(case, layout="", order="auto", least=False))
+
+
+@cache
+def _profiled(case: Case) -> Profile:
+    return measured(case.task, case.microbatches)
+
+
 def built(made: Profile, case: Case) -> Plan:
     """The case's plan."""
     room = smallest(made, case) if case.least else ROOM
@@ -161,7 +171,36 @@ def shares_of(plan: Plan, task: Task) -> Shares:
 def test_the_bits_are_those_of_a_plain_loop(case: Case) -> None:
     """In every order, with replicas of some stages or all, with little memory and with enough."""
     with quickly():
-        plan = built(measured(case.task, case.microbatches), case)
+        plan = built(profiled(case), case)
     (program,) = plan.programs
     assert program.devices == parse_layout(case.layout).devices
     assert_same(plan, [case.task], run(plan, [case.task]), oracle(plan))
+
+
+def held_out(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return batches(1000 + number)
+
+
+def test_an_evaluation_leaves_training_alone() -> None:
+    """Its losses are those of a plain loop as well."""
+    case = Case("2x1", "1f1b", counting, microbatches=2)
+    task = replace(case.task, evaluate=Evaluation(every=2, data=held_out, batches=2))
+    with quickly():
+        plan = built(measured(task, 2), case)
+    result = run(plan, [task])
+    assert_same(plan, [task], result)
+    assert result.val_losses["a"] == train(task, 2).val_losses
+
+
+@pytest.mark.parametrize("layout", ["2x1", "1,2"])
+def test_a_run_goes_on_from_a_checkpoint(layout: str, tmp_path: Path) -> None:
+    """One step on the smallest devices, and the others from there: the bits of one loop."""
+    case = Case(layout, "1f1b", clip=0.1, least=True)
+    with quickly():
+        plan = built(profiled(case), case)
+    first = run(later(plan, 0, 1), [case.task], Options(checkpoints=tmp_path))
+    rest = run(later(plan, 1, 2), [case.task], Options(resume=tmp_path))
+    plain = oracle(plan)(case.task, case.microbatches)
+    assert first.losses["a"] + rest.losses["a"] == plain.losses
+    for name, parameter in rest.model("a").named_parameters():
+        assert torch.equal(parameter, plain.params[name]), name
