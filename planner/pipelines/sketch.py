@@ -69,18 +69,20 @@ class Sketch:
         """No round of these stages and microbatches is shorter: a device computes with all its
         microbatches after forwards of one through the stages before, and before its backwards."""
         assert self.stages
-        costs, count, most, before = self.costs, self.costs.microbatches, 0, 0
-        trained = False
-        own = [0] * self.layout.depth
+        costs, depth, before, trained, most = self.costs, self.layout.depth, 0, False, 0
+        split = self.named == "zero-bubble"
+        first, whole = ("way", "least") if split else ("backward_us", "backward_us")
+        own, both = [0] * depth, [0] * depth
         for place, (a, b) in enumerate(pairwise(self.stages)):
-            replicas = self.layout.replicas[place % self.layout.depth]
-            each = costs.total("backward_us", a, b)
-            own[place % self.layout.depth] += -(-count // replicas) * each
-            if place < self.layout.depth:
-                most = max(most, before + own[place])
+            at = place % depth
+            count = -(-costs.microbatches // self.layout.replicas[at])
+            own[at] += count * costs.total(first, a, b)
+            both[at] += count * costs.total(whole, a, b)
+            if place < depth:
+                most = max(most, before + own[at])
             trained |= costs.total("grad_bytes", a, b) > 0
-            before += each * trained
-        return max(most, *own)
+            before += costs.total(first, a, b) * trained
+        return max(most, *both)
 
     @cached_property
     def strategy(self) -> PipelineStrategy:

@@ -47,8 +47,7 @@ def windows(strategy: PipelineStrategy) -> Iterator[Window]:
 
 def _windows(strategy: PipelineStrategy, device: int, passes: Sequence[Pass]) -> Iterator[Window]:
     mine = sorted({one.shard for one in passes})
-    split = any(one.kind == "W" for one in passes)
-    flying = {k: _flying(passes, k, strategy.last, split=split) for k in mine}
+    flying = {k: _flying(strategy, passes, k) for k in mine}
     near, learns = _near(passes), {k: _learns(passes, k) for k in mine}
     weights = [
         sum(flying[k] * strategy.shards[k].saved_bytes for k in mine),
@@ -64,9 +63,10 @@ def _windows(strategy: PipelineStrategy, device: int, passes: Sequence[Pass]) ->
             yield Window(device, passes[at], tuple(held))
 
 
-def _flying(passes: Sequence[Pass], k: int, last: int, *, split: bool) -> Counts:
+def _flying(strategy: PipelineStrategy, passes: Sequence[Pass], k: int) -> Counts:
     """Microbatches of a shard in flight at every pass."""
-    begin, end = ("F" if k < last else "I" if split else "B"), "W" if split else "B"
+    back, end = ("I", "W") if k in strategy.halved else ("B", "B")
+    begin = "F" if k < strategy.last else back
     here = [one.shard == k for one in passes]
     begun = np.cumsum([h and p.kind == begin for h, p in zip(here, passes, strict=True)])
     ended = np.cumsum([h and p.kind == end for h, p in zip(here, passes, strict=True)])

@@ -101,7 +101,7 @@ def task_bound(
     task = untied(task)
     cast = castable(task, links)  # which takes nothing from what a plan may do
     sizes = [TaskCosts(task, cost.microbatch, cast=cast) for cost in task.batches]
-    compute = min(costs.least_us for costs in sizes)
+    compute = min(costs.least_us if devices == 1 else _apart_us(costs) for costs in sizes)
     link = _load_us(sizes[0], links, devices * device_bytes, 0, effort) // devices
     load = _load_us(sizes[0], links, devices * device_bytes, compute, effort) // devices
     if devices > 1:
@@ -112,11 +112,16 @@ def task_bound(
     return TaskBound(compute, link, max(compute, load), phase or 0)
 
 
+def _apart_us(costs: TaskCosts) -> int:
+    """Compute time of a step of which backwards may be split, as they are on several devices."""
+    return costs.microbatches * costs.total("least") + costs.total("norm_us")
+
+
 def _way_us(costs: TaskCosts) -> int:
     """The time of a microbatch up and down the layers that wait for updates: those from the first
     that is trained on."""
     trained = (at for at, layer in enumerate(costs.layers) if layer.grad_bytes)
-    return costs.total("backward_us", next(trained, len(costs.layers)))
+    return costs.total("way", next(trained, len(costs.layers)))
 
 
 def phase_us(

@@ -4,6 +4,7 @@ shard i..j-1      forward_us  = sum of forward medians
                   backward_us = sum of recompute+backward medians
 with a graph      a forward that keeps or packs one takes what recomputation took:
                   recompute+backward less backward; packing copies its bytes inside the device
+split backward    way: only its first part; least: both parts, or the whole where that is shorter
 transients        forward: the largest layer peak plus the input it is given inside the shard
                   backward: while layer l runs, what earlier layers saved, its own peak, and
                   the gradient of its output; forward with a graph: the same
@@ -118,6 +119,7 @@ class TaskCosts:
         layers, costs = self.layers, self.costs
         whole = [cost.recompute_backward.median_us for cost in costs]
         alone = [min(cost.backward.median_us, us) for cost, us in zip(costs, whole, strict=True)]
+        way, least = zip(*map(_split, costs), strict=True)
         columns = {
             "param_bytes": [layer.param_bytes for layer in layers],
             "grad_bytes": [layer.grad_bytes for layer in layers],
@@ -140,6 +142,8 @@ class TaskCosts:
             "input": [_us(cost.backward_input) for cost in costs],
             "weight": [_us(cost.backward_weight) for cost in costs],
             "left": [cost.left_bytes or 0 for cost in costs],
+            "way": [*way],
+            "least": [*least],
         }
         return {name: _prefix(values) for name, values in columns.items()}
 
@@ -215,6 +219,17 @@ class TaskCosts:
             left_bytes=align(self.total("left", first, end)) if splits else None,
             **sums,
         )
+
+
+def _split(cost: LayerCost) -> tuple[int, int]:
+    """The least time of a microbatch where backwards may be split: until the layer before has its
+    gradient, and in all."""
+    whole = cost.recompute_backward.median_us
+    if cost.left_bytes is None:
+        return whole, whole
+    alone, first = min(cost.backward.median_us, whole), _us(cost.backward_input)
+    both = first + _us(cost.backward_weight)
+    return whole - alone + min(alone, first), whole - alone + min(alone, both)
 
 
 def _us(time: Time | None) -> int:

@@ -39,7 +39,8 @@ STAYS = Mode("resident", "device")
 
 
 def halving(task: Task) -> Task:
-    """The task with backwards that can be split, but for the first layer's."""
+    """The task with backwards that can be split, but for the first layer's; both parts together
+    take less."""
     first, *others = task.layers
     return structs.replace(task, layers=(first, *map(_halving, others)))
 
@@ -53,7 +54,7 @@ def _halved(cost: LayerCost) -> LayerCost:
     return structs.replace(
         cost,
         backward_input=synthetic.time_us(us * 3 // 5),
-        backward_weight=synthetic.time_us(us - us * 3 // 5),
+        backward_weight=synthetic.time_us(us // 4),
         left_bytes=cost.saved_bytes // 2,
     )
 

@@ -10,6 +10,7 @@ import pytest
 from support import piped, synthetic
 
 from planner.inputs import Effort
+from planner.orders import Pass
 from planner.pipelines.modes import ModeProgram
 from planner.pipelines.strategy import PipelineStrategy
 from planner.pipelines.windows import windows
@@ -17,7 +18,7 @@ from planner.shards import Mode, backward_us, forward_us
 from profiles.schema import Task
 
 HOST = 1 << 30
-ROOMS = (1 << 40, 3 << 20, 2_500_000)
+PARTS = (8, 2, 1, 0, -1)  # of what modes may take, from the least on
 
 
 def program(one: PipelineStrategy, room: int, host: int = HOST) -> ModeProgram:
@@ -78,10 +79,17 @@ def choices(one: ModeProgram) -> Iterator[tuple[Mode, ...]]:
     return product(*(one.choices.modes(k) for k in range(len(one.strategy.shards))))
 
 
-@pytest.mark.parametrize("room", ROOMS)
+def room_of(seed: int, part: int) -> int:
+    """So much of what there is between the modes that take least and those that take most."""
+    sizes = [size for _, size in every(seed)]
+    return min(sizes) + (max(sizes) - min(sizes)) * part // 8
+
+
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("seed", range(4))
-def test_no_other_modes_that_fit_are_better(seed: int, room: int) -> None:
+def test_no_other_modes_that_fit_are_better(seed: int, part: int) -> None:
     """But for the gap that the solver is allowed; and where it finds none there are none."""
+    room = room_of(seed, part)
     one = program(small(seed), room)
     able = [us for us, size in every(seed) if size <= room]
     chosen = one.chosen(effort())
@@ -93,10 +101,11 @@ def test_no_other_modes_that_fit_are_better(seed: int, room: int) -> None:
         assert abs(chosen.us - estimate_us(one, modes)) <= 1
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("seed", range(4))
-def test_parts_of_modes_are_no_worse_than_whole_ones(seed: int, room: int) -> None:
+def test_parts_of_modes_are_no_worse_than_whole_ones(seed: int, part: int) -> None:
     """So what ranks sketches is never longer than what they get."""
+    room = room_of(seed, part)
     one = program(small(seed), room)
     able = [us for us, size in every(seed) if size <= room]
     us = one.relaxed_us(effort())
@@ -115,28 +124,30 @@ def test_the_modes_that_take_least(seed: int) -> None:
 
 def test_what_waits_on_the_host_is_counted() -> None:
     """Without room there, nothing is put aside and updates are on the devices."""
-    chosen = program(small(0), ROOMS[0], host=0).chosen(effort())
+    chosen = program(small(0), 1 << 40, host=0).chosen(effort())
     assert chosen
     assert {mode.update for mode in chosen.strategy.modes} <= {"device", "device-streamed"}
     assert not [m for m in chosen.strategy.modes if m.spilled or m.activations == "offload"]
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_windows_see_the_most_that_is_in_flight(seed: int) -> None:
+def test_windows_see_the_most_that_is_in_flight() -> None:
     """Of every device: microbatches with boundaries on it, walked pass by pass."""
-    one = piped.drawn(Random(seed))
-    most = [0] * one.devices
-    for device, passes in enumerate(one.order):
-        flying = 0
-        split = any(p.kind == "W" for p in passes)
-        for p in passes:
-            begins = p.kind == "F" or (p.shard == one.last and p.kind in "BI")
-            flying += begins * one.shards[p.shard].in_bytes
-            most[device] = max(most[device], flying)
-            ends = p.kind == "B" if not split else p.kind == "W"
-            flying -= ends * one.shards[p.shard].in_bytes
-    seen = [0] * one.devices
-    for w in windows(one):
-        held_now = sum(own.flying * one.shards[own.shard].in_bytes for own in w.held)
-        seen[w.device] = max(seen[w.device], held_now)
-    assert seen == most
+    for seed in range(80):
+        one = piped.drawn(Random(seed))
+        seen = [0] * one.devices
+        for window in windows(one):
+            flying = sum(own.flying * one.shards[own.shard].in_bytes for own in window.held)
+            seen[window.device] = max(seen[window.device], flying)
+        assert seen == [most_in_flight(one, passes) for passes in one.order], seed
+
+
+def most_in_flight(one: PipelineStrategy, passes: Sequence[Pass]) -> int:
+    """The most bytes of boundaries between forward and the last part of backward."""
+    most = now = 0
+    for kind, k, _ in passes:
+        begins = kind == "F" or (k == one.last and kind in "BI")
+        now += begins * one.shards[k].in_bytes
+        most = max(most, now)
+        ends = kind == ("W" if k in one.halved else "B")
+        now -= ends * one.shards[k].in_bytes
+    return most

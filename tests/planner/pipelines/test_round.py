@@ -31,7 +31,9 @@ def test_no_device_is_larger_than_it_must_be(seed: int) -> None:
         prove(structs.replace(plan, devices=tuple(small)))
 
 
-def four_layers(*modes: Mode, norms: bool = False, places: tuple[tuple[int, ...], ...]) -> PipelineRound:
+def four_layers(
+    *modes: Mode, norms: bool = False, places: tuple[tuple[int, ...], ...]
+) -> PipelineRound:
     """Four equal layers in four microbatches, each a shard, in order 1f1b."""
     task = synthetic.task("a", layers=4, heterogeneous=False, norms=norms)
     return PipelineRound(piped.piped(task, (0, 1, 2, 3, 4), places, "1f1b", modes), piped.LINKS)

@@ -10,7 +10,8 @@ CASES = {
     "two shards of a device": (
         "1f1b",
         ((0,), (1,), (1,)),
-        "F0.0@0 F0.1@0 F1.0@1 B2.0@1 B1.0@1 F1.1@1 B0.0@0 B2.1@1 U2.0@1 B1.1@1 U1.0@1 B0.1@0 U0.0@0",
+        "F0.0@0 F0.1@0 F1.0@1 B2.0@1 B1.0@1 F1.1@1 B0.0@0 "
+        "B2.1@1 U2.0@1 B1.1@1 U1.0@1 B0.1@0 U0.0@0",
     ),
     "replicas": (
         "gpipe",
@@ -45,7 +46,7 @@ def test_turns_begin_when_they_can(case: str) -> None:
 def test_updates_wait_for_all_norms() -> None:
     """Norms are noted as shards are done; then all shards are updated, from the first on."""
     assert shown("two shards of a device", norms=True).split()[-6:] == (
-        "N1.0@1 B0.1@0 N0.0@0 U0.0@0 U1.0@1 U2.0@1".split()
+        ["N1.0@1", "B0.1@0", "N0.0@0", "U0.0@0", "U1.0@1", "U2.0@1"]
     )
 
 

@@ -1,0 +1,122 @@
+"""Plans in a layout and an order that were asked for, and why there is none."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from support import piped, synthetic
+from support.cli import planner_cli, refused
+
+from planner import Infeasible, Problem, build
+from planner.inputs import parse_layout
+from planner.inputs.layout import OrderName
+from plans.schema import Plan
+from profiles.codec import pretty
+from profiles.schema import Task
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+ROOM = 1 << 26
+
+
+def task(layers: int = 6, batch: int = 4) -> Task:
+    return piped.halving(
+        synthetic.task("a", layers=layers, batch=batch, param_bytes=1 << 19, forward_us=400)
+    )
+
+
+def asked(
+    layout: str | None, order: OrderName = "auto", room: int = ROOM, host: int | None = None
+) -> Problem:
+    shape = parse_layout(layout) if layout else None
+    profile = synthetic.profile(task(), usable_bytes=room)
+    count = shape.devices if shape else 2
+    one = Problem.of(profile, devices=count, device_bytes=room, host_bytes=host)
+    return replace(one, layout=shape, order=order)
+
+
+def built(problem: Problem) -> Plan:
+    return build(problem, profile_sha256="0" * 64)
+
+
+@pytest.mark.parametrize("order", ["gpipe", "1f1b", "interleaved", "breadth", "zero-bubble"])
+def test_a_plan_is_in_the_layout_and_order_asked_for(order: OrderName) -> None:
+    """It says so, and what else was tried is in no other."""
+    plan = built(asked("2x1", order))
+    told = plan.solver.alternatives
+    assert {(one.layout, one.order, one.devices) for one in told} == {("2x1", order, 2)}
+    assert [one.why_not for one in told].count("") == 1
+    assert plan.programs[0].devices == 2
+
+
+def test_of_all_orders_the_shortest_is_kept() -> None:
+    """No other order alone gives a shorter round than all together."""
+    free = built(asked("2x1")).programs[0].period_us
+    each = ("gpipe", "1f1b", "zero-bubble")
+    assert free <= min(built(asked("2x1", order)).programs[0].period_us for order in each)  # type: ignore[arg-type]
+
+
+def test_the_same_problem_gives_the_same_plan() -> None:
+    """Byte by byte."""
+    one, two = (built(asked("2,1", "zero-bubble", 6 << 20)) for _ in "ab")
+    assert pretty(one) == pretty(two)
+
+
+@pytest.mark.parametrize("layout", ["2x1", "1x2", "2,1"])
+def test_the_memory_that_a_refusal_names_is_enough(layout: str) -> None:
+    """On half as much there is no plan either, and the same is named."""
+    with pytest.raises(Infeasible) as small:
+        built(asked(layout, room=1))
+    least = small.value.smallest
+    assert f"smallest --device-memory that would do: {least}" in str(small.value)
+    built(asked(layout, room=least))
+    with pytest.raises(Infeasible) as again:
+        built(asked(layout, room=least // 2))
+    assert again.value.smallest == least
+
+
+def test_less_memory_makes_rounds_longer() -> None:
+    """Never shorter; all on the devices where there is room."""
+    periods = [
+        built(asked("2x1", "1f1b", room)).programs[0].period_us
+        for room in (64 << 20, 6 << 20, 4 << 20)
+    ]
+    assert periods == sorted(periods)
+    assert periods[0] < periods[-1]
+
+
+def test_a_host_too_small_is_named() -> None:
+    """With what it would need, which is enough."""
+    with pytest.raises(Infeasible) as small:
+        built(asked("2x1", host=1 << 20))
+    assert small.value.resource == "host"
+    assert small.value.smallest > 1 << 20
+    built(asked("2x1", host=small.value.smallest))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--layout", "7x1"), "layout 7x1 needs 7 stages and 1 microbatches, but its 6 layers"),
+        (("--layout", "1x8"), "needs 1 stages and 8 microbatches"),
+        (("--layout", "9x1"), "layout 9x1 needs 9 devices of one kind but there are 8"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    options: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proven infeasible, in one line."""
+    monkeypatch.chdir(tmp_path)
+    Path("p.json").write_bytes(pretty(synthetic.profile(task(), usable_bytes=ROOM)))
+    build = ("build", "p.json", "-o", "x.json", "--devices", 8)
+    refused(planner_cli(*build, *options), 3, told)
+
+
+def test_replicas_of_what_one_device_has_to_run_are_refused() -> None:
+    """The layer is named."""
+    one = asked("1x2")
+    (mine,) = one.tasks
+    layers = (*mine.layers[:2], structs.replace(mine.layers[2], in_turn=True), *mine.layers[3:])
+    with pytest.raises(Infeasible, match="layout 1x2 has replicas of layer2, whose forward"):
+        built(one.alike(tasks=(structs.replace(mine, layers=layers),)))
