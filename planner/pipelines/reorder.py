@@ -9,6 +9,7 @@ from planner.pipelines.round import PipelineRound
 from planner.pipelines.strategy import separable, whole
 
 SEARCHED = "searched"  # the name of such an order
+_LEAST = 1000  # times that a search from places alone times all passes, at least
 
 
 def reordered(made: PipelineRound, room: int, budget: int) -> PipelineRound | None:
@@ -24,7 +25,7 @@ def reordered(made: PipelineRound, room: int, budget: int) -> PipelineRound | No
 
 
 def _orders(made: PipelineRound, room: int, budget: int) -> Iterator[Order]:
-    """By exchanges in the order that it has, and from its places alone."""
+    """By exchanges in the order that it has, and, if it is short, from its places alone."""
     strategy = made.strategy
     shards, modes, count = strategy.shards, strategy.modes, strategy.costs.microbatches
     costs = pass_costs(shards, modes, strategy.halved, made.links)
@@ -32,6 +33,8 @@ def _orders(made: PipelineRound, room: int, budget: int) -> Iterator[Order]:
     used = zip(peaks(pipeline, strategy.order), made.memory, strict=True)
     limits = tuple(peak + room - one.slab_bytes - one.reserve_bytes for peak, one in used)
     yield improved(replace(pipeline, limits=limits), strategy.order, budget // 4)
+    if _LEAST * sum(map(len, strategy.order)) > budget:
+        return
     halved = frozenset(k for k in separable(shards) if modes[k].params != "streamed")
     costs = pass_costs(shards, modes, halved, made.links)
     pipeline = replace(Pipeline.alike(costs, strategy.devices, count), limits=limits)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from planner.orders import Cost, InvalidOrder, Pass, Pipeline, makespan, spans, timed
+from planner.orders import Cost, InvalidOrder, Pass, Pipeline, late, makespan, spans, timed
 
 TWO = Pipeline.alike([Cost(2, 3, 1, hop=5), Cost(4, 6, 2, hop=10)], devices=2, microbatches=1)
 
@@ -41,6 +41,21 @@ def test_spans_let_a_device_start_as_late_as_its_end_allows() -> None:
     assert spans(pipeline, order) == (6, 4)
     assert timed(slow, order).starts[1] == (10, 20, 21, 22)
     assert spans(slow, order) == (24, 4)
+
+
+def test_the_latest_starts_leave_every_device_its_earliest_end() -> None:
+    pipeline = Pipeline.alike([Cost(2, 2, 1), Cost(0, 5, 2, hop=1)], 2, 2)
+    order = (
+        tuple(Pass(kind, 0, m) for kind in ("F", "B") for m in range(2)),
+        tuple(Pass("B", 1, m) for m in range(2)),
+    )
+    starts, times = late(pipeline, order), timed(pipeline, order)
+    first_to_last = [t[-1] - s[0] for s, t in zip(starts, times.ends, strict=True)]
+    assert tuple(first_to_last) == spans(pipeline, order)
+    assert all(
+        s >= t for a, b in zip(starts, times.starts, strict=True) for s, t in zip(a, b, strict=True)
+    )
+    assert starts[0][1] > times.starts[0][1]  # its second forward may wait for the other device
 
 
 def test_a_deadlock_is_an_error_that_names_the_passes() -> None:
