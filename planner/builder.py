@@ -20,7 +20,7 @@ from planner.inputs import (
     too_small,
 )
 from planner.pipelines import best
-from planner.rounds import store
+from planner.rounds import planned_task, store
 from planner.search import (
     Candidate,
     Ways,
@@ -32,7 +32,7 @@ from planner.search import (
     task_bounds,
     widened,
 )
-from planner.shards import Mode, ShardCost, Strategy
+from planner.shards import Strategy
 from planner.storage import apart, disk_bound, housed
 from planner.timetable import (
     few_segments,
@@ -45,7 +45,7 @@ from planner.timetable import (
 )
 from plans import metrics, prove
 from plans.prediction import Bound, Prediction, Solver
-from plans.schema import Device, Plan, Segment, Shard, Task
+from plans.schema import Device, Plan, Segment, Task
 from profiles.errors import FormatError
 
 
@@ -115,7 +115,8 @@ def _widened(problem: Problem, ways: Ways, effort: Effort, jobs: int, parts: int
     """With strategies for several devices at once, where those may end the whole sooner."""
     if problem.layout or not (asked := wanted(problem, ways, effort)):
         return ways
-    return widened(problem, ways, asked, partial(best, order=problem.order), effort, jobs, parts)
+    search = partial(best, order=problem.order, quantile=problem.quantile)
+    return widened(problem, ways, asked, search, effort, jobs, parts)
 
 
 def _in_layout(
@@ -131,7 +132,7 @@ def _in_layout(
             resource="other",
         )
     asked = [Wide(task.name, at, layout.devices) for task in problem.tasks for at in places]
-    search = partial(best, layout=layout, order=problem.order)
+    search = partial(best, layout=layout, order=problem.order, quantile=problem.quantile)
     return widened(problem, [[] for _ in problem.tasks], asked, search, effort, jobs, parts)
 
 
@@ -203,56 +204,14 @@ def _device_spec(problem: Problem, number: int) -> Device:
 
 
 def _task(problem: Problem, planned: Candidate) -> Task:
-    strategy, costs = planned.strategy, planned.strategy.costs
-    task = costs.task
-    before = problem.microbatch.get(task.name, 0)
-    return Task(
-        name=task.name,
-        workload=task.workload,
-        steps=task.steps,
-        batch=task.batch,
-        microbatch=costs.microbatch,
-        microbatches=costs.microbatches,
-        batch_bytes=costs.batch_bytes,
-        ties=task.ties,
-        tie_bytes=strategy.tie_bytes,
-        done=problem.done.get(task.name, 0),
+    costs = planned.strategy.costs
+    name, before = costs.task.name, problem.microbatch.get(costs.task.name, 0)
+    return structs.replace(
+        planned_task(planned.strategy),
+        done=problem.done.get(name, 0),
         earlier_microbatch=0 if before == costs.microbatch else before,
-        start_us=problem.wants.get(task.name, Want()).start_us,
-        precision=task.precision,
-        norm_bytes=task.norm_bytes,
-        evaluation=task.evaluation,
-        cut=task.cut,
-        shards=tuple(
-            _shard(shard, mode, halved=k in strategy.halved)
-            for k, (shard, mode) in enumerate(zip(strategy.shards, strategy.modes, strict=True))
-        ),
+        start_us=problem.wants.get(name, Want()).start_us,
     )
-
-
-def _shard(cost: ShardCost, mode: Mode, *, halved: bool) -> Shard:
-    return Shard(
-        first_layer=cost.first,
-        end_layer=cost.end,
-        resident=mode.params == "resident",
-        activations=mode.activations,
-        update=mode.update,
-        param_bytes=cost.param_bytes,
-        grad_bytes=cost.grad_bytes,
-        state_bytes=cost.state_bytes,
-        in_bytes=cost.in_bytes,
-        saved_bytes=_kept_bytes(cost, mode),
-        rng_draws=cost.rng_draws,
-        cast=cost.cast,
-        left_bytes=(cost.left_bytes or 0) if halved else 0,
-    )
-
-
-def _kept_bytes(cost: ShardCost, mode: Mode) -> int:
-    """Bytes that a microbatch's forward leaves for its backward beside the boundary."""
-    if mode.activations == "saved":
-        return cost.saved_bytes
-    return (cost.offload_bytes or 0) if mode.activations == "offload" else 0
 
 
 def certified(

@@ -111,6 +111,9 @@ def _build(option: Option) -> None:
     option("--layout", type=console.typed(parse_layout), metavar="LAYOUT", help=_LAYOUT)
     text = "order of the passes of tasks on several devices (default: the best one)"
     option("--order", choices=get_args(OrderName), default="auto", help=text)
+    text = "choose layout and order by so many percent of the steps, like 95 (default: by steps as "
+    text += "long as the medians of all times say)"
+    option("--objective-quantile", type=console.whole(50, 99), metavar="PERCENT", help=text)
     text = "devices that share a link to the host, like 0,1;2,3"
     option("--link-groups", type=_groups, metavar="GROUPS", help=text)
     text = "end segments after so many steps: there tasks can be kept, stopped and gone on from"

@@ -7,7 +7,7 @@ norms are fused; there is no dropout.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.estimate.models import CHANNELS, PIXELS, Model
 
@@ -27,11 +27,14 @@ class Kernel:
 @dataclass(frozen=True, slots=True)
 class Op:
     """An operator: the kernels of its forward and of its backward, and how many numbers each of its
-    parameter tensors has."""
+    parameter tensors has. later: the kernels of its backward that only weights need; left: bytes
+    that these need, a tensor each."""
 
     forward: tuple[Kernel, ...]
     backward: tuple[Kernel, ...]
     tensors: tuple[int, ...] = ()
+    later: tuple[Kernel, ...] = ()
+    left: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,9 @@ def linear(z: Size, inputs: int, outputs: int, *, bias: bool = True, rows: int =
     summed = (Kernel(0, rows * outputs * z.number),) if bias else ()
     weight = inputs * outputs
     tensors = (weight, outputs) if bias else (weight,)
-    return operator(z, product, (product, product, *summed), tensors)
+    made = operator(z, product, (product, product, *summed), tensors)
+    later = (product, Kernel(0, 3 * weight * z.number))
+    return replace(made, later=later, left=(rows * inputs * z.number, rows * outputs * z.number))
 
 
 def attention(z: Size, *, causal: bool) -> Op:

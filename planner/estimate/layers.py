@@ -62,6 +62,16 @@ class Work:
     def backward(self) -> list[Kernel]:
         return [kernel for op in reversed(self.ops) for kernel in op.backward]
 
+    @property
+    def later(self) -> list[Kernel]:
+        """The part of the backward that only weights need."""
+        return [kernel for op in reversed(self.ops) for kernel in op.later]
+
+    @property
+    def left_bytes(self) -> int:
+        """What that needs."""
+        return sum(align(tensor) for op in self.ops for tensor in op.left)
+
 
 def chain(z: Size) -> tuple[Work, Work, Work]:
     """The kernels and bytes of the model's embedding, of each of its blocks, and of its head."""

@@ -212,7 +212,8 @@ def _layer(kind: str, works: Sequence[tuple[Size, Work]], full: Spec, gpu: Gpu) 
 
 def _cost(kind: str, z: Size, done: Work, dtype: Dtype, gpu: Gpu) -> LayerCost:
     forward = _kernels_us(done.forward, dtype, gpu)
-    backward = _kernels_us(done.backward, dtype, gpu)
+    backward, later = (_kernels_us(part, dtype, gpu) for part in (done.backward, done.later))
+    splits = done.later and kind != "embedding"  # which has no input to make gradients of
     given = z.input_bytes if kind == "embedding" else z.of(z.model.width)
     output = align(done.output)
     # The head's output is gone once the loss is there.
@@ -229,6 +230,9 @@ def _cost(kind: str, z: Size, done: Work, dtype: Dtype, gpu: Gpu) -> LayerCost:
         recompute_backward=_time(forward + backward),
         backward=_time(backward),
         offload_bytes=done.kept_bytes,
+        backward_input=_time(backward - later) if splits else None,
+        backward_weight=_time(later) if splits else None,
+        left_bytes=done.left_bytes if splits else None,
     )
 
 

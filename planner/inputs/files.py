@@ -47,6 +47,7 @@ def read_problem(
     disk_space: int | None = None,
     layout: Layout | str | None = None,
     order: OrderName = "auto",
+    objective_quantile: int | None = None,
 ) -> Problem:
     """The problem of training all tasks of a profile, or of one profile for each kind of devices.
 
@@ -83,9 +84,10 @@ def read_problem(
         segment_steps=segment_steps,
         disk=_disk(problem.disk, disk_space),
         inputs=inputs,
-        provenance=rates | _asked(layout, order),
+        provenance=rates | _asked(layout, order, objective_quantile),
         layout=_layout(layout),
         order=order,
+        quantile=objective_quantile,
     )
     problem = _wanted(problem, objective, start, deadline, priority)
     return links.shared(problem, link_groups) if link_groups else problem
@@ -100,10 +102,11 @@ def _layout(given: Layout | str | None) -> Layout | None:
         raise FormatError(f"--layout: {error}") from error
 
 
-def _asked(layout: Layout | str | None, order: OrderName) -> dict[str, str]:
+def _asked(layout: Layout | str | None, order: OrderName, quantile: int | None) -> dict[str, str]:
     """What was asked for on several devices, as a plan's provenance."""
     told = {} if layout is None else {"layout": str(layout)}
-    return told if order == "auto" else {**told, "order": order}
+    told |= {} if order == "auto" else {"order": order}
+    return told if quantile is None else {**told, "objective-quantile": str(quantile)}
 
 
 def _listed(given: T | Sequence[T]) -> Sequence[T]:

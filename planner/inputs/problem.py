@@ -72,7 +72,8 @@ class Problem:
     were trained before, by name. microbatch: the size of theirs then; kept: of those that must keep
     it; additions: the order in which several devices added these. inputs: the sha256 of the files
     it was read from, by role. provenance: of the plan. layout: that every task is trained in, None
-    for the best; order: that of its passes.
+    for the best; order: that of its passes; quantile: percent of the steps that are to be short,
+    None to go by medians.
     """
 
     kinds: tuple[Kind, ...]
@@ -92,6 +93,7 @@ class Problem:
     provenance: Mapping[str, str] = field(default_factory=dict)
     layout: Layout | None = None
     order: OrderName = "auto"
+    quantile: int | None = None
 
     @classmethod
     def of(

@@ -9,7 +9,7 @@ from planner.orders.named import NAMED, breadth, gpipe, one_forward_one_backward
 from planner.orders.passes import Cost, Kind, Order, Pass, Pipeline, Places, share
 from planner.orders.places import Placement, placed
 from planner.orders.search import searched
-from planner.orders.timing import InvalidOrder, Times, makespan, spans, timed
+from planner.orders.timing import InvalidOrder, Times, late, makespan, spans, timed
 from planner.orders.zero_bubble import zero_bubble
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "check",
     "gpipe",
     "improved",
+    "late",
     "list_schedule",
     "makespan",
     "one_forward_one_backward",

@@ -104,6 +104,13 @@ def spans(pipeline: Pipeline, order: Order) -> tuple[int, ...]:
     return tuple(spans_of(network, network.lines))
 
 
+def late(pipeline: Pipeline, order: Order) -> tuple[tuple[int, ...], ...]:
+    """By device, when each pass starts as late as it can if devices end as early as they can."""
+    network = Network.of(pipeline, order)
+    starts = latest(network, network.lines, _ends(network))
+    return tuple(tuple(starts[v] for v in line) for line in network.lines)
+
+
 def spans_of(network: Network, lines: Lines) -> list[int]:
     """`spans` of lines that can run."""
     ends = earliest(network, lines)

@@ -4,17 +4,18 @@ Every sketch gets its modes from one program over all its devices, whose optimum
 the period. The most promising ones are simulated; the shortest is kept.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
+from planner.jitter import jitter, spreads
 from planner.orders import NAMED, InvalidOrder
 from planner.pipelines.modes import ModeProgram
 from planner.pipelines.round import PipelineRound
 from planner.pipelines.sketch import Sketch, sketches
-from planner.rounds import kept_bytes
+from planner.rounds import kept_bytes, planned_task
 from planner.search import Candidate, short_host
 from planner.shards import Links
 from plans.prediction import Alternative
@@ -23,10 +24,12 @@ from profiles.units import show_bytes
 
 AUTO = "auto"
 
-_GUIDES = 400  # sketches whose periods are estimated
-_SIMULATED = 24  # of these, at most
+_BOUND, _SPAN, _ESTIMATE = range(3)  # what is known of a sketch's period
+_LONGER = ("its bound is longer", "its order is longer", "its estimate is longer")
+_SIMULATED = 24  # sketches at most
 _SHRINKS = 4  # times that modes are asked for with less memory
 _LISTED = 24  # alternatives that a plan names
+_NEAR, _SAMPLES = 10, 200  # 1/n longer steps are looked at for a quantile, of so many runs
 _NO_ROOM = "does not fit"
 
 
@@ -65,11 +68,13 @@ def best(
     *,
     layout: Layout | None = None,
     order: str = AUTO,
+    quantile: int | None = None,
 ) -> Candidate:
     """The shortest candidate found on so many devices; Infeasible where none fits.
 
     asked: the kind of devices, the task, and what it may have on the host. layout, order: those
-    that are looked at, by default all.
+    that are looked at, by default all. quantile: the shortest by so many percent of its steps, of
+    those that are about as long as the best one by the medians of all times.
     """
     kind, task, host_bytes = asked
     chosen = [layout] if layout else list(layouts(devices))
@@ -87,8 +92,19 @@ def best(
             raise _short_device(task, kind, least)
         rounds = [least]
     found = min(rounds, key=lambda one: one.period_us)
+    if quantile:
+        near = [one for one in rounds if one.period_us * _NEAR <= found.period_us * (_NEAR + 1)]
+        found = min(near, key=lambda one: _steps_us(one, quantile))
     told = _told(task, tried, found)
     return Candidate(found.strategy, (found.program(),), len(rounds), alternatives=told)
+
+
+def _steps_us(made: PipelineRound, quantile: int) -> int:
+    """The time that so many percent of the steps do not exceed."""
+    program, planned = made.program(), planned_task(made.strategy)
+    measured = (made.strategy.costs.task,) * made.strategy.devices
+    spread = spreads(program, {planned.name: planned}, {planned.name: measured})
+    return jitter(program, spread, samples=_SAMPLES).quantile(quantile)
 
 
 def _rank(sketch: Sketch) -> tuple[int, int]:
@@ -96,38 +112,30 @@ def _rank(sketch: Sketch) -> tuple[int, int]:
 
 
 def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:
-    """Sketches by the estimates of their periods, until the effort is used up; and those that do
-    not fit."""
-    guided = list[tuple[int, Sketch]]()
-    for sketch in every[:_GUIDES]:
-        program = _program(sketch, room, host_bytes)
-        us = program.relaxed_us(effort) if program else None
-        if us is None:
-            yield Tried(sketch, None, _NO_ROOM)
-        else:
-            guided.append((us, sketch))
-    guided.sort(key=lambda one: one[0])
-    firsts = {sketch.kind: sketch for _, sketch in reversed(guided)}
-    queue = deque(sketch for _, sketch in guided if firsts[sketch.kind] is sketch)
-    left, shortest, best = effort.limits.search_ops, 1 << 62, None
-    while queue or best:
-        if not queue and best:
-            # What differs from the best one only in its shards.
-            queue.extend(s for _, s in guided if s.kind == best.kind and s is not firsts[s.kind])
-            best = None
+    """Sketches by what is known of their periods: bounds, then the spans of their orders, then
+    estimates, then rounds, until the effort is used up; and those that do not fit."""
+    open_ = [(sketch.bound_us, _BOUND, n) for n, sketch in enumerate(every)]
+    heapify(open_)
+    left, shortest = effort.limits.search_ops, 1 << 62
+    while open_:
+        us, known, n = heappop(open_)
+        sketch = every[n]
+        if us >= shortest or left <= 0 or effort.left <= 0:
+            yield Tried(sketch, None, _LONGER[known])
             continue
-        sketch = queue.popleft()
-        if sketch.bound_us >= shortest:
-            yield Tried(sketch, None, "its bound is longer")
-        elif left <= 0 or effort.left <= 0:
-            yield Tried(sketch, None, "its estimate is longer")
-        else:
+        if known == _ESTIMATE:
             made = _fitted(sketch, room, host_bytes, effort)
             left -= len(made.entries) if made else effort.limits.search_least_ops
             left -= effort.limits.search_ops // _SIMULATED
-            if made and made.period_us < shortest:
-                shortest, best = made.period_us, sketch
+            shortest = min(shortest, made.period_us) if made else shortest
             yield Tried(sketch, made, "" if made else _NO_ROOM)
+            continue
+        program = _program(sketch, room, host_bytes)
+        more = program and (program.relaxed_us(effort) if known else program.delays.span_us)
+        if more is None:
+            yield Tried(sketch, None, _NO_ROOM)
+        else:
+            heappush(open_, (max(us, more), known + 1, n))
 
 
 def _program(sketch: Sketch, room: int, host_bytes: int) -> ModeProgram | None:

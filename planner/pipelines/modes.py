@@ -1,27 +1,30 @@
 """The modes of all shards of a pipeline, from one program over the windows of all its devices.
 
-minimise   T + what one microbatch takes through all shards
-T     >=   what each device computes, loads and sends to the host, and its host updates
+minimise   T + a part of all work
+T     >=   what each device computes and waits for others, loads and sends to the host
+T     >=   host updates, and a shard's passes until its parameters are back for the next round
 room  >=   what each device holds in each of its windows
 host  >=   what the host keeps and what waits there
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from planner.inputs import Effort
 from planner.lp import MB, MS, Constraint, Linear, Row, minimise, solve, total
+from planner.pipelines.delays import Delays
 from planner.pipelines.strategy import PipelineStrategy
 from planner.pipelines.windows import Held, Window, loads, windows
 from planner.shards import Links, Mode, backward_us, forward_us, holdings
 from profiles.codec import align
 
 _GAP, _NODES = 5e-3, 100  # of the search for whole modes
-_T, _CHAIN, _TAKES = 1, 2, 3  # columns
+_T, _CHAIN, _WORK, _TAKES = 1, 2, 3, 4  # columns
+_EASE = 0.1  # that work of all streams counts for: what is not waited for may yet be in the way
 _SLOTS = 3  # through which boundaries come and go
 
 
@@ -125,8 +128,8 @@ class ModeProgram:
     """The program of a strategy. room: bytes of each device, beside buffers of layers; host_room:
     bytes that may wait on the host.
 
-    Columns: 1, T (ms), what one microbatch takes through all shards, and one for each mode of each
-    shard, which is between 0 and 1.
+    Columns: 1, T (ms), what one microbatch takes through all shards, a part of what all streams do,
+    and one for each mode of each shard, which is between 0 and 1.
     """
 
     strategy: PipelineStrategy
@@ -139,8 +142,12 @@ class ModeProgram:
         return Choices(self.strategy, self.links)
 
     @cached_property
+    def delays(self) -> Delays:
+        return Delays(self.strategy, self.links)
+
+    @cached_property
     def takes(self) -> list[tuple[int, Mode]]:
-        """The shard and the mode of every column from the fourth on."""
+        """The shard and the mode of every column from _TAKES on."""
         shards = range(len(self.strategy.shards))
         return [(k, mode) for k in shards for mode in self.choices.modes(k)]
 
@@ -177,9 +184,18 @@ class ModeProgram:
             chain.append(((forward_us(shard, mode) + backward_us(shard, mode)) / MS, column))
             waits.append((self._waiting(k, mode) / MB, column))
         one = [Constraint([(1, column) for column, _ in own], 1, 1) for own in self.of]
-        times = [Constraint([(1, _T), *row], 0, math.inf) for row in self._times()]
+        times = list(self._times())
+        work = [(by * _EASE / self.strategy.devices, c) for row in times for by, c in row]
+        every = [*times, *self._updates()]
+        limits = [Constraint([(1, _T), *row], 0, math.inf) for row in every]
         host = Constraint(waits, -math.inf, self.host_room / MB)
-        return [*one, *times, Constraint(chain, 0, 0), host]
+        return [
+            *one,
+            *limits,
+            Constraint(chain, 0, 0),
+            Constraint([(1, _WORK), *work], 0, math.inf),
+            host,
+        ]
 
     @cached_property
     def fits(self) -> list[Constraint]:
@@ -198,7 +214,9 @@ class ModeProgram:
         strategy, choices, times = self.strategy, self.choices, loads(self.strategy)
         counts = Counter((device, k) for (k, _), device in strategy.where.items())
         for device in range(strategy.devices):
-            rows: list[Row] = [[], [], [], []]
+            # Others that take longer are waited for longer.
+            waited = self.delays.idle[device] / max(1, self.delays.chain_us)
+            rows: list[Row] = [[(-waited, _CHAIN)], [], [], []]
             for k in (k for k in range(len(strategy.shards)) if counts[device, k]):
                 home, count = strategy.homes[k] == device, counts[device, k]
                 for column, mode in self.of[k]:
@@ -209,22 +227,70 @@ class ModeProgram:
                         row.append((-us / MS, column))
             yield from rows
 
+    def _updates(self) -> Iterator[Row]:
+        """Forwards of the next round wait for parameters, behind those of other shards; negative."""
+        lives = self.delays.lives
+        for device in range(self.strategy.devices):
+            mine = [k for k, shard in enumerate(self.strategy.shards) if shard.grad_bytes]
+            mine = [k for k in mine if self.strategy.homes[k] == device]
+            mine.sort(key=lambda k: lives[k].end)
+            for place, k in enumerate(mine):
+                yield self._back(k, k, self.of[k])
+                for lane in ("host", "p2p") if place else ():
+                    on = [[p for p in self.of[n] if self._lane(n, p[1]) == lane] for n in mine]
+                    for at in range(place if on[place] else 0):
+                        row = self._back(mine[at], k, on[place])
+                        for other, pairs in zip(mine[at:place], on[at:place], strict=True):
+                            row += [(-self._served_us(other, mode) / MS, c) for c, mode in pairs]
+                        yield row
+
+    def _lane(self, k: int, mode: Mode) -> str:
+        """The stream on which new parameters take turns."""
+        return "host" if mode.update == "host" else "p2p" if self.strategy.users[k] else ""
+
+    def _served_us(self, k: int, mode: Mode) -> int:
+        """The time there."""
+        shard = self.strategy.shards[k]
+        if mode.update == "host":
+            return shard.update_host_us
+        sends = len(self.strategy.users[k]) if mode.params == "resident" else 0
+        return sends * self.links.send_us(shard.param_bytes)
+
+    def _back(self, first: int, k: int, modes: Sequence[tuple[int, Mode]]) -> Row:
+        """From a shard's first pass to its next one in the next round, if it is updated as soon as
+        the gradients of the first of some shards are there."""
+        early, shard, links = self.strategy.shards[first], self.strategy.shards[k], self.links
+        us = self.delays.lives[first].end - self.delays.lives[k].start
+        if others := len(self.strategy.replicas[first]) - 1:
+            us += links.send_us(early.grad_bytes) + others * links.add_us(early.grad_bytes)
+        row: Row = []
+        for column, mode in modes:
+            if mode.update == "host":
+                more = links.spill_us(early.grad_bytes) + links.prefetch_us(shard.param_bytes)
+            elif mode.params == "resident":
+                more = early.update_device_us
+            else:
+                more = shard.update_device_us + links.spill_us(shard.param_bytes)
+                more += links.prefetch_us(shard.param_bytes)
+            row.append((-(us + more + self._served_us(k, mode)) / MS, column))
+        return row
+
     def relaxed_us(self, effort: Effort) -> int | None:
-        """The optimum where shards may have parts of several modes; None where there is none."""
-        linear = Linear(_TAKES + len(self.takes), [*self.rows, *self.fits], (_T, _CHAIN))
-        outcome, _ = linear.solve((), seconds=max(1.0, effort.left), seed=effort.seed)
-        return round(outcome.objective * MS) if outcome.objective else None
+        """The period where shards may have parts of several modes; None where none fit."""
+        linear = Linear(_TAKES + len(self.takes), [*self.rows, *self.fits], (_T, _WORK))
+        outcome, values = linear.solve((), seconds=max(1.0, effort.left), seed=effort.seed)
+        return round(values[_T] * MS) if outcome.objective else None
 
     def chosen(self, effort: Effort, *, least: bool = False) -> Chosen | None:
         """Whole modes, the best ones found, or those that take the least of all devices; None where
         there are none."""
         model = minimise("modes")
-        aim, chain = model.add_variable("period_ms", 0), model.add_variable("chain_ms", 0)
+        aim, chain, work = (model.add_variable(n, 0) for n in ("period_ms", "chain_ms", "work_ms"))
         names = (f"take_{n}" for n in range(len(self.takes)))
         takes = [model.add_variable(name, 0, 1, cat="Binary") for name in names]
         most = model.add_variable("device_mb", 0)
-        of = [1.0, aim, chain, *takes]
-        model += most if least else total([(1, aim), (1, chain)])
+        of = [1.0, aim, chain, work, *takes]
+        model += most if least else total([(1, aim), (1, work)])
         for row, low, high in self.rows:
             made = total((by, of[column]) for by, column in row)
             if low > -math.inf:

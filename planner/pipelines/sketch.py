@@ -7,9 +7,9 @@ from itertools import pairwise
 
 from planner.inputs import Layout
 from planner.orders import NAMED, Pipeline
-from planner.orders import Cost as PassCost
+from planner.pipelines.delays import pass_costs
 from planner.pipelines.strategy import PipelineStrategy, separable, whole
-from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, pass_us, sizes, untied
+from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, sizes, untied
 from planner.shards import separable as separable_ties
 from planner.stages import Place, Work, cut
 from profiles.schema import Task
@@ -100,17 +100,7 @@ class Sketch:
         stays = Mode("resident", "device", "saved")
         modes = [stays] * last + [Mode("resident", "device")]
         halved = separable(shards)
-        passes = [
-            PassCost(
-                forward=shard.graph_forward_us if k < last else 0,
-                input=pass_us(shard, mode, "I" if k in halved else "B"),
-                weight=pass_us(shard, mode, "W") if k in halved else 0,
-                held=shard.saved_bytes + shard.in_bytes,
-                left=(shard.left_bytes or 0) if k in halved else 0,
-                hop=self.links.send_us(shard.in_bytes) if k else 0,
-            )
-            for k, (shard, mode) in enumerate(zip(shards, modes, strict=True))
-        ]
+        passes = pass_costs(shards, modes, halved, self.links)
         pipeline = Pipeline.alike(passes, self.layout.devices, self.costs.microbatches)
         order = whole(NAMED[self.named](pipeline, tuple(places)), last, halved)
         return PipelineStrategy(

@@ -7,7 +7,7 @@ from planner.rounds.host_bytes import PLENTY, Store, Waiting, fitted, kept_bytes
 from planner.rounds.hydra import HydraStrategy
 from planner.rounds.list_schedule import Draft, Orders, dispatched, in_order
 from planner.rounds.ops import Entry, Stream, queued
-from planner.rounds.program import Cycle, assembled
+from planner.rounds.program import Cycle, assembled, planned_task
 from planner.rounds.round import Round
 from planner.rounds.slab import Life, Slab
 from planner.rounds.timeline import Deadlock, Settled, execution_order, once, settled
@@ -43,6 +43,7 @@ __all__ = [
     "least_bytes",
     "least_us",
     "once",
+    "planned_task",
     "queued",
     "settled",
     "share_us",

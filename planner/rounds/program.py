@@ -7,7 +7,8 @@ from planner.rounds.hazards import dependencies, pruned
 from planner.rounds.list_schedule import Orders
 from planner.rounds.ops import Entry, queued
 from planner.rounds.timeline import Settled, earliest, once, settled
-from plans.schema import Buffer, Memory, Op, Program
+from planner.shards import Mode, Planned, ShardCost
+from plans.schema import Buffer, Memory, Op, Program, Shard, Task
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,55 @@ class Cycle:
             return [names[dep] + "@-1" * back for dep, back in deps]
 
         return tuple(self.entries[at].written(starts[at], after(at)) for at in self.listed)
+
+
+def planned_task(strategy: Planned) -> Task:
+    """The task that is trained this way, as a plan has it."""
+    costs, task = strategy.costs, strategy.costs.task
+    return Task(
+        name=task.name,
+        workload=task.workload,
+        steps=task.steps,
+        batch=task.batch,
+        microbatch=costs.microbatch,
+        microbatches=costs.microbatches,
+        batch_bytes=costs.batch_bytes,
+        ties=task.ties,
+        tie_bytes=strategy.tie_bytes,
+        precision=task.precision,
+        norm_bytes=task.norm_bytes,
+        evaluation=task.evaluation,
+        cut=task.cut,
+        shards=tuple(
+            _shard(shard, mode, halved=k in strategy.halved)
+            for k, (shard, mode) in enumerate(zip(strategy.shards, strategy.modes, strict=True))
+        ),
+    )
+
+
+def _shard(cost: ShardCost, mode: Mode, *, halved: bool) -> Shard:
+    return Shard(
+        first_layer=cost.first,
+        end_layer=cost.end,
+        resident=mode.params == "resident",
+        activations=mode.activations,
+        update=mode.update,
+        param_bytes=cost.param_bytes,
+        grad_bytes=cost.grad_bytes,
+        state_bytes=cost.state_bytes,
+        in_bytes=cost.in_bytes,
+        saved_bytes=_kept_bytes(cost, mode),
+        rng_draws=cost.rng_draws,
+        cast=cost.cast,
+        left_bytes=(cost.left_bytes or 0) if halved else 0,
+    )
+
+
+def _kept_bytes(cost: ShardCost, mode: Mode) -> int:
+    """Bytes that a microbatch's forward leaves for its backward beside the boundary."""
+    if mode.activations == "saved":
+        return cost.saved_bytes
+    return (cost.offload_bytes or 0) if mode.activations == "offload" else 0
 
 
 def assembled(

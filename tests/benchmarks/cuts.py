@@ -2,10 +2,23 @@
 
     python -m tests.benchmarks.cuts FILE [--json]
 
-FILE has `models` (profiles in PipeDream's format, with partitions for so many GPUs) or `instances`
-(graphs of dnn-partitioning, with accelerators, CPUs and memory); their notes define what a stage
-costs. Both ask for stages along downsets. Ours is counted again from its stages, straight from
-that definition. Bound: the work shared out evenly, nothing sent. Exit code 1 if a row is longer.
+FILE has `models`, profiles of PipeDream's by name:
+
+    nodes        id, layer, forward and backward in us, bytes of its outputs (or a list of them),
+                 bytes of parameters; nodes named "Input..." cost nothing
+    edges        from id, to id
+    partitions   `gpus` and the published `time_per_stage_s`
+
+or `instances`, graphs of dnn-partitioning's by name:
+
+    nodes        id, ms on an accelerator, ms on a CPU, bytes, ms to send its output, 1 if it is
+                 backward, color class (nodes of one stay together)
+    edges        from id, to id
+    accelerators, cpus, accelerator_memory_bytes, and the published optimum_max_load_ms
+
+What a stage costs is defined in `tests/support/layer_graphs.py`. Both ask for stages along
+downsets. Ours is counted again from its stages, straight from that definition. Bound: the work
+shared out evenly, nothing sent. Exit code 1 if a row is longer.
 """
 
 import argparse

@@ -3,11 +3,24 @@
     python -m tests.benchmarks.harmony FILE [--below SECONDS] [--json]
 
 FILE holds profiles of layers, constants and the makespans that Harmony's search found
-(msr-fiddle/harmony). First the rule (`tests/support/harmony_rule.py`) has to give those makespans
-for the packs that the file names. Then packs are searched (`planner.stages.best_packs`), with
-prefetch and on one GPU after the other, and compared with the best of those that had as many GPUs
-and samples. The exit code is 1 if the rule misses a makespan, or if ours is not below theirs, or
-not below SECONDS.
+(msr-fiddle/harmony):
+
+    model       its `name`
+    constants   bw_swap_bytes_per_s (of all GPUs together), bw_p2p_bytes_per_s, bw_msg_bytes_per_s,
+                del_us_per_task, memory_cap_bytes, minibatch, gpus
+    W_bytes, B_bytes, X_bytes_per_sample, upd_cpu_us
+                of every layer its weights, its buffers, its input, and its update on the host
+    fwd_us, bwd_us, mem_fwd_bytes, mem_bwd_bytes
+                by microbatch size a list of all layers: times, a backward with its recomputation,
+                and the most memory that the layer takes alone
+    targets     by name (with "vDP": every GPU runs all packs; ending in "prefetch": copies run
+                ahead) makespan_s, u_fwd, u_bwd (microbatch sizes), pack_fwd_ends, pack_bwd_ends
+                (the layer behind each), and gpus, minibatch, memory_cap_bytes where these differ
+
+First the rule (`tests/support/harmony_rule.py`) has to give those makespans for the packs that the
+file names. Then packs are searched (`planner.stages.best_packs`), with prefetch and on one GPU
+after the other, and compared with the best of those that had as many GPUs and samples. The exit
+code is 1 if the rule misses a makespan, or if ours is not below theirs, or not below SECONDS.
 """
 
 import argparse

@@ -3,11 +3,10 @@
     python -m tests.benchmarks.pipeline_times [PROFILE] [--steps 10] [--json]
 
 PROFILE is one of emulated devices that send to each other (`python -m executor profile ... --p2p
-RATE`), made on this machine; its first task is trained in each layout that it has layers enough
-for. Without it a byte-level GPT
-is profiled first. Programs are those of `support.pipelined`. A row is a layout: the step as
-predicted and as it ran (the mean of all but the first two), their ratio, how much the median op is
-off, and processor seconds. Exit code 1 if a step is off by more than 5 %.
+RATE`), made on this machine; its first task is trained in each layout. Without it a byte-level GPT
+is profiled first. A row is a layout and an order: the step as predicted and as it ran (the mean of
+all but the first two), their ratio, how much the median op is off, and processor seconds. Exit code
+1 if a step is off by more than 5 %.
 """
 
 import argparse
@@ -15,9 +14,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -26,21 +25,14 @@ import torch
 from msgspec import structs
 from torch.optim import AdamW
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from support.device_ops import Way
-from support.passes import Where, greedy, in_turns, spread
-from support.pipelined import RESIDENT, planned
-
 import profiles
 from executor import run
 from executor.driver import Options
 from executor.profiling import profiler
 from executor.workload import Task, load
 from executor.workloads import bytes_lm
-from planner import Problem
-from planner.orders import Order, Places
-from planner.shards.costs import TaskCosts
+from planner import Problem, build
+from planner.inputs import OrderName, parse_layout
 from plans import runlog
 from plans.schema import Plan
 from plans.trace import happened
@@ -48,24 +40,18 @@ from profiles import console
 from profiles.schema import Emulation, Profile
 from profiles.units import show_us
 
-DEVICES, MICROBATCHES, OFF = 4, 8, 0.05
+DEVICES, OFF = 4, 0.05
 MEMORY = 1 << 30
 RATE = 400_000_000
 
 
-class Layout(NamedTuple):
-    """The devices of every shard, and the order of their passes."""
-
-    places: Places
-    order: Callable[[Where], Order]
-
-
-LAYOUTS = {
-    "4x1, 1F1B": Layout(((0,), (1,), (2,), (3,)), partial(in_turns, depth=4)),
-    "4x1, interleaved": Layout(((0,), (1,), (2,), (3,)) * 2, greedy),
-    "2x2": Layout(((0, 1), (2, 3)), greedy),
-    "3,1": Layout(((0, 1, 2), (3,)), greedy),
-}
+LAYOUTS: tuple[tuple[str, OrderName], ...] = (
+    ("4x1", "1f1b"),
+    ("4x1", "interleaved"),
+    ("4x1", "zero-bubble"),
+    ("2x2", "auto"),
+    ("3,1", "auto"),
+)
 
 
 class Row(NamedTuple):
@@ -104,28 +90,13 @@ def measured() -> Profile:
     return profiler.profile(f"{Path(__file__).resolve()}:gpt", asked)
 
 
-def even(costs: TaskCosts, count: int) -> tuple[int, ...]:
-    """Cuts into so many shards that compute about as long as each other."""
-    sums = costs.sums
-    each = [int(b - a) for a, b in zip(sums["backward_us"], sums["backward_us"][1:], strict=False)]
-    ends = list(accumulate(each))
-    cuts = [0]
-    for k in range(1, count):
-        wanted = ends[-1] * k // count
-        near = min(range(len(ends)), key=lambda n: abs(ends[n] - wanted)) + 1
-        cuts.append(min(max(near, cuts[-1] + 1), len(ends) - count + k))
-    return (*cuts, len(ends))
-
-
-def plan_of(profile: Profile, layout: Layout, steps: int) -> Plan:
-    """The plan that trains the profile's first task in this layout, with most microbatches."""
+def plan_of(profile: Profile, layout: str, order: OrderName, steps: int) -> Plan:
+    """The plan that trains the profile's first task in this layout."""
     first = structs.replace(profile.tasks[0], steps=steps, evaluation=None)
-    sizes = [cost.microbatch for cost in first.batches if first.batch // cost.microbatch > 1]
-    size = min(sizes, key=lambda size: abs(first.batch // size - MICROBATCHES))
-    costs, count = TaskCosts(first, size), len(layout.places)
-    order = layout.order(spread(layout.places, costs.microbatches))
-    problem = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
-    return planned(problem, Way(costs, even(costs, count), (RESIDENT,) * count, order))
+    alone = structs.replace(profile, tasks=(first,))
+    problem = Problem.of(alone, devices=DEVICES, device_bytes=None, host_bytes=None)
+    asked = replace(problem, layout=parse_layout(layout), order=order)
+    return build(asked, profile_sha256="0" * 64)
 
 
 def row(name: str, plan: Plan, task: Task) -> Row:
@@ -147,9 +118,8 @@ def rows(profile: Profile, steps: int) -> Iterator[Row]:
     """A row for each layout that the task has layers enough for."""
     tasks, _ = load(profile.tasks[0].workload.ref)
     task = next(one for one in tasks if one.name == profile.tasks[0].name)
-    for name, layout in LAYOUTS.items():
-        if len(layout.places) <= len(profile.tasks[0].layers):
-            yield row(name, plan_of(profile, layout, steps), task)
+    for layout, order in LAYOUTS:
+        yield row(f"{layout}, {order}", plan_of(profile, layout, order, steps), task)
 
 
 def table(found: Sequence[Row]) -> str:

@@ -2,7 +2,13 @@
 
     python -m tests.benchmarks.roundpipe FILE [--replicas N] [--schedules N] [--json]
 
-FILE holds times of layers and the makespans that RoundPipe's simulator gives (its notes say how).
+FILE has `settings`, one for each model, in ms: `layers` of them, which take `F` forward and `B`
+backward for a microbatch, the head `headF` and `headB`, and a boundary between two GPUs `hop`.
+`cuts` are the layers of each stage by order ("1f1b,gpipe"; several orders may share them); 1F1B has
+a stage on each GPU. `makespan` has what RoundPipe's simulator gives for each order and for
+"roundpipe"; `load_bound_ms` is all work over the GPUs, `whole_layer_bound_ms` the file's bound for
+layers on one GPU each.
+
 Named orders have to give the published makespans to 0.01 ms. Whole layers, each on one GPU, have to
 come within 2 % of the file's bound for them. With up to N layers shared by a second GPU the
 makespan is at most RoundPipe's own, whose weights move; a search may take 60 s of processor time.

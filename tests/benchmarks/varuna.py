@@ -2,9 +2,15 @@
 
     python -m tests.benchmarks.varuna FILE [--json]
 
-FILE has, in Varuna's format, the mean times of every stage and what its replicas measured. The
-pipeline part of an iteration is predicted in the order that the run had, by the planner's simulator
-of what runs once. Exit code 1 if that is more than 5 % from the mean of the replicas.
+FILE has the mean times of every stage and what its replicas measured:
+
+    runs        by name: micro_batches; by stage fwd_us, rec_us, bwd_us, host_gap_us of a
+                microbatch, last_compute_end_s, and the waits recv_acts_s and recv_grads_s; replicas
+                with pipeline_s_mean each; measured.mean_replica_pipeline_s
+    simulator   send_us_assumed (short, long, gpus_per_vm), and Varuna's error_pct by run (jitter)
+
+The pipeline part of an iteration is predicted in the order that the run had, by the planner's
+simulator of what runs once. Exit code 1 if that is more than 5 % from the mean of the replicas.
 
 What is assumed:
 - The run's order comes from Varuna's rules for passes of equal length: a stage prefers backwards to

@@ -7,9 +7,11 @@ all stages; p stages, m microbatches and a limit of k*p microbatches in flight, 
 forward holds two units, of which one is left from the input gradients to the weight gradients.
 Cost: the largest time over the stages from the first pass to the last, where stages may start late.
 
-    settings          published: `cost_ms` of the heuristic, and `improved` where that is known
-    unit_instances    published: the optimum, in units
-    small_instances   published: the optimum, or the best known, in ms
+    settings          p, m, T_F, T_B, T_W, T_comm; published: `cost_ms` of the heuristic, by limit
+                      ("ZB-1p", "ZB-2p"), and `improved` (limit, cost_ms) where that is known
+    unit_instances    p, m, limit ("1p"); published: the optimum, in units
+    small_instances   p, m, limit; published: `optimum_ms`, or `best_ms`, the best known. Their
+                      times are in notes.small_instances: "T_F 29.7, T_B 29.4, T_W 19.9, T_comm .5;"
 
 Exits 1 where our cost is above the published one or a case takes more than 10 s of processor time.
 """

@@ -329,3 +329,17 @@ def test_a_profile_is_marked_where_it_says_how_it_came_about() -> None:
     assert made.provenance["gpu"] == "a100-40"
     assert made.provenance["head"] == "not tied to the embedding"
     assert made.tasks[0].ties == ()
+
+
+def test_both_parts_of_a_backward_take_as_long_as_the_whole() -> None:
+    """Of all layers but the first, which has no gradient of its input to make."""
+    profile = estimate(Spec("gpt2", "4090", batch=4, microbatches=(2,)))
+    first, *others = (layer.costs[0] for layer in profile.tasks[0].layers)
+    assert (first.backward_input, first.backward_weight, first.left_bytes) == (None, None, None)
+    for cost in others:
+        assert cost.backward_input
+        assert cost.backward_weight
+        assert cost.left_bytes
+        both = cost.backward_input.median_us + cost.backward_weight.median_us
+        assert abs(both - cost.backward.median_us) <= 1
+        assert 0 < cost.left_bytes <= cost.backward_peak_bytes

@@ -9,6 +9,7 @@ from support.cli import planner_cli, refused, succeeded
 import plans
 import profiles
 from planner import Problem, build
+from planner.inputs import Layout
 from planner.inputs.link_groups import parse_groups, shared
 from plans.metrics import duration_us
 from profiles.errors import FormatError
@@ -25,7 +26,8 @@ def problem(devices: int = 4, tasks: int = 4) -> Problem:
         for number in range(tasks)
     ]
     profile = synthetic.profile(*made, usable_bytes=8 << 20, bytes_per_s=10**9)
-    return Problem.of(profile, devices=devices, device_bytes=None, host_bytes=None)
+    made = Problem.of(profile, devices=devices, device_bytes=None, host_bytes=None)
+    return replace(made, layout=Layout((1,)))  # each task on one device
 
 
 def test_sharing_a_link_is_slower_and_never_beats_a_bound() -> None:
