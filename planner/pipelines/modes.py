@@ -228,7 +228,7 @@ class ModeProgram:
             yield from rows
 
     def _updates(self) -> Iterator[Row]:
-        """Forwards of the next round wait for parameters, behind those of other shards; negative."""
+        """Forwards of the next round wait for parameters, behind other shards'; negative."""
         lives = self.delays.lives
         for device in range(self.strategy.devices):
             mine = [k for k, shard in enumerate(self.strategy.shards) if shard.grad_bytes]
