@@ -37,7 +37,12 @@ def wider(way: Candidate, devices: int, percent: int) -> Candidate:
 
 
 def pipelines(
-    asked: tuple[Kind, Task, int], devices: int, effort: Effort, *, order: str = "auto"
+    asked: tuple[Kind, Task, int],
+    devices: int,
+    effort: Effort,
+    *,
+    order: str = "auto",
+    quantile: int | None = None,
 ) -> Found:
     """The search for programs on several devices, as the planner has it: the first computes as much
     quicker, less a twentieth, and the others look on. Infeasible with few microbatches."""
