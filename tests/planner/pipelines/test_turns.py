@@ -54,5 +54,5 @@ def test_parameters_that_others_read_change_when_all_are_done() -> None:
     tied = structs.replace(made, ties=((0, 1),), tie_bytes=(1024,))
     one = piped.piped(tied, (0, 1, 2), ((0,), (1,)), "zero-bubble")
     assert [f"{t.kind}{t.shard}.{t.number}" for t in turns(one, piped.LINKS)][-4:] == (
-        ["B0.3", "W1.3", "U0.0", "U1.0"]
+        ["B0.3", "W1.3", "U1.0", "U0.0"]
     )
