@@ -98,7 +98,7 @@ def forgetting() -> Iterator[None]:
 
 @contextmanager
 def hooked(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> Iterator[None]:
-    """What graphs keep for their backward passes these; HooksRefused by layers that forbid that."""
+    """Let what graphs keep for their backward pass these; HooksRefused by layers that forbid it."""
     try:
         with saved_tensors_hooks(pack, unpack):
             yield

@@ -1,4 +1,4 @@
-"""What a graph keeps for its backward, in pieces of which some can be freed before the others."""
+"""A graph's memory for its backward, in pieces of which some can be freed before the others."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -25,7 +25,7 @@ class Piece:
 
 
 class Pieces:
-    """What a graph keeps, so that some of it can be freed before the rest."""
+    """The pieces that a graph keeps, some of which can be freed before the rest."""
 
     def __init__(self) -> None:
         self._pieces: list[Piece] = []

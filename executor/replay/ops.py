@@ -181,8 +181,8 @@ def _evaluate(work: Work, number: int) -> OnDone | None:
 
 
 def _counted(work: Work, step: int, made: Callable[[], T]) -> T:
-    """What a forward gives that is no recomputation. Layers that do not let others see what a graph
-    keeps are run once more when it is their first time."""
+    """The result of a forward that is no recomputation. Layers that do not let others see what a
+    graph keeps are run once more when it is their first time."""
     try:
         with _first(work, step):
             return made()

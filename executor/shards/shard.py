@@ -228,7 +228,7 @@ class Shard:
         return Done(graph.loss, written, self.parameters.absent(), left)
 
     def roots(self, graph: Graph, dy: Mapping[int, Tensor], tie: Tie | None) -> list[Root]:
-        """Where a backward through `graph` begins, with what gradients."""
+        """The edges at which a backward through `graph` begins, with their gradients."""
         roots: list[Root] = [*self.tied.begin(tie)] if self.tied and tie else []
         if isinstance(graph.ends, Tensor):
             roots.append((graph.ends, None))

@@ -69,7 +69,7 @@ class Work:
 
     @property
     def left_bytes(self) -> int:
-        """What that needs."""
+        """The bytes that that part needs."""
         return sum(align(tensor) for op in self.ops for tensor in op.left)
 
 

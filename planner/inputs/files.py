@@ -103,7 +103,7 @@ def _layout(given: Layout | str | None) -> Layout | None:
 
 
 def _asked(layout: Layout | str | None, order: OrderName, quantile: int | None) -> dict[str, str]:
-    """What was asked for on several devices, as a plan's provenance."""
+    """The wishes about several devices, as a plan's provenance."""
     told = {} if layout is None else {"layout": str(layout)}
     told |= {} if order == "auto" else {"order": order}
     return told if quantile is None else {**told, "objective-quantile": str(quantile)}

@@ -1,4 +1,4 @@
-"""How many devices each stage of a pipeline has, and the names of orders.
+"""The number of devices of each stage of a pipeline, and the names of orders.
 
 2x2   two stages, two replicas of each          2-2
 3,1   three replicas of the first, one of the second

@@ -1,4 +1,4 @@
-"""How far an op's times spread, from the 10th and 90th percentiles of its layers.
+"""The spread of an op's times, from the 10th and 90th percentiles of its layers.
 
 Layers are taken to vary independently: the squares of their distances from the median add up. A
 plan's time may be corrected or of other hardware; the spread is as wide in proportion.

@@ -212,7 +212,7 @@ class _Site:
         return held > 0 and sum(self.count[s] for s in self.forwards) > self.limit // held
 
     def most(self, shard: int) -> int:
-        """How many microbatches of a shard may be in flight here."""
+        """The most microbatches of a shard that may be in flight here."""
         held, n = self.costs[shard].held, self.count[shard]
         return min(n, self.limit // held) if held else n
 

@@ -1,4 +1,4 @@
-"""Whether an order is one of its pipeline: complete, in a sequence that can run, within memory."""
+"""A check that an order is complete, in a sequence that can run, and within memory."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def _peak(pipeline: Pipeline, device: int, line: Sequence[Pass]) -> int:
 
 
 def changes(pipeline: Pipeline, device: int, item: Pass) -> tuple[int, int]:
-    """What a pass adds to the memory held on its device when it starts, and when it ends."""
+    """The memory that a pass adds to its device when it starts, and when it ends."""
     cost = pipeline.costs[device][item.shard]
     begins = item.kind == "F" or (item.kind in "BI" and not has_forward(pipeline, item.shard))
     ends = {"F": 0, "B": -cost.held, "I": cost.left - cost.held, "W": -cost.left}

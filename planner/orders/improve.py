@@ -52,7 +52,7 @@ class _State:
 
 
 class Exchanges:
-    """What may move in an order of a pipeline."""
+    """The passes that may move in an order of a pipeline."""
 
     def __init__(self, pipeline: Pipeline, network: Network, objective: Objective) -> None:
         self.network, self.objective, self.limits = network, objective, pipeline.limits
@@ -81,7 +81,7 @@ class Exchanges:
         return best
 
     def score(self, lines: list[list[int]]) -> Score:
-        """Of lines that can run."""
+        """The same of lines that can run."""
         score = self._state(lines).score
         assert score is not None
         return score

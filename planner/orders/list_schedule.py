@@ -280,7 +280,7 @@ def judged(
 
 
 class _Memory:
-    """What microbatches hold on each device, and what they will still ask for."""
+    """The memory that microbatches hold on each device, and that they will still ask for."""
 
     def __init__(self, tables: Tables, home: Sequence[int]) -> None:
         self.takes, self.gives = tables.take, tables.give

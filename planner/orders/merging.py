@@ -170,7 +170,7 @@ class _Merger:
             ready.append(self.waiting.pop(step))
 
     def _next(self, device: int) -> Step | None:
-        """What a device's depth and memory want next; None at the end."""
+        """The next pass by a device's depth and memory; None at the end."""
         forward, backward = self._head(device, True), self._head(device, False)
         if forward and backward and self._may_begin(device, forward, backward):
             return True, forward

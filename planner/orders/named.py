@@ -100,7 +100,7 @@ def _flushed(
 
 
 def _group(pipeline: Pipeline, stages: Stages) -> int:
-    """How many microbatches are in flight at a time, about as many in every group."""
+    """The microbatches in flight at a time, about as many in every group."""
     most = pipeline.microbatches
     for device, row in enumerate(stages.held):
         held, own = sum(row), stages.of_device(device)

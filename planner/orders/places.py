@@ -76,7 +76,7 @@ def placed(
 
 
 def _starts(pipeline: Pipeline, split: bool, orders: Sequence[Order]) -> list[_Start]:
-    """What a search may start from, the shortest first."""
+    """The starts of a search, the shortest first."""
     rankings = [
         Tables.of(pipeline, rule(pipeline, parts))
         for rule in (breadth_first, backwards_first)
@@ -96,7 +96,7 @@ def _starts(pipeline: Pipeline, split: bool, orders: Sequence[Order]) -> list[_S
 
 
 def _rows(pipeline: Pipeline, order: Order) -> Rows:
-    """Where an order has each microbatch of each shard."""
+    """The device of each microbatch of each shard in an order."""
     where = {(s, m): device for device, line in enumerate(order) for _, s, m in line}
     shards, microbatches = range(pipeline.shards), range(pipeline.microbatches)
     return tuple(tuple(where[s, m] for m in microbatches) for s in shards)

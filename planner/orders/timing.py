@@ -119,7 +119,7 @@ def spans_of(network: Network, lines: Lines) -> list[int]:
 
 
 def earliest(network: Network, lines: Lines) -> list[int]:
-    """When each pass ends; NONE for those that never start, as lines wait in a circle."""
+    """The end of each pass; NONE for those that never start, as lines wait in a circle."""
     after, lag, time = network.after, network.lag, network.time
     ends = [NONE] * len(time)
     waiting: dict[int, int] = {}  # device that waits for a pass
@@ -148,7 +148,7 @@ def earliest(network: Network, lines: Lines) -> list[int]:
 
 
 def latest(network: Network, lines: Lines, ends: Sequence[int]) -> list[int]:
-    """When each pass must start so that every device is done when `ends` says."""
+    """The latest start of each pass with which every device is done when `ends` says."""
     before, lag, time = network.before, network.lag, network.time
     starts: list[int | None] = [None] * len(time)
     waiting: dict[int, list[int]] = {}

@@ -21,7 +21,7 @@ Table = list[list[int]]  # by shard and microbatch
 
 @dataclass(frozen=True)
 class Rule:
-    """What a list schedule may do.
+    """The freedom of a list schedule.
 
     depth: by shard, how many of its microbatches may be in flight on a device. fill, drain: by
     device; a W starts where the next pass comes no sooner than after so many percent of it, while

@@ -19,7 +19,7 @@ from planner.shards import Links, Mode, ShardCost, backward_us, forward_us, pass
 def pass_costs(
     shards: Sequence[ShardCost], modes: Sequence[Mode], halved: frozenset[int], links: Links
 ) -> list[Cost]:
-    """What passes cost orders: their times, and the memory of microbatches in flight."""
+    """The costs of passes to orders: their times, and the memory of microbatches in flight."""
     last, found = len(shards) - 1, list[Cost]()
     for k, (shard, mode) in enumerate(zip(shards, modes, strict=True)):
         split = k in halved
@@ -56,7 +56,7 @@ def gathered(
 
 
 class Life(NamedTuple):
-    """When a shard's first pass of a round starts on any device, and its gradients are gathered."""
+    """The start of a shard's first pass on any device, and the time its gradients are gathered."""
 
     start: int
     end: int
@@ -77,18 +77,18 @@ class Delays:
 
     @cached_property
     def chain_us(self) -> int:
-        """What a microbatch takes through all shards."""
+        """The time of a microbatch through all shards."""
         pairs = zip(self.strategy.shards, self.strategy.modes, strict=True)
         return sum(forward_us(*pair) + backward_us(*pair) for pair in pairs)
 
     @cached_property
     def ends(self) -> tuple[tuple[int, ...], ...]:
-        """Of all passes, as early as they can be."""
+        """The ends of all passes, as early as they can be."""
         return timed(self._pipeline, self.strategy.order).ends
 
     @cached_property
     def starts(self) -> tuple[tuple[int, ...], ...]:
-        """Of all passes, as late as they can be for those ends of devices."""
+        """The starts of all passes, as late as they can be for those ends of devices."""
         return late(self._pipeline, self.strategy.order)
 
     @cached_property
@@ -111,7 +111,7 @@ class Delays:
 
     @cached_property
     def lives(self) -> list[Life]:
-        """Of every shard."""
+        """The lives of every shard."""
         starts = [1 << 62] * len(self.strategy.shards)
         ends: dict[tuple[int, int], int] = {}
         for device, passes in enumerate(self.strategy.order):

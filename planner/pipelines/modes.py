@@ -36,7 +36,7 @@ class Choices:
     links: Links
 
     def modes(self, k: int) -> list[Mode]:
-        """Of a shard: with its graph saved or not, and held in any way that does it."""
+        """The modes of a shard: graph saved or not, held in any way that does it."""
         shard, last = self.strategy.shards[k], self.strategy.last
         found = []
         for params, update in holdings(shard):
@@ -210,7 +210,7 @@ class ModeProgram:
         return align(shard.grad_bytes) * (mode.update == "host") + each * aside
 
     def _times(self) -> Iterator[Row]:
-        """What each device computes, loads, sends to the host and updates there; negative."""
+        """The time of each device's computing, loads, spills and host updates; negative."""
         strategy, choices, times = self.strategy, self.choices, loads(self.strategy)
         counts = Counter((device, k) for (k, _), device in strategy.where.items())
         for device in range(strategy.devices):
@@ -283,5 +283,5 @@ class ModeProgram:
 
 
 def _negative(row: Iterable[tuple[int, int]]) -> Row:
-    """What T is to be at least, on its side."""
+    """The least T, on its side of a row."""
     return [(-us / MS, column) for us, column in row]

@@ -52,8 +52,8 @@ class Sketch:
 
     @cached_property
     def stages(self) -> tuple[int, ...] | None:
-        """Where stages begin and end; None where there are too few layers, or some that would have
-        replicas but must not."""
+        """The ends of stages, from 0 on; None where there are too few layers, or some that would
+        have replicas but must not."""
         teams = [(0,) * replicas for replicas in self.layout.replicas] * self.chunks
         found = cut(
             [self._layers], teams, self.costs.microbatches, points=self.points, fits=self._fits

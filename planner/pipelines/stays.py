@@ -1,4 +1,4 @@
-"""When a shard's parameters are on a device, in turns of its compute stream.
+"""The stays of a shard's parameters on a device, in turns of its compute stream.
 
 turns      F0 F0 F0 F1 F1 F1 | B2 B2 B2 B1 B1 B1 B0 B0 B0 U0
 kept       s0 ................................ s0          loaded once
@@ -71,7 +71,7 @@ class Stays:
 
 
 def _starts(turns: Sequence[Turn]) -> list[int]:
-    """Where runs of one shard, up or down, begin."""
+    """The first turn of every run of one shard, up or down."""
     keyed = groupby(enumerate(turns), key=lambda pair: (pair[1].shard, pair[1].kind == "F"))
     return [next(group)[0] for _, group in keyed]
 

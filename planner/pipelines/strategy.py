@@ -12,7 +12,7 @@ from planner.shards import Mode, ShardCost, TaskCosts
 
 @dataclass(frozen=True, eq=False)
 class PipelineStrategy:
-    """Where to cut, what to do with each shard, and which device runs which pass when.
+    """The cuts, the mode of each shard, and the passes that each device runs in turn.
 
     order: without forwards of the last shard, whose backward computes the loss. named: the order's
     name.
@@ -108,7 +108,7 @@ class PipelineStrategy:
         return frozenset(one.shard for passes in self.order for one in passes if one.kind == "W")
 
     def waiting(self) -> Iterator[tuple[str, int]]:
-        """What the host holds for a while in a round, by the names of its buffers."""
+        """The bytes that the host holds for a while in a round, by the names of its buffers."""
         name, updates = self.costs.task.name, {mode.update for mode in self.modes}
         for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
             if mode.update == "host":

@@ -180,7 +180,7 @@ class Walk:
         return at
 
     def _waits(self, k: int) -> Iterator[tuple[str, Role, int]]:
-        """What waits on the host from a shard's forward to its backward: item, role, bytes."""
+        """The values that wait on the host from a forward to its backward: item, role, bytes."""
         mode, shard = self.strategy.modes[k], self.shards[k]
         if mode.spilled:
             yield "x", "x", shard.in_bytes
@@ -231,14 +231,14 @@ class Walk:
         return Visit(k, n, "R", at, device=home)
 
     def _part(self, home: int, k: int, device: int, after: int = 0) -> str:
-        """Where a shard's home has the gradients of a replica, as many turns longer."""
+        """The value at a shard's home with the gradients of a replica, as many turns longer."""
         if device == home:
             size = self.shards[k].grad_bytes
             return self._use(home, f"s{k}.grad", size, "grad", after=after)
         return self.rings.find(home, f"o{k}", device) or ""
 
     def _sum(self, turn: Turn, *, last: bool = False, after: int = 0) -> str:
-        """Where the gradients of all replicas are; last: nothing uses them after that."""
+        """The value with the gradients of all replicas; last: nothing uses them after that."""
         home, _, k, _ = turn
         first = self.strategy.added[k][0]
         name = self._part(home, k, first, after)
@@ -306,7 +306,7 @@ class Walk:
         return [k, self.strategy.owner or 0] if k in self.strategy.holders else [k]
 
     def _stay(self, device: int, k: int) -> Stay:
-        """Where a shard's parameters are at the device's next turn."""
+        """The stay of a shard's parameters at the device's next turn."""
         return self.stays.at(device, k, self.count[device])
 
     def _loads(self, device: int, *shards: int) -> list[Copy | Send]:
@@ -324,7 +324,7 @@ class Walk:
         return Copy(kind, "s", k, role, size, name or host, host, self._index(kind, k))
 
     def _send(self, turn: Turn, to: str, name: str, there: int, size: int) -> Send:
-        """What a pass made goes from there to a slot `to` of another device."""
+        """Send what a pass made to a slot `to` of another device."""
         device, _, k, m = turn
         role: Role = {"x": "x", "d": "dx", "b": "batch", "t": "tie"}[to[0]]  # type: ignore[assignment]
         target = self.rings.take((there, to, m), self._now(there), size, role)
@@ -374,7 +374,7 @@ class Walk:
             yield home, self._copy(k, "S", "state")
 
     def values(self) -> list[list[Value]]:
-        """What lives on every device."""
+        """The values of every device."""
         found: list[list[Value]] = [[] for _ in self.count]
         for device, value in self.rings.values():
             found[device].append(value)
@@ -391,7 +391,7 @@ class Walk:
         return [[value for value in own if value.bytes] for own in found]
 
     def _staying(self) -> Iterator[tuple[int, str, int, Role]]:
-        """What is there all the time: its device, name, bytes and role."""
+        """The values that are there all the time: device, name, bytes and role."""
         for k, shard in enumerate(self.shards):
             home = self.strategy.homes[k]
             if self.strategy.modes[k].update == "device":

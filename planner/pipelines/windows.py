@@ -1,4 +1,4 @@
-"""What each device of a pipeline holds when: for the program that chooses the modes of all shards.
+"""The memory of each device of a pipeline, for the program that chooses the modes of all shards.
 
 A window is a pass of a device at which it may hold most: of the passes of one kind and shard the
 one with most in flight beside it. There a shard's parameters, gradients and microbatches in flight
@@ -20,7 +20,7 @@ Counts = NDArray[np.int64]
 
 
 class Held(NamedTuple):
-    """What a shard has on a device in a window. flying: microbatches between forward and backward;
+    """A shard's part of a device in a window. flying: microbatches between forward and backward;
     near: a run of its passes is under way, or next to one that is; learns: gradients are there."""
 
     shard: int
@@ -93,7 +93,7 @@ def _learns(passes: Sequence[Pass], k: int) -> Counts:
 
 
 def loads(strategy: PipelineStrategy) -> dict[tuple[int, int], int]:
-    """How often a streamed shard's parameters come to a device in a round, by device and shard."""
+    """The loads of a streamed shard's parameters in a round, by device and shard."""
     found: dict[tuple[int, int], int] = {}
     for device, passes in enumerate(strategy.order):
         for k, _ in groupby(passes, key=lambda one: one.shard):

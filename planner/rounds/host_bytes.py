@@ -57,7 +57,7 @@ class Waiting(Planned, Protocol):
     """A strategy of whose values on the host each has bytes of its own."""
 
     def waiting(self) -> Iterator[tuple[str, int]]:
-        """What the host holds for a while, by the names of its buffers."""
+        """The bytes that the host holds for a while, by the names of its buffers."""
         ...
 
 

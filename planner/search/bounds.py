@@ -53,7 +53,7 @@ class TaskBound:
 
 
 Bounds = Mapping[Gang, TaskBound]
-"""Of one task where it can be trained."""
+"""The bounds of one task, on every gang that can train it."""
 
 
 def task_bounds(

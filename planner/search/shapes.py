@@ -130,7 +130,7 @@ def widened(
 
 
 def _wide(best: Pipelines, asked: tuple[tuple[Kind, Task, int], int], effort: Effort) -> Tried:
-    """What the search finds, if anything: the task may have a plan without it."""
+    """The result of the search, which may be nothing: the task may have a plan without it."""
     try:
         return best(*asked, effort)
     except (Infeasible, NoPlanFound) as error:

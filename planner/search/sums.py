@@ -9,7 +9,7 @@ from plans.additions import Additions, added
 
 
 def sums_of(way: Candidate) -> Additions:
-    """How a strategy's programs add gradients of layers that several devices train."""
+    """The additions of gradients of layers that several devices train, by a strategy's programs."""
     layers = [(shard.first, shard.end) for shard in way.strategy.shards]
     return added(way.program, way.strategy.costs.task.name, layers)
 
