@@ -20,7 +20,8 @@ from executor.errors import InterruptedRun, LogError, RunError, UsageError
 from executor.numerics import MemoryMeter
 from executor.optim import onepass
 from executor.records import Journal, Options, Result, checkpoint, drop_text, kept, logfile
-from executor.replay import Conductor, Recorder
+from executor.conducting import Conductor
+from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, StateFile, opened
 from executor.workload import Task
 from plans.disk import kept_bytes, moved
@@ -55,7 +56,8 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter) -> Res
             journal = Journal(plan, options, recorder, log, checkpoints)
             if checkpoints:
                 checkpoints.clear()
-            replay = Conductor(plan, store, devices, recorder, options, journal)
+            of = dict(enumerate(devices))
+            replay = Conductor(plan, store, of, recorder, options, journal)
             return _replay(plan, options, replay, recorder, journal, store)
 
 
@@ -99,7 +101,7 @@ def _replay(
         actual_us=end.actual_us,
         peak_bytes=end.peak_bytes,
         host_bytes=store.bytes,
-        late_allocations=tuple(place.late_allocations for place in replay.places),
+        late_allocations=tuple(place.late_allocations for place in replay.places.values()),
         dropped=replay.dropped,
         stopped=replay.stopped,
         traffic=replay.traffic if plan.disk else None,
@@ -121,7 +123,7 @@ def _end(error: str, replay: Conductor, recorder: Recorder, store: HostStore) ->
         status=status,
         error=error or dropped,
         actual_us=recorder.now(),
-        peak_bytes=tuple(place.peak_bytes for place in replay.places),
+        peak_bytes=tuple(place.peak_bytes for place in replay.places.values()),
         host_bytes=store.bytes,
     )
 

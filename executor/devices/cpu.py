@@ -11,7 +11,7 @@ from typing import cast
 
 from torch import Tensor
 
-from executor.devices.device import Device, Mark, Queue, QueueKind, aligned, use_threads
+from executor.devices.device import Device, Mark, Put, Queue, QueueKind, aligned, use_threads
 from executor.devices.pace import wait_until
 from executor.numerics import Cast, CpuMeter, CpuSource
 from plans.schema import Device as Spec
@@ -91,17 +91,25 @@ class Link:
         """Copy, and return no sooner than the link would have moved what is written: latency +
         bytes / rate, after the copies that came before. In an op of a queue it is the op that ends
         no sooner."""
-        count = sum(target.nbytes for target, _ in copies)
+        end = self.book(sum(target.nbytes for target, _ in copies))
+        _copy(copies)
+        last_until(end)
+
+    def book(self, count: int) -> float:
+        """When the link would have moved so many bytes more, as time.perf_counter() counts."""
         due = getattr(_here, "due", None)
         with self._lock:
             begin = max(time.perf_counter() if due is None else due, self._free)
             self._free = begin + count / self._rate
-            end = self._free + self._latency_s
-        _copy(copies)
-        if due is None:
-            wait_until(end)
-        else:
-            _here.due = end
+            return self._free + self._latency_s
+
+
+def last_until(end: float) -> None:
+    """Let the op of a queue last until then; outside of queues, wait."""
+    if getattr(_here, "due", None) is None:
+        wait_until(end)
+    else:
+        _here.due = end
 
 
 Links = tuple[Link, Link]  # from the host to a device and back; devices may share them
@@ -125,9 +133,10 @@ class CpuDevice(Device):
         self._in, self._out = (link.carry for link in links) if links else (_copy, _copy)
         known = spec.emulation
         rate = known.p2p_bytes_per_s if known else None
-        self._across = Link(rate, known.latency_us).carry if known and rate else self._out
+        across = links[1] if links else None
+        self._across = Link(rate, known.latency_us) if known and rate else across
 
-    def queue(self, kind: QueueKind) -> CpuQueue:
+    def queue(self, kind: QueueKind, peer: int | None = None) -> CpuQueue:
         emulation = self.spec.emulation
         slow = emulation is not None and emulation.compute_slowdown > 1
         if kind in ("compute", "host"):
@@ -144,7 +153,21 @@ class CpuDevice(Device):
         self._out([(target, source)])
 
     def send(self, target: Tensor, source: Tensor) -> None:
-        self._across([(target, source)])
+        if self._across:
+            self._across.carry([(target, source)])
+        else:
+            _copy([(target, source)])
+
+    def give(self, source: Tensor, put: Put) -> None:
+        end = self._across.book(source.nbytes) if self._across else None
+        put(end)
+        if end is not None:
+            last_until(end)
+
+    def get(self, taken: Callable[[], None], end: float | None) -> None:
+        taken()
+        if end is not None:
+            last_until(end)
 
     def later(self, value: Tensor) -> Callable[[], float]:
         return cast("Callable[[], float]", value.item)

@@ -129,7 +129,7 @@ class CudaDevice(Device):
         self.source = CudaSource(index)
         self.slack_bytes = margin(spec.budget_bytes)
         self._clock = Clock()
-        self._queues: dict[QueueKind, Queue] = {}
+        self._queues: dict[tuple[QueueKind, int | None], Queue] = {}
         apart(self.queue("compute"), lambda: None)  # its workspaces are not the plan's
         self._libraries = torch.cuda.memory_reserved(self.where)
         self.limit(0)
@@ -149,16 +149,16 @@ class CudaDevice(Device):
                 "piece; end what else runs there or build with a smaller --device-memory"
             ) from None
 
-    def queue(self, kind: QueueKind) -> Queue:
+    def queue(self, kind: QueueKind, peer: int | None = None) -> Queue:
         """One of each kind for good: libraries keep memory for every stream they ever saw."""
-        if kind not in self._queues:
+        if (kind, peer) not in self._queues:
             threads = self.spec.threads if kind in ("host", "h2d") else 1
-            self._queues[kind] = (
+            self._queues[kind, peer] = (
                 HostQueue(threads)
                 if kind == "host"
                 else CudaQueue(self.where, self._clock, kind, threads)
             )
-        return self._queues[kind]
+        return self._queues[kind, peer]
 
     def copy_in(self, target: Tensor, source: Tensor) -> None:
         target.copy_(source, non_blocking=True)

@@ -29,6 +29,9 @@ QueueKind = Literal["compute", "h2d", "d2h", "p2p", "host"]
 _POLL_S = 20e-6  # between two looks at a mark that is not reached
 
 
+Put = Callable[[float | None], None]  # with the time when a paced link has moved what is sent
+
+
 class Mark(Protocol):
     """A point in the order of a queue."""
 
@@ -81,8 +84,9 @@ class Device(Protocol):
     source: Source
     slack_bytes: int = 0  # that ops may take above their reserve: what allocators round and keep
 
-    def queue(self, kind: QueueKind) -> Queue:
-        """The device's queue of this kind; "host" is that of updates in host memory."""
+    def queue(self, kind: QueueKind, peer: int | None = None) -> Queue:
+        """The device's queue of this kind; "host" is that of updates in host memory. `peer`: the
+        one for what device `peer` of another process sends."""
 
     def copy_in(self, target: Tensor, source: Tensor) -> None:
         """Launch host to device; both uint8 of equal length, `target` in the slab."""
@@ -96,6 +100,15 @@ class Device(Protocol):
 
     def send(self, target: Tensor, source: Tensor) -> None:
         """Launch device to another device; both uint8 of equal length, `source` in the slab."""
+
+    def give(self, source: Tensor, put: Put) -> None:
+        """Launch `source` (uint8, in the slab) to a device of another process: `put` sends it."""
+        put(None)
+
+    def get(self, taken: Callable[[], None], end: float | None) -> None:
+        """Launch what a device of another process sends: `taken` receives it. `end`: when the
+        link has moved it, None for a link that has no pace."""
+        taken()
 
     def later(self, value: Tensor) -> Callable[[], float]:
         """Launch the reading of a scalar; call the result once a later mark is ready."""

@@ -35,6 +35,9 @@ class HostMemory:
         """`count` uninitialised bytes that begin at a multiple of ALIGNMENT."""
         return aligned(count)
 
+    def lock(self, flat: Tensor) -> None:
+        """Use memory that the process has already, in whole pages."""
+
     def close(self) -> None:
         """No more copies will be made."""
 
@@ -54,15 +57,20 @@ class PageLocked(HostMemory):
         raw = aligned(size + PAGE)
         skip = -raw.data_ptr() % PAGE
         flat = raw[skip : skip + count]
-        if count:
-            code = _runtime().cudaHostRegister(flat.data_ptr(), size, _PORTABLE)
-            if int(code):
-                raise RunError(
-                    f"{size} bytes of host memory cannot be page-locked (CUDA error {int(code)}); "
-                    "raise the limit of locked memory (ulimit -l) or free host memory"
-                )
-            self._locked.append(flat)
+        self.lock(flat)
         return flat
+
+    def lock(self, flat: Tensor) -> None:
+        if not len(flat):
+            return
+        size = pages(len(flat))
+        code = _runtime().cudaHostRegister(flat.data_ptr(), size, _PORTABLE)
+        if int(code):
+            raise RunError(
+                f"{size} bytes of host memory cannot be page-locked (CUDA error {int(code)}); "
+                "raise the limit of locked memory (ulimit -l) or free host memory"
+            )
+        self._locked.append(flat)
 
     def close(self) -> None:
         with suppress(RuntimeError):

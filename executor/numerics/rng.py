@@ -108,7 +108,8 @@ class TaskRng:
 
     `draws` are those of one forward of each shard. With one microbatch shards run in the order
     of the plain loop, so each begins where the one before it ended, and of `draws` only those
-    that are 0 are needed. `initial` is the state before `first_step`.
+    that are 0 are needed; unless they are not all run here, and not `chained`. `initial` is the
+    state before `first_step`.
     """
 
     def __init__(
@@ -118,16 +119,24 @@ class TaskRng:
         microbatches: int,
         source: Source | None = None,
         first_step: int = 0,
+        *,
+        chained: bool = True,
     ) -> None:
         if microbatches > 1 and None in draws:
             raise ValueError("a shard with an unknown number of draws allows one microbatch only")
         self._draws = draws
-        self._chained = microbatches == 1
+        self._chained = chained and microbatches == 1
         self._size = microbatches * len(draws)  # forwards of a step
         self._source = source or CpuSource()
         # By the number of the forward, as a plain loop counts them from step 0 on.
         self._states = {first_step * self._size: initial}
+        self._newest = first_step  # of which a forward has ended
         self._lock = threading.Lock()
+
+    def go_on(self, step: int, state: Tensor) -> None:
+        """Begin at another step, in this state."""
+        with self._lock:
+            self._states, self._newest = {step * self._size: state}, step
 
     def prepare(self, step: int) -> None:
         """Find all states of `step` in one pass; steps must be prepared in order.
@@ -161,8 +170,10 @@ class TaskRng:
             # With one microbatch it is known only now: draws may lead anywhere.
             found = end if self._draws[shard] != 0 else begin
             expected = self._states.setdefault(number + 1, found)
-            if (number + 1) % self._size == 0:
-                self._states = {k: v for k, v in self._states.items() if k >= step * self._size}
+            if (number + 1) % self._size == 0 or step > self._newest:
+                oldest = step if (number + 1) % self._size == 0 else step - 1
+                self._states = {k: v for k, v in self._states.items() if k >= oldest * self._size}
+                self._newest = step
         if not torch.equal(expected, end):
             drawn = _told(self._source, begin, end)
             raise DrawError(

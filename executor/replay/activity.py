@@ -16,6 +16,7 @@ from executor.replay.failures import Failure
 from executor.replay.recorder import Recorder
 from executor.replay.settings import Settings
 from executor.replay.task_state import TaskState
+from executor.replay.team import Team
 from executor.replay.tickets import Halt, Stopped
 from executor.shards import HostStore, Place
 from plans.disk import kept_bytes
@@ -38,20 +39,21 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Setup:
-    """Shared by all activities of a run. `locks`: one for each device, if its ops may not overlap.
+    """Shared by all activities of a run. places: the devices of this process, by number. `locks`: one for each device, if its ops may not overlap.
 
     `failed` is called from any thread with the failure of an op; its activity stops by itself.
     """
 
-    places: Sequence[Place]
+    places: Mapping[int, Place]
     tasks: Mapping[str, TaskState]
     store: HostStore
     recorder: Recorder
     halt: Halt
     settings: Settings
     failed: Callable[[Failure], None]
-    locks: Sequence[threading.Lock]
+    locks: Mapping[int, threading.Lock]
     traffic: Traffic
+    team: Team | None = None
 
 
 class Activity:
@@ -137,6 +139,22 @@ class Activity:
                 fatal = isinstance(error, UnattributedDraw)
                 self._setup.failed(replace(failure(text_of(error)), fatal=fatal))
                 self._halt.stop()
+
+
+class SegmentActivity(Activity):
+    """A segment, or this process' part of it, from `enter` to `leave`."""
+
+    evaluates = False
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds it makes."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Free what a stopped segment leaves behind: it would count as memory of the next op that
+        is measured on its devices."""
+        raise NotImplementedError
 
 
 class MoveRun(Activity):

@@ -1,6 +1,6 @@
 """An op's launch, with everything that the run's settings put around it when its job is made.
 
-    run_of(work) ─▶ metered, watched, traced ─▶ between marks ─▶ locked
+    run ─▶ metered, watched, traced ─▶ between marks ─▶ locked
 
 In the steady state of most runs an op is launched between two marks and nothing else.
 """
@@ -13,7 +13,7 @@ from functools import partial
 from executor.devices import Mark, Queue, least_us, until
 from executor.errors import RunError
 from executor.numerics import no_draws
-from executor.replay.ops import Run, Work, run_of
+from executor.replay.ops import Run, Work
 from executor.replay.settings import Settings
 from executor.replay.tickets import Launch, OnDone, Stream
 
@@ -27,12 +27,13 @@ UNPLANNED = (
 
 def launch_of(
     work: Work,
+    run: Run,
     settings: Settings,
     stream: Stream,
     locks: Sequence[threading.Lock],
     check: Callable[[], None],
 ) -> Launch:
-    """The op's launch into its stream. `locks`: those of the devices it works on, if no two of
+    """The launch of an op, which `run` launches, into its stream. `locks`: those of the devices it works on, if no two of
     their ops may overlap; `check` may raise to end a wait."""
     around: list[Around] = []
     if trace := settings.trace:
@@ -41,8 +42,8 @@ def launch_of(
         around.append(lambda r: None if work.is_metered(r) else no_draws(UNPLANNED))
     if work.metered:
         around.append(lambda r: _metered(work) if work.is_metered(r) else None)
-    run = partial(_within, run_of(work), around) if around else run_of(work)
-    launch = _marked(run, stream.queue, least_us(work.place.device.spec, work.op), check)
+    run = partial(_within, run, around) if around else run
+    launch = marked(run, stream.queue, least_us(work.place.device.spec, work.op), check)
     return _alone(launch, locks, stream, check) if locks else launch
 
 
@@ -74,7 +75,7 @@ def _within(run: Run, around: Sequence[Around], round_index: int) -> OnDone | No
         return run(round_index)
 
 
-def _marked(run: Run, queue: Queue, least: int, check: Callable[[], None]) -> Launch:
+def marked(run: Run, queue: Queue, least: int, check: Callable[[], None]) -> Launch:
     """Run between two marks, which are so many µs apart at least where compute is emulated."""
     begin, end = queue.begin, queue.end
 

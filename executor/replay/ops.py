@@ -38,7 +38,7 @@ from executor.shards import (
 from executor.workload import held_batch, inputs_of
 from plans.schema import Memory, Op, OpName
 
-_NOTHING = torch.empty(0, dtype=torch.uint8)
+NOTHING = torch.empty(0, dtype=torch.uint8)
 
 Run = Callable[[int], OnDone | None]  # of a round
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class Work:
 
     def source(self, role: str) -> Tensor:
         """The bytes that play `role`; none when the value is empty."""
-        return self.reads.get(role, _NOTHING)
+        return self.reads.get(role, NOTHING)
 
 
 def run_of(work: Work) -> Run:
@@ -156,7 +156,7 @@ def _forward(work: Work, step: int) -> OnDone | None:
         known = work.feed.boundaries.get(number + 1)
         made: Callable[[], tuple[Layout, Graph | Snapshot]] = partial(shard.forward, x, out, known)
     else:
-        saved = work.writes.get("saved", _NOTHING) if work.activations == "offload" else None
+        saved = work.writes.get("saved", NOTHING) if work.activations == "offload" else None
         made = partial(shard.forward_graph, x, out, saved=saved, halves=work.halves)
     layout, task.left[number, microbatch] = _counted(work, step, made)
     work.place.guard.check()
@@ -194,7 +194,7 @@ def _counted(work: Work, step: int, made: Callable[[], T]) -> T:
 def _backward(work: Work, step: int) -> OnDone | None:
     """B, all of a backward at once, or I, its first part."""
     task, number, microbatch = work.task, work.name.number, work.name.index
-    shard, grads = _bound(work), work.writes.get("grad", _NOTHING)
+    shard, grads = _bound(work), work.writes.get("grad", NOTHING)
     graph, dy = _graph(work, shard, step), None
     if number < len(task.plan.shards) - 1:
         task.expect(number, graph)

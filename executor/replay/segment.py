@@ -10,14 +10,18 @@ from typing import cast
 from torch import Tensor
 
 from executor.devices import Mark, QueueKind, until
-from executor.replay.activity import Activity, Setup
+from executor.replay.activity import SegmentActivity, Setup
+from executor.replay.crossing import Crossing, Remote
+from executor.replay.facts import Facts, heed
 from executor.replay.failures import Failure
-from executor.replay.launches import launch_of
-from executor.replay.ops import Work
+from executor.replay.launches import launch_of, marked
+from executor.replay.ops import Run, Work, run_of
+from executor.replay.sides import BEGUN, READY, alone, lane_of, sides
 from executor.replay.tickets import (
     PHASES,
     Job,
     Laps,
+    MakeJob,
     Stopped,
     Stream,
     Ticket,
@@ -32,8 +36,9 @@ from plans.view import site
 _ALL = "all streams"  # waited for at the end of a phase
 
 
-class SegmentRun(Activity):
-    """A segment from `enter` to `leave`. `first_steps`: each task's step in round 0."""
+class SegmentRun(SegmentActivity):
+    """A segment replayed here, as far as its devices are this process'. `first_steps`: each task's
+    step in round 0."""
 
     def __init__(
         self,
@@ -53,17 +58,22 @@ class SegmentRun(Activity):
         self._in_round = {op.id for op in program.round}
         self._tasks = [setup.tasks[name] for name in program.tasks]
         self.evaluates = program.evaluates
-        for task in self._tasks:
-            task.feed(evaluates=self.evaluates).batches.start()  # prepared while all else is made
         self._rounds = {"enter": 1, "round": segment.rounds, "leave": 1}
         self._laps = {phase: Laps(count) for phase, count in self._rounds.items()}
-        phases = {"enter": program.enter, "round": program.round, "leave": program.leave}
-        ops = Counter(op.stream for op in program.ops)
+        self._ranks = setup.ranks(segment.devices)
+        self._sides = sides(program, self._ranks, setup.me) if len(set(self._ranks)) > 1 else (
+            alone(program)
+        )
+        self._load(program)
+        ops = Counter(op.stream for line in self._sides.phases.values() for op in line)
         self._streams = {name: self._stream(name, 4 * ops[name] + 1) for name in sorted(ops)}
         self._halt.watch(list(self._streams.values()))
         job = self._job_maker(program)
+        phases = self._sides.phases
         self._jobs, self._ends = jobs_of(phases, self._rounds, self._streams, job)
-        self._plays({s.name: partial(self._play, name) for name, s in self._streams.items()})
+        for number in setup.places.keys() & set(segment.devices):
+            setup.places[number].begin()  # its replicas are there now
+        self._plays({n: partial(self._play, n) for n in self._streams if n in self._sides.own})
 
     @property
     def latest(self) -> float:
@@ -71,7 +81,6 @@ class SegmentRun(Activity):
 
     @property
     def rounds(self) -> int:
-        """The number of rounds it makes."""
         return self._laps["round"].count
 
     def finish(self) -> None:
@@ -81,8 +90,6 @@ class SegmentRun(Activity):
         self._laps["round"].end()
 
     def clear(self) -> None:
-        """Free what a stopped segment leaves behind: it would count as memory of the next op that
-        is measured on its devices."""
         for task in self._tasks:
             task.drop()
         gc.collect()  # of failed ops, frames and graphs may hold each other
@@ -120,39 +127,83 @@ class SegmentRun(Activity):
         tasks = (task,) if task else tuple(self._first_steps)
         return Failure(tasks, text, op or stream.name, stream.name, number, step)
 
-    def _job_maker(self, program: Program) -> Callable[[Op, tuple[Ticket, ...]], Job]:
-        """Makes the job of an op: its buffers found, its launch as the run's options say."""
-        setup = self._setup
-        places = [setup.places[number] for number in self._segment.devices]
-        homes = {buffer.name: places[int(buffer.space)] for buffer in program.buffers}
-        views = {
-            b.name: homes[b.name].device.slab[b.offset : b.offset + b.bytes]
-            for b in program.buffers
-        }
-        flats = {**setup.store.flats, **views}
+    def _load(self, program: Program) -> None:
+        """Let batches be prepared while all else is made: where there is a team, those microbatches
+        that this process takes."""
+        own = [parse_id(op.id) for op in program.round if op.stream in self._sides.own]
+        for task in self._tasks:
+            name, feed = task.plan.name, task.feed(evaluates=self.evaluates)
+            taken = {n.index for n in own if n.task == name and n.item == "batch" and n.kind == "P"}
+            if self._setup.team:
+                feed.share(feed.number(self._first_steps[name]), self._segment.rounds, taken)
+            if taken:
+                feed.batches.start()
 
-        def job(op: Op, tickets: tuple[Ticket, ...]) -> Job:
-            _, number = site(op.stream)
-            work = self._work(op, places[number], program.memory[number], flats)
-            used = {work.place, *(homes[name] for name in op.writes.values() if name in homes)}
-            locks = [setup.locks[n] for n in sorted(p.number for p in used)] if setup.locks else []
-            stream = self._streams[op.stream]
-            launch = launch_of(work, setup.settings, stream, locks, self._halt.check)
-            return Job(op.id, tickets, launch, work.metered)
+    def _heed(self, facts: Facts) -> None:
+        """Let a task go on with what another process wrote."""
+        heed(facts, self._setup.tasks[facts.op.task], self._flats.__getitem__)
+
+    def _job_maker(self, program: Program) -> MakeJob:
+        """Makes the job of an op: its buffers found, its launch as the run's options say."""
+        setup, devices = self._setup, self._segment.devices
+        spaces = {buffer.name: int(buffer.space) for buffer in program.buffers}
+        places = {d: setup.places[n] for d, n in enumerate(devices) if n in setup.places}
+        views = {
+            b.name: places[int(b.space)].device.slab[b.offset : b.offset + b.bytes]
+            for b in program.buffers
+            if int(b.space) in places
+        }
+        self._flats = {**setup.store.flats, **views}
+
+        def job(phase: str, op: Op, own: Ticket, waits: tuple[Ticket, ...]) -> Job | None:
+            if op.stream not in self._sides.own:
+                return None
+            stream, crossing, work = self._streams[op.stream], self._crossing, None
+            tells = self._sides.tells.get((phase, op.id), ())
+            if op.id.endswith(READY):
+                launch = marked(lambda _: None, stream.queue, 0, self._halt.check)
+            else:
+                lane = lane_of(op.stream)
+                number = lane[1] if lane else site(op.stream)[1]
+                work = self._work(op, places[number], program.memory[number])
+                used = {places[spaces[n]] for n in op.writes.values() if spaces.get(n) in places}
+                numbers = sorted(place.number for place in {work.place, *used})
+                locks = [setup.locks[n] for n in numbers] if setup.locks else []
+                run = self._run(work, spaces, waits)
+                launch = launch_of(work, run, setup.settings, stream, locks, self._halt.check)
+            if crossing:
+                launch = crossing.told(launch, op.stream, own, tells, work)
+            return Job(op.id, waits, launch, work is not None and work.metered)
 
         return job
 
-    def _work(self, op: Op, place: Place, memory: Memory, flats: Mapping[str, Tensor]) -> Work:
-        """The op with its buffers, found by name and cut to the bytes of the value in each role."""
+    def _run(self, work: Work, spaces: Mapping[str, int], waits: Sequence[Ticket]) -> Run:
+        """The op itself, or the side of an X that this process has in it."""
+        if not self._crossing or work.name.kind != "X":
+            return run_of(work)
+        devices, lane = self._segment.devices, lane_of(work.op.stream)
+        if lane:
+            begun = self._streams[work.op.stream + BEGUN]
+            return self._crossing.receiver(work, begun, (devices[lane[0]], devices[lane[1]]))
+        (target,) = (spaces[name] for name in work.op.writes.values())
+        if devices[target] in self._setup.places:
+            return run_of(work)
+        ends = devices[site(work.op.stream)[1]], devices[target]
+        return self._crossing.sender(work, f"{work.op.stream}>{target}", waits, ends)
+
+    def _work(self, op: Op, place: Place, memory: Memory) -> Work:
+        """The op with its buffers, found by name and cut to the bytes of the value in each role; of
+        an X those that this process has."""
         name = parse_id(op.id)
         task = self._setup.tasks[name.task]
         if name.kind in "FBIW":
             task.replicas.on(name.number, place).train(not self.evaluates)
         place.took(memory.slab_bytes)
-        feed = task.feed(evaluates=self.evaluates)
+        feed, flats = task.feed(evaluates=self.evaluates), self._flats
 
         def cut(roles: Mapping[Role, str]) -> dict[str, Tensor]:
-            return {r: flats[b][: value_bytes(name, r, task.plan)] for r, b in roles.items()}
+            sizes = {r: value_bytes(name, r, task.plan) for r, b in roles.items() if b in flats}
+            return {r: flats[roles[r]][:size] for r, size in sizes.items()}
 
         reads, writes = cut(op.reads), cut(op.writes)
         first = feed.number(self._first_steps[name.task])
@@ -166,7 +217,8 @@ class SegmentRun(Activity):
 
     def _play(self, name: str) -> None:
         """A stream's thread: its jobs of each phase, then wait for all streams' phase to end."""
-        stream, (kind, number) = self._streams[name], site(name)
+        stream, lane = self._streams[name], lane_of(name)
+        kind, number = ("lane", lane[1]) if lane else site(name)
         place = self._setup.places[self._segment.devices[number]]
         with self._failing(partial(self._failure, stream)):
             stream.queue.enter()
@@ -179,8 +231,12 @@ class SegmentRun(Activity):
                 stream.skip(len(jobs) * (self._rounds[phase] - laps.count))
                 if stream.now is not None:
                     stream.now = ("waits for ", *stream.now[1:3], _ALL)
+                if self._crossing:
+                    until(stream.queue.mark(), self._halt.check)
+                    self._crossing.ended(name, self._ends[name][phase])
                 for other, peer in self._streams.items():
-                    self._wait(stream, peer, self._ends[other][phase])
+                    if not other.endswith(BEGUN):
+                        self._wait(stream, peer, self._ends[other][phase])
             until(stream.queue.mark(), self._halt.check)
         stream.now = None
         self._drain(stream)
@@ -195,6 +251,8 @@ class SegmentRun(Activity):
     def _replay(self, stream: Stream, jobs: Sequence[Job], rounds: Iterable[int]) -> None:
         """The steady state: wait for the tickets, launch the op between marks, count it."""
         index, halt, record = self._index, self._halt, self._setup.recorder.op
+        if ">" in stream.name:  # an X is noted where it is sent
+            record = _unnoted
         ends: deque[Mark] = deque()
         ahead = self._setup.settings.limits.ahead
         for round_index in rounds:
@@ -219,6 +277,10 @@ class SegmentRun(Activity):
         mark = other.wait(count)
         if mark is not None and other is not stream:
             stream.queue.wait(mark, self._halt.check)
+
+
+def _unnoted(*_: object) -> None:
+    """Note nothing."""
 
 
 def _now(stream: Stream) -> tuple[str, str, int, str] | None:

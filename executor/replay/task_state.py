@@ -3,9 +3,10 @@ numbers, replicas, graphs and norms."""
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from msgspec import structs
@@ -18,6 +19,15 @@ from executor.optim import Scaling
 from executor.shards import NONE, Absent, Graph, HostTask, Replicas
 from executor.workload import Batches, data_by_number
 from plans.evaluation import due_of
+
+class Norming(NamedTuple):
+    """The shards whose norms are in a norm buffer, with the parameters that have one, their dtype,
+    and the loss scale."""
+
+    noted: Mapping[int, Sequence[int]]
+    dtype: torch.dtype
+    scale: Mapping[str, Tensor] | None
+
 
 OnLoss = Callable[[str, int, float], None]  # task, step, loss; from any thread
 
@@ -39,11 +49,13 @@ class Feed:
     ) -> None:
         self.batches = batches
         self.boundaries: dict[int, Layout] = {}  # by the shard that reads it
+        # Called with each part of a loss as it is read: the step, the part's number, its value.
+        self.told: Callable[[int, int, float], None] = self.add
         self._microbatches, self._every, self._count = microbatches, every, count
         self._on_loss = on_loss
         self._unread: deque[tuple[Mark, int, int, Callable[[], float]]] = deque()
         self._parts: dict[int, dict[int, float]] = {}  # by step
-        self._reading = threading.Lock()
+        self._reading = threading.RLock()
 
     def number(self, step: int) -> int:
         """The number of the first batch whose loss belongs to this step."""
@@ -66,29 +78,48 @@ class Feed:
         """Read the parts whose marks are reached; a loss is reported when all its parts are read.
 
         Parts are summed over the microbatches of each batch, and averaged over the batches."""
-        size = self._microbatches
         with self._reading:
             while self._unread and self._unread[0][0].ready():
                 _, step, part, read = self._unread.popleft()
-                found = self._parts.setdefault(step, {})
-                found[part] = read()
-                if len(found) == self._count * size:
-                    parts = [found[k] for k in sorted(self._parts.pop(step))]
-                    sums = [sum(parts[k : k + size]) for k in range(0, len(parts), size)]
-                    self._on_loss(step, sum(sums) / self._count)
+                self.told(step, part, read())
+
+    def add(self, step: int, part: int, value: float) -> None:
+        """Add a part of a step's loss."""
+        size = self._microbatches
+        with self._reading:
+            found = self._parts.setdefault(step, {})
+            found[part] = value
+            if len(found) == self._count * size:
+                parts = [found[k] for k in sorted(self._parts.pop(step))]
+                sums = [sum(parts[k : k + size]) for k in range(0, len(parts), size)]
+                self._on_loss(step, sum(sums) / self._count)
+
+    def share(self, first: int, count: int, microbatches: Collection[int]) -> None:
+        """Load so many batches from number `first` on, and of them these microbatches alone."""
+        self.batches = self.batches.share(first, count, microbatches)
 
 
 class TaskState:
     """A task's batches, random numbers, replicas, graphs, gradients and norms."""
 
     def __init__(
-        self, host: HostTask, threads: int, source: Source, on_step: OnLoss, on_evaluation: OnLoss
+        self,
+        host: HostTask,
+        threads: int,
+        source: Source,
+        on_step: OnLoss,
+        on_evaluation: OnLoss,
+        *,
+        alone: bool = True,
     ) -> None:
+        """`alone`: no other process trains a part of it."""
         plan = host.plan
         self.host = host
         self.plan = plan
         draws = [shard.rng_draws for shard in plan.shards]
-        self.rng = TaskRng(host.rng_state, draws, plan.microbatches, source, plan.done)
+        self.rng = TaskRng(
+            *(host.rng_state, draws, plan.microbatches, source, plan.done), chained=alone
+        )
         batches = Batches(plan, host.task, threads, host.staging, self.rng.prepare)
         training = Feed(batches, plan.microbatches, partial(on_step, plan.name))
         evaluation = _evaluation_feed(host, threads, partial(on_evaluation, plan.name))
@@ -130,6 +161,16 @@ class TaskState:
             self._noted.clear()
             scale = self.scale.to(flat.device) if self.scale else None
             buffer.close(found, self._norm_dtype, self.host.task.clip, scale)
+
+    def norming(self) -> Norming:
+        """What is known of the norm buffer, for another process."""
+        scale = self.scale.state() if self.scale else None
+        return Norming(dict(self._noted), self._norm_dtype, scale)
+
+    def go_on(self, known: Norming) -> None:
+        """Go on with a norm buffer as another process left it."""
+        self._noted, self._norm_dtype = dict(known.noted), known.dtype
+        self.scale = LossScale(known.scale) if known.scale else None
 
     def scaling(self, flat: Tensor | None) -> Scaling | None:
         """The factor for updates in a complete norm buffer; None in a task without norms."""

@@ -78,14 +78,20 @@ class Stream:
     for.
     """
 
-    def __init__(self, name: str, halt: Halt, queue: Queue, keep: int) -> None:
+    def __init__(self, name: str, halt: Halt, queue: Queue | None, keep: int) -> None:
         self.name = name
-        self.queue = queue
+        self._queue = queue
         self.now: tuple[str, str, int, str] | None = None
         self._halt = halt
         self._done = 0
         self._marks: list[Mark | None] = [None] * keep
         self._changed = threading.Condition()
+
+    @property
+    def queue(self) -> Queue:
+        """Its queue, which streams of other processes have there."""
+        assert self._queue, self.name
+        return self._queue
 
     def tick(self, mark: Mark) -> None:
         """One more op is launched, and done when `mark` is reached."""
@@ -100,6 +106,14 @@ class Stream:
             with self._changed:
                 self._marks = [self._marks[(self._done - 1) % len(self._marks)]] * len(self._marks)
                 self._done += count
+                self._changed.notify_all()
+
+    def advance(self, count: int, mark: Mark) -> None:
+        """All ops up to number `count` are done, in another process, the last of them at `mark`."""
+        with self._changed:
+            if count > self._done:
+                self._marks[(count - 1) % len(self._marks)] = mark
+                self._done = count
                 self._changed.notify_all()
 
     def wait(self, count: int) -> Mark | None:
@@ -143,13 +157,17 @@ class Job(NamedTuple):
     metered: bool
 
 
+MakeJob = Callable[[str, Op, Ticket, tuple[Ticket, ...]], Job | None]  # of a phase
+
+
 def jobs_of(
     phases: Mapping[str, Sequence[Op]],
     rounds: Mapping[str, int],
     streams: Mapping[str, Stream],
-    job: Callable[[Op, tuple[Ticket, ...]], Job],
+    job: MakeJob,
 ) -> tuple[dict[str, dict[str, list[Job]]], dict[str, dict[str, int]]]:
-    """Jobs per stream and phase, and each stream's count when a phase has ended."""
+    """Jobs per stream and phase, and each stream's count when a phase has ended. `job` makes that
+    of an op, with its own ticket and those that it waits for; None where another process does."""
     jobs: dict[str, dict[str, list[Job]]] = {n: {} for n in streams}
     ends: dict[str, dict[str, int]] = {n: {} for n in streams}
     begun = dict.fromkeys(streams, 0)
@@ -161,7 +179,8 @@ def jobs_of(
             for i, op in enumerate(line)
         }
         for n, line in lines.items():
-            jobs[n][phase] = [job(op, _waits(op, tickets)) for op in line]
+            made = (job(phase, op, tickets[op.id], _waits(op, tickets)) for op in line)
+            jobs[n][phase] = [one for one in made if one]
             begun[n] += len(line) * rounds[phase]
             ends[n][phase] = begun[n]
     return jobs, ends

@@ -6,7 +6,7 @@ from executor.shards.forward import DRAWS, Modes
 from executor.shards.graphs import Graph
 from executor.shards.halves import backward_input, backward_weights
 from executor.shards.parameters import NONE, Absent
-from executor.shards.place import Place
+from executor.shards.place import Place, places_of
 from executor.shards.replicas import Replicas
 from executor.shards.shard import Shard
 from executor.shards.store import Cutter, HostStore, HostTask
@@ -32,6 +32,7 @@ __all__ = [
     "backward_weights",
     "joined",
     "opened",
+    "places_of",
     "tie_bytes",
     "ties",
 ]

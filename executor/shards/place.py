@@ -1,6 +1,6 @@
 """A device of the plan that ops run on, and the bytes seen in use there."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from executor.devices import Device, Meter
 from executor.numerics import Guard
@@ -47,3 +47,11 @@ class Place:
     def took(self, count: int) -> None:
         """So many bytes of the device were in use at once."""
         self.peak_bytes = max(self.peak_bytes, count)
+
+
+def places_of(devices: Mapping[int, Device]) -> dict[int, Place]:
+    """The devices of this process, by number."""
+    return {
+        number: Place(number, device, alone=len(devices) == 1 or not device.source.shared)
+        for number, device in devices.items()
+    }

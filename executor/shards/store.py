@@ -39,7 +39,8 @@ Cutter = Callable[[PlanTask, Task, nn.Module], list[nn.Module]]
 class HostTask:
     """A task's model in the store: its shards, and where its random numbers begin.
 
-    `saved`: where an earlier run left it.
+    `saved`: where an earlier run left it. `fills`: it writes what it begins with into the store,
+    which otherwise another process does.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class HostTask:
         source: Source,
         saved: Saved | None,
         cut: Cutter,
+        *,
+        fills: bool = True,
     ) -> None:
         self.plan = plan
         self.task = task
@@ -69,12 +72,13 @@ class HostTask:
         ]
         for k, shard in enumerate(self.shards):
             expect_shard(plan, k, shard.parameters)
-            shard.write_params(self._flats[k].get("param"), self._flats[k]["state"])
+            own = self._flats[k] if fills else {}
+            shard.write_params(own.get("param"), own.get("state"))
         self.buffer_bytes = sum(shard.buffers.bytes for shard in self.shards)
         self.numbers = _numbers(self.model, self.shards)
         self.trainable = sum(map(len, self.numbers))
         expect_task(plan, task, self.trainable)
-        if saved:
+        if saved and fills:
             self._restore(saved)
 
     def _restore(self, saved: Saved) -> None:
@@ -142,6 +146,7 @@ class HostStore:
     `tasks` are the models in it, by name. Everything is taken before the first model is built;
     RunError with a table when the machine has less. Tasks may take turns in the same bytes: those
     `away` are in their `files`, all but their module buffers and what their optimizers count.
+    slab: the bytes of the store, where processes share it; one of them `fills` it.
     """
 
     def __init__(
@@ -153,6 +158,9 @@ class HostStore:
         saved: Mapping[str, Saved],
         cut: Cutter,
         files: Mapping[str, StateFile] | None = None,
+        slab: Tensor | None = None,
+        *,
+        fills: bool = True,
     ) -> None:
         by_name = {task.name: task for task in tasks}
         for planned in plan.tasks:
@@ -163,7 +171,10 @@ class HostStore:
                 )
         self.bytes = max((b.offset + b.bytes for b in plan.host.buffers), default=0)
         check_room(plan, by_name, self.bytes)
-        slab = memory.take(self.bytes)
+        if slab is None:
+            slab = memory.take(self.bytes)
+        else:
+            memory.lock(slab)
         self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in plan.host.buffers}
         staging = {task.name: memory.take(staging_bytes(task)) for task in plan.tasks}
         self.away: set[str] = set()
@@ -175,11 +186,11 @@ class HostStore:
         for t in sorted(plan.tasks, key=lambda t: t.name not in waiting):
             own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name), cut
             try:
-                self.tasks[t.name] = HostTask(t, *own)
+                self.tasks[t.name] = HostTask(t, *own, fills=fills)
             except MismatchError as error:
                 lines += error.lines
                 continue
-            if t.name in waiting and not lines:
+            if t.name in waiting and not lines and fills:
                 self.spill(t.name)
         if lines:
             raise MismatchError(*lines)

@@ -2,10 +2,11 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from executor.devices import Mark, until, use_threads
@@ -41,6 +42,8 @@ class Batches:
         self.layouts: tuple[Layout, Layout] | None = None
         self._plan = plan
         self._task = task
+        self._staging = staging
+        self._wanted: Collection[int] = range(plan.microbatches)
         self._threads = threads
         self._prepare = prepare
         self._called = called
@@ -52,6 +55,17 @@ class Batches:
         self._failure: str | None = None
         self._stopped = False
         self._thread: threading.Thread | None = None
+
+    def share(self, first: int, count: int, microbatches: Collection[int]) -> "Batches":
+        """So many batches from step `first` on, of which only these microbatches are kept; this
+        one loads no more."""
+        self.stop()
+        plan = replace(self._plan, done=first, steps=count)
+        made = Batches(
+            plan, self._task, self._threads, self._staging, self._prepare, self._called
+        )
+        made.layouts, made._wanted = self.layouts, microbatches
+        return made
 
     def start(self) -> None:
         """Begin to load; a second call does nothing."""
@@ -108,7 +122,7 @@ class Batches:
                     return
             try:
                 self._prepare(step)
-                flats = dict(enumerate(self._cut(self._batch(step))))
+                flats = self._cut(self._batch(step))
             except BaseException as error:  # sys.exit in data() must not stall the run
                 text = str(error) if isinstance(error, RunError) else one_line(error)
                 with self._changed:
@@ -130,9 +144,9 @@ class Batches:
                     )
         return batch
 
-    def _cut(self, batch: Batch) -> list[Tensor]:
+    def _cut(self, batch: Batch) -> dict[int, Tensor]:
         size = self._plan.microbatch
-        return [self._pack(part(batch, m * size, size)) for m in range(self._plan.microbatches)]
+        return {m: self._pack(part(batch, m * size, size)) for m in sorted(self._wanted)}
 
     def _pack(self, batch: Batch) -> Tensor:
         x, y = (hold(value) for value in batch)

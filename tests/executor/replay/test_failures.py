@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from executor import run
 from executor.driver import Options
 from executor.errors import MismatchError, RunError
-from executor.replay import Conductor, Limits
+from executor.conducting import Conductor
+from executor.replay import Limits
 from executor.replay.failures import Failure
 from executor.replay.tickets import Halt, Stopped
 from executor.workload.task import Task

@@ -32,7 +32,7 @@ from executor.records.progress import Progress
 from executor.replay.failures import trouble
 from executor.replay.recorder import Recorder
 from executor.replay.segment import SegmentRun
-from executor.replay.turns import Turns
+from executor.conducting.turns import Turns
 from executor.shards import Shard
 from executor.workload import Task, load
 from planner.views.compare import compare, table

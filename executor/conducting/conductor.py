@@ -7,21 +7,31 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
+from typing import Protocol
 
 from executor.devices import Device
 from executor.errors import RunError, text_of
-from executor.replay.activity import Activity, MoveRun, Setup, Traffic
-from executor.replay.failures import Failure, trouble
-from executor.replay.recorder import Listener, Recorder
-from executor.replay.segment import SegmentRun
-from executor.replay.settings import Settings
-from executor.replay.task_state import TaskState
-from executor.replay.tickets import Halt
-from executor.replay.turns import Turns
-from executor.replay.watch import Watch, state
-from executor.shards import HostStore, Place
+from executor.replay import (
+    Activity,
+    Failure,
+    Halt,
+    Listener,
+    MoveRun,
+    Recorder,
+    SegmentActivity,
+    SegmentRun,
+    Settings,
+    Setup,
+    TaskState,
+    Team,
+    Traffic,
+    trouble,
+)
+from executor.conducting.turns import Turns
+from executor.conducting.watch import Watch, state
+from executor.shards import HostStore, places_of
 from plans.evaluation import due_of
 from plans.runlog import DropRecord, StopRecord
 from plans.schema import Plan
@@ -31,19 +41,31 @@ from profiles.console import Interrupted, heard
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class Led(Team, Protocol):
+    """The other processes of a run, which do what this one says."""
+
+    def begin(self, index: int, setup: Setup, own: SegmentRun | None) -> SegmentActivity:
+        """All of a segment, of which `own` is this process' part."""
+
+    def check(self) -> None:
+        """RunError for a process that is gone."""
+
+
 class Conductor:
     """Replays a plan on open devices; call `execute` once, then read the public attributes.
 
-    `whole`: a signal ended the run where states are whole."""
+    `devices`: those of this process, by number; the others are led. `whole`: a signal ended the run
+    where states are whole."""
 
     def __init__(
         self,
         plan: Plan,
         store: HostStore,
-        devices: Sequence[Device],
+        devices: Mapping[int, Device],
         recorder: Recorder,
         settings: Settings,
         listener: Listener,
+        team: Led | None = None,
     ) -> None:
         self._plan, self._recorder = plan, recorder
         self._settings, self._listener = settings, listener
@@ -60,17 +82,16 @@ class Conductor:
         self.dropped: dict[str, DropRecord] = {}
         self.traffic = Traffic()
         self.stopped: dict[str, StopRecord] = {}  # by a rule, their states whole
-        self.places = [
-            Place(number, device, alone=len(devices) == 1 or not device.source.shared)
-            for number, device in enumerate(devices)
-        ]
-        threads, source = max(device.threads for device in plan.devices), devices[0].source
+        self._team = team
+        self.places = places_of(devices)
+        threads = max(device.threads for device in plan.devices)
+        source = next(iter(devices.values())).source
         self._tasks = {
-            name: TaskState(task, threads, source, self._step, recorder.evaluation)
+            name: TaskState(task, threads, source, self._step, recorder.evaluation, alone=not team)
             for name, task in store.tasks.items()
         }
-        locks = [threading.Lock() for _ in devices if settings.serial_copies]
-        shared = recorder, self._halt, settings, self._failed, locks, self.traffic
+        locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
+        shared = recorder, self._halt, settings, self._failed, locks, self.traffic, team
         self._setup = Setup(self.places, self._tasks, store, *shared)
 
     def execute(self) -> str:
@@ -115,6 +136,8 @@ class Conductor:
             self._listener.tell(self._recorder.lines())
             if self._recorder.failure:
                 raise RunError(self._recorder.failure)
+            if self._team:
+                self._team.check()
             for failure in self._watch.look(self._active):
                 self._failed(failure)
             self._drop(ended)
@@ -162,23 +185,23 @@ class Conductor:
         assert self._plan.disk is not None
         return MoveRun(self._plan.disk.moves[index - len(self._plan.segments)], self._setup)
 
-    def _segment(self, index: int) -> SegmentRun:
+    def _segment(self, index: int) -> SegmentActivity:
         segment, steps = self._plan.segments[index], self._first_steps[index]
         program = self._plan.program(segment.program)
         metered = program.name not in self._seen
-        made = SegmentRun(index, program, segment, steps, self._setup, metered=metered)
-        for number in segment.devices:
-            self.places[number].begin()  # its replicas are there now
+        made: SegmentActivity | None = None
+        if not self.places.keys().isdisjoint(segment.devices):
+            made = SegmentRun(index, program, segment, steps, self._setup, metered=metered)
         self._seen.add(program.name)
         self._recorder.latest[index] = time.perf_counter()
-        return made
+        return self._team.begin(index, self._setup, made) if self._team else made
 
     def _retire(self, index: int) -> None:
         """It has ended: after a segment the states of its tasks are whole, unless it was
         stopped."""
         one = self._active.pop(index)
         self._turns.end(index)
-        if not isinstance(one, SegmentRun):
+        if not isinstance(one, SegmentActivity):
             return
         if one.stopped:
             one.clear()

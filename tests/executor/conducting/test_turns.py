@@ -16,7 +16,7 @@ from executor import run
 from executor.driver import Options
 from executor.errors import RunError
 from executor.replay.tickets import Halt
-from executor.replay.turns import Turns
+from executor.conducting.turns import Turns
 from executor.workload.task import Task
 from plans import runlog
 from plans.checker.check import violations

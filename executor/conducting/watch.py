@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from executor.replay.activity import Activity
 from executor.replay.failures import Failure
 from executor.replay.settings import Settings
-from executor.replay.turns import Turns
+from executor.conducting.turns import Turns
 from plans.schema import Plan
 
 
