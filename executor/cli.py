@@ -4,7 +4,8 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import plans
 import profiles
 from executor import report, run, saving
 from executor.errors import MismatchError, UsageError
-from executor.records import Options, Trace, stopping
+from executor.records import Options, Result, Trace, stopping
 from executor.workload import NO_CACHE, Task, load
 from plans.schema import Plan
 from profiles import console
@@ -206,8 +207,15 @@ def _run(arguments: argparse.Namespace) -> int:
         disk=arguments.disk,
         overwrite=arguments.overwrite,
     )
+    train: Callable[[Plan, Sequence[Task], Options], Result] = run
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from executor import processes  # slow to load
+
+        if not processes.leads():
+            return processes.follow(plan, tasks, options)
+        train = processes.lead
     with saving.opened(arguments.save, options, plan.tasks) as folder:
-        result = run(plan, tasks, options)
+        result = train(plan, tasks, options)
         saved = saving.save(folder, plan, result, options) if folder else saving.Saved()
     show = report.to_json if arguments.json else report.table
     errors = [*result.troubles, *saved.errors]

@@ -1,12 +1,14 @@
 """A run: opens files, devices and the host store, and replays the plan on them."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
+from torch import Tensor
 
+from executor.conducting import Conductor, Led
 from executor.devices import (
     Device,
     HostMemory,
@@ -20,7 +22,6 @@ from executor.errors import InterruptedRun, LogError, RunError, UsageError
 from executor.numerics import MemoryMeter
 from executor.optim import onepass
 from executor.records import Journal, Options, Result, checkpoint, drop_text, kept, logfile
-from executor.conducting import Conductor
 from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, StateFile, opened
 from executor.workload import Task
@@ -31,9 +32,26 @@ from plans.schema import Plan
 __all__ = ["Options", "Result", "run"]
 
 
-def run(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter) -> Result:
+class Others(Protocol):
+    """The other processes of a run that this one leads. devices: those that it has itself; slab:
+    the bytes of the host store, shared by all."""
+
+    devices: range
+    slab: Tensor
+
+    def joined(self) -> Led:
+        """The others, once all of them have their devices and models."""
+
+
+def run(
+    plan: Plan,
+    tasks: Sequence[Task],
+    options: Options,
+    cut: Cutter,
+    others: Others | None = None,
+) -> Result:
     """Train `tasks`, whose models `cut` takes apart, as the proven `plan` says. RunError names the
-    op that failed.
+    op that failed. `others`: the processes that take part, if there are some.
 
     A log, if asked for, is complete whatever happens, unless the process is killed.
     """
@@ -43,21 +61,22 @@ def run(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter) -> Res
         options.trace.alone() if options.trace else nullcontext(),
         kept.opened(options, plan.tasks) as checkpoints,
         logfile.opened(options.log, options.overwrite) as log,
-        _machine(plan) as (devices, memory),
+        machine(plan, others.devices if others else None) as (devices, memory),
     ):
         saved = checkpoint.load(options.resume, plan.tasks)
         with _files(plan, options) as files:
             source = default_source(plan.devices[0].kind)
-            store = HostStore(plan, tasks, memory, source, saved, cut, files)
-            for device in devices:  # replicas have the module buffers beside the plan's budget
+            slab = others.slab if others else None
+            store = HostStore(plan, tasks, memory, source, saved, cut, files, slab)
+            for device in devices.values():  # replicas have module buffers beside its budget
                 device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
-            _warm_up(plan)
+            warm_up(plan)
+            team = others.joined() if others else None
             recorder = Recorder(plan)
             journal = Journal(plan, options, recorder, log, checkpoints)
             if checkpoints:
                 checkpoints.clear()
-            of = dict(enumerate(devices))
-            replay = Conductor(plan, store, of, recorder, options, journal)
+            replay = Conductor(plan, store, devices, recorder, options, journal, team)
             return _replay(plan, options, replay, recorder, journal, store)
 
 
@@ -101,7 +120,7 @@ def _replay(
         actual_us=end.actual_us,
         peak_bytes=end.peak_bytes,
         host_bytes=store.bytes,
-        late_allocations=tuple(place.late_allocations for place in replay.places.values()),
+        late_allocations=tuple(late for _, late in replay.peaks),
         dropped=replay.dropped,
         stopped=replay.stopped,
         traffic=replay.traffic if plan.disk else None,
@@ -123,26 +142,31 @@ def _end(error: str, replay: Conductor, recorder: Recorder, store: HostStore) ->
         status=status,
         error=error or dropped,
         actual_us=recorder.now(),
-        peak_bytes=tuple(place.peak_bytes for place in replay.places.values()),
+        peak_bytes=tuple(peak for peak, _ in replay.peaks),
         host_bytes=store.bytes,
     )
 
 
 @contextmanager
-def _machine(plan: Plan) -> Iterator[tuple[Sequence[Device], HostMemory]]:
-    """The plan's devices and the memory of the host store.
+def machine(
+    plan: Plan, numbers: range | None = None
+) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
+    """The plan's devices, or those of these numbers, and the memory of the host store.
 
     The garbage collector passes over what was there before: it stops every thread, and would for
     a tenth of a second each time it goes through all that torch brings along."""
     apply(plan.numerics)
-    devices = open_devices(plan.devices, _slabs(plan), casts=ring_bytes(plan) > 0)
+    mine = range(len(plan.devices)) if numbers is None else numbers
+    specs, slabs = plan.devices[mine.start : mine.stop], _slabs(plan)[mine.start : mine.stop]
+    opened = open_devices(specs, slabs, first=mine.start, casts=ring_bytes(plan) > 0)
+    devices = dict(zip(mine, opened, strict=True))
     memory = host_memory(plan.devices)
     gc.freeze()
     try:
         yield devices, memory
     finally:
         gc.unfreeze()
-        for device in devices:
+        for device in devices.values():
             device.close()
         memory.close()
 
@@ -166,7 +190,7 @@ def _slabs(plan: Plan) -> list[int]:
     return slabs
 
 
-def _warm_up(plan: Plan) -> None:
+def warm_up(plan: Plan) -> None:
     """Take now what would be taken in the first ops: a second's worth of imports, a compiler."""
     if any(task.precision == "bf16" for task in plan.tasks):
         onepass.available()

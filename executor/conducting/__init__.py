@@ -1,5 +1,5 @@
 """The main thread of a run: which segments and moves begin when, and what a failure ends."""
 
-from executor.conducting.conductor import Conductor
+from executor.conducting.conductor import Conductor, Led
 
-__all__ = ["Conductor"]
+__all__ = ["Conductor", "Led"]

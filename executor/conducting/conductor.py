@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Protocol
 
+from executor.conducting.turns import Turns
+from executor.conducting.watch import Watch, state
 from executor.devices import Device
 from executor.errors import RunError, text_of
 from executor.replay import (
@@ -29,8 +31,6 @@ from executor.replay import (
     Traffic,
     trouble,
 )
-from executor.conducting.turns import Turns
-from executor.conducting.watch import Watch, state
 from executor.shards import HostStore, places_of
 from plans.evaluation import due_of
 from plans.runlog import DropRecord, StopRecord
@@ -42,9 +42,15 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Led(Team, Protocol):
-    """The other processes of a run, which do what this one says."""
+    """The other processes of a run, which do what this one says. peaks: of their devices, the most
+    bytes used and the late allocations."""
 
-    def begin(self, index: int, setup: Setup, own: SegmentRun | None) -> SegmentActivity:
+    @property
+    def peaks(self) -> Mapping[int, tuple[int, int]]: ...
+
+    def begin(
+        self, index: int, setup: Setup, own: SegmentRun | None, *, metered: bool
+    ) -> SegmentActivity:
         """All of a segment, of which `own` is this process' part."""
 
     def check(self) -> None:
@@ -93,6 +99,13 @@ class Conductor:
         locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
         shared = recorder, self._halt, settings, self._failed, locks, self.traffic, team
         self._setup = Setup(self.places, self._tasks, store, *shared)
+
+    @property
+    def peaks(self) -> list[tuple[int, int]]:
+        """The most bytes used of each of the plan's devices, and its late allocations."""
+        own = {n: (place.peak_bytes, place.late_allocations) for n, place in self.places.items()}
+        known = own | dict(self._team.peaks if self._team else {})
+        return [known.get(number, (0, 0)) for number in range(len(self._plan.devices))]
 
     def execute(self) -> str:
         """Run all segments; the failure that ended the run, empty if none did.
@@ -189,12 +202,15 @@ class Conductor:
         segment, steps = self._plan.segments[index], self._first_steps[index]
         program = self._plan.program(segment.program)
         metered = program.name not in self._seen
-        made: SegmentActivity | None = None
+        made: SegmentRun | None = None
         if not self.places.keys().isdisjoint(segment.devices):
             made = SegmentRun(index, program, segment, steps, self._setup, metered=metered)
         self._seen.add(program.name)
         self._recorder.latest[index] = time.perf_counter()
-        return self._team.begin(index, self._setup, made) if self._team else made
+        if self._team:
+            return self._team.begin(index, self._setup, made, metered=metered)
+        assert made, "without a team all devices are here"
+        return made
 
     def _retire(self, index: int) -> None:
         """It has ended: after a segment the states of its tasks are whole, unless it was
@@ -206,6 +222,7 @@ class Conductor:
         if one.stopped:
             one.clear()
             return
+        one.close()
         for name, first in self._first_steps[index].items():
             if one.stopped or name in self.dropped:
                 continue

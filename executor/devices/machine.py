@@ -16,11 +16,11 @@ from profiles.schema import Numerics
 
 
 def open_devices(
-    specs: Sequence[Spec], slabs: Sequence[int], *, casts: bool = False
+    specs: Sequence[Spec], slabs: Sequence[int], *, first: int = 0, casts: bool = False
 ) -> list[Device]:
     """The devices of a plan with slabs of so many bytes; UsageError for one that is not there, and
-    for devices that do not draw the same random numbers. `casts`: some parameters are made from
-    masters on their way in."""
+    for devices that do not draw the same random numbers. `first`: the number of the first
+    one on the machine. `casts`: some parameters are made from masters on their way in."""
     kinds = sorted({spec.kind for spec in specs})
     if len(kinds) > 1:
         raise UsageError(
@@ -30,7 +30,7 @@ def open_devices(
     made: list[Device] = []
     shared: dict[int, Links] = {}
     with ExitStack() as opened:  # closes them if one of the next cannot be opened
-        for index, (spec, slab) in enumerate(zip(specs, slabs, strict=True)):
+        for index, (spec, slab) in enumerate(zip(specs, slabs, strict=True), first):
             if spec.kind == "cuda":
                 made.append(CudaDevice(spec, slab, index, casts=casts))
             else:

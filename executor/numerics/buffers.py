@@ -123,6 +123,13 @@ class Buffers:
                 mine.home.copy_(theirs.home)
         self._versions = self._current()
 
+    def take(self, numbers: tuple[int, ...], values: Snapshot) -> None:
+        """Take over which ones change, and their values, from another process."""
+        self.found.numbers = numbers
+        for slot, value in zip(self.changing, values, strict=True):
+            slot.home.copy_(value)
+        self._versions = self._current()
+
     @contextmanager
     def _learned(self, *, apart: bool) -> Iterator[list[Tensor]]:
         """The first forward: what it changes is known afterwards, module by module; the list

@@ -1,10 +1,11 @@
 """A shard's optimizer, its state in flat memory, and the fast update on the host."""
 
-from executor.optim.optimizer import Scaling, ShardOptimizer
+from executor.optim.optimizer import Carried, Scaling, ShardOptimizer
 from executor.optim.recipe import Factory, Recipe, recipe_of
 from executor.optim.settings import merged
 
 __all__ = [
+    "Carried",
     "Factory",
     "Recipe",
     "Scaling",

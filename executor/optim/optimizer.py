@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from executor.errors import RunError
-from executor.numerics import Views
+from executor.numerics import Spec, Views
 from executor.optim import onepass
 from executor.optim.recipe import Factory, Recipe
 from executor.optim.settings import restore, settings_of
@@ -29,6 +29,18 @@ class Scaling(NamedTuple):
 
     factor: Tensor
     left_out: Tensor | None
+
+
+class Carried(NamedTuple):
+    """All that an optimizer has beside its flat, for another one of the same shard: parameters by
+    name. slots: how state lies in the flat; state: the values, None of those in their slot; begun:
+    the parameters whose state is adopted."""
+
+    settings: dict[str, Any]
+    slots: list[tuple[str, str, Spec]]
+    state: dict[str, dict[str, Any]]
+    begun: list[str]
+    adopted_bytes: int
 
 
 class ShardOptimizer:
@@ -112,6 +124,37 @@ class ShardOptimizer:
     def settings(self, names: Mapping[int, str]) -> dict[str, Any]:
         """Options of groups, scheduler and counters; `names` by the id of the parameter."""
         return settings_of(self.optimizer, self.scheduler, self._names(names))
+
+    def carried(self, names: Mapping[int, str]) -> Carried:
+        """What goes on elsewhere, on the same flat; `names` by the id of the parameter."""
+        twins = self._names(names)
+        state = {
+            twins[id(twin)]: {
+                key: None if self._adopted.at(twin, key) else value
+                for key, value in self.optimizer.state.get(twin, {}).items()
+            }
+            for twin in self._given.values()
+        }
+        slots = [(twins[id(twin)], key, spec) for twin, key, spec in self._adopted.slots()]
+        begun = [names[id(parameter)] for parameter in self._begun]
+        return Carried(self.settings(names), slots, state, begun, self._adopted.bytes)
+
+    def carry_on(self, known: Carried, names: Mapping[int, str], state_flat: Tensor) -> None:
+        """Go on from there."""
+        restore(self.optimizer, self.scheduler, self._names(names), [known.settings])
+        twins = {names[id(parameter)]: twin for parameter, twin in self._given.items()}
+        self.bind(state_flat)
+        flat = state_flat[self._master_bytes :]
+        slots = [(twins[name], key, spec) for name, key, spec in known.slots]
+        places = self._adopted.take_over(slots, flat, known.adopted_bytes)
+        for name, values in known.state.items():
+            if values:
+                twin = twins[name]
+                self.optimizer.state[twin] = {
+                    key: places[twin, key] if value is None and (twin, key) in places else value
+                    for key, value in values.items()
+                }
+        self._begun = {p for p in self._trainable if names[id(p)] in known.begun}
 
     def _names(self, names: Mapping[int, str]) -> dict[int, str]:
         return {id(twin): names[id(parameter)] for parameter, twin in self._given.items()}

@@ -5,6 +5,7 @@ the parameters are stepped first, and then in the order of the keys. What is mad
 is adopted where there is room. Numbers and step counters stay where torch keeps them.
 """
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from executor.numerics import Views, spec_of
+from executor.numerics import Spec, Views, spec_of
 from profiles.codec import align
 
 
@@ -32,6 +33,25 @@ class Adopted:
         self._slots: dict[tuple[nn.Parameter, str], None] = {}
         self._views = Views()
         self._bound: list[Tensor] = []  # by slot: its place when it was bound last
+
+    def slots(self) -> list[tuple[nn.Parameter, str, Spec]]:
+        """The slots, in their order."""
+        return [(*key, spec) for key, spec in zip(self._slots, self._views.specs, strict=True)]
+
+    def at(self, parameter: nn.Parameter, key: str) -> bool:
+        """True if that state lies in its slot."""
+        places = dict(zip(self._slots, self._bound, strict=True))
+        return self._of(parameter).get(key) is places.get((parameter, key), self)
+
+    def take_over(
+        self, slots: Iterable[tuple[nn.Parameter, str, Spec]], flat: Tensor, count: int
+    ) -> dict[tuple[nn.Parameter, str], Tensor]:
+        """Have these slots in `flat`, as another one that keeps `count` bytes; their places."""
+        for parameter, key, spec in slots:
+            self._slots[parameter, key] = None
+            self._views.add(spec)
+        self._bound, self.bytes = self._views.at(flat), count
+        return dict(zip(self._slots, self._bound, strict=True))
 
     def bind(self, flat: Tensor) -> None:
         """Point the state at `flat`, whose bytes are already there."""

@@ -5,7 +5,7 @@ There are two kinds: segments (`segment.py`), and moves between host store and d
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -39,7 +39,8 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Setup:
-    """Shared by all activities of a run. places: the devices of this process, by number. `locks`: one for each device, if its ops may not overlap.
+    """Shared by all activities of a run. places: the devices of this process, by number. locks: one
+    for each device, if its ops may not overlap. team: the other processes, if there are some.
 
     `failed` is called from any thread with the failure of an op; its activity stops by itself.
     """
@@ -155,6 +156,9 @@ class SegmentActivity(Activity):
         """Free what a stopped segment leaves behind: it would count as memory of the next op that
         is measured on its devices."""
         raise NotImplementedError
+
+    def close(self) -> None:
+        """It has ended whole: what other processes know of its tasks comes here."""
 
 
 class MoveRun(Activity):

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import partial
 
 from executor.devices import Mark, Now, until
@@ -30,12 +30,12 @@ class Remote(Stream):
     def hear(self, news: News) -> None:
         """Take news in, from any thread."""
         self._news.append(news)
-        self.advance(news.count, Now(news.at))
+        self.advance(news.number, Now(news.at))
 
     def wait(self, count: int) -> Mark | None:
         mark = super().wait(count)
         with self._reading:
-            while self._news and self._news[0].count <= count:
+            while self._news and self._news[0].number <= count:
                 news = self._news.popleft()
                 self.end = news.end
                 for fact in news.facts:
@@ -48,7 +48,7 @@ class Crossing:
     host memory, which they read as well."""
 
     def __init__(
-        self, index: int, team: Team, others: Collection[int], hosted: Collection[str], halt: Halt
+        self, index: int, team: Team, others: Collection[int], hosted: Set[str], halt: Halt
     ) -> None:
         self._index, self._team, self._others, self._halt = index, team, others, halt
         self._hosted = hosted
@@ -74,14 +74,14 @@ class Crossing:
     ) -> Launch:
         """The launch of an op whose end these processes are told, and what it left in the host's
         memory with the next news."""
-        leaves = work is not None and not self._hosted.isdisjoint(work.op.writes.values())
-        if not tells and not leaves:
+        hosted = work if work and self._hosted & set(work.op.writes.values()) else None
+        if not tells and not hosted:
             return launch
 
         def tell(on_done: OnDone | None, round_index: int, end: Mark) -> None:
             if on_done:
                 on_done(end)
-            if leaves and (facts := facts_of(work)):
+            if hosted and (facts := facts_of(hosted)):
                 with self._telling:
                     for untold in self._untold.values():
                         untold.append(facts)
@@ -107,7 +107,9 @@ class Crossing:
             facts = facts_of(work)
 
             def put(end: float | None) -> None:
-                news = News(lane + BEGUN, count, time.perf_counter(), end, (facts,) if facts else ())
+                news = News(
+                    lane + BEGUN, count, time.perf_counter(), end, (facts,) if facts else ()
+                )
                 self._team.tell(rank, self._index, news)
                 wire.send(source)
 

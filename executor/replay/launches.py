@@ -33,8 +33,8 @@ def launch_of(
     locks: Sequence[threading.Lock],
     check: Callable[[], None],
 ) -> Launch:
-    """The launch of an op, which `run` launches, into its stream. `locks`: those of the devices it works on, if no two of
-    their ops may overlap; `check` may raise to end a wait."""
+    """The launch of an op, which `run` launches, into its stream. `locks`: those of the devices it
+    works on, if no two of their ops may overlap; `check` may raise to end a wait."""
     around: list[Around] = []
     if trace := settings.trace:
         around.append(lambda _: trace(work.op.id))

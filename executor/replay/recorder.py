@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import NamedTuple, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from executor.devices import Mark
 from executor.errors import one_line
 from executor.shards import HostTask
@@ -47,7 +49,8 @@ class Recorder:
     thread only.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, origin: float | None = None) -> None:
+        """`origin`: a time.perf_counter() when the run began, by default now."""
         self.losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.val_losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.ended_us: dict[str, int] = {}  # when a task's latest step was complete
@@ -57,7 +60,7 @@ class Recorder:
         self._ops: deque[_Launched] = deque()
         self._open: list[_Launched] = []  # launched, and not ended when it was last looked at
         self._lines: deque[Line] = deque()
-        self._origin = time.perf_counter()
+        self.origin = time.perf_counter() if origin is None else origin
 
     def now(self) -> int:
         """µs since the run began."""
@@ -68,6 +71,15 @@ class Recorder:
     ) -> None:
         """Note an op that was launched between two marks."""
         self._ops.append(_Launched(segment, op_id, round_index, start, end, metered))
+
+    def ended(self, record: OpRecord) -> None:
+        """Note an op that has ended in another process of the machine, whose recorder counts from
+        0 as time.perf_counter() does."""
+        if record.segment in self.latest:
+            self.latest[record.segment] = time.perf_counter()
+        first = int(self.origin * 1e6)
+        start, end = record.start_us - first, record.end_us - first
+        self.note(replace(record, start_us=max(0, start), end_us=max(0, end)))
 
     def step(self, task: str, step: int, loss: float) -> None:
         """Note a step's loss."""
@@ -118,7 +130,7 @@ class Recorder:
         return OpRecord(op.segment, op.id, op.round, self._us(start), self._us(end), op.metered)
 
     def _us(self, seconds: float) -> int:
-        return max(0, int((seconds - self._origin) * 1e6))
+        return max(0, int((seconds - self.origin) * 1e6))
 
 
 def _number(loss: float) -> float | None:

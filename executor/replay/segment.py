@@ -60,10 +60,13 @@ class SegmentRun(SegmentActivity):
         self.evaluates = program.evaluates
         self._rounds = {"enter": 1, "round": segment.rounds, "leave": 1}
         self._laps = {phase: Laps(count) for phase, count in self._rounds.items()}
-        self._ranks = setup.ranks(segment.devices)
-        self._sides = sides(program, self._ranks, setup.me) if len(set(self._ranks)) > 1 else (
-            alone(program)
-        )
+        team = setup.team
+        ranks = [team.rank(number) for number in segment.devices] if team else []
+        self._sides = sides(program, ranks, team.me) if team else alone(program)
+        self._crossing: Crossing | None = None
+        if team and set(ranks) > {team.me}:
+            others = set(ranks) - {team.me}
+            self._crossing = Crossing(index, team, others, setup.store.flats.keys(), self._halt)
         self._load(program)
         ops = Counter(op.stream for line in self._sides.phases.values() for op in line)
         self._streams = {name: self._stream(name, 4 * ops[name] + 1) for name in sorted(ops)}
@@ -74,6 +77,8 @@ class SegmentRun(SegmentActivity):
         for number in setup.places.keys() & set(segment.devices):
             setup.places[number].begin()  # its replicas are there now
         self._plays({n: partial(self._play, n) for n in self._streams if n in self._sides.own})
+        if self._crossing:
+            self._crossing.begin(self._streams)
 
     @property
     def latest(self) -> float:
@@ -89,6 +94,14 @@ class SegmentRun(SegmentActivity):
             self.stop()
         self._laps["round"].end()
 
+    def freeze(self) -> int:
+        """Begin no round until `end`; the number of those that have begun."""
+        return self._laps["round"].freeze()
+
+    def end(self, rounds: int) -> None:
+        """End after so many rounds, as many as any process has begun."""
+        self._laps["round"].end(rounds)
+
     def clear(self) -> None:
         for task in self._tasks:
             task.drop()
@@ -96,10 +109,16 @@ class SegmentRun(SegmentActivity):
 
     def _stream(self, name: str, keep: int) -> Stream:
         """A stream with its queue; marks of the rounds that may be under way are kept."""
+        devices = self._segment.devices
+        if name not in self._sides.own:
+            return Remote(name, self._halt, keep, self._heed)
+        if lane := lane_of(name):
+            sender, receiver = (devices[number] for number in lane)
+            queue = self._setup.places[receiver].device.queue("p2p", sender)
+            return Stream(f"{sender}.p2p>{receiver}", self._halt, queue, keep)
         kind, number = site(name)
-        place = self._setup.places[self._segment.devices[number]]
-        queue = place.device.queue(cast("QueueKind", kind))
-        return Stream(plan_stream(name, self._segment.devices), self._halt, queue, keep)
+        queue = self._setup.places[devices[number]].device.queue(cast("QueueKind", kind))
+        return Stream(plan_stream(name, devices), self._halt, queue, keep)
 
     def states(self) -> list[str]:
         lines = []
@@ -250,7 +269,8 @@ class SegmentRun(SegmentActivity):
 
     def _replay(self, stream: Stream, jobs: Sequence[Job], rounds: Iterable[int]) -> None:
         """The steady state: wait for the tickets, launch the op between marks, count it."""
-        index, halt, record = self._index, self._halt, self._setup.recorder.op
+        index, halt = self._index, self._halt
+        record: Callable[..., None] = self._setup.recorder.op
         if ">" in stream.name:  # an X is noted where it is sent
             record = _unnoted
         ends: deque[Mark] = deque()

@@ -20,6 +20,7 @@ from executor.shards import NONE, Absent, Graph, HostTask, Replicas
 from executor.workload import Batches, data_by_number
 from plans.evaluation import due_of
 
+
 class Norming(NamedTuple):
     """The shards whose norms are in a norm buffer, with the parameters that have one, their dtype,
     and the loss scale."""

@@ -9,11 +9,11 @@ from executor.replay.facts import Facts
 
 
 class News(NamedTuple):
-    """Op number `count` of a stream has ended `at` a time.perf_counter() of this process, and all
+    """Op `number` of a stream has ended `at` a time.perf_counter() of this process, and all
     before it; or, of what an X says, it has begun, and a paced link has moved it at `end`."""
 
     stream: str
-    count: int
+    number: int
     at: float
     end: float | None = None
     facts: tuple[Facts, ...] = ()

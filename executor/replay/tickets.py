@@ -202,20 +202,32 @@ class Laps:
     def __init__(self, planned: int) -> None:
         self.count = planned
         self._begun = 0
-        self._lock = threading.Lock()
+        self._frozen = False
+        self._changed = threading.Condition()
 
     def each(self) -> Iterator[int]:
         """The rounds of one stream."""
         index = 0
         while True:
-            with self._lock:
+            with self._changed:
+                while self._frozen:
+                    self._changed.wait()
                 if index >= self.count:
                     return
                 self._begun = max(self._begun, index + 1)
             yield index
             index += 1
 
-    def end(self) -> None:
-        """Let no stream begin a round that none has begun, but for the first."""
-        with self._lock:
-            self.count = max(1, self._begun)
+    def freeze(self) -> int:
+        """Begin no round until `end`; the number of rounds that have begun."""
+        with self._changed:
+            self._frozen = True
+            return self._begun
+
+    def end(self, count: int = 0) -> None:
+        """Let no stream begin a round that none has begun, but for the first, and those up to
+        `count`, which streams of other processes have begun."""
+        with self._changed:
+            self.count = max(1, self._begun, count)
+            self._frozen = False
+            self._changed.notify_all()

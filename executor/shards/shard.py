@@ -273,8 +273,12 @@ class Shard:
         """Optimizer state by parameter name, `names` by the id of the parameter, into `state`;
         `settings` of groups and schedulers, of all shards of a task."""
         if self.parameters.trainable:
-            self.optimizer = self._new_optimizer()
-            self.optimizer.restore(saved, names, settings, state)
+            self.begin_optimizer().restore(saved, names, settings, state)
+
+    def begin_optimizer(self) -> ShardOptimizer:
+        """Its optimizer, made anew."""
+        self.optimizer = self._new_optimizer()
+        return self.optimizer
 
     def _new_optimizer(self) -> ShardOptimizer:
         return ShardOptimizer(self.parameters.all, self._factory, self.parameters.masters)

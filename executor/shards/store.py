@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from executor.devices import HostMemory
 from executor.errors import MismatchError
 from executor.numerics import Source
-from executor.optim import merged
+from executor.optim import Carried, merged
 from executor.shards.checks import (
     Saved,
     dtype_mismatches,
@@ -134,6 +134,18 @@ class HostTask:
             for parameter, state in shard.optimizer.state().items()
             if state
         }
+
+    def carried(self, shard: int) -> Carried | None:
+        """What the shard's optimizer has beside the store, for another process; None before its
+        first step."""
+        optimizer = self.shards[shard].optimizer
+        return optimizer.carried(self._names) if optimizer else None
+
+    def carry_on(self, shard: int, known: Carried) -> None:
+        """Let the shard's optimizer go on from where one of another process was."""
+        self.shards[shard].begin_optimizer().carry_on(
+            known, self._names, self._flats[shard]["state"]
+        )
 
     def settings(self) -> list[dict[str, Any]]:
         """The optimizers' options, schedulers and counters, as a checkpoint has them."""

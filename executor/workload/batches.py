@@ -61,9 +61,7 @@ class Batches:
         one loads no more."""
         self.stop()
         plan = replace(self._plan, done=first, steps=count)
-        made = Batches(
-            plan, self._task, self._threads, self._staging, self._prepare, self._called
-        )
+        made = Batches(plan, self._task, self._threads, self._staging, self._prepare, self._called)
         made.layouts, made._wanted = self.layouts, microbatches
         return made
 

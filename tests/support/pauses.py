@@ -10,7 +10,7 @@ import pytest
 from executor.devices import Mark
 from executor.replay import segment
 from executor.replay.launches import launch_of
-from executor.replay.ops import Work
+from executor.replay.ops import Run, Work
 from executor.replay.settings import Settings
 from executor.replay.tickets import Launch, OnDone, Stream
 
@@ -21,12 +21,13 @@ def pausing(monkeypatch: pytest.MonkeyPatch, seed: int, most_us: int) -> None:
 
     def paused(
         work: Work,
+        run: Run,
         settings: Settings,
         stream: Stream,
         locks: Sequence[Lock],
         check: Callable[[], None],
     ) -> Launch:
-        launch = launch_of(work, settings, stream, locks, check)
+        launch = launch_of(work, run, settings, stream, locks, check)
         draw = random.Random(f"{seed} {work.op.id}")
 
         def later(round_index: int) -> tuple[Mark, Mark, OnDone | None]:

@@ -13,10 +13,10 @@ from support.same import assert_same
 
 import plans
 from executor import run
+from executor.conducting.turns import Turns
 from executor.driver import Options
 from executor.errors import RunError
 from executor.replay.tickets import Halt
-from executor.conducting.turns import Turns
 from executor.workload.task import Task
 from plans import runlog
 from plans.checker.check import violations

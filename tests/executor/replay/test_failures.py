@@ -17,9 +17,9 @@ from support.fit import fit
 from torch import Tensor, nn
 
 from executor import run
+from executor.conducting import Conductor
 from executor.driver import Options
 from executor.errors import MismatchError, RunError
-from executor.conducting import Conductor
 from executor.replay import Limits
 from executor.replay.failures import Failure
 from executor.replay.tickets import Halt, Stopped

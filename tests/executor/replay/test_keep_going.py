@@ -26,13 +26,13 @@ from torch import Tensor, nn
 import plans
 from executor import report, run
 from executor.cli import main
+from executor.conducting.turns import Turns
 from executor.driver import Options, Result
 from executor.errors import RunError
 from executor.records.progress import Progress
 from executor.replay.failures import trouble
 from executor.replay.recorder import Recorder
 from executor.replay.segment import SegmentRun
-from executor.conducting.turns import Turns
 from executor.shards import Shard
 from executor.workload import Task, load
 from planner.views.compare import compare, table

@@ -1,0 +1,200 @@
+"""A run of several processes, from their meeting to their end.
+
+    all     meet at torchrun's store, connect, compare what they were given
+    lead    makes the host store; all map it, open their devices, build their models, connect devices
+    lead    conducts; the others do what it says
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from executor import driver
+from executor.devices import default_source
+from executor.dist.lead import Lead
+from executor.dist.memory import SharedMemory
+from executor.dist.mesh import Mesh
+from executor.dist.messages import Bye, Hello, Ready, Welcome
+from executor.dist.team import Peers
+from executor.dist.wires import GroupWire, Pair, pairs, wires
+from executor.dist.worker import Worker
+from executor.dist.world import World
+from executor.errors import MismatchError, RunError, UsageError, text_of
+from executor.records import Options, Result, checkpoint
+from executor.replay import Recorder
+from executor.shards import Cutter, HostStore
+from executor.workload import Task
+from plans.schema import Plan
+from profiles.errors import GantryError
+
+_MEET_S = 60  # until all processes have come
+
+Inputs = Mapping[str, str]  # what has to be the same in all processes, by name
+
+
+@dataclass(frozen=True)
+class _Met:
+    """The processes of a run, connected."""
+
+    plan: Plan
+    world: World
+    mesh: Mesh
+
+    @property
+    def devices(self) -> range:
+        share = self.world.share(len(self.plan.devices))
+        return range(self.world.rank * share, (self.world.rank + 1) * share)
+
+    def rank_of(self, device: int) -> int:
+        return self.world.rank_of(device, len(self.plan.devices))
+
+    def wires(self) -> dict[Pair, GroupWire]:
+        backend = "nccl" if self.plan.devices[0].kind == "cuda" else "gloo"
+        return wires(pairs(self.plan, self.rank_of), self.rank_of, backend)
+
+
+class _Others:
+    """The processes that this one leads."""
+
+    def __init__(self, met: _Met, inputs: Inputs) -> None:
+        self.devices = met.devices
+        self.lead: Lead | None = None
+        self._met = met
+        count = _store_bytes(met.plan)
+        trouble = _compared(met, inputs)
+        memory = SharedMemory(0 if trouble else count)
+        self.slab = memory.flat
+        self._memory = memory
+        for rank in met.mesh.others:
+            met.mesh.send(rank, Welcome(trouble, memory.path, count))
+        if trouble:
+            raise MismatchError(trouble)
+
+    def joined(self) -> Lead:
+        met = self._met
+        made = met.wires()
+        troubles = []
+        for rank in met.mesh.others:
+            message = met.mesh.receive(rank)
+            assert isinstance(message, Ready), message
+            if message.trouble:
+                troubles.append(f"process {rank}: {message.trouble}")
+        if troubles:
+            raise RunError(troubles[0])
+        self._memory.release()
+        self.lead = Lead(met.plan, met.mesh, met.rank_of, made)
+        met.mesh.listen(self.lead.hear)
+        return self.lead
+
+    def goodbye(self, trouble: str) -> None:
+        """The run is over, because of that if it did not end well."""
+        if self.lead:
+            self.lead.over = True
+        for rank in self._met.mesh.others:
+            with suppress(RunError):
+                self._met.mesh.send(rank, Bye(trouble))
+
+
+def lead(
+    plan: Plan,
+    tasks: Sequence[Task],
+    options: Options,
+    cut: Cutter,
+    world: World,
+    inputs: Inputs,
+) -> Result:
+    """`driver.run` in process 0 of several."""
+    with _met(plan, world) as met:
+        others, trouble = _Others(met, inputs), "process 0 has failed"
+        try:
+            result = driver.run(met.plan, tasks, options, cut, others)
+            trouble = ""
+        except BaseException as error:
+            trouble = text_of(error)
+            raise
+        finally:
+            others.goodbye(trouble)
+        return result
+
+
+def follow(
+    plan: Plan,
+    tasks: Sequence[Task],
+    options: Options,
+    cut: Cutter,
+    world: World,
+    inputs: Inputs,
+) -> int:
+    """Do what process 0 says until the end; the exit code. Process 0 tells what went wrong."""
+    with _met(plan, world) as met:
+        mesh = met.mesh
+        mesh.send(0, Hello(world.rank, dict(inputs)))
+        welcome = mesh.receive(0)
+        assert isinstance(welcome, Welcome), welcome
+        if welcome.trouble:
+            return 2
+        memory = SharedMemory(welcome.store_bytes, welcome.store)
+        memory.release()
+        with driver.machine(plan, met.devices) as (devices, pages):
+            try:
+                source = default_source(plan.devices[0].kind)
+                saved = checkpoint.load(options.resume, plan.tasks)
+                own = plan, tasks, pages, source, saved, cut, None, memory.flat
+                store = HostStore(*own, fills=False)
+                for device in devices.values():
+                    device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
+                driver.warm_up(plan)
+                peers = Peers(world.rank, mesh, met.rank_of, met.wires())
+            except GantryError as error:
+                mesh.send(0, Ready(str(error), error.exit_code))
+                return error.exit_code
+            worker = Worker(plan, store, devices, Recorder(plan, 0.0), options, peers)
+            mesh.listen(worker.hear)
+            mesh.send(0, Ready())
+            return 1 if worker.work() else 0
+
+
+@contextmanager
+def _met(plan: Plan, world: World) -> Iterator[_Met]:
+    """The processes, connected; UsageError where they do not come together."""
+    world.share(len(plan.devices))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    limit = timedelta(seconds=_MEET_S)
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=limit))
+        dist.init_process_group(
+            "gloo", store=PrefixStore("gloo", store), rank=world.rank, world_size=world.size,
+            timeout=limit,
+        )
+        mesh = Mesh(world.rank, world.size, PrefixStore("gantry", store))
+    except (RuntimeError, OSError, EOFError) as error:
+        raise UsageError(f"the {world.size} processes do not come together: {text_of(error)}") from None
+    try:
+        yield _Met(plan, world, mesh)
+    finally:
+        mesh.close()
+
+
+def _compared(met: _Met, inputs: Inputs) -> str:
+    """The first thing that is not the same in all processes."""
+    for rank in met.mesh.others:
+        hello = met.mesh.receive(rank)
+        assert isinstance(hello, Hello), hello
+        for name in sorted(inputs.keys() | hello.inputs.keys()):
+            own, theirs = inputs.get(name, "none"), hello.inputs.get(name, "none")
+            if own != theirs:
+                return (
+                    f"process {rank} has another {name} than process 0: {theirs} and {own}; start "
+                    "all of them with the same files"
+                )
+    return ""
+
+
+def _store_bytes(plan: Plan) -> int:
+    return max((b.offset + b.bytes for b in plan.host.buffers), default=0)

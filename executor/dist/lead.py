@@ -1,0 +1,242 @@
+"""Process 0, which leads: it decides all that a run decides, and tells the others what to do.
+
+    lead      begin(segment, states) ─▶            ◀─ ops, losses, failures ─ ended(states)
+    others    replay their part, tell each other of their ops, and stop or finish when told so
+"""
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from executor.dist.mesh import Mesh
+from executor.dist.messages import (
+    Ask,
+    Begin,
+    Ended,
+    Failed,
+    Finish,
+    Freeze,
+    Frozen,
+    Heard,
+    Message,
+    Part,
+    Records,
+    States,
+    Stop,
+)
+from executor.dist.state import parcel, roles_of, take
+from executor.dist.team import Peers
+from executor.dist.values import Parcel
+from executor.dist.wires import GroupWire, Pair
+from executor.errors import RunError
+from executor.replay import Failure, SegmentActivity, SegmentRun, Setup
+from plans.schema import Plan
+from plans.segments import first_steps
+
+_ANSWER_S = 1.0  # that others have to say what they are doing
+
+
+class Lead(Peers):
+    """The other processes of a run, which do what this one says. peaks: most bytes used and late
+    allocations of their devices. over: who goes now is not missed."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        mesh: Mesh,
+        rank_of: Callable[[int], int],
+        wires: Mapping[Pair, GroupWire],
+    ) -> None:
+        super().__init__(0, mesh, rank_of, wires)
+        self.peaks: dict[int, tuple[int, int]] = {}
+        self._plan = plan
+        self._first_steps = first_steps(plan)
+        self._segments: dict[int, LedSegment] = {}
+        self._setup: Setup | None = None
+        self._gone: dict[int, str] = {}
+        self.over = False
+
+    def begin(
+        self, index: int, setup: Setup, own: SegmentRun | None, *, metered: bool
+    ) -> SegmentActivity:
+        """All of a segment, of which `own` is this process' part."""
+        self._setup = setup
+        segment = self._plan.segments[index]
+        program = self._plan.program(segment.program)
+        others: dict[int, list[int]] = {}
+        for place, device in enumerate(segment.devices):
+            if self.rank(device):
+                others.setdefault(self.rank(device), []).append(place)
+        made = LedSegment(self, setup, index, own, others.keys(), segment.rounds)
+        made.evaluates = program.evaluates
+        self._segments[index] = made
+        if not program.evaluates:
+            for name, first in self._first_steps[index].items():
+                task = setup.tasks[name]
+                task.rng.go_on(first, task.host.rng_state)
+        for rank, places in others.items():
+            states = [
+                parcel(setup.tasks[name], first, roles_of(program, name, places))
+                for name, first in self._first_steps[index].items()
+            ]
+            made.messages[rank] = Begin(index, metered, states)
+        return made
+
+    def check(self) -> None:
+        """RunError for a process that is gone."""
+        for text in self._gone.values():
+            raise RunError(text)
+
+    def hear(self, rank: int, message: Message | None) -> None:
+        """Take a message of a process in, from its thread."""
+        setup = self._setup
+        if message is None:
+            self._lose(rank)
+        elif isinstance(message, Heard):
+            self.heard(message)
+        elif setup is None:
+            return
+        elif isinstance(message, Records):
+            for record in message.ops:
+                setup.recorder.ended(record)
+        elif isinstance(message, Part):
+            feed = setup.tasks[message.task].feed(evaluates=message.evaluates)
+            feed.add(message.step, message.part, message.value)
+        elif isinstance(message, Failed):
+            text = message.text if message.op else f"process {rank}: {message.text}"
+            where = message.op, message.stream, message.round, message.step, message.fatal
+            setup.failed(Failure(tuple(message.tasks), text, *where))
+        elif isinstance(message, Ended | Frozen | States):
+            if isinstance(message, Ended):
+                self.peaks |= message.peaks
+            if one := self._segments.get(message.segment):
+                one.hear(rank, message)
+
+    def tasks(self, index: int) -> tuple[str, ...]:
+        """The tasks of a segment."""
+        return self._plan.trained(self._plan.segments[index])
+
+    def _lose(self, rank: int) -> None:
+        if not self.over:
+            self._gone[rank] = f"process {rank} is gone, it was killed or crashed: see its output"
+            if self._setup:
+                self._setup.halt.fail(self._gone[rank])
+
+
+class LedSegment(SegmentActivity):
+    """A segment that several processes replay; `own` is what this one does of it."""
+
+    def __init__(
+        self,
+        lead: Lead,
+        setup: Setup,
+        index: int,
+        own: SegmentRun | None,
+        others: Collection[int],
+        rounds: int,
+    ) -> None:
+        super().__init__(setup)
+        self.messages: dict[int, Begin] = {}
+        self._lead, self._index, self._own = lead, index, own
+        self._going = set(others)
+        self._begun: dict[int, int] = {}  # rounds, when they were asked for
+        self._lines: dict[int, Sequence[str]] = {}
+        self._answered = threading.Condition()
+        self._rounds = rounds
+        self._states: list[Parcel] = []
+
+    @property
+    def ended(self) -> bool:
+        return not self._going and (self._own is None or self._own.ended)
+
+    @property
+    def stopped(self) -> bool:
+        return self._halt.stopped or (self._own is not None and self._own.stopped)
+
+    @property
+    def latest(self) -> float:
+        return self._setup.recorder.latest[self._index]
+
+    @property
+    def rounds(self) -> int:
+        return self._rounds
+
+    def start(self) -> None:
+        for rank, message in self.messages.items():
+            self._lead.mesh.send(rank, message)
+        if self._own:
+            self._own.start()
+
+    def stop(self) -> None:
+        super().stop()
+        self._tell(Stop(self._index))
+        if self._own:
+            self._own.stop()
+
+    def finish(self) -> None:
+        """Let all make as many rounds as any has begun."""
+        if self.evaluates:
+            self.stop()
+            return
+        self._tell(Freeze(self._index))
+        begun = self._own.freeze() if self._own else 0
+        with self._answered:
+            self._answered.wait_for(lambda: self._going <= self._begun.keys(), _ANSWER_S)
+        self._rounds = max([1, begun, *self._begun.values()])
+        self._tell(Finish(self._index, self._rounds))
+        if self._own:
+            self._own.end(self._rounds)
+
+    def clear(self) -> None:
+        if self._own:
+            self._own.clear()
+
+    def join(self, deadline: float) -> None:
+        if self._own:
+            self._own.join(deadline)
+
+    def states(self) -> list[str]:
+        """Its own lines, and those that the others give in time."""
+        self._lines = {}
+        self._tell(Ask(self._index))
+        with self._answered:
+            self._answered.wait_for(lambda: self._going <= self._lines.keys(), _ANSWER_S)
+        silent = self._going - self._lines.keys()
+        lines = list(self._own.states()) if self._own else []
+        for rank, said in self._lines.items():
+            lines += [f"{line} (process {rank})" for line in said]
+        return lines + [f"process {rank} does not answer" for rank in sorted(silent)]
+
+    def stuck(self, text: str) -> Failure | None:
+        if self.stopped:
+            return None
+        own = self._own.stuck(text) if self._own else None
+        if own and own.op:
+            return own
+        return Failure(self._lead.tasks(self._index), text)
+
+    def close(self) -> None:
+        for known in self._states:
+            take(self._setup.tasks[known.task], known)
+        self._lead.forget(self._index)
+
+    def hear(self, rank: int, message: Ended | Frozen | States) -> None:
+        """Take an answer in, from the thread of its process."""
+        if isinstance(message, Ended):
+            self._states += message.states
+            if message.stopped:
+                super().stop()
+            self._going.discard(rank)
+            self._setup.halt.tell()
+        with self._answered:
+            if isinstance(message, Frozen):
+                self._begun[rank] = message.begun
+            elif isinstance(message, States):
+                self._lines[rank] = message.lines
+            self._answered.notify_all()
+
+    def _tell(self, message: Message) -> None:
+        for rank in sorted(self._going):
+            try:
+                self._lead.mesh.send(rank, message)
+            except RunError:
+                continue  # it is gone, which ends the run

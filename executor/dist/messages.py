@@ -1,0 +1,159 @@
+"""Messages between the processes of a run: typed, so that nothing that comes from elsewhere runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from executor.dist.values import Parcel
+from plans.runlog import OpRecord
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Anything that one process says to another."""
+
+
+class Hello(Message, frozen=True):
+    """A process has come. `inputs`: what has to be the same in all of them."""
+
+    rank: int
+    inputs: dict[str, str]
+
+
+class Welcome(Message, frozen=True):
+    """The run begins; `trouble`: it does not. store: where the host store is; origin: its times
+    count from there, a time.perf_counter() of the machine."""
+
+    trouble: str = ""
+    store: str = ""
+    store_bytes: int = 0
+    origin: float = 0.0
+
+
+class Ready(Message, frozen=True):
+    """The process has its devices and models. `trouble`: it could not; exit_code: of that."""
+
+    trouble: str = ""
+    exit_code: int = 1
+
+
+class Begin(Message, frozen=True):
+    """Replay your part of a segment; `states`: what it has to know of its tasks."""
+
+    segment: int
+    metered: bool
+    states: Sequence[Parcel]
+
+
+class Stop(Message, frozen=True):
+    """Let a segment's threads stop before their next op."""
+
+    segment: int
+
+
+class Freeze(Message, frozen=True):
+    """Begin no round of a segment until the number of its rounds is said."""
+
+    segment: int
+
+
+class Frozen(Message, frozen=True):
+    """So many rounds have begun here."""
+
+    segment: int
+    begun: int
+
+
+class Finish(Message, frozen=True):
+    """End a segment after so many rounds."""
+
+    segment: int
+    rounds: int
+
+
+class Ended(Message, frozen=True):
+    """A process' part of a segment has ended. peaks: most bytes used and late allocations of its
+    devices."""
+
+    segment: int
+    stopped: bool
+    states: Sequence[Parcel]
+    peaks: dict[int, tuple[int, int]]
+
+
+class Heard(Message, frozen=True):
+    """News of a segment's streams, see `replay.News`."""
+
+    segment: int
+    stream: str
+    count: int
+    at: float
+    end: float | None
+    facts: Sequence[Any]
+
+
+class Records(Message, frozen=True):
+    """Ops that have ended."""
+
+    ops: Sequence[OpRecord]
+
+
+class Part(Message, frozen=True):
+    """A part of a step's loss."""
+
+    task: str
+    evaluates: bool
+    step: int
+    part: int
+    value: float
+
+
+class Failed(Message, frozen=True):
+    """Something went wrong, see `replay.Failure`."""
+
+    tasks: Sequence[str]
+    text: str
+    op: str
+    stream: str
+    round: int
+    step: int | None
+    fatal: bool
+
+
+class Ask(Message, frozen=True):
+    """Say what a segment's threads are doing."""
+
+    segment: int
+
+
+class States(Message, frozen=True):
+    """A line for each op that a segment's threads run or wait for."""
+
+    segment: int
+    lines: Sequence[str]
+
+
+class Bye(Message, frozen=True):
+    """The run is over; `trouble`: because of that."""
+
+    trouble: str = ""
+
+
+Any_ = (
+    Hello
+    | Welcome
+    | Ready
+    | Begin
+    | Stop
+    | Freeze
+    | Frozen
+    | Finish
+    | Ended
+    | Heard
+    | Records
+    | Part
+    | Failed
+    | Ask
+    | States
+    | Bye
+)

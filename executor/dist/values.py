@@ -1,0 +1,172 @@
+"""Values in messages: tensors, plain data with tensors in it, and how values lie in their bytes."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+from torch.utils._pytree import treespec_dumps, treespec_loads
+
+from executor.errors import RunError
+from executor.numerics import Grads, Layout, Spec
+from executor.numerics.values import _Place
+from executor.replay import Facts, Norming
+from plans.schema import parse_id
+
+Plain = Any  # what msgpack has: None, numbers, texts, bytes, lists, dicts with texts as keys
+
+_PLAIN = (type(None), bool, int, float, str, bytes)
+
+
+class Parcel(msgspec.Struct, frozen=True, array_like=True):
+    """What a task's next segment has to know beside the host store, see `dist.state`."""
+
+    task: str
+    step: int
+    rng: bytes
+    scale: Plain
+    shards: dict[int, Plain]
+
+
+def pack(value: Any) -> Plain:
+    """Plain data with tensors in it, as msgpack can have it; RunError for anything else."""
+    if isinstance(value, Tensor):
+        flat = value.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+        return ["tensor", _name(value.dtype), list(value.shape), flat.numpy().tobytes()]
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, tuple | list):
+        return ["tuple" if isinstance(value, tuple) else "list", [pack(one) for one in value]]
+    if isinstance(value, dict):
+        return ["dict", [[pack(key), pack(one)] for key, one in value.items()]]
+    if isinstance(value, complex):
+        return ["complex", value.real, value.imag]
+    raise RunError(f"a {type(value).__name__} cannot go from one process to another")
+
+
+def unpack(value: Plain) -> Any:
+    """What `pack` was given."""
+    if not isinstance(value, list):
+        return value
+    kind, *rest = value
+    if kind == "tensor":
+        dtype, shape, content = rest
+        flat = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else None
+        if flat is None:
+            return torch.empty(shape, dtype=getattr(torch, dtype))
+        return flat.view(getattr(torch, dtype)).reshape(shape)
+    if kind == "dict":
+        return {unpack(key): unpack(one) for key, one in rest[0]}
+    if kind == "complex":
+        return complex(*rest)
+    items = [unpack(one) for one in rest[0]]
+    return tuple(items) if kind == "tuple" else items
+
+
+def pack_spec(spec: Spec) -> Plain:
+    return [_name(spec.dtype), list(spec.shape), list(spec.stride)]
+
+
+def unpack_spec(plain: Plain) -> Spec:
+    dtype, shape, stride = plain
+    return Spec(getattr(torch, dtype), tuple(shape), tuple(stride))
+
+
+def pack_layout(layout: Layout) -> Plain:
+    """How a value lies; RunError for constants that have no form in a message."""
+    leaves = None
+    if layout.leaves is not None:
+        leaves = [
+            one.number if isinstance(one, _Place) else [_constant(one[1])] for one in layout.leaves
+        ]
+    tree = None if layout.tree is None else treespec_dumps(layout.tree)
+    return [[pack_spec(spec) for spec in layout.specs], list(layout.needs), leaves, tree]
+
+
+def unpack_layout(plain: Plain) -> Layout:
+    specs, needs, leaves, tree = plain
+    made = None
+    if leaves is not None:
+        constants = (_known(one) for one in leaves)
+        made = tuple(constants)
+    return Layout(
+        tuple(unpack_spec(spec) for spec in specs),
+        tuple(needs),
+        made,
+        None if tree is None else _tree(tree),
+    )
+
+
+@lru_cache(maxsize=256)
+def _tree(text: str) -> Any:
+    return treespec_loads(text)
+
+
+def pack_facts(facts: Facts) -> Plain:
+    norming = facts.norming
+    return [
+        str(facts.op),
+        facts.buffer,
+        facts.evaluates,
+        None if facts.absent is None else sorted(facts.absent),
+        [pack_layout(layout) for layout in facts.layouts],
+        None if facts.grads is None else [[n, pack_spec(spec)] for n, spec in facts.grads],
+        None if norming is None else _norming(norming),
+    ]
+
+
+def unpack_facts(plain: Plain) -> Facts:
+    op, buffer, evaluates, absent, layouts, grads, norming = plain
+    found: Grads | None = None
+    if grads is not None:
+        found = tuple((n, unpack_spec(spec)) for n, spec in grads)
+    return Facts(
+        parse_id(op),
+        buffer,
+        evaluates,
+        None if absent is None else frozenset(absent),
+        tuple(unpack_layout(layout) for layout in layouts),
+        found,
+        None if norming is None else _normed(norming),
+    )
+
+
+def _norming(norming: Norming) -> Plain:
+    noted = [[shard, list(numbers)] for shard, numbers in norming.noted.items()]
+    return [noted, _name(norming.dtype), pack(_dict(norming.scale))]
+
+
+def _normed(plain: Plain) -> Norming:
+    noted, dtype, scale = plain
+    return Norming(dict(map(tuple, noted)), getattr(torch, dtype), unpack(scale))
+
+
+def _dict(value: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
+    return None if value is None else dict(value)
+
+
+def _constant(value: Any) -> Plain:
+    if isinstance(value, torch.dtype):
+        return ["dtype", _name(value)]
+    if isinstance(value, torch.device):
+        return ["device", str(value)]
+    return pack(value)
+
+
+def _known(plain: Plain) -> Any:
+    if isinstance(plain, int):
+        return _Place(plain)
+    (value,) = plain
+    if isinstance(value, list) and value[0] == "dtype":
+        value = getattr(torch, value[1])
+    elif isinstance(value, list) and value[0] == "device":
+        value = torch.device(value[1])
+    else:
+        value = unpack(value)
+    return type(value), value
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

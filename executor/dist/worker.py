@@ -1,0 +1,193 @@
+"""The other processes: each replays its part of the segments that the lead begins."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
+
+from executor.devices import Device
+from executor.dist.mesh import Mesh
+from executor.dist.messages import (
+    Ask,
+    Begin,
+    Bye,
+    Ended,
+    Failed,
+    Finish,
+    Freeze,
+    Frozen,
+    Heard,
+    Message,
+    Part,
+    Records,
+    States,
+    Stop,
+)
+from executor.dist.state import parcel, roles_of, take
+from executor.dist.team import Peers
+from executor.dist.values import Parcel
+from executor.errors import RunError, text_of
+from executor.replay import (
+    Failure,
+    Halt,
+    Recorder,
+    SegmentRun,
+    Settings,
+    Setup,
+    TaskState,
+    Traffic,
+)
+from executor.shards import HostStore, places_of
+from plans.runlog import OpRecord
+from plans.schema import Plan
+from plans.segments import first_steps
+
+_LEAD = 0
+
+
+class Worker:
+    """Process `peers.me`, with `devices` by number; call `work` once."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: HostStore,
+        devices: Mapping[int, Device],
+        recorder: Recorder,
+        settings: Settings,
+        peers: Peers,
+    ) -> None:
+        self._plan, self._peers, self._recorder = plan, peers, recorder
+        self._first_steps = first_steps(plan)
+        self._places = places_of(devices)
+        self._news: SimpleQueue[Message | None] = SimpleQueue()
+        self._active: dict[int, SegmentRun] = {}
+        self._halt = Halt()
+        threads = max(device.threads for device in plan.devices)
+        source = next(iter(devices.values())).source
+        self._tasks = {
+            name: TaskState(task, threads, source, _never, _never, alone=False)
+            for name, task in store.tasks.items()
+        }
+        for name, task in self._tasks.items():
+            for evaluates in (False, True):
+                task.feed(evaluates=evaluates).told = self._part(name, evaluates)
+        locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
+        shared = recorder, self._halt, settings, self._failed, locks, Traffic(), peers
+        self._tick_s = settings.limits.tick_s
+        self._setup = Setup(self._places, self._tasks, store, *shared)
+
+    def hear(self, rank: int, message: Message | None) -> None:
+        """Take a message in, from the thread of its process."""
+        if isinstance(message, Heard):
+            self._peers.heard(message)
+        elif rank == _LEAD:
+            self._news.put(message)
+            self._halt.tell()
+
+    def work(self) -> str:
+        """Do what the lead says, until it says that the run is over; why, if it did not end well."""
+        try:
+            while True:
+                try:
+                    message = self._news.get(timeout=self._tick_s)
+                except Empty:
+                    message = Ask(-1)
+                if message is None:
+                    return "process 0, which leads, is gone"
+                if isinstance(message, Bye):
+                    return message.trouble
+                self._do(message)
+                self._report()
+        finally:
+            self._halt.stop()
+            for task in self._tasks.values():
+                task.stop()
+
+    def _do(self, message: Message) -> None:
+        if isinstance(message, Begin):
+            self._begin(message)
+        elif isinstance(message, Ask) and message.segment >= 0:
+            one = self._active.get(message.segment)
+            self._send(States(message.segment, one.states() if one else []))
+        elif isinstance(message, Stop | Freeze | Finish):
+            one = self._active.get(message.segment)
+            if one is None:
+                return
+            if isinstance(message, Stop):
+                one.stop()
+            elif isinstance(message, Freeze):
+                self._send(Frozen(message.segment, one.freeze()))
+            else:
+                one.end(message.rounds)
+
+    def _begin(self, message: Begin) -> None:
+        index = message.segment
+        segment, steps = self._plan.segments[index], self._first_steps[index]
+        program = self._plan.program(segment.program)
+        try:
+            for known in message.states:
+                take(self._tasks[known.task], known)
+            self._recorder.latest[index] = time.perf_counter()
+            one = SegmentRun(index, program, segment, steps, self._setup, metered=message.metered)
+        except Exception as error:
+            self._failed(Failure(program.tasks, text_of(error)))
+            self._send(Ended(index, True, (), {}))
+            return
+        self._active[index] = one
+        one.start()
+
+    def _report(self) -> None:
+        """Hand on what has happened since the last time."""
+        ended = [index for index, one in self._active.items() if one.ended]
+        for task in self._tasks.values():
+            task.collect()
+        records = [line for line in self._recorder.lines() if isinstance(line, OpRecord)]
+        if records:
+            self._send(Records(records))
+        if self._recorder.failure:
+            self._failed(Failure((), self._recorder.failure, fatal=True))
+            self._recorder.failure = ""
+        for index in ended:
+            self._end(index, self._active.pop(index))
+
+    def _end(self, index: int, one: SegmentRun) -> None:
+        segment = self._plan.segments[index]
+        program = self._plan.program(segment.program)
+        if one.stopped:
+            one.clear()
+            states = list[Parcel]()
+        else:
+            states = self._states(index, one) if not program.evaluates else []
+        peaks = {n: (p.peak_bytes, p.late_allocations) for n, p in self._places.items()}
+        self._peers.forget(index)
+        self._send(Ended(index, one.stopped, states, peaks))
+
+    def _states(self, index: int, one: SegmentRun) -> list[Parcel]:
+        segment = self._plan.segments[index]
+        program = self._plan.program(segment.program)
+        mine = [place for place, n in enumerate(segment.devices) if n in self._places]
+        made = []
+        for name, first in self._first_steps[index].items():
+            task = self._tasks[name]
+            task.replicas.settle()
+            made.append(parcel(task, first + one.rounds, roles_of(program, name, mine)))
+        return made
+
+    def _part(self, task: str, evaluates: bool) -> Callable[[int, int, float], None]:
+        return lambda step, part, value: self._send(Part(task, evaluates, step, part, value))
+
+    def _failed(self, failure: Failure) -> None:
+        """Tell the lead; called from any thread."""
+        where = failure.op, failure.stream, failure.round, failure.step, failure.fatal
+        self._send(Failed(failure.tasks, failure.text, *where))
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._peers.mesh.send(_LEAD, message)
+        except RunError:
+            return  # the thread that reads from it knows, too
+
+
+def _never(*_: object) -> None:
+    """Losses are put together where the run is led."""
