@@ -285,9 +285,10 @@ class _Site:
     def _early(self, shard: int) -> int:
         """Weights that memory does not let wait for the last backward."""
         cost = self.costs[shard]
-        if not cost.left:
+        each = min(cost.held, cost.left)
+        if not each:
             return 0
-        late = 1 + (self.limit - cost.held) // min(cost.held, cost.left)
+        late = 1 + (self.limit - cost.held) // each
         return max(0, self.count[shard] - late) * cost.weight
 
 
