@@ -5,13 +5,12 @@ what adds, notes and updates. One after the other they would be right.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Literal, NamedTuple
 
+from planner.lowering.strategy import PipelineStrategy
 from planner.orders import Order, Pass
-from planner.pipelines.delays import gathered
-from planner.pipelines.strategy import PipelineStrategy
 from planner.rounds import execution_order, once
 from planner.shards import Links, forward_us, pass_us
 
@@ -62,6 +61,24 @@ def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
     while pending:
         update(heappop(pending)[1])
     return found + sorted(late, key=lambda turn: turn.shard)
+
+
+def gathered(
+    strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
+) -> list[int]:
+    """By shard, when its gradients of all replicas are on its home, and no pass reads it. ends: of
+    its passes on each device that has it."""
+    done = [
+        max(ends[reader, d] for reader in strategy.readers(k) for d in strategy.replicas[reader])
+        for k in range(len(strategy.shards))
+    ]
+    free = Counter[int]()  # when a device has sent what it had
+    for (k, device), end in sorted(ends.items(), key=lambda item: item[1]):
+        if device != strategy.homes[k]:
+            free[device] = max(free[device], end)
+            free[device] += links.send_us(strategy.shards[k].grad_bytes)
+            done[k] = max(done[k], free[device])
+    return done
 
 
 def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[_Begun]:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Literal
 
-from planner.pipelines.rings import Rings
-from planner.pipelines.stays import Stay, Stays
-from planner.pipelines.strategy import PipelineStrategy
-from planner.pipelines.turns import Turn, turns
+from planner.lowering.rings import Rings
+from planner.lowering.stays import Stay, Stays
+from planner.lowering.strategy import PipelineStrategy
+from planner.lowering.turns import Turn, turns
 from planner.rounds import Copy, Send, Visit
 from planner.shards import Links, Mode, Value
 from plans.schema import Role

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 from support import piped, synthetic
 
-from planner.pipelines.round import PipelineRound
+from planner.lowering import PipelineRound
 from planner.shards import Mode
 from plans import InvalidPlan, prove
 from plans.schema import parse_id

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from planner.pipelines.strategy import PipelineStrategy
-from planner.pipelines.turns import Turn
+from planner.lowering.strategy import PipelineStrategy
+from planner.lowering.turns import Turn
 
 
 class Stay(NamedTuple):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from planner.pipelines.strategy import PipelineStrategy
-from planner.pipelines.walk import Walk
+from planner.lowering.strategy import PipelineStrategy
+from planner.lowering.walk import Walk
 from planner.rounds import (
     Cycle,
     Deadlock,
