@@ -50,16 +50,14 @@ class PipelineRound:
     @cached_property
     def slabs(self) -> list[Slab]:
         """The slab of every device."""
-        pairs = zip(self.walk.values(), self.walk.count, strict=True)
+        pairs = zip(self.walk.values(), self.walk.stays.count, strict=True)
         return [Slab(map(Life.of, values), max(1, turns)) for values, turns in pairs]
 
     @cached_property
     def entries(self) -> list[Entry]:
         """The ops in the order of their meaning."""
-        return list(self._emitter(self.links).entries(self.walk.visits))
-
-    def _emitter(self, links: Links) -> Emitter:
-        return Emitter(self.strategy.costs, self.strategy.shards, self.strategy.modes, links)
+        own = self.strategy
+        return list(Emitter(own.costs, own.shards, own.modes, self.links).entries(self.walk.visits))
 
     @cached_property
     def memory(self) -> list[Memory]:
@@ -140,12 +138,13 @@ class PipelineRound:
     def program(self) -> Program:
         """The timed program that trains the task this way."""
         state, orders = self.best
-        emitter = self._emitter(self.links.alone)
+        own, stays = self.strategy, self.walk.stays
+        emitter = Emitter(own.costs, own.shards, own.modes, self.links.alone, self.entries)
         return assembled(
-            (self.strategy.costs.task.name,),
+            (own.costs.task.name,),
             self.memory,
             tuple(buffer for slab in self.slabs for buffer in slab.buffers),
             Cycle.dispatched(self.entries, orders, state),
-            enter=[e for device, copy in self.walk.comes() for e in emitter.copies([copy], device)],
-            leave=[e for device, copy in self.walk.goes() for e in emitter.copies([copy], device)],
+            enter=[e for device, copy in stays.comes() for e in emitter.copies([copy], device)],
+            leave=[e for device, copy in stays.goes() for e in emitter.copies([copy], device)],
         )
