@@ -6,7 +6,6 @@
 1.p2p                X  X  X
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,21 +15,19 @@ from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.walk import Walk
 from planner.rounds import (
     Cycle,
-    Deadlock,
     Draft,
     Emitter,
     Entry,
     Life,
-    Orders,
-    Settled,
     Slab,
+    Steady,
     Stream,
     assembled,
     dependencies,
     dispatched,
     in_order,
     queued,
-    settled,
+    shortest,
 )
 from planner.shards import SCALARS_BYTES, Links
 from plans.schema import Memory, Program
@@ -77,11 +74,10 @@ class PipelineRound:
         queues = queued(self.entries)
         for device in range(self.strategy.devices):
             queue = queues.get(Stream(device, "compute"), [])
-            mine = {k for k, devices in enumerate(self.strategy.replicas) if device in devices}
             buffers = sum(
-                self.strategy.costs.total("buffer", s.first, s.end)
-                for k, s in enumerate(self.strategy.shards)
-                if k in mine
+                self.strategy.costs.total("buffer", shard.first, shard.end)
+                for shard, devices in zip(self.strategy.shards, self.strategy.replicas, strict=True)
+                if device in devices
             )
             yield self._most([self.entries[at] for at in queue]) + buffers + SCALARS_BYTES
 
@@ -103,33 +99,13 @@ class PipelineRound:
     @cached_property
     def draft(self) -> Draft:
         """The round by positions; copies are wanted in the order of meaning."""
-        entries = self.entries
         before = {b: others for slab in self.slabs for b, others in slab.before.items()}
-        queues = queued(entries)
-        return Draft(
-            us=[entry.us for entry in entries],
-            streams=[entry.stream for entry in entries],
-            needs=dependencies(entries, before),
-            rank=list(range(len(entries))),
-            movable=frozenset(),
-            chains=tuple(tuple(queues[s]) for s in sorted(queues) if s.kind == "compute"),
-        )
+        return Draft.of(self.entries, dependencies(self.entries, before))
 
     @cached_property
-    def best(self) -> tuple[Settled, Orders]:
-        """The shortest steady state of a few orders of the copies, and that order."""
-        load = Counter[Stream]()
-        for stream, us in zip(self.draft.streams, self.draft.us, strict=True):
-            load[stream] += us
-        found = list[tuple[Settled, Orders]]()
-        for orders in chain([in_order(self.draft)], dispatched(self.draft)):
-            try:
-                found.append((settled(self.draft.us, orders.queues.values(), orders.needs), orders))
-            except Deadlock:
-                continue
-            if found[-1][0].period_us <= max(load.values()):
-                break
-        return min(found, key=lambda one: one[0].period_us)
+    def best(self) -> Steady:
+        """The shortest steady state of a few orders of the copies."""
+        return shortest(self.draft, chain([in_order(self.draft)], dispatched(self.draft)))
 
     @property
     def period_us(self) -> int:

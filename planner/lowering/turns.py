@@ -39,8 +39,11 @@ def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
     begun = list(_begun(strategy, links))
     ends = {(one.shard, device): end for _, end, device, one in sorted(begun, key=lambda b: b.end)}
     ready, pending = gathered(strategy, links, ends), list[tuple[int, int]]()
-    left = Counter(dict.fromkeys(range(strategy.last + 1), strategy.costs.microbatches))
-    waiting = [k for k, shard in enumerate(strategy.shards) if shard.grad_bytes]
+    final = {one.shard: at for at, (_, _, _, one) in enumerate(begun)}
+    done: dict[int, list[int]] = {}  # shards with gradients, by the last pass that reads them
+    for k, shard in enumerate(strategy.shards):
+        if shard.grad_bytes:
+            done.setdefault(max(final[reader] for reader in strategy.readers(k)), []).append(k)
     found, late = list[Turn](), list[Turn]()
 
     def update(k: int) -> None:
@@ -50,13 +53,11 @@ def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
             found.append(Turn(home, "N", k, 0))
         (late if strategy.costs.noted else found).append(Turn(home, "U", k, 0))
 
-    for start, _, device, one in begun:
+    for at, (start, _, device, one) in enumerate(begun):
         while pending and pending[0][0] <= start:
             update(heappop(pending)[1])
         found.append(Turn(device, one.kind, one.shard, one.microbatch))
-        left[one.shard] -= one.kind == ("W" if one.shard in strategy.halved else "B")
-        for k in [k for k in waiting if not any(left[reader] for reader in strategy.readers(k))]:
-            waiting.remove(k)
+        for k in done.get(at, ()):
             heappush(pending, (ready[k], k))
     while pending:
         update(heappop(pending)[1])
