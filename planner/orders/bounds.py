@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple
 
 from planner.orders.merging import Stages
 from planner.orders.passes import Pipeline, Places
-from planner.orders.timing import has_forward
 
 NEVER = 1 << 62
 Objective = Literal["span", "makespan"]
@@ -190,7 +189,7 @@ class _Site:
         self.limit = NEVER if pipeline.limits is None else pipeline.limits[device]
         self.own = {s: set(stages.own(device, s)) for s in stages.of_device(device)}
         self.count = {s: len(own) for s, own in self.own.items()}
-        self.forwards = [s for s in self.count if has_forward(pipeline, s)]
+        self.forwards = [s for s in self.count if pipeline.has_forward(s)]
 
     def head(self) -> int:
         """The earliest that anything can begin here."""

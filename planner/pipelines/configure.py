@@ -11,10 +11,10 @@ from heapq import heapify, heappop, heappush
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
 from planner.jitter import jitter, spreads
+from planner.lowering import PipelineRound
 from planner.orders import NAMED, InvalidOrder
 from planner.pipelines.modes import ModeProgram
 from planner.pipelines.reorder import reordered
-from planner.pipelines.round import PipelineRound
 from planner.pipelines.sketch import Sketch, sketches
 from planner.rounds import kept_bytes, planned_task
 from planner.search import Candidate, short_host

@@ -5,14 +5,13 @@ device 0   F0 F0 F0       B0 B0 B0 U0 | F0        idle: between the first pass a
 device 1      F1 F1 F1 B1 B1 B1 U1       F1       life of 1: from F1 to the last B1
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from planner.lowering import PipelineStrategy, gathered
 from planner.orders import Cost, Pipeline, late, timed
-from planner.pipelines.strategy import PipelineStrategy
 from planner.shards import Links, Mode, ShardCost, backward_us, forward_us, pass_us
 
 
@@ -35,24 +34,6 @@ def pass_costs(
             )
         )
     return found
-
-
-def gathered(
-    strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
-) -> list[int]:
-    """By shard, when its gradients of all replicas are on its home, and no pass reads it. ends: of
-    its passes on each device that has it."""
-    done = [
-        max(ends[reader, d] for reader in strategy.readers(k) for d in strategy.replicas[reader])
-        for k in range(len(strategy.shards))
-    ]
-    free = Counter[int]()  # when a device has sent what it had
-    for (k, device), end in sorted(ends.items(), key=lambda item: item[1]):
-        if device != strategy.homes[k]:
-            free[device] = max(free[device], end)
-            free[device] += links.send_us(strategy.shards[k].grad_bytes)
-            done[k] = max(done[k], free[device])
-    return done
 
 
 class Life(NamedTuple):

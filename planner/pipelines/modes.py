@@ -15,9 +15,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from planner.inputs import Effort
+from planner.lowering import PipelineStrategy
 from planner.lp import MB, MS, Constraint, Linear, Row, minimise, solve, total
 from planner.pipelines.delays import Delays
-from planner.pipelines.strategy import PipelineStrategy
 from planner.pipelines.windows import Held, Window, loads, windows
 from planner.shards import Links, Mode, backward_us, forward_us, holdings
 from profiles.codec import align

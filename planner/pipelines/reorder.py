@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from planner.lowering import PipelineRound, separable, whole
 from planner.orders import Order, Pipeline, improved, peaks, searched
 from planner.pipelines.delays import pass_costs
-from planner.pipelines.round import PipelineRound
-from planner.pipelines.strategy import separable, whole
 
 SEARCHED = "searched"  # the name of such an order
 _LEAST = 1000  # times that a search from places alone times all passes, at least

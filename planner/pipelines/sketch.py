@@ -6,9 +6,9 @@ from functools import cached_property
 from itertools import pairwise
 
 from planner.inputs import Layout
+from planner.lowering import PipelineStrategy, separable, whole
 from planner.orders import NAMED, Pipeline
 from planner.pipelines.delays import pass_costs
-from planner.pipelines.strategy import PipelineStrategy, separable, whole
 from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, sizes, untied
 from planner.shards import separable as separable_ties
 from planner.stages import Place, Work, cut

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from planner.builder import assemble, certified
 from planner.inputs import Effort, Layout, Problem
-from planner.pipelines.round import PipelineRound
+from planner.lowering import PipelineRound
 from planner.pipelines.sketch import Sketch
 from planner.search import Candidate
 from planner.shards import Links, TaskCosts

@@ -18,8 +18,7 @@ from executor import run
 from planner.builder import assemble, certified
 from planner.inputs import Layout
 from planner.inputs.problem import Effort, Problem
-from planner.pipelines.round import PipelineRound
-from planner.pipelines.strategy import PipelineStrategy, whole
+from planner.lowering import PipelineRound, PipelineStrategy, whole
 from planner.search.task import Candidate
 from planner.shards.shard_cost import Links
 from plans import prove

@@ -10,9 +10,9 @@ import pytest
 from support import piped, synthetic
 
 from planner.inputs import Effort
+from planner.lowering import PipelineStrategy
 from planner.orders import Pass
 from planner.pipelines.modes import ModeProgram
-from planner.pipelines.strategy import PipelineStrategy
 from planner.pipelines.windows import windows
 from planner.shards import Mode
 from profiles.schema import Task

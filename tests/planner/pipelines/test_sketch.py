@@ -7,8 +7,8 @@ from msgspec import structs
 from support import piped, synthetic
 
 from planner.inputs import Layout, parse_layout
+from planner.lowering import PipelineRound
 from planner.orders import NAMED
-from planner.pipelines.round import PipelineRound
 from planner.pipelines.sketch import Sketch, sketches
 from profiles.schema import Task
 
