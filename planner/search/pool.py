@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from multiprocessing import active_children, get_context, parent_process
 from typing import TypeVar
 
@@ -29,16 +30,20 @@ def each(
     """The function of every item, in order. Both and what they return must be picklable where
     there are several jobs.
 
-    Items share the time that is left: what early ones do not use, later ones may.
+    Each item has an equal share of the time that is left when it begins: what early ones do not
+    use, later ones may.
     """
-    shares = list(_shares(len(items), effort, jobs))
+    turns = [-(-left // jobs) for left in range(len(items), 0, -1)]
+    begun = [partial(_begun, function, turn) for turn in turns]
     if jobs < 2 or len(items) < 2:
-        return [function(item, share) for item, share in zip(items, shares, strict=True)]
+        return [one(item, effort) for one, item in zip(begun, items, strict=True)]
     others = active_children()
     with ProcessPoolExecutor(min(jobs, len(items)), get_context("spawn"), _follow) as pool:
         try:
             with _deaf():
-                found = [pool.submit(function, *given) for given in zip(items, shares, strict=True)]
+                found = [
+                    pool.submit(one, item, effort) for one, item in zip(begun, items, strict=True)
+                ]
             return [one.result() for one in found]
         except BaseException:
             for process in active_children():
@@ -72,8 +77,7 @@ def _outlive() -> None:
         os._exit(1)
 
 
-def _shares(count: int, effort: Effort, jobs: int) -> Iterator[Effort]:
-    now, left = time.monotonic(), effort.left
-    for index in range(count):
-        rounds = -(-count // jobs)
-        yield replace(effort, deadline=now + left * (index // jobs + 1) / rounds)
+def _begun(function: Callable[[T, Effort], R], turns: int, item: T, effort: Effort) -> R:
+    """The function of an item that begins now and is the first of so many in its process."""
+    share = max(0.0, effort.left) / turns
+    return function(item, replace(effort, deadline=time.monotonic() + share))
