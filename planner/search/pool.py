@@ -25,16 +25,21 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def each(
-    function: Callable[[T, Effort], R], items: Sequence[T], effort: Effort, jobs: int
+    function: Callable[[T, Effort], R],
+    items: Sequence[T],
+    effort: Effort,
+    jobs: int,
+    weight: Callable[[T], int] = lambda _: 1,
 ) -> list[R]:
     """The function of every item, in order. Both and what they return must be picklable where
     there are several jobs.
 
-    Each item has an equal share of the time that is left when it begins: what early ones do not
-    use, later ones may.
+    Each item has a share of the time that is left when it begins, by its weight: what early ones do
+    not use, later ones may.
     """
-    turns = [-(-left // jobs) for left in range(len(items), 0, -1)]
-    begun = [partial(_begun, function, turn) for turn in turns]
+    heavy = [weight(item) for item in items]
+    parts = (min(1, jobs * own / sum(heavy[at:])) for at, own in enumerate(heavy))
+    begun = [partial(_begun, function, part) for part in parts]
     if jobs < 2 or len(items) < 2:
         return [one(item, effort) for one, item in zip(begun, items, strict=True)]
     others = active_children()
@@ -77,7 +82,7 @@ def _outlive() -> None:
         os._exit(1)
 
 
-def _begun(function: Callable[[T, Effort], R], turns: int, item: T, effort: Effort) -> R:
-    """The function of an item that begins now and is the first of so many in its process."""
-    share = max(0.0, effort.left) / turns
+def _begun(function: Callable[[T, Effort], R], part: float, item: T, effort: Effort) -> R:
+    """The function of an item that begins now, with this part of the time that is left."""
+    share = max(0.0, effort.left) * part
     return function(item, replace(effort, deadline=time.monotonic() + share))

@@ -21,7 +21,9 @@ from planner.shards import Links
 from plans.schema import Program
 from profiles.schema import Task
 
-_LATER = 0.25  # of the time, for what follows the search
+_LATER = 0.1  # of the time, for what follows the search
+
+_WIDER = 3  # times as long a search on several devices takes, about
 
 Ways = list[list[Candidate]]
 """The strategies of every task, in order: the best on each kind of devices where it fits, then
@@ -84,8 +86,11 @@ class Searches:
         return [*ways.values()]
 
     def known(self, wide: Wide) -> bool:
-        """True if this search was run."""
-        return self._place(wide) in self._found
+        """True if this search was run, and time did not end it with nothing."""
+        return self._known(self._place(wide))
+
+    def _known(self, place: _Place) -> bool:
+        return not isinstance(self._found.get(place, NoPlanFound()), NoPlanFound)
 
     def run(self, alone: Collection[str], wide: Iterable[Wide], effort: Effort) -> None:
         """The searches for these tasks on one device of every kind, and on several at once; not
@@ -95,7 +100,7 @@ class Searches:
         places = {self._place(Wide(name, at, 1)) for name in alone for at in kinds}
         places |= set(map(self._place, wide))
         effort = replace(effort, deadline=effort.deadline - effort.left * _LATER)
-        self._run(places - self._found.keys(), effort)
+        self._run([place for place in places if not self._known(place)], effort)
         if self._rooms is None and len(self.problem.tasks) > 1 and self._short_of_host():
             self._rooms = self._least_rooms(effort)
             self._ways.clear()
@@ -119,7 +124,8 @@ class Searches:
             raise max(short, key=lambda failure: failure.smallest)
 
     def _run(self, places: Collection[_Place], effort: Effort) -> None:
-        order = sorted(places, key=lambda one: (one.devices > 1, one))
+        # Those on several devices first: one that time ends has found little.
+        order = sorted(places, key=lambda one: (one.devices == 1, one))
         rooms = self._rooms or shares(self.problem, self._needs, self.parts, proven=False)
         self.take(dict(zip(order, self._each(order, rooms, effort), strict=True)))
 
@@ -142,7 +148,7 @@ class Searches:
         asked = [
             ((bare[at], self.shapes[n].first[at], rooms[n]), devices) for n, at, devices in places
         ]
-        return pool.each(partial(_tried, self.best), asked, effort, self.jobs)
+        return pool.each(partial(_tried, self.best), asked, effort, self.jobs, _weight)
 
     @property
     def _needs(self) -> list[Need]:
@@ -187,6 +193,12 @@ def _tried(
     if isinstance(found, Candidate) and effort.left <= 0:
         return replace(found, complete=False)
     return found
+
+
+def _weight(asked: tuple[tuple[Kind, Task, int], int]) -> int:
+    """About how long a search takes, beside others."""
+    (_, task, _), devices = asked
+    return len(task.layers) * (_WIDER if devices > 1 else 1)
 
 
 def _late(one: Tried) -> bool:

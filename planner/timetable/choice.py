@@ -10,6 +10,7 @@ The configuration program says what is taken; where some strategies are for seve
 timetables say whether they are worth it.
 """
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -34,6 +35,7 @@ from plans.schema import Memory, Op, Program
 from profiles.schema import Task
 
 _CHOICE_SECONDS = 10.0  # for the program with one strategy for each task
+_GRACE_SECONDS = 2.0  # for a task that has no plan when time is up
 _ABOUT = 128  # times that differ by less than 1/n are about the same
 
 W = TypeVar("W", bound=Way)
@@ -234,6 +236,12 @@ def explore(problem: Problem, searches: Searches, alone: Sequence[Bounds], effor
         ]
         if not all(ways):
             return  # a task that cannot be trained
+        if effort.left <= 0:
+            # Late is better than nothing for tasks that were looked for on several devices only.
+            missing = [name for name, own in zip(names, found, strict=True) if not own]
+            grace = time.monotonic() + _GRACE_SECONDS * len(missing)
+            searches.run(missing, (), replace(effort, deadline=grace))
+            return
         chosen = settled(problem, ways, effort)
         asked = [one.of for one in chosen if isinstance(one, Guess)]
         if not asked or (all(found) and _near(problem, found, chosen, effort)):
