@@ -61,15 +61,24 @@ def task_bounds(
     effort: Effort,
     jobs: int = 1,
     able: Mapping[str, Collection[Gang]] | None = None,
+    known: Sequence[Bounds] = (),
 ) -> list[Bounds]:
     """The bounds of every task where it is `able` to be trained, by default on one device of any
-    kind; tasks of one shape are looked at once."""
+    kind; tasks of one shape are looked at once. known: some of them, of every task."""
     alone = [(place, 1) for place in range(len(problem.kinds))]
     able = able or {task.name: alone for task in problem.tasks}
-    of: list[dict[Gang, TaskBound]] = [{} for _ in problem.tasks]
+    of = [
+        {gang: one for gang, one in own.items() if gang in able[task.name]}
+        for task, own in zip(problem.tasks, known or [{}] * len(problem.tasks), strict=True)
+    ]
     for place, devices in sorted({gang for gangs in able.values() for gang in gangs}):
         kind = problem.kinds[place]
-        asked = [(at, t) for at, t in enumerate(kind.tasks) if (place, devices) in able[t.name]]
+        gang = place, devices
+        asked = [
+            (at, task)
+            for at, task in enumerate(kind.tasks)
+            if gang in able[task.name] and gang not in of[at]
+        ]
         mine = {shape_of(task): task for _, task in asked}
         bound = partial(
             task_bound,
@@ -81,8 +90,8 @@ def task_bounds(
         found = pool.each(bound, [*mine.values()], effort, jobs)
         by = dict(zip(mine, found, strict=True))
         for at, task in asked:
-            of[at][place, devices] = by[shape_of(task)]
-    return list(of)
+            of[at][gang] = by[shape_of(task)]
+    return [*of]
 
 
 def task_bound(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from math import inf
+from typing import Protocol
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Objective, Policy, Problem, Want
@@ -30,6 +31,20 @@ from plans.prediction import Bound
 from plans.schema import Plan, Program, Segment
 from profiles.schema import Task
 from profiles.units import show_us
+
+
+class Way(Protocol):
+    """A strategy, by its programs: on each kind of devices that which trains, None where there is
+    none, and that which evaluates."""
+
+    @property
+    def programs(self) -> tuple[Program | None, ...]: ...
+
+    @property
+    def evaluates(self) -> tuple[Program | None, ...]: ...
+
+    @property
+    def program(self) -> Program: ...
 
 
 def timetable(
@@ -121,7 +136,7 @@ def _spread(
         yield whole(works, devices, floor_us, effort)
 
 
-def works_of(problem: Problem, chosen: Sequence[Candidate]) -> list[Work]:
+def works_of(problem: Problem, chosen: Sequence[Way]) -> list[Work]:
     """The tasks as works: their times with their own programs, starts, deadlines."""
     works = []
     for task, way in zip(problem.tasks, chosen, strict=True):
