@@ -49,6 +49,8 @@ class Tried:
         if made and made is not best:
             why_not = f"{(made.period_us - best.period_us) * 100 / best.period_us:.1f} % longer"
         modes = made.strategy.modes if made else ()
+        split = made and made.strategy.halved  # also by a search from an order that splits none
+        cut = replace(self.sketch, named="zero-bubble") if split else self.sketch
         return Alternative(
             task=task,
             devices=self.sketch.layout.devices,
@@ -57,7 +59,7 @@ class Tried:
             microbatch=self.sketch.costs.microbatch,
             recompute=sum(mode.activations == "recompute" for mode in modes[:-1]),
             period_us=made.period_us if made else 0,
-            bound_us=self.sketch.bound_us,
+            bound_us=cut.bound_us,
             peak_bytes=made.device_bytes if made else 0,
             why_not=why_not,
         )
