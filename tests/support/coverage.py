@@ -92,7 +92,6 @@ COVERED_BY = {
     "planner.orders.merging": "planner/orders/test_named.py",
     "planner.orders.moves": "planner/orders/test_places.py",
     "planner.orders.passes": "planner/orders/test_named.py",
-    "planner.pipelines.delays": "planner/pipelines/test_modes.py",
     "planner.pipelines.reorder": "planner/pipelines/test_configure.py",
     "planner.pipelines.rings": "planner/pipelines/test_round.py",
     "planner.pipelines.stays": "planner/pipelines/test_round.py",
