@@ -192,9 +192,9 @@ def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) ->
         Bound("compute", even_us(demand, compute)),
         Bound("link", even_us(demand, links)),
         Bound("load", _longest(columns(lambda b: b.load_us))),
+        *([Bound("fill-and-drain", max(_longest(fill), even_us(demand, fill)))] * several),
         *([Bound("phase", max(_longest(phase), even_us(demand, phase)))] * phased),
         Bound("critical-path", _longest(compute)),
-        *([Bound("fill-and-drain", max(_longest(fill), even_us(demand, fill)))] * several),
     )
 
 
