@@ -6,7 +6,7 @@ the period. The most promising ones are simulated; the shortest is kept.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
@@ -32,6 +32,7 @@ _PASSES = 20  # timed for a better order of the best one, for each op simulated
 _SHRINKS = 4  # times that modes are asked for with less memory
 _LISTED = 24  # alternatives that a plan names
 _NEAR, _SAMPLES = 10, 200  # 1/n longer steps are looked at for a quantile, of so many runs
+_LAID_OUT = 8  # rounds, to find the one that needs least
 _NO_ROOM = "does not fit"
 
 
@@ -49,6 +50,8 @@ class Tried:
         if made and made is not best:
             why_not = f"{(made.period_us - best.period_us) * 100 / best.period_us:.1f} % longer"
         modes = made.strategy.modes if made else ()
+        split = made and made.strategy.halved  # also by a search from an order that splits none
+        cut = replace(self.sketch, named="zero-bubble") if split else self.sketch
         return Alternative(
             task=task,
             devices=self.sketch.layout.devices,
@@ -57,7 +60,7 @@ class Tried:
             microbatch=self.sketch.costs.microbatch,
             recompute=sum(mode.activations == "recompute" for mode in modes[:-1]),
             period_us=made.period_us if made else 0,
-            bound_us=self.sketch.bound_us,
+            bound_us=cut.bound_us,
             peak_bytes=made.device_bytes if made else 0,
             why_not=why_not,
         )
@@ -199,15 +202,22 @@ def _smallest(every: Sequence[Sketch], kind: Kind, host_bytes: int, effort: Effo
 
 
 def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> Tried | None:
-    """The round that needs least of its devices; None where the host has too little."""
-    firsts = {(s.layout, s.costs.microbatch, s.named, s.chunks): s for s in every}
-    found = list[Tried]()
-    for sketch in firsts.values():
-        program = _program(sketch, 0, host_bytes)
-        chosen = program.chosen(effort, least=True) if program else None
-        if chosen:
-            found.append(Tried(sketch, PipelineRound(chosen.strategy, sketch.links)))
-    return min(found, key=lambda one: _made(one).device_bytes, default=None)
+    """The round that needs least of its devices; None where the host has too little. Of the
+    smallest microbatches that fit there, those sketches are laid out whose windows hold least."""
+    firsts = {(s.costs.microbatch, s.layout, s.named, s.chunks): s for s in every}
+    for size in sorted({sketch.costs.microbatch for sketch in every}):
+        least = list[tuple[int, int, Tried]]()
+        for sketch in (sketch for key, sketch in firsts.items() if key[0] == size):
+            program = _program(sketch, 0, host_bytes)
+            if found := program.thrifty(effort) if program else None:
+                held, strategy = found
+                least.append(
+                    (held, len(least), Tried(sketch, PipelineRound(strategy, sketch.links)))
+                )
+        if least:
+            laid_out = (one for *_, one in nsmallest(_LAID_OUT, least))
+            return min(laid_out, key=lambda one: _made(one).device_bytes)
+    return None
 
 
 def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alternative, ...]:

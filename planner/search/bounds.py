@@ -15,6 +15,9 @@ phase          steps x the best period of one task alone, of rounds that take al
 critical-path  steps x the compute time of the longest task, which runs one step at a time: on
                several devices at once its part for each, and no less than a microbatch's way up
                and down
+fill-and-drain the same by the size of microbatches, for tasks on several devices: large ones take
+               less time in all, but more for their way up and down, behind which no device fills
+               its time with others if there are few. It holds for all places, replicas and orders
 """
 
 import math
@@ -38,13 +41,14 @@ Gang = tuple[int, int]
 class TaskBound:
     """µs per step of one task alone: compute, link load, all at once, and phase by phase.
 
-    No plan on so many devices beats the first three, and none of the kind described above the last,
-    which for several devices is the third.
+    No plan on so many devices beats the first four, and none of the kind described above the last.
+    On one device the fourth is the third, on several devices the last is the fourth.
     """
 
     compute_us: int
     link_us: int
     load_us: int
+    fill_us: int
     phase_us: int
 
     @property
@@ -116,14 +120,25 @@ def task_bound(
     if devices > 1:
         compute = max(-(-compute // devices), min(map(_way_us, sizes)))
         load = max(compute, load)
-        return TaskBound(compute, link, load, load)
+        fill = max(load, min(_fill_us(costs, devices) for costs in sizes))
+        return TaskBound(compute, link, load, fill, fill)
+    load = max(compute, load)
     phase = phase_us(sizes, links, device_bytes, effort, host_bytes)
-    return TaskBound(compute, link, max(compute, load), phase or 0)
+    return TaskBound(compute, link, load, load, phase or 0)
 
 
 def _apart_us(costs: TaskCosts) -> int:
     """Compute time of a step of which backwards may be split, as they are on several devices."""
     return costs.microbatches * costs.total("least") + costs.total("norm_us")
+
+
+def _fill_us(costs: TaskCosts, devices: int) -> int:
+    """The time of a step with microbatches of this size, spread evenly over several devices, and no
+    less than the way of one and the update for which the next one waits."""
+    trained = (layer for layer in costs.layers if layer.grad_bytes)
+    first = next(trained, None)
+    update = min(first.update_device.median_us, first.update_host.median_us) if first else 0
+    return max(-(-_apart_us(costs) // devices), _way_us(costs) + update)
 
 
 def _way_us(costs: TaskCosts) -> int:

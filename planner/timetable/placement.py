@@ -202,10 +202,12 @@ def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) ->
         for task, kind, devices, one, _ in every
     ]
     compute, phase = columns(lambda b: b.compute_us), columns(lambda b: b.phase_us)
+    fill, several = columns(lambda b: b.fill_us), any(n > 1 for *_, n, _, _ in every)
     return (
         Bound("compute", even_us(demand, compute)),
         Bound("link", even_us(demand, links)),
         Bound("load", _longest(columns(lambda b: b.load_us))),
+        *([Bound("fill-and-drain", max(_longest(fill), even_us(demand, fill)))] * several),
         *([Bound("phase", max(_longest(phase), even_us(demand, phase)))] * phased),
         Bound("critical-path", _longest(compute)),
     )

@@ -51,6 +51,16 @@ def test_a_plan_is_in_the_layout_and_order_asked_for(order: OrderName) -> None:
     assert plan.programs[0].devices == 2
 
 
+def test_a_plan_on_several_devices_is_bounded_by_fill_and_drain() -> None:
+    """No shorter than its load alone says, no longer than the plan; on one device there is none."""
+    plan = built(asked("2x1"))
+    bounds = {bound.name: bound.us for bound in plan.prediction.bounds}
+    assert bounds["load"] < bounds["fill-and-drain"] <= plan.prediction.makespan_us
+    assert plan.prediction.lower_bound_name == "fill-and-drain"
+    alone = built(replace(asked("2x1"), layout=parse_layout("1x1")))
+    assert "fill-and-drain" not in {bound.name for bound in alone.prediction.bounds}
+
+
 def test_of_all_orders_the_shortest_is_kept() -> None:
     """No other order alone gives a shorter round than all together."""
     free = built(asked("2x1")).programs[0].period_us
