@@ -15,7 +15,7 @@ from planner.orders import NAMED, InvalidOrder
 from planner.pipelines.modes import ModeProgram
 from planner.pipelines.reorder import reordered
 from planner.pipelines.round import PipelineRound
-from planner.pipelines.sketch import Sketch, sketches
+from planner.pipelines.sketch import Sketch, promising, sketches
 from planner.rounds import kept_bytes, planned_task
 from planner.search import Candidate, short_host
 from planner.shards import Links
@@ -81,7 +81,7 @@ def best(
     kind, task, host_bytes = asked
     chosen = [layout] if layout else list(layouts(devices))
     names = list(NAMED) if order == AUTO else [order]
-    every = sorted(sketches(task, Links.of(kind.device), chosen, names), key=_rank)
+    every = sorted(promising(list(sketches(task, Links.of(kind.device), chosen, names))), key=_rank)
     if not every:
         raise _impossible(task, chosen)
     tried = list(_tried(every, kind.device_bytes, host_bytes, effort))

@@ -145,4 +145,7 @@ class Delays:
         else:
             us += shard.update_device_us + links.spill_us(shard.param_bytes)
             us += links.prefetch_us(shard.param_bytes)
+        if mode.update == "device-streamed":  # the state comes just before, and goes first
+            us += links.prefetch_us(shard.state_bytes)
+            us += links.spill_us(shard.state_bytes) * (mode.params != "resident")
         return us + self.served_us(k, mode)
