@@ -13,6 +13,7 @@ from planner.inputs import Effort, parse_layout
 from planner.inputs.layout import OrderName
 from planner.jitter import jitter, spreads
 from planner.pipelines import best
+from planner.views.layout import stages
 from plans.schema import Plan
 from profiles.codec import pretty
 from profiles.schema import Layer, Task
@@ -73,6 +74,27 @@ def test_stages_have_as_many_replicas_as_they_need() -> None:
     )
     assert str(way.strategy.layout) == "3,1"
     assert way.program.period_us < min(one.program.period_us for one in even)
+
+
+def test_shards_find_places_of_their_own() -> None:
+    """Five equal layers and five microbatches on two devices: the third layer is on both, which no
+    layout can. The plan is proven, and tells what it is."""
+    mine = synthetic.task(
+        "a",
+        layers=5,
+        batch=5,
+        param_bytes=64,
+        boundary_bytes=64,
+        forward_us=25_000,
+        heterogeneous=False,
+    )
+    profile = synthetic.profile(mine, usable_bytes=ROOM)
+    plan = built(Problem.of(profile, devices=2, device_bytes=ROOM, host_bytes=None))
+    (taken,) = (one for one in plan.solver.alternatives if not one.why_not)
+    assert (taken.layout, taken.order) == ("mixed", "placed")
+    others = [one for one in plan.solver.alternatives if one.why_not and one.period_us]
+    assert taken.bound_us <= taken.period_us < min(one.period_us for one in others)
+    assert any(len(stage.devices) == 2 for stage in stages(plan.programs[0], "a"))
 
 
 def test_the_same_problem_gives_the_same_plan() -> None:
