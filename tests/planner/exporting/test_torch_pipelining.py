@@ -177,13 +177,13 @@ def test_torch_finds_nothing_wrong(seed: int) -> None:
     schedules._simulate_comms_compute(parsed, found.__getitem__, count)
 
 
-RUN = {
-    "gpipe": exported("gpipe", (0, 4, 8), ((0,), (1,))),
-    "merged": exported("1f1b", (0, 2, 4, 6, 8), STRAIGHT),
-    "recomputed": exported("1f1b", (0, 2, 4, 6, 8), STRAIGHT, RECOMPUTED),
-    "looped": exported("interleaved", (0, 2, 4, 6, 8), LOOPED),
-    "halves": exported("zero-bubble", (0, 2, 3, 6, 8), STRAIGHT),
-    "v": exported("zero-bubble", (0, 2, 3, 6, 8), ((0,), (1,), (1,), (0,))),
+RUN: dict[str, tuple[str, tuple[int, ...], Places, Mode]] = {
+    "gpipe": ("gpipe", (0, 4, 8), ((0,), (1,)), SAVED),
+    "merged": ("1f1b", (0, 2, 4, 6, 8), STRAIGHT, SAVED),
+    "recomputed": ("1f1b", (0, 2, 4, 6, 8), STRAIGHT, RECOMPUTED),
+    "looped": ("interleaved", (0, 2, 4, 6, 8), LOOPED, SAVED),
+    "halves": ("zero-bubble", (0, 2, 3, 6, 8), STRAIGHT, SAVED),
+    "v": ("zero-bubble", (0, 2, 3, 6, 8), ((0,), (1,), (1,), (0,)), SAVED),
 }
 
 
@@ -194,9 +194,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from support import torch_stages
 
     folder = tmp_path_factory.mktemp("ran")
-    for name, made in RUN.items():
+    for name, way in RUN.items():
         (folder / name).mkdir()
-        for file, data in made.files().items():
+        for file, data in exported(*way).files().items():
             (folder / name / file).write_bytes(data)
     command = [sys.executable, torch_stages.__file__, "2", *(str(folder / name) for name in RUN)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
