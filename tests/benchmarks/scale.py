@@ -8,7 +8,8 @@ Run from the root of the repository. The models are estimated, not measured: GPT
 plan is built in a process of its own and proven in another, which say how much processor time and
 memory they took; a build contains a check, which is taken off.
 
-Exits 1 where building or checking takes more than 300 s of processor time, or more than 4 GB.
+Exits 1 where there is no plan, or building or checking takes more than 300 s of processor time or
+more than 4 GB.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from planner.estimate import Spec, estimate
 from planner.estimate.models import MODELS, Model
 from planner.inputs import OrderName, parse_layout
 from profiles import console
+from profiles.errors import GantryError
 from profiles.units import LARGEST, show_us
 
 SECONDS, GB = 300, 4
@@ -149,20 +151,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a row for each case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--model", choices=SHAPES, help="one case instead, with --layout, --batch")
-    parser.add_argument("--layout")
+    parser.add_argument("--layout", type=console.typed(parse_layout))
     parser.add_argument("--batch", type=console.whole(1, 1 << 16))
     parser.add_argument("--order", choices=get_args(OrderName), default="1f1b")
     parser.add_argument("--time-limit", type=console.seconds, default=600.0, metavar="SECONDS")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
-    one = (options.model, options.layout, options.batch)
-    if any(one) and not all(one):
+    model, layout, batch = options.model, options.layout, options.batch
+    if len({model is None, layout is None, batch is None}) > 1:
         parser.error("--model, --layout and --batch belong together")
-    within, cases = True, [Case(*one, options.order)] if all(one) else CASES
+    cases = [Case(model, str(layout), batch, options.order)] if model else CASES
+    within = True
     if not options.json:
         print(HEAD)
     for case in cases:
-        made, proven = measured(case, options.time_limit)
+        try:
+            made, proven = measured(case, options.time_limit)
+        except GantryError as error:
+            within, row = False, asdict(case) | {"error": str(error)}
+            told = f"| {case.model} | {case.layout} | {case.order} | {error} |"
+            print(json.dumps(row) if options.json else told, flush=True)
+            continue
         within &= max(made.seconds, proven.seconds) <= SECONDS and max(made.gb, proven.gb) <= GB
         row = asdict(case) | {"built": asdict(made), "checked": asdict(proven)}
         print(json.dumps(row) if options.json else _line(case, made, proven), flush=True)
