@@ -24,6 +24,7 @@ MAY_IMPORT = {
         "jitter": "",
         "views": "jitter",
         "charts": "views",
+        "exporting": "views orders",
         "shards": "inputs",
         "lp": "shards inputs",
         "rounds": "shards inputs",
@@ -37,7 +38,7 @@ MAY_IMPORT = {
         "builder": "storage timetable pipelines search lp rounds shards inputs",
         "sweep": "curves builder shards inputs",
         "curves": "",
-        "cli": "curves sweep builder estimate charts views jitter inputs",
+        "cli": "curves sweep builder estimate charts exporting views jitter inputs",
         "__main__": "cli",
     },
     "executor": {

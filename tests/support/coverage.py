@@ -69,6 +69,7 @@ COVERED_BY = {
     "planner.charts.overview": "planner/charts/test_gantt.py",
     "planner.charts.streams": "planner/charts/test_gantt.py",
     "planner.cli.build_commands": "whole/test_bad_input.py",
+    "planner.cli.export_commands": "planner/exporting/test_expressible.py",
     "planner.cli.jitter_commands": "planner/jitter/test_spreads.py",
     "planner.cli.parser": "whole/test_bad_input.py",
     "planner.cli.show_commands": "whole/test_bad_input.py",
