@@ -125,9 +125,6 @@ class Delays:
         early, shard, links = self.strategy.shards[first], self.strategy.shards[k], self.links
         us = self.gathered[first]
         us += (len(self.strategy.replicas[first]) - 1) * links.add_us(early.grad_bytes)
-        if mode.update == "device-streamed":  # the state comes just before, and goes first
-            us += links.prefetch_us(shard.state_bytes)
-            us += links.spill_us(shard.state_bytes) * (mode.params != "resident")
         if mode.update == "host":
             us += links.spill_us(early.grad_bytes) + links.prefetch_us(shard.param_bytes)
         elif mode.params == "resident":
@@ -135,6 +132,8 @@ class Delays:
         else:
             us += shard.update_device_us + links.spill_us(shard.param_bytes)
             us += links.prefetch_us(shard.param_bytes)
+            if mode.update == "device-streamed":  # the state goes first
+                us += links.spill_us(shard.state_bytes)
         return us + self.served_us(k, mode) - min(self._firsts(k))
 
     def _firsts(self, k: int) -> list[int]:

@@ -83,5 +83,5 @@ def test_no_wait_is_much_longer_than_a_round() -> None:
         backs = [found.back_us(k, k, one.modes[k]) for k in trained]
         assert found.span_us <= period, seed
         assert max(backs, default=0) <= period * 1.04, seed
-        over += max(backs, default=0) > period
+        over += max(backs, default=0) > period * 1.01
     assert over < 10

@@ -34,7 +34,7 @@ def alike(devices: int, steps: list[int]) -> Problem:
 def longest_first(devices: int, steps: list[int], **wishes: object) -> list[tuple[str, int]]:
     """The tasks that are wanted on several devices, and on how many, where a step takes 1 ms."""
     asked = replace(alike(devices, steps), **wishes)  # type: ignore[arg-type]
-    bounds = [{(0, 1): TaskBound(1_000, 0, 1_000, 1_000)} for _ in steps]
+    bounds = [{(0, 1): TaskBound(1_000, 0, 1_000, 1_000, 1_000)} for _ in steps]
     return [(one.task, one.devices) for one in wanted(asked, bounds, effort())]
 
 
@@ -57,7 +57,7 @@ def test_every_task_is_wanted_where_other_ends_count_than_the_last() -> None:
 
 def test_a_task_that_waits_for_copies_is_wanted_on_several_devices() -> None:
     """Its step takes far longer than it computes, which more memory may spare."""
-    bounds = [{(0, 1): TaskBound(9, 0, 9, us)} for us in (10**6, 9)]
+    bounds = [{(0, 1): TaskBound(9, 0, 9, 9, us)} for us in (10**6, 9)]
     names = {one.task for one in wanted(alike(2, [100, 10]), bounds, effort())}
     assert names == {"t0"}
 
