@@ -48,6 +48,8 @@ from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Plan, Segment, Task
 from profiles.errors import FormatError
 
+_FORETOLD = 0.25  # of the time, at most, for the bounds that say what is worth a search
+
 
 def build(
     problem: Problem,
@@ -101,8 +103,9 @@ def _built(problem: Problem, policy: Policy, effort: Effort, jobs: int, parts: i
         searches = baselines(problem)
     elif problem.layout and problem.layout.devices > 1:
         searches.run((), _in_layout(problem, problem.layout), effort)
-    elif policy == "gantry" and not problem.layout:
-        bounds = task_bounds(problem, effort, jobs)
+    elif policy == "gantry" and not problem.layout and problem.devices > len(problem.kinds):
+        brief = replace(effort, deadline=effort.deadline - effort.left * (1 - _FORETOLD))
+        bounds = task_bounds(problem, brief, jobs)
         explore(problem, searches, bounds, effort)
     else:
         searches.run([task.name for task in problem.tasks], (), effort)

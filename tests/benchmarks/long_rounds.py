@@ -37,7 +37,7 @@ def round_of(stages: int, microbatches: int) -> tuple[Problem, PipelineRound]:
     problem = Problem.of(profile, devices=stages, device_bytes=None, host_bytes=None)
     links = Links.of(problem.only.device)
     layout, points = Layout((1,) * stages), tuple(range(stages + 1))
-    sketch = Sketch(TaskCosts(task, 1), layout, 1, "1f1b", points, 1, links)
+    sketch = Sketch(TaskCosts(task, 1), layout, 1, points, "1f1b", points, 1, links)
     return problem, PipelineRound(sketch.strategy, links)
 
 
