@@ -22,31 +22,33 @@ from planner.inputs import (
 from planner.pipelines import best
 from planner.rounds import planned_task, store
 from planner.search import (
+    Bounds,
     Candidate,
+    Searches,
     Ways,
     Wide,
     adding_alike,
     baselines,
-    searched,
     shapes_of,
     task_bounds,
-    widened,
 )
 from planner.shards import Strategy
 from planner.storage import apart, disk_bound, housed
 from planner.timetable import (
+    explore,
     few_segments,
     in_time,
     least_us,
     named_bounds,
     settled,
     timetable,
-    wanted,
 )
 from plans import metrics, prove
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Plan, Segment, Task
 from profiles.errors import FormatError
+
+_FORETOLD = 0.25  # of the time, at most, for the bounds that say what is worth a search
 
 
 def build(
@@ -91,37 +93,38 @@ def build(
 
 def _built(problem: Problem, policy: Policy, effort: Effort, jobs: int, parts: int | None) -> Plan:
     """The plan, where tasks divide the host memory that is left into so many parts."""
-    searches = len(shapes_of(problem)) * len(problem.kinds)
-    effort = replace(effort, limits=effort.limits.among(searches))
-    hydra = policy == "hydra"
-    if problem.layout and problem.layout.devices > 1:
-        alone = _in_layout(problem, problem.layout, effort, jobs, parts)
+    limits = effort.limits.among(len(shapes_of(problem)) * len(problem.kinds))
+    effort = replace(effort, limits=limits)
+    search = partial(best, order=problem.order, quantile=problem.quantile)
+    if problem.layout:
+        search = partial(search, layout=problem.layout)
+    searches, bounds = Searches(problem, search, jobs, parts), list[Bounds]()
+    if policy == "hydra":
+        searches = baselines(problem)
+    elif problem.layout and problem.layout.devices > 1:
+        searches.run((), _in_layout(problem, problem.layout), effort)
+    elif policy == "gantry" and not problem.layout and problem.devices > len(problem.kinds):
+        brief = replace(effort, deadline=effort.deadline - effort.left * (1 - _FORETOLD))
+        bounds = task_bounds(problem, brief, jobs)
+        explore(problem, searches, bounds, effort)
     else:
-        alone = baselines(problem) if hydra else searched(problem, effort, jobs, parts)
-    wide = _widened(problem, alone, effort, jobs, parts) if policy == "gantry" else alone
-    ways = adding_alike(problem, wide)
+        searches.run([task.name for task in problem.tasks], (), effort)
+    searches.check()
+    ways = adding_alike(problem, searches.ways)
     chosen = settled(problem, ways, effort)
     floor = least_us(problem, [[one] for one in chosen], effort)
-    bound = floor if wide is alone else least_us(problem, ways, effort)
+    wide = any(one.program.devices > 1 for own in ways for one in own)
+    bound = least_us(problem, ways, effort) if wide else floor
     segments = timetable(problem, chosen, floor, policy, effort)
-    plan = assemble(problem, chosen, segments, policy, effort)
-    plan = certified(problem, plan, _bounds(problem, ways, chosen, effort, jobs), bound)
+    complete = searches.complete and effort.left > 0
+    plan = assemble(problem, chosen, segments, policy, effort, complete=complete)
+    plan = certified(problem, plan, _bounds(problem, ways, chosen, bounds, effort, jobs), bound)
     in_time(problem, plan)
     prove(plan)
     return plan
 
 
-def _widened(problem: Problem, ways: Ways, effort: Effort, jobs: int, parts: int | None) -> Ways:
-    """With strategies for several devices at once, where those may end the whole sooner."""
-    if problem.layout or not (asked := wanted(problem, ways, effort)):
-        return ways
-    search = partial(best, order=problem.order, quantile=problem.quantile)
-    return widened(problem, ways, asked, search, effort, jobs, parts)
-
-
-def _in_layout(
-    problem: Problem, layout: Layout, effort: Effort, jobs: int, parts: int | None
-) -> Ways:
+def _in_layout(problem: Problem, layout: Layout) -> list[Wide]:
     """Every task on several devices at once, as it was asked for."""
     places = [at for at, kind in enumerate(problem.kinds) if kind.count >= layout.devices]
     if not places:
@@ -131,15 +134,18 @@ def _in_layout(
             "raise --devices or give a smaller --layout",
             resource="other",
         )
-    asked = [Wide(task.name, at, layout.devices) for task in problem.tasks for at in places]
-    search = partial(best, layout=layout, order=problem.order, quantile=problem.quantile)
-    return widened(problem, [[] for _ in problem.tasks], asked, search, effort, jobs, parts)
+    return [Wide(task.name, at, layout.devices) for task in problem.tasks for at in places]
 
 
 def _bounds(
-    problem: Problem, ways: Ways, chosen: Sequence[Candidate], effort: Effort, jobs: int
+    problem: Problem,
+    ways: Ways,
+    chosen: Sequence[Candidate],
+    known: Sequence[Bounds],
+    effort: Effort,
+    jobs: int,
 ) -> tuple[Bound, ...]:
-    """The named bounds on the makespan."""
+    """The named bounds on the makespan. known: some bounds of every task."""
     able = {
         task.name: {
             (place, program.devices)
@@ -149,7 +155,7 @@ def _bounds(
         }
         for task, own in zip(problem.tasks, ways, strict=True)
     }
-    each = task_bounds(problem, effort, jobs, able)
+    each = task_bounds(problem, effort, jobs, able, known)
     alone = [one.strategy for one in chosen if one.program.devices == 1]
     phased = all(isinstance(strategy, Strategy) for strategy in alone)
     return named_bounds(problem, each, phased=phased)
@@ -161,9 +167,11 @@ def assemble(
     segments: Sequence[Segment],
     policy: Policy,
     effort: Effort,
+    *,
+    complete: bool = True,
 ) -> Plan:
     """The plan of these strategies and segments, with a disk where it needs one; nothing is
-    predicted yet."""
+    predicted yet. complete: no time limit ended any search."""
     used = {segment.program for segment in segments}
     programs = [p for one in chosen for p in (*one.programs, *one.evaluates) if p]
     stores = {one.strategy.costs.task.name: store(one.strategy) for one in chosen}
@@ -179,7 +187,7 @@ def assemble(
         solver=Solver(
             policy=policy,
             seed=effort.seed,
-            status="complete" if all(one.complete for one in chosen) else "time-limit",
+            status="complete" if complete else "time-limit",
             candidates=sum(one.candidates for one in chosen),
             alternatives=tuple(told for one in chosen for told in one.alternatives),
         ),

@@ -10,7 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker on each core, and mode
 
 import pytest
 from hypothesis import settings
-from support.searches import QUICK, searching
+from support.searches import ALONE, QUICK, searching
 
 settings.register_profile("gantry", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("gantry")
@@ -40,6 +40,14 @@ def quick() -> Iterator[None]:
     """The planner looks at a tenth of the candidates and says less of its bounds: for tests of what
     a plan says and does, not of how good it is. Processes of their own search in full."""
     with searching(QUICK):
+        yield
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[None]:
+    """As `quick`, and no task is searched on several devices at once: for tests of which programs
+    on several devices are no part."""
+    with searching(ALONE):
         yield
 
 

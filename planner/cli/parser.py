@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from planner.cli.build_commands import build_plan
+from planner.cli.export_commands import export_plan
 from planner.cli.show_commands import check_plan, compare_run, show_plan
 from planner.cli.whatif_commands import estimate_profile, sweep_budgets
 from planner.estimate import GPUS, MODELS, MOMENTS, NUMBER
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         ("check", check_plan, _check, "prove that a plan neither races nor overflows"),
         ("show", show_plan, _show, "describe a plan, or what runs when; draw it"),
         ("compare", compare_run, _compare, "predicted against actual"),
+        ("export", export_plan, _export, "write a plan's pipeline for another system to run"),
     ):
         command = names.add_parser(name, help=text)
         command.set_defaults(command=run)
@@ -72,6 +74,13 @@ def _compare(option: Option) -> None:
     text = "write what the run taught, for build --corrections"
     option("--write-corrections", metavar="FILE", help=text)
     option("--json", action="store_true", help="print JSON")
+
+
+def _export(option: Option) -> None:
+    option("plan", metavar="PLAN")
+    text = "torch-pipelining: a schedule that torch.distributed.pipelining loads, and its stages"
+    option("--format", choices=("torch-pipelining",), required=True, help=text)
+    option("-o", "--output", required=True, metavar="DIR")
 
 
 _LAYOUT = (

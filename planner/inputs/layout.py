@@ -6,12 +6,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, combinations, pairwise
 from typing import Literal
 
 OrderName = Literal["auto", "gpipe", "1f1b", "interleaved", "zero-bubble", "breadth"]
 
 _MOST = 1 << 12  # devices of one task
+_DEEPEST, _PARTS = 4, 8  # stages of uneven layouts, and the parts that devices are divided in
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,18 @@ class Layout:
         return len(self.replicas)
 
     @property
+    def even(self) -> bool:
+        """True if all stages have equally many."""
+        return len(set(self.replicas)) == 1
+
+    @property
     def stages(self) -> tuple[tuple[int, ...], ...]:
         """The devices of every stage."""
         ends = list(accumulate(self.replicas, initial=0))
         return tuple(tuple(range(a, a + n)) for a, n in zip(ends, self.replicas, strict=False))
 
     def __str__(self) -> str:
-        if len(set(self.replicas)) == 1:
+        if self.even:
             return f"{self.depth}x{self.replicas[0]}"
         return ",".join(map(str, self.replicas))
 
@@ -62,7 +68,14 @@ def _counts(*texts: str) -> bool:
 
 
 def layouts(devices: int) -> Iterator[Layout]:
-    """All even ones on so many devices: the deepest first."""
+    """Those that are looked at on so many devices: all even ones, the deepest first, then uneven
+    ones of a few stages, which on many devices end only at each so many of them."""
     for depth in range(devices, 0, -1):
         if devices % depth == 0:
             yield Layout((devices // depth,) * depth)
+    ends = range(unit := -(-devices // _PARTS), devices, unit)
+    for depth in range(2, _DEEPEST + 1):
+        for inner in combinations(ends, depth - 1):
+            layout = Layout(tuple(b - a for a, b in pairwise((0, *inner, devices))))
+            if not layout.even:
+                yield layout

@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple
 
 from planner.orders.merging import Stages
 from planner.orders.passes import Pipeline, Places
-from planner.orders.timing import has_forward
 
 NEVER = 1 << 62
 Objective = Literal["span", "makespan"]
@@ -190,7 +189,7 @@ class _Site:
         self.limit = NEVER if pipeline.limits is None else pipeline.limits[device]
         self.own = {s: set(stages.own(device, s)) for s in stages.of_device(device)}
         self.count = {s: len(own) for s, own in self.own.items()}
-        self.forwards = [s for s in self.count if has_forward(pipeline, s)]
+        self.forwards = [s for s in self.count if pipeline.has_forward(s)]
 
     def head(self) -> int:
         """The earliest that anything can begin here."""
@@ -285,9 +284,10 @@ class _Site:
     def _early(self, shard: int) -> int:
         """Weights that memory does not let wait for the last backward."""
         cost = self.costs[shard]
-        if not cost.left:
+        each = min(cost.held, cost.left)
+        if not each:
             return 0
-        late = 1 + (self.limit - cost.held) // min(cost.held, cost.left)
+        late = 1 + (self.limit - cost.held) // each
         return max(0, self.count[shard] - late) * cost.weight
 
 

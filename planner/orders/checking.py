@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from planner.orders.passes import Order, Pass, Pipeline
-from planner.orders.timing import InvalidOrder, has_forward, name, timed
+from planner.orders.timing import InvalidOrder, name, timed
 
 
 def check(pipeline: Pipeline, order: Order) -> None:
@@ -39,7 +39,7 @@ def _peak(pipeline: Pipeline, device: int, line: Sequence[Pass]) -> int:
 def changes(pipeline: Pipeline, device: int, item: Pass) -> tuple[int, int]:
     """The memory that a pass adds to its device when it starts, and when it ends."""
     cost = pipeline.costs[device][item.shard]
-    begins = item.kind == "F" or (item.kind in "BI" and not has_forward(pipeline, item.shard))
+    begins = item.kind == "F" or (item.kind in "BI" and not pipeline.has_forward(item.shard))
     ends = {"F": 0, "B": -cost.held, "I": cost.left - cost.held, "W": -cost.left}
     return cost.held if begins else 0, ends[item.kind]
 
@@ -53,7 +53,7 @@ def _complete(pipeline: Pipeline, order: Order) -> None:
         for kind, shard, microbatch in line:
             found.setdefault((shard, microbatch), []).append((device, kind))
     for shard in range(pipeline.shards):
-        forward = "F" if has_forward(pipeline, shard) else ""
+        forward = "F" if pipeline.has_forward(shard) else ""
         for microbatch in range(pipeline.microbatches):
             got = found.pop((shard, microbatch), [])
             if len({device for device, _ in got}) > 1:

@@ -11,9 +11,8 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from planner.errors import Infeasible
 from planner.orders.moves import Row, Rows
-from planner.orders.passes import Cost, Kind, Order, Pass, Pipeline
+from planner.orders.passes import Cost, Order, Pass, Pipeline
 
 FAR = 1 << 62
 
@@ -30,21 +29,11 @@ def list_schedule(
     taken: list[list[int]] = [[] for _ in range(pipeline.devices)]
     end = judged(tables, rows, tables.loads(rows), taken=taken)
     if end == FAR:
-        raise _lack(tables, rows)
+        memory = _Memory(tables, tables.where(rows))
+        needed = [max(asks) for asks in memory.asks]
+        device = max(range(tables.devices), key=lambda d: needed[d] - memory.free[d])
+        raise pipeline.lacking(device, needed[device])
     return end, tuple(tuple(tables.passes[i] for i in line) for line in taken)
-
-
-def _lack(tables: "Tables", rows: Rows) -> Infeasible:
-    """The error for the device that lacks most."""
-    memory = _Memory(tables, tables.where(rows))
-    needed = [max(asks) for asks in memory.asks]
-    device = max(range(tables.devices), key=lambda d: needed[d] - memory.free[d])
-    return Infeasible(
-        f"one microbatch holds {needed[device]} on device {device}, which has "
-        f"{memory.free[device]} for what passes hold; use smaller microbatches, more memory or "
-        "more devices",
-        smallest=needed[device],
-    )
 
 
 def backwards_first(pipeline: Pipeline, split: bool = False) -> list[Pass]:
@@ -53,33 +42,23 @@ def backwards_first(pipeline: Pipeline, split: bool = False) -> list[Pass]:
     split: backwards are I and W wherever there are weights.
     """
     forwards, backwards, weights = _kinds(pipeline, split)
-    return _each(pipeline, [*backwards, *forwards, *weights])
+    return [*backwards, *forwards, *weights]
 
 
 def breadth_first(pipeline: Pipeline, split: bool = False) -> list[Pass]:
     """Forwards, lowest first, then backwards, deepest first, then gradients of weights."""
-    forwards, backwards, weights = _kinds(pipeline, split)
-    return _each(pipeline, [*forwards, *backwards, *weights])
+    return [one for passes in _kinds(pipeline, split) for one in passes]
 
 
-_Kinds = list[tuple[Kind, int]]
-
-
-def _kinds(pipeline: Pipeline, split: bool) -> tuple[_Kinds, _Kinds, _Kinds]:
-    """The passes of a microbatch in turn: forwards, backwards, gradients of weights."""
-    shards = range(pipeline.shards)
-    halved = [split and any(costs[s].weight for costs in pipeline.costs) for s in shards]
-    fused = not any(costs[-1].forward for costs in pipeline.costs)
+def _kinds(pipeline: Pipeline, split: bool) -> tuple[list[Pass], list[Pass], list[Pass]]:
+    """All forwards, backwards and gradients of weights, shard after shard."""
+    up, each = range(pipeline.shards), range(pipeline.microbatches)
+    halved = [split and any(costs[s].weight for costs in pipeline.costs) for s in up]
     return (
-        [("F", s) for s in shards[: len(shards) - fused]],
-        [("I" if halved[s] else "B", s) for s in reversed(shards)],
-        [("W", s) for s in reversed(shards) if halved[s]],
+        [Pass("F", s, m) for s in up if pipeline.has_forward(s) for m in each],
+        [Pass("I" if halved[s] else "B", s, m) for s in reversed(up) for m in each],
+        [Pass("W", s, m) for s in reversed(up) if halved[s] for m in each],
     )
-
-
-def _each(pipeline: Pipeline, kinds: _Kinds) -> list[Pass]:
-    """These passes of all microbatches, ascending."""
-    return [Pass(kind, s, m) for kind, s in kinds for m in range(pipeline.microbatches)]
 
 
 class Tables(NamedTuple):
@@ -116,7 +95,9 @@ class Tables(NamedTuple):
         fused = Pass("F", pipeline.shards - 1, 0) not in number
         top = pipeline.shards - 1 if fused else pipeline.shards
         kinds = {costs: _numbers(costs, ranking, top) for costs in set(pipeline.costs)}
-        lists = [kinds[costs] for costs in pipeline.costs]
+        cost, hop, take, give = map(
+            list, zip(*(kinds[costs] for costs in pipeline.costs), strict=True)
+        )
         then = [_next(number, pipeline.shards - 1, item) for item in ranking]
         weights = [number[i._replace(kind="W")] if i.kind == "I" else -1 for i in ranking]
         waiting = {*then, *weights}
@@ -125,10 +106,10 @@ class Tables(NamedTuple):
             devices=pipeline.devices,
             microbatches=M,
             passes=tuple(ranking),
-            cost=[one[0] for one in lists],
-            hop=[one[1] for one in lists],
-            take=[one[2] for one in lists],
-            give=[one[3] for one in lists],
+            cost=cost,
+            hop=hop,
+            take=take,
+            give=give,
             bit=[1 << i.microbatch for i in ranking],
             home=[i.shard * M + i.microbatch for i in ranking],
             then=then,
@@ -212,7 +193,6 @@ def judged(
     memory = _Memory(tables, home) if tables.limits else None
     if memory and not memory.enough():
         return FAR
-    short: list[list[int]] = [[] for _ in range(devices)]  # passes that lack memory
     ready: list[list[int]] = [[] for _ in range(devices)]  # passes that can run
     coming: list[list[int]] = [[] for _ in range(devices)]  # times and passes
     free, next_at = [0] * devices, [FAR] * devices
@@ -233,7 +213,6 @@ def judged(
             i = heappop(queue)
             if not memory or memory.take(d, i):
                 break
-            short[d].append(i)
         else:
             next_at[d] = arrivals[0] >> shift if arrivals else FAR
             continue
@@ -250,10 +229,8 @@ def judged(
             if early[k] and early[k] & (first := rest & -rest):
                 early[k] ^= first
                 heappush(queue, adders[k // devices * M + first.bit_length() - 1])
-        if memory and memory.give(d, i):
-            for j in short[d]:
-                heappush(queue, j)
-            short[d].clear()
+        if memory:
+            memory.give(d, i, queue)
         if (j := weights[i]) >= 0:
             heappush(arrivals, (done << shift) + j)
         if (j := then[i]) >= 0:
@@ -280,12 +257,14 @@ def judged(
 
 
 class _Memory:
-    """The memory that microbatches hold on each device, and that they will still ask for."""
+    """The memory that microbatches hold on each device, and that they will still ask for. short:
+    the passes of each device that wait for some."""
 
     def __init__(self, tables: Tables, home: Sequence[int]) -> None:
         self.takes, self.gives = tables.take, tables.give
         self.microbatch = [item.microbatch for item in tables.passes]
         self.free = list(tables.limits or ())
+        self.short: list[list[int]] = [[] for _ in self.free]
         self.first = [0] * len(self.free)  # the earliest microbatch that is not done
         self.held = [[0] * tables.microbatches for _ in self.free]
         self.asks = [[0] * tables.microbatches for _ in self.free]
@@ -307,6 +286,7 @@ class _Memory:
             self.first[device] += 1
         for m in range(self.first[device], mine):
             if asks[m] > room:
+                self.short[device].append(i)
                 return False
             room += held[m]
         self.free[device] -= amount
@@ -314,9 +294,11 @@ class _Memory:
         held[mine] += amount
         return True
 
-    def give(self, device: int, i: int) -> int:
-        """A pass returns memory, and says how much."""
-        amount = self.gives[device][i]
-        self.free[device] += amount
-        self.held[device][self.microbatch[i]] -= amount
-        return amount
+    def give(self, device: int, i: int, queue: list[int]) -> None:
+        """A pass returns memory, and those that wait for some are ready again."""
+        if amount := self.gives[device][i]:
+            self.free[device] += amount
+            self.held[device][self.microbatch[i]] -= amount
+            for j in self.short[device]:
+                heappush(queue, j)
+            self.short[device].clear()

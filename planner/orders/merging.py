@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from planner.errors import Infeasible
 from planner.orders.passes import Order, Pass, Pipeline, Places, share
-from planner.orders.timing import has_forward
 
 
 class Block(NamedTuple):
@@ -58,7 +56,8 @@ class Stages:
         ]
         ahead = [tuple(sum(row[k + 1 :]) for k in range(len(row))) for row in held]
         for device, row in enumerate(held):
-            _fits(pipeline, device, sum(row))
+            if pipeline.limits is not None and sum(row) > pipeline.limits[device]:
+                raise pipeline.lacking(device, sum(row))
         return cls(tuple(shards), tuple(where), tuple(held), tuple(ahead))
 
     def of_device(self, device: int) -> list[int]:
@@ -76,16 +75,6 @@ class Stages:
             for stage in range(len(self.shards))
             for microbatch in self.own(device, stage)
         ]
-
-
-def _fits(pipeline: Pipeline, device: int, held: int) -> None:
-    if pipeline.limits is not None and held > pipeline.limits[device]:
-        raise Infeasible(
-            f"one microbatch holds {held} on device {device}, which has "
-            f"{pipeline.limits[device]} for what passes hold; use smaller microbatches, more "
-            "memory or more devices",
-            smallest=held,
-        )
 
 
 Step = tuple[bool, Block]
@@ -122,7 +111,7 @@ def merged(pipeline: Pipeline, stages: Stages, lines: Sequence[Line]) -> Order:
 
 def _passes(pipeline: Pipeline, shards: range, block: Block, forward: bool) -> list[Pass]:
     if forward:
-        return [Pass("F", s, block.microbatch) for s in shards if has_forward(pipeline, s)]
+        return [Pass("F", s, block.microbatch) for s in shards if pipeline.has_forward(s)]
     return [Pass("B", s, block.microbatch) for s in reversed(shards)]
 
 

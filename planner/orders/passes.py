@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from planner.errors import Infeasible
+
 Kind = Literal["F", "B", "I", "W"]
 
 
@@ -83,6 +85,19 @@ class Pipeline:
     @property
     def shards(self) -> int:
         return len(self.costs[0])
+
+    def has_forward(self, shard: int) -> bool:
+        """False for a last shard whose forward is part of its backward."""
+        return shard < self.shards - 1 or any(costs[shard].forward for costs in self.costs)
+
+    def lacking(self, device: int, held: int) -> Infeasible:
+        """The error for a device that has no memory for what one microbatch holds there."""
+        limit = self.limits[device] if self.limits else 0
+        return Infeasible(
+            f"one microbatch holds {held} on device {device}, which has {limit} for what passes "
+            "hold; use smaller microbatches, more memory or more devices",
+            smallest=held,
+        )
 
 
 Places = tuple[tuple[int, ...], ...]

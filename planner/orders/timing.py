@@ -180,11 +180,6 @@ def latest(network: Network, lines: Lines, ends: Sequence[int]) -> list[int]:
     return [start for start in starts if start is not None]
 
 
-def has_forward(pipeline: Pipeline, shard: int) -> bool:
-    """False for a last shard whose forward is part of its backward."""
-    return shard < pipeline.shards - 1 or any(costs[shard].forward for costs in pipeline.costs)
-
-
 def _source(pipeline: Pipeline, numbers: dict[Pass, int], item: Pass) -> int:
     """The pass whose result a pass reads."""
     kind, shard, microbatch = item
@@ -193,7 +188,7 @@ def _source(pipeline: Pipeline, numbers: dict[Pass, int], item: Pass) -> int:
         wanted = [Pass("I", shard, microbatch)]
     elif kind != "F" and shard < pipeline.shards - 1:
         wanted = [Pass("B", shard + 1, microbatch), Pass("I", shard + 1, microbatch)]
-    elif kind != "F" and has_forward(pipeline, shard):
+    elif kind != "F" and pipeline.has_forward(shard):
         wanted = [Pass("F", shard, microbatch)]
     else:
         wanted = [Pass("F", shard - 1, microbatch)] if shard else []

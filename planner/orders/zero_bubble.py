@@ -9,12 +9,11 @@ import heapq
 from copy import copy
 from dataclasses import dataclass, replace
 
-from planner.orders.bounds import Objective, ladder
+from planner.orders.bounds import NEVER, Objective, ladder
 from planner.orders.merging import Stages
 from planner.orders.passes import Cost, Kind, Order, Pass, Pipeline, Places
-from planner.orders.timing import NONE, Network, earliest, has_forward, spans_of
+from planner.orders.timing import NONE, Network, earliest, spans_of
 
-NEVER = 1 << 62
 ENOUGH = 8  # microbatches per device that show what a rule is worth
 Table = list[list[int]]  # by shard and microbatch
 
@@ -117,7 +116,7 @@ class ListSchedule:
 
     def _lane(self, stages: Stages, device: int, shard: int, split: bool) -> _Lane:
         own = stages.own(device, shard)
-        forward = has_forward(self.pipeline, shard)
+        forward = self.pipeline.has_forward(shard)
         kinds: tuple[Kind, Kind, Kind] = ("F", "I" if split else "B", "W")
         f, b, w = (
             [self.network.numbers.get(Pass(kind, shard, m), NONE) for m in own] for kind in kinds
@@ -142,7 +141,7 @@ def _two(pipeline: Pipeline, shard: int) -> bool:
 
 def _kinds(pipeline: Pipeline, shard: int, split: bool) -> list[Kind]:
     backward: list[Kind] = ["I", "W"] if split else ["B"]
-    return ["F", *backward] if has_forward(pipeline, shard) else backward
+    return ["F", *backward] if pipeline.has_forward(shard) else backward
 
 
 class _Run:
@@ -157,7 +156,7 @@ class _Run:
             [list(empty) for _ in range(pipeline.shards)],
             [list(empty) for _ in range(pipeline.shards)],
         )
-        self.arrived[not has_forward(pipeline, 0)][0] = [0] * pipeline.microbatches
+        self.arrived[not pipeline.has_forward(0)][0] = [0] * pipeline.microbatches
         self.lines: list[list[int]] = [[] for _ in self.lanes]
         self.free = [0] * pipeline.devices
         self.room = list(pipeline.limits or (NEVER,) * pipeline.devices)
@@ -211,7 +210,7 @@ class _Run:
         self.room[device] -= lane.cost.held
         end = self._start(device, number, now, lane.cost.forward)
         reader = min(lane.shard + 1, self.pipeline.shards - 1)
-        done = reader == lane.shard or not has_forward(self.pipeline, reader)
+        done = reader == lane.shard or not self.pipeline.has_forward(reader)
         hop = self.pipeline.costs[self.where[reader][microbatch]][reader].hop
         self._send(device, self.arrived[done][reader], reader, microbatch, end, hop)
 

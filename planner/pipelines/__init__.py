@@ -1,6 +1,5 @@
-"""One task on several devices: layouts, orders and shards made into a program."""
+"""One task on several devices: which layout, cuts, order and modes its program has."""
 
 from planner.pipelines.configure import best
-from planner.pipelines.strategy import PipelineStrategy
 
-__all__ = ["PipelineStrategy", "best"]
+__all__ = ["best"]

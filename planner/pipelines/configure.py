@@ -6,16 +6,16 @@ the period. The most promising ones are simulated; the shortest is kept.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
 from planner.jitter import jitter, spreads
+from planner.lowering import PipelineRound, PipelineStrategy
 from planner.orders import NAMED, InvalidOrder
 from planner.pipelines.modes import ModeProgram
-from planner.pipelines.reorder import reordered
-from planner.pipelines.round import PipelineRound
-from planner.pipelines.sketch import Sketch, sketches
+from planner.pipelines.reorder import PLACED, moved, reordered
+from planner.pipelines.sketch import Sketch, promising, sketches
 from planner.rounds import kept_bytes, planned_task
 from planner.search import Candidate, short_host
 from planner.shards import Links
@@ -29,9 +29,12 @@ _BOUND, _SPAN, _ESTIMATE = range(3)  # what is known of a sketch's period
 _LONGER = ("its bound is longer", "its order is longer", "its estimate is longer")
 _SIMULATED = 24  # sketches at most
 _PASSES = 20  # timed for a better order of the best one, for each op simulated
+_FINE, _FEW = 8, 2  # shards of a stage, and of a device, to find places for them
+_SPREAD = 32  # 1/n longer than work spread evenly, no places are looked for
 _SHRINKS = 4  # times that modes are asked for with less memory
 _LISTED = 24  # alternatives that a plan names
 _NEAR, _SAMPLES = 10, 200  # 1/n longer steps are looked at for a quantile, of so many runs
+_LAID_OUT = 8  # rounds, to find the one that needs least
 _NO_ROOM = "does not fit"
 
 
@@ -43,21 +46,30 @@ class Tried:
     round: PipelineRound | None
     why_not: str = ""
 
+    @property
+    def even_us(self) -> int:
+        """The bound of any places: all work spread evenly."""
+        costs, layout = self.sketch.costs, self.sketch.layout
+        return costs.microbatches * costs.total("least") // layout.devices
+
     def alternative(self, task: str, best: PipelineRound) -> Alternative:
         """It, as a plan tells of it."""
         made, why_not = self.round, self.why_not
         if made and made is not best:
             why_not = f"{(made.period_us - best.period_us) * 100 / best.period_us:.1f} % longer"
         modes = made.strategy.modes if made else ()
+        split = made and made.strategy.halved  # also by a search from an order that splits none
+        cut = replace(self.sketch, named="zero-bubble") if split else self.sketch
+        placed = made and made.strategy.named == PLACED
         return Alternative(
             task=task,
             devices=self.sketch.layout.devices,
-            layout=str(self.sketch.layout),
+            layout="mixed" if placed else str(self.sketch.layout),
             order=made.strategy.named if made else self.sketch.named,
             microbatch=self.sketch.costs.microbatch,
             recompute=sum(mode.activations == "recompute" for mode in modes[:-1]),
             period_us=made.period_us if made else 0,
-            bound_us=self.sketch.bound_us,
+            bound_us=self.even_us if placed else cut.bound_us,
             peak_bytes=made.device_bytes if made else 0,
             why_not=why_not,
         )
@@ -81,7 +93,7 @@ def best(
     kind, task, host_bytes = asked
     chosen = [layout] if layout else list(layouts(devices))
     names = list(NAMED) if order == AUTO else [order]
-    every = sorted(sketches(task, Links.of(kind.device), chosen, names), key=_rank)
+    every = sorted(promising(list(sketches(task, Links.of(kind.device), chosen, names))), key=_rank)
     if not every:
         raise _impossible(task, chosen)
     tried = list(_tried(every, kind.device_bytes, host_bytes, effort))
@@ -92,6 +104,9 @@ def best(
         budget = _PASSES * effort.limits.search_ops
         tried.append(replace(found, round=reordered(_made(found), kind.device_bytes, budget)))
         found = _shortest(tried, quantile)
+        if layout is None:
+            tried += _placed(found, kind.device_bytes, host_bytes, effort)
+            found = _shortest(tried, quantile)
     made = _made(found)
     rounds = sum(one.round is not None for one in tried)
     return Candidate(
@@ -140,7 +155,8 @@ def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) 
             yield Tried(sketch, None, _LONGER[known])
             continue
         if known == _ESTIMATE:
-            one = _fitted(sketch, room, host_bytes, shortest, effort)
+            program = _program(sketch, room, host_bytes)
+            one = _fitted(sketch, program, room, shortest, effort)
             left -= len(one.round.entries) if one.round else effort.limits.search_least_ops
             left -= effort.limits.search_ops // _SIMULATED
             shortest = min(shortest, one.round.period_us) if one.round else shortest
@@ -156,19 +172,40 @@ def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) 
             heappush(open_, (max(us, more), known + 1, n))
 
 
+def _placed(found: Tried, room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:
+    """What was found in finer shards; and shards, where it has few of them the finer ones, on other
+    devices, in modes for these."""
+    made, sketch = _made(found), replace(found.sketch, pieces=_FINE)
+    if (made.period_us - found.even_us) * _SPREAD < made.period_us:
+        return
+    fine = _fitted(sketch, _program(sketch, room, host_bytes), room, made.period_us, effort)
+    yield fine
+    few = len(made.strategy.shards) < _FEW * made.strategy.devices
+    begun = fine.round if few else made
+    if begun and (one := moved(begun, room, _PASSES * effort.limits.search_ops // 4)):
+        program = _modes(one, sketch.links, room, host_bytes)
+        yield _fitted(sketch, program, room, made.period_us, effort)
+
+
 def _program(sketch: Sketch, room: int, host_bytes: int) -> ModeProgram | None:
     """The program that chooses its modes; None where there is no such order."""
     try:
-        strategy = sketch.strategy
+        return _modes(sketch.strategy, sketch.links, room, host_bytes)
     except InvalidOrder:
         return None
-    rooms = (room - sketch.costs.total("buffer"),) * strategy.devices
-    return ModeProgram(strategy, sketch.links, rooms, host_bytes - kept_bytes(strategy))
 
 
-def _fitted(sketch: Sketch, room: int, host_bytes: int, shortest: int, effort: Effort) -> Tried:
+def _modes(strategy: PipelineStrategy, links: Links, room: int, host_bytes: int) -> ModeProgram:
+    """The program that chooses the modes of a strategy."""
+    rooms = (room - strategy.costs.total("buffer"),) * strategy.devices
+    return ModeProgram(strategy, links, rooms, host_bytes - kept_bytes(strategy))
+
+
+def _fitted(
+    sketch: Sketch, program: ModeProgram | None, room: int, shortest: int, effort: Effort
+) -> Tried:
     """The sketch with the best modes that fit, unless those of a shorter round do not."""
-    program, least = _program(sketch, room, host_bytes), False
+    least = False
     for _ in range(_SHRINKS if program else 0):
         assert program
         chosen = program.chosen(effort, least=least)
@@ -199,15 +236,22 @@ def _smallest(every: Sequence[Sketch], kind: Kind, host_bytes: int, effort: Effo
 
 
 def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> Tried | None:
-    """The round that needs least of its devices; None where the host has too little."""
-    firsts = {(s.layout, s.costs.microbatch, s.named, s.chunks): s for s in every}
-    found = list[Tried]()
-    for sketch in firsts.values():
-        program = _program(sketch, 0, host_bytes)
-        chosen = program.chosen(effort, least=True) if program else None
-        if chosen:
-            found.append(Tried(sketch, PipelineRound(chosen.strategy, sketch.links)))
-    return min(found, key=lambda one: _made(one).device_bytes, default=None)
+    """The round that needs least of its devices; None where the host has too little. Of the
+    smallest microbatches that fit there, those sketches are laid out whose windows hold least."""
+    firsts = {(s.costs.microbatch, s.layout, s.named, s.chunks): s for s in every}
+    for size in sorted({sketch.costs.microbatch for sketch in every}):
+        least = list[tuple[int, int, Tried]]()
+        for sketch in (sketch for key, sketch in firsts.items() if key[0] == size):
+            program = _program(sketch, 0, host_bytes)
+            if found := program.thrifty(effort) if program else None:
+                held, strategy = found
+                least.append(
+                    (held, len(least), Tried(sketch, PipelineRound(strategy, sketch.links)))
+                )
+        if least:
+            laid_out = (one for *_, one in nsmallest(_LAID_OUT, least))
+            return min(laid_out, key=lambda one: _made(one).device_bytes)
+    return None
 
 
 def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alternative, ...]:
@@ -215,7 +259,8 @@ def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alte
     by: dict[tuple[object, ...], Tried] = {}
     for one in sorted(tried, key=lambda t: t.round.period_us if t.round else 1 << 62):
         sketch = one.sketch
-        by.setdefault(sketch.kind, one)
+        placed = one.round is not None and one.round.strategy.named == PLACED
+        by.setdefault((placed, *sketch.kind), one)
     return tuple(one.alternative(task.name, best) for one in [*by.values()][:_LISTED])
 
 

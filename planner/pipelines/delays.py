@@ -2,17 +2,15 @@
 the next round for parameters.
 
 device 0   F0 F0 F0       B0 B0 B0 U0 | F0        idle: between the first pass and the last
-device 1      F1 F1 F1 B1 B1 B1 U1       F1       life of 1: from F1 to the last B1
+device 1      F1 F1 F1 B1 B1 B1 U1       F1       from F1 to the last B1 and back: parameters of 1
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
+from planner.lowering import PipelineStrategy, gathered
 from planner.orders import Cost, Pipeline, late, timed
-from planner.pipelines.strategy import PipelineStrategy
 from planner.shards import Links, Mode, ShardCost, backward_us, forward_us, pass_us
 
 
@@ -35,31 +33,6 @@ def pass_costs(
             )
         )
     return found
-
-
-def gathered(
-    strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
-) -> list[int]:
-    """By shard, when its gradients of all replicas are on its home, and no pass reads it. ends: of
-    its passes on each device that has it."""
-    done = [
-        max(ends[reader, d] for reader in strategy.readers(k) for d in strategy.replicas[reader])
-        for k in range(len(strategy.shards))
-    ]
-    free = Counter[int]()  # when a device has sent what it had
-    for (k, device), end in sorted(ends.items(), key=lambda item: item[1]):
-        if device != strategy.homes[k]:
-            free[device] = max(free[device], end)
-            free[device] += links.send_us(strategy.shards[k].grad_bytes)
-            done[k] = max(done[k], free[device])
-    return done
-
-
-class Life(NamedTuple):
-    """The start of a shard's first pass on any device, and the time its gradients are gathered."""
-
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,15 +83,29 @@ class Delays:
         return max(e[-1] - s[0] for s, e in zip(self.starts, self.ends, strict=True) if s)
 
     @cached_property
-    def lives(self) -> list[Life]:
-        """The lives of every shard."""
-        starts = [1 << 62] * len(self.strategy.shards)
-        ends: dict[tuple[int, int], int] = {}
+    def firsts(self) -> dict[tuple[int, int], int]:
+        """By shard and device, the start of the first pass there that reads its parameters."""
+        found: dict[tuple[int, int], int] = {}
         for device, passes in enumerate(self.strategy.order):
-            for one, start, end in zip(passes, self.starts[device], self.ends[device], strict=True):
-                starts[one.shard] = min(starts[one.shard], start)
-                ends[one.shard, device] = end
-        return list(map(Life, starts, gathered(self.strategy, self.links, ends)))
+            for one, start in zip(passes, self.starts[device], strict=True):
+                for k in self.strategy.read(one.shard):
+                    found.setdefault((k, device), start)
+        return found
+
+    @cached_property
+    def lasts(self) -> dict[tuple[int, int], int]:
+        """By shard and device, the end of its last pass there."""
+        rows = zip(self.strategy.order, self.ends, strict=True)
+        return {
+            (one.shard, device): end
+            for device, (passes, ends) in enumerate(rows)
+            for one, end in zip(passes, ends, strict=True)
+        }
+
+    @cached_property
+    def gathered(self) -> list[int]:
+        """By shard, the time its gradients are gathered."""
+        return gathered(self.strategy, self.links, self.lasts)
 
     def lane(self, k: int, mode: Mode) -> str:
         """The stream on which new parameters take turns, if there is one."""
@@ -136,13 +123,31 @@ class Delays:
         """From a shard's first pass to its first one of the next round, if its parameters take
         their turn as soon as the gradients of another shard are gathered."""
         early, shard, links = self.strategy.shards[first], self.strategy.shards[k], self.links
-        us = self.lives[first].end - self.lives[k].start
+        us = self.gathered[first]
         us += (len(self.strategy.replicas[first]) - 1) * links.add_us(early.grad_bytes)
         if mode.update == "host":
             us += links.spill_us(early.grad_bytes) + links.prefetch_us(shard.param_bytes)
         elif mode.params == "resident":
-            us += early.update_device_us
+            return us + early.update_device_us + self._sent_us(k)
         else:
             us += shard.update_device_us + links.spill_us(shard.param_bytes)
             us += links.prefetch_us(shard.param_bytes)
-        return us + self.served_us(k, mode)
+            if mode.update == "device-streamed":  # the state goes first
+                us += links.spill_us(shard.state_bytes)
+        return us + self.served_us(k, mode) - min(self._firsts(k))
+
+    def _firsts(self, k: int) -> list[int]:
+        """The starts of a shard's first passes, on its home and its other users, where these begin
+        no sooner than their gradients are needed at home."""
+        own, send = self.strategy, self.links.send_us(self.strategy.shards[k].grad_bytes)
+        found = [self.firsts[k, own.homes[k]]]
+        for device in own.users[k]:
+            early = self.gathered[k] - send - self.lasts.get((k, device), self.gathered[k])
+            found.append(self.firsts[k, device] + max(0, early))
+        return found
+
+    def _sent_us(self, k: int) -> int:
+        """From the first pass of a device to the time it has what the home sends to each in turn;
+        the longest, were all sent from 0 on."""
+        each = self.links.send_us(self.strategy.shards[k].param_bytes)
+        return max(turn * each - start for turn, start in enumerate(self._firsts(k)))

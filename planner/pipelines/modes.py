@@ -15,9 +15,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from planner.inputs import Effort
+from planner.lowering import PipelineStrategy
 from planner.lp import MB, MS, Constraint, Linear, Row, minimise, solve, total
 from planner.pipelines.delays import Delays
-from planner.pipelines.strategy import PipelineStrategy
 from planner.pipelines.windows import Held, Window, loads, windows
 from planner.shards import Links, Mode, backward_us, forward_us, holdings
 from profiles.codec import align
@@ -229,11 +229,11 @@ class ModeProgram:
 
     def _updates(self) -> Iterator[Row]:
         """Forwards of the next round wait for parameters, behind those of others; negative."""
-        delays, lives = self.delays, self.delays.lives
+        delays = self.delays
         for device in range(self.strategy.devices):
             mine = [k for k, shard in enumerate(self.strategy.shards) if shard.grad_bytes]
             mine = [k for k in mine if self.strategy.homes[k] == device]
-            mine.sort(key=lambda k: lives[k].end)
+            mine.sort(key=lambda k: delays.gathered[k])
             for place, k in enumerate(mine):
                 yield _negative((delays.back_us(k, k, mode), c) for c, mode in self.of[k])
                 for lane in ("host", "p2p") if place else ():
@@ -253,6 +253,27 @@ class ModeProgram:
         linear = Linear(_TAKES + len(self.takes), [*self.rows, *self.fits], (_T, _WORK))
         outcome, values = linear.solve((), seconds=max(1.0, effort.left), seed=effort.seed)
         return round(values[_T] * MS) if outcome.objective else None
+
+    def thrifty(self, effort: Effort) -> tuple[int, PipelineStrategy] | None:
+        """The modes that hold least, shard by shard in all windows together, and the bytes of the
+        fullest one; where the host has no room for what they put there, those that hold least in
+        that one."""
+        size, every = self.choices.held_bytes, list(windows(self.strategy))
+        held: list[list[tuple[Window, Held]]] = [[] for _ in self.of]
+        for window in every:
+            for own in window.held:
+                held[own.shard].append((window, own))
+        modes = tuple(
+            min(self.choices.modes(k), key=lambda mode: sum(size(*pair, mode) for pair in pairs))
+            for k, pairs in enumerate(held)
+        )
+        if sum(map(self._waiting, range(len(modes)), modes)) > self.host_room:
+            chosen = self.chosen(effort, least=True)
+            if chosen is None:
+                return None
+            modes = chosen.strategy.modes
+        most = max(sum(size(w, own, modes[own.shard]) for own in w.held) for w in every)
+        return most, replace(self.strategy, modes=modes)
 
     def chosen(self, effort: Effort, *, least: bool = False) -> Chosen | None:
         """Whole modes, the best ones found, or those that take the least of all devices; None where

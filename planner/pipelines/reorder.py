@@ -1,14 +1,14 @@
-"""A round's order made better, with the modes that it has and the memory that it leaves."""
+"""A round's order and places made better, with the modes that it has and the memory it leaves."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from planner.orders import Order, Pipeline, improved, peaks, searched
+from planner.errors import Infeasible
+from planner.lowering import PipelineRound, PipelineStrategy, separable, whole
+from planner.orders import Order, Pipeline, improved, peaks, placed, searched
 from planner.pipelines.delays import pass_costs
-from planner.pipelines.round import PipelineRound
-from planner.pipelines.strategy import separable, whole
 
-SEARCHED = "searched"  # the name of such an order
+SEARCHED, PLACED = "searched", "placed"  # the names of such orders
 _LEAST = 1000  # times that a search from places alone times all passes, at least
 
 
@@ -24,20 +24,49 @@ def reordered(made: PipelineRound, room: int, budget: int) -> PipelineRound | No
     return min(shorter, key=lambda one: one.period_us, default=None)
 
 
-def _orders(made: PipelineRound, room: int, budget: int) -> Iterator[Order]:
-    """By exchanges in the order that it has, and, if it is short, from its places alone."""
+def moved(made: PipelineRound, room: int, budget: int) -> PipelineStrategy | None:
+    """The strategy with shards on other devices, a few of them with microbatches on two; found by
+    about as many passes in list schedules. Its modes are those of the round, so it may not fit."""
     strategy = made.strategy
-    shards, modes, count = strategy.shards, strategy.modes, strategy.costs.microbatches
-    costs = pass_costs(shards, modes, strategy.halved, made.links)
-    pipeline = Pipeline.alike(costs, strategy.devices, count)
+    pipeline = _pipeline(made, room)
+    schedules = budget // sum(map(len, strategy.order))
+    alone = [k for k, shard in enumerate(strategy.shards) if shard.in_turn]
+    split = bool(strategy.halved)
+    try:
+        found = placed(
+            pipeline,
+            schedules,
+            replicas=strategy.devices,
+            alone=alone,
+            split=split,
+            orders=[strategy.order],
+        )
+    except Infeasible:
+        return None
+    order = whole(found.order, strategy.last, strategy.halved)
+    return replace(strategy, order=order, named=PLACED)
+
+
+def _pipeline(made: PipelineRound, room: int) -> Pipeline:
+    """The passes of a round, and the memory that they may take."""
+    strategy = made.strategy
+    costs = pass_costs(strategy.shards, strategy.modes, strategy.halved, made.links)
+    pipeline = Pipeline.alike(costs, strategy.devices, strategy.costs.microbatches)
     used = zip(peaks(pipeline, strategy.order), made.memory, strict=True)
     limits = tuple(peak + room - one.slab_bytes - one.reserve_bytes for peak, one in used)
-    yield improved(replace(pipeline, limits=limits), strategy.order, budget // 4)
+    return replace(pipeline, limits=limits)
+
+
+def _orders(made: PipelineRound, room: int, budget: int) -> Iterator[Order]:
+    """By exchanges in the order that it has, and, if it is short, from its places alone."""
+    strategy, pipeline = made.strategy, _pipeline(made, room)
+    shards, modes = strategy.shards, strategy.modes
+    yield improved(pipeline, strategy.order, budget // 4)
     if _LEAST * sum(map(len, strategy.order)) > budget:
         return
     halved = frozenset(k for k in separable(shards) if modes[k].params != "streamed")
     costs = pass_costs(shards, modes, halved, made.links)
-    pipeline = replace(Pipeline.alike(costs, strategy.devices, count), limits=limits)
+    pipeline = replace(pipeline, costs=(tuple(costs),) * strategy.devices)
     places = tuple(tuple(sorted(devices)) for devices in strategy.replicas)
     order = searched(pipeline, places, budget, split=bool(halved))
     yield whole(order, strategy.last, halved)

@@ -3,29 +3,31 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 
 from planner.inputs import Layout
+from planner.lowering import PipelineStrategy, separable, whole
 from planner.orders import NAMED, Pipeline
 from planner.pipelines.delays import pass_costs
-from planner.pipelines.strategy import PipelineStrategy, separable, whole
 from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, sizes, untied
 from planner.shards import separable as separable_ties
 from planner.stages import Place, Work, cut
 from profiles.schema import Task
 
 _PIECES = (1, 2, 4)  # shards of a stage
+_UNEVEN = 16  # uneven layouts, each with a microbatch, that are looked at
 _CHUNKS = {"interleaved": (2, 4, 8), "breadth": (1, 2, 4, 8)}  # stages of a device, by order
 
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """A strategy without its modes. cuts: of the stages, pieces: shards of each; chunks: stages of
-    each device."""
+    """A strategy without its modes. chunks: stages of each device; stages: their ends, from 0 on;
+    points: where shards may end; pieces: shards of each stage."""
 
     costs: TaskCosts
     layout: Layout
     chunks: int
+    stages: tuple[int, ...]
     named: str
     points: tuple[int, ...]
     pieces: int
@@ -37,38 +39,9 @@ class Sketch:
         return self.layout, self.named, self.costs.microbatch
 
     @cached_property
-    def _layers(self) -> list[Work]:
-        """The layers as stages are cut."""
-        costs, send = self.costs, self.links.send_us
-        return [
-            Work(
-                time=costs.total("backward_us", n, n + 1),
-                once=costs.total("update_device_us", n, n + 1),
-                hop=send(cost.in_bytes) if n else 0,
-                exchange=send(costs.layers[n].grad_bytes),
-            )
-            for n, cost in enumerate(costs.costs)
-        ]
-
-    @cached_property
-    def stages(self) -> tuple[int, ...] | None:
-        """The ends of stages, from 0 on; None where there are too few layers, or some that would
-        have replicas but must not."""
-        teams = [(0,) * replicas for replicas in self.layout.replicas] * self.chunks
-        found = cut(
-            [self._layers], teams, self.costs.microbatches, points=self.points, fits=self._fits
-        )
-        return found.points if found else None
-
-    def _fits(self, place: Place, first: int, end: int) -> bool:
-        """Layers that change their buffers have no replicas."""
-        return len(place.team) == 1 or not any(n.in_turn for n in self.costs.layers[first:end])
-
-    @cached_property
     def bound_us(self) -> int:
         """No round of these stages and microbatches is shorter: a device computes with all its
         microbatches after forwards of one through the stages before, and before its backwards."""
-        assert self.stages
         costs, depth, before, trained, most = self.costs, self.layout.depth, 0, False, 0
         split = self.named == "zero-bubble"
         first, whole = ("way", "least") if split else ("backward_us", "backward_us")
@@ -84,10 +57,23 @@ class Sketch:
             before += costs.total(first, a, b) * trained
         return max(most, *both)
 
+    @property
+    def guess_us(self) -> int:
+        """About how long a round is: its bound, or a device's work and then the exchange of its
+        last shard, whose gradients go to one replica, which sends new parameters to all others."""
+        costs, send, most = self.costs, self.links.send_us, self.bound_us
+        for place, (a, b) in enumerate(pairwise(self.stages)):
+            replicas = self.layout.replicas[place % self.layout.depth]
+            if replicas > 1:
+                whole = costs.total("grad_bytes", a, b)
+                largest = max(layer.grad_bytes for layer in costs.layers[a:b])
+                own = -(-costs.microbatches // replicas) * costs.total("least", a, b)
+                most = max(most, own + replicas * send(max(largest, whole // _PIECES[-1])))
+        return most
+
     @cached_property
     def strategy(self) -> PipelineStrategy:
         """With its order, for modes that keep all on the devices."""
-        assert self.stages
         cuts, places = [0], list[tuple[int, ...]]()
         for (a, b), devices in zip(
             pairwise(self.stages), self.layout.stages * self.chunks, strict=True
@@ -126,24 +112,66 @@ class Sketch:
 def sketches(
     task: Task, links: Links, chosen: Sequence[Layout], names: Sequence[str]
 ) -> Iterator[Sketch]:
-    """All that are looked at."""
+    """All that there are."""
     apart = separable_ties(task) is not None
     points = tuple(cut_points(layer_graph(untied(task) if apart else task)))
     for costs in sizes(task, apart=apart):
+        layers = _layers(costs, links)
         for layout in chosen:
             if costs.microbatches < max(layout.replicas):
                 continue
-            for named, chunks in _named(names, layout):
-                for pieces in _PIECES:
-                    one = Sketch(costs, layout, chunks, named, points, pieces, links)
-                    if one.stages:
-                        yield one
+            ways = [*_named(names, layout)]
+            ends = {n: _stages(costs, layers, layout, n, points) for n in {n for _, n in ways}}
+            for (named, chunks), pieces in product(ways, _PIECES):
+                if stages := ends[chunks]:
+                    yield Sketch(costs, layout, chunks, stages, named, points, pieces, links)
+
+
+def promising(every: Sequence[Sketch]) -> list[Sketch]:
+    """Those that are looked at: of uneven layouts the few whose rounds seem shortest."""
+    guesses: dict[tuple[Layout, int], int] = {}
+    for one in every:
+        if not one.layout.even:
+            key = one.layout, one.costs.microbatch
+            guesses[key] = min(one.guess_us, guesses.get(key, one.guess_us))
+    kept = sorted(guesses, key=guesses.__getitem__)[:_UNEVEN]
+    return [s for s in every if s.layout.even or (s.layout, s.costs.microbatch) in kept]
+
+
+def _layers(costs: TaskCosts, links: Links) -> list[Work]:
+    """The layers as stages are cut."""
+    return [
+        Work(
+            time=costs.total("backward_us", n, n + 1),
+            once=costs.total("update_device_us", n, n + 1),
+            hop=links.send_us(cost.in_bytes) if n else 0,
+            exchange=links.send_us(costs.layers[n].grad_bytes),
+        )
+        for n, cost in enumerate(costs.costs)
+    ]
+
+
+def _stages(
+    costs: TaskCosts, layers: Sequence[Work], layout: Layout, chunks: int, points: Sequence[int]
+) -> tuple[int, ...]:
+    """The ends of stages, from 0 on; none where there are too few layers, or some that would have
+    replicas but must not: those that change their buffers."""
+    fixed = [n for n, layer in enumerate(costs.layers) if layer.in_turn]
+
+    def fits(place: Place, first: int, end: int) -> bool:
+        return len(place.team) == 1 or not any(first <= n < end for n in fixed)
+
+    teams = [(0,) * replicas for replicas in layout.replicas] * chunks
+    found = cut([layers], teams, costs.microbatches, points=points, fits=fits if fixed else None)
+    return found.points if found else ()
 
 
 def _named(names: Sequence[str], layout: Layout) -> Iterator[tuple[str, int]]:
-    """Orders, and so many stages of a device that make a difference."""
+    """Orders, and so many stages of a device that make a difference; where any order will do,
+    devices of uneven layouts have one."""
+    free = len(names) > 1
     for name in names:
-        several = layout.depth > 1 or len(names) == 1
+        several = not free or (layout.even and layout.depth > 1)
         for chunks in _CHUNKS.get(name, (1,)) if several else (1,):
-            if chunks > 1 or name != "interleaved" or len(names) == 1:
+            if chunks > 1 or name != "interleaved" or not free:
                 yield name, chunks

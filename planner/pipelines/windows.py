@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.lowering import PipelineStrategy
 from planner.orders import Pass
-from planner.pipelines.strategy import PipelineStrategy
 
 Counts = NDArray[np.int64]
 

@@ -5,29 +5,27 @@ from planner.rounds.evaluation import SUFFIX, evaluating, least_us, share_us
 from planner.rounds.hazards import dependencies
 from planner.rounds.host_bytes import PLENTY, Store, Waiting, fitted, kept_bytes, least_bytes, store
 from planner.rounds.hydra import HydraStrategy
-from planner.rounds.list_schedule import Draft, Orders, dispatched, in_order
+from planner.rounds.list_schedule import Draft, Steady, dispatched, in_order, shortest
 from planner.rounds.ops import Entry, Stream, queued
 from planner.rounds.program import Cycle, assembled, planned_task
 from planner.rounds.round import Round
 from planner.rounds.slab import Life, Slab
-from planner.rounds.timeline import Deadlock, Settled, execution_order, once, settled
+from planner.rounds.timeline import execution_order, once
 
 __all__ = [
     "PLENTY",
     "SUFFIX",
     "Copy",
     "Cycle",
-    "Deadlock",
     "Draft",
     "Emitter",
     "Entry",
     "HydraStrategy",
     "Life",
-    "Orders",
     "Round",
     "Send",
-    "Settled",
     "Slab",
+    "Steady",
     "Store",
     "Stream",
     "Visit",
@@ -45,7 +43,7 @@ __all__ = [
     "once",
     "planned_task",
     "queued",
-    "settled",
     "share_us",
+    "shortest",
     "store",
 ]

@@ -96,17 +96,24 @@ class _Work(NamedTuple):
 
 
 class Emitter:
-    """Makes the ops of a task; lives only while they are made."""
+    """Makes the ops of a task, with names that none of `others` has; lives only while they are
+    made."""
 
     def __init__(
-        self, costs: TaskCosts, shards: Sequence[ShardCost], modes: Sequence[Mode], links: Links
+        self,
+        costs: TaskCosts,
+        shards: Sequence[ShardCost],
+        modes: Sequence[Mode],
+        links: Links,
+        others: Iterable[Entry] = (),
     ) -> None:
         self.costs, self.shards, self.modes, self.links = costs, shards, modes, links
         self.task = costs.task.name
         self.last = len(self.shards) - 1
         tied = [k for k, shard in enumerate(self.shards) if shard.tie]
         self.owner, self.top = min(tied, default=None), max(tied, default=None)
-        self.copied: dict[tuple[str, str, int], int] = {}
+        names = (entry.name for entry in others)
+        self.copied = {(name.kind, name.item, name.number): name.index for name in names}
         self.begun: set[tuple[int, int]] = set()  # device and shard of gradients that are added to
         self.noted = False  # norms of some shard
 

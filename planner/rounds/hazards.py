@@ -79,7 +79,7 @@ def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[in
                 run for run in waits if not any(o != run and covers(ended[o], run) for o in waits)
             ]
             for run in waits:
-                clock = [max(a, b) for a, b in zip(clock, ended[run], strict=True)]
+                clock = list(map(max, clock, ended[run]))
             clock[stream] = base // count * len(lists[stream]) + place
             ended[base + at] = latest[stream] = clock
             kept[at] = [run - base for run in waits]

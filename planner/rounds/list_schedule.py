@@ -10,12 +10,14 @@ once for the first round:
     h2d   P3 P4 | P9 (for the next round) P5 P6 | P8 (for the next round) ...
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heappop, heappush
 
-from planner.rounds.ops import Stream
-from planner.rounds.timeline import Needs
+from planner.rounds.ops import Entry, Stream, queued
+from planner.rounds.timeline import Deadlock, Needs, Settled, settled
 
 _ROUNDS = 4
 
@@ -31,9 +33,31 @@ class Draft:
     us: list[int]
     streams: list[Stream]
     needs: Needs
-    rank: list[int]
+    rank: Sequence[int]
     movable: frozenset[int]
     chains: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(
+        cls,
+        entries: Sequence[Entry],
+        needs: Needs,
+        rank: Sequence[int] = (),
+        movable: frozenset[int] = frozenset(),
+    ) -> "Draft":
+        """The ops with what they wait for; by default wanted in the order of meaning."""
+        us, streams = [entry.us for entry in entries], [entry.stream for entry in entries]
+        queues = sorted(queued(entries).items())
+        chains = tuple(tuple(queue) for stream, queue in queues if stream.kind == "compute")
+        return cls(us, streams, needs, rank or range(len(entries)), movable, chains)
+
+    @cached_property
+    def least_us(self) -> int:
+        """What the busiest stream has to do: no period is shorter."""
+        load = Counter[Stream]()
+        for stream, us in zip(self.streams, self.us, strict=True):
+            load[stream] += us
+        return max(load.values())
 
 
 @dataclass(frozen=True)
@@ -44,6 +68,29 @@ class Orders:
     queues: dict[Stream, list[int]]
     needs: Needs
     moved: frozenset[int]
+
+
+Steady = tuple[Settled, Orders]
+"""The steady state that a round settles into, and its orders."""
+
+
+def steady(draft: Draft, orders: Orders) -> Steady | None:
+    """None for orders that cannot repeat, taken from rounds that had not settled."""
+    try:
+        return settled(draft.us, orders.queues.values(), orders.needs), orders
+    except Deadlock:
+        return None
+
+
+def shortest(draft: Draft, every: Iterable[Orders]) -> Steady:
+    """The shortest steady state of these orders; done where none can be shorter."""
+    found = list[Steady]()
+    for one in (steady(draft, orders) for orders in every):
+        if one:
+            found.append(one)
+            if one[0].period_us <= draft.least_us:
+                break
+    return min(found, key=lambda one: one[0].period_us)
 
 
 def in_order(draft: Draft) -> Orders:

@@ -17,7 +17,6 @@ Resident parameters and state are loaded by `enter`, updated on the device, and 
 `leave`.
 """
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,12 +25,19 @@ from itertools import chain
 from planner.rounds.emit import Emitter
 from planner.rounds.hazards import dependencies
 from planner.rounds.host_bytes import Scratch
-from planner.rounds.list_schedule import Draft, Orders, dispatched, in_order, without
-from planner.rounds.ops import Entry, Stream, queued
+from planner.rounds.list_schedule import (
+    Draft,
+    Steady,
+    dispatched,
+    in_order,
+    shortest,
+    steady,
+    without,
+)
+from planner.rounds.ops import Entry
 from planner.rounds.program import Cycle, assembled
 from planner.rounds.shard_major import PARAM, ShardMajor
 from planner.rounds.slab import Ledger, Slab, stretched
-from planner.rounds.timeline import Deadlock, Settled, settled
 from planner.shards import Clock, Links, Slots, Strategy, slots_of
 from plans.schema import Memory, OpName, Program
 
@@ -87,45 +93,22 @@ class Round:
             for at, item in enumerate(entries):
                 if item.stream.kind == "d2h" and at != norms:
                     rank[at] = again[next(iter(item.reads)), item.name.number]
-        queues = queued(entries)
-        return Draft(
-            us=[item.us for item in entries],
-            streams=[item.stream for item in entries],
-            needs=dependencies(entries, {**self.slab.before, **scratch.before}),
-            rank=rank,
-            movable=frozenset(at for at in loads if at is not None),
-            chains=tuple(tuple(queues[s]) for s in sorted(queues) if s.kind == "compute"),
-        )
+        needs = dependencies(entries, {**self.slab.before, **scratch.before})
+        return Draft.of(entries, needs, rank, frozenset(at for at in loads if at is not None))
 
     @cached_property
-    def best(self) -> tuple[Settled, Orders]:
-        """The shortest steady state of a few orders, and that order. None is shorter than what the
-        busiest stream has to do, where it ends to look."""
-        load = Counter[Stream]()
-        for stream, us in zip(self.draft.streams, self.draft.us, strict=True):
-            load[stream] += us
-        least, found = max(load.values()), list[tuple[Settled, Orders]]()
-        for orders in chain(dispatched(self.draft), [in_order(self.draft)]):
-            one = self._settled(orders)
-            if one:
-                found.append(one)
-                if _period(one) <= least:
-                    return one
-        best = min(found, key=_period)
-        for _ in range(_REPAIRS):
+    def best(self) -> Steady:
+        """The shortest steady state of a few orders; loads that it waits for since they are made
+        too early are put back."""
+        draft = self.draft
+        best = shortest(draft, chain(dispatched(draft), [in_order(draft)]))
+        for _ in range(_REPAIRS if best[0].period_us > draft.least_us else 0):
             late = best[1].moved.intersection(best[0].cycle)
-            other = self._settled(without(self.draft, best[1], late)) if late else None
-            if other is None or _period(other) >= _period(best):
-                return best
+            other = steady(draft, without(draft, best[1], late)) if late else None
+            if other is None or other[0].period_us >= best[0].period_us:
+                break
             best = other
         return best
-
-    def _settled(self, orders: Orders) -> tuple[Settled, Orders] | None:
-        """None for an order that cannot repeat, taken from rounds that had not settled."""
-        try:
-            return settled(self.draft.us, orders.queues.values(), orders.needs), orders
-        except Deadlock:
-            return None
 
     @property
     def period_us(self) -> int:
@@ -182,10 +165,6 @@ class Round:
     def leaving(self) -> list[Entry]:
         """Copies of what stays on the device back to the host."""
         return list(self._emitter(self.links.alone).copies(self.shard_major.stays("S")))
-
-
-def _period(found: tuple[Settled, Orders]) -> int:
-    return found[0].period_us
 
 
 def lay_out(slots: Slots, links: Links, room: int) -> Slab:

@@ -2,7 +2,8 @@
 
 from planner.search.bounds import Bounds, TaskBound, task_bounds
 from planner.search.descent import descend
-from planner.search.shapes import Ways, baselines, searched, shapes_of, widened
+from planner.search.searches import Searches, Ways, baselines
+from planner.search.shapes import shapes_of
 from planner.search.shares import short_host, short_with_disk, without_disk
 from planner.search.sums import adding_alike
 from planner.search.task import Candidate, Wide
@@ -10,17 +11,16 @@ from planner.search.task import Candidate, Wide
 __all__ = [
     "Bounds",
     "Candidate",
+    "Searches",
     "TaskBound",
     "Ways",
     "Wide",
     "adding_alike",
     "baselines",
     "descend",
-    "searched",
     "shapes_of",
     "short_host",
     "short_with_disk",
     "task_bounds",
-    "widened",
     "without_disk",
 ]

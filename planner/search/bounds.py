@@ -15,6 +15,9 @@ phase          steps x the best period of one task alone, of rounds that take al
 critical-path  steps x the compute time of the longest task, which runs one step at a time: on
                several devices at once its part for each, and no less than a microbatch's way up
                and down
+fill-and-drain the same by the size of microbatches, for tasks on several devices: large ones take
+               less time in all, but more for their way up and down, behind which no device fills
+               its time with others if there are few. It holds for all places, replicas and orders
 """
 
 import math
@@ -38,13 +41,14 @@ Gang = tuple[int, int]
 class TaskBound:
     """µs per step of one task alone: compute, link load, all at once, and phase by phase.
 
-    No plan on so many devices beats the first three, and none of the kind described above the last,
-    which for several devices is the third.
+    No plan on so many devices beats the first four, and none of the kind described above the last.
+    On one device the fourth is the third, on several devices the last is the fourth.
     """
 
     compute_us: int
     link_us: int
     load_us: int
+    fill_us: int
     phase_us: int
 
     @property
@@ -61,15 +65,24 @@ def task_bounds(
     effort: Effort,
     jobs: int = 1,
     able: Mapping[str, Collection[Gang]] | None = None,
+    known: Sequence[Bounds] = (),
 ) -> list[Bounds]:
     """The bounds of every task where it is `able` to be trained, by default on one device of any
-    kind; tasks of one shape are looked at once."""
+    kind; tasks of one shape are looked at once. known: some of them, of every task."""
     alone = [(place, 1) for place in range(len(problem.kinds))]
     able = able or {task.name: alone for task in problem.tasks}
-    of: list[dict[Gang, TaskBound]] = [{} for _ in problem.tasks]
+    of = [
+        {gang: one for gang, one in own.items() if gang in able[task.name]}
+        for task, own in zip(problem.tasks, known or [{}] * len(problem.tasks), strict=True)
+    ]
     for place, devices in sorted({gang for gangs in able.values() for gang in gangs}):
         kind = problem.kinds[place]
-        asked = [(at, t) for at, t in enumerate(kind.tasks) if (place, devices) in able[t.name]]
+        gang = place, devices
+        asked = [
+            (at, task)
+            for at, task in enumerate(kind.tasks)
+            if gang in able[task.name] and gang not in of[at]
+        ]
         mine = {shape_of(task): task for _, task in asked}
         bound = partial(
             task_bound,
@@ -81,8 +94,8 @@ def task_bounds(
         found = pool.each(bound, [*mine.values()], effort, jobs)
         by = dict(zip(mine, found, strict=True))
         for at, task in asked:
-            of[at][place, devices] = by[shape_of(task)]
-    return list(of)
+            of[at][gang] = by[shape_of(task)]
+    return [*of]
 
 
 def task_bound(
@@ -107,14 +120,25 @@ def task_bound(
     if devices > 1:
         compute = max(-(-compute // devices), min(map(_way_us, sizes)))
         load = max(compute, load)
-        return TaskBound(compute, link, load, load)
+        fill = max(load, min(_fill_us(costs, devices) for costs in sizes))
+        return TaskBound(compute, link, load, fill, fill)
+    load = max(compute, load)
     phase = phase_us(sizes, links, device_bytes, effort, host_bytes)
-    return TaskBound(compute, link, max(compute, load), phase or 0)
+    return TaskBound(compute, link, load, load, phase or 0)
 
 
 def _apart_us(costs: TaskCosts) -> int:
     """Compute time of a step of which backwards may be split, as they are on several devices."""
     return costs.microbatches * costs.total("least") + costs.total("norm_us")
+
+
+def _fill_us(costs: TaskCosts, devices: int) -> int:
+    """The time of a step with microbatches of this size, spread evenly over several devices, and no
+    less than the way of one and the update for which the next one waits."""
+    trained = (layer for layer in costs.layers if layer.grad_bytes)
+    first = next(trained, None)
+    update = min(first.update_device.median_us, first.update_host.median_us) if first else 0
+    return max(-(-_apart_us(costs) // devices), _way_us(costs) + update)
 
 
 def _way_us(costs: TaskCosts) -> int:

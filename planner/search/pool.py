@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from multiprocessing import active_children, get_context, parent_process
 from typing import TypeVar
 
@@ -24,21 +25,30 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def each(
-    function: Callable[[T, Effort], R], items: Sequence[T], effort: Effort, jobs: int
+    function: Callable[[T, Effort], R],
+    items: Sequence[T],
+    effort: Effort,
+    jobs: int,
+    weight: Callable[[T], int] = lambda _: 1,
 ) -> list[R]:
     """The function of every item, in order. Both and what they return must be picklable where
     there are several jobs.
 
-    Items share the time that is left: what early ones do not use, later ones may.
+    Each item has a share of the time that is left when it begins, by its weight: what early ones do
+    not use, later ones may.
     """
-    shares = list(_shares(len(items), effort, jobs))
+    heavy = [weight(item) for item in items]
+    parts = (min(1, jobs * own / sum(heavy[at:])) for at, own in enumerate(heavy))
+    begun = [partial(_begun, function, part) for part in parts]
     if jobs < 2 or len(items) < 2:
-        return [function(item, share) for item, share in zip(items, shares, strict=True)]
+        return [one(item, effort) for one, item in zip(begun, items, strict=True)]
     others = active_children()
     with ProcessPoolExecutor(min(jobs, len(items)), get_context("spawn"), _follow) as pool:
         try:
             with _deaf():
-                found = [pool.submit(function, *given) for given in zip(items, shares, strict=True)]
+                found = [
+                    pool.submit(one, item, effort) for one, item in zip(begun, items, strict=True)
+                ]
             return [one.result() for one in found]
         except BaseException:
             for process in active_children():
@@ -72,8 +82,7 @@ def _outlive() -> None:
         os._exit(1)
 
 
-def _shares(count: int, effort: Effort, jobs: int) -> Iterator[Effort]:
-    now, left = time.monotonic(), effort.left
-    for index in range(count):
-        rounds = -(-count // jobs)
-        yield replace(effort, deadline=now + left * (index // jobs + 1) / rounds)
+def _begun(function: Callable[[T, Effort], R], part: float, item: T, effort: Effort) -> R:
+    """The function of an item that begins now, with this part of the time that is left."""
+    share = max(0.0, effort.left) * part
+    return function(item, replace(effort, deadline=time.monotonic() + share))

@@ -106,9 +106,7 @@ class Search:
         Infeasible names the smallest budget that would do; NoPlanFound when time is up first.
         """
         if effort.left <= 0:
-            raise NoPlanFound(
-                f"{self.task.name}: no plan within the time limit; raise --time-limit"
-            )
+            raise late(self.task)
         ends = self._plain_training(effort.limits)
         self.plain = bool(ends)
         if not ends:
@@ -318,6 +316,11 @@ class Search:
         beside = host if host > self.host_bytes else None
         offered = self.device_bytes + self.taken_bytes
         return short_device(strategy, size + self.taken_bytes, offered, beside)
+
+
+def late(task: Task) -> NoPlanFound:
+    """Time was up before a search for the task began."""
+    return NoPlanFound(f"{task.name}: no plan within the time limit; raise --time-limit")
 
 
 def laid_out(strategy: Strategy, links: Links, device_bytes: int) -> Round | None:

@@ -5,15 +5,10 @@
     cut_freely(layers, [4], microbatches)                    # four devices, whatever layout is best
 
 Both give `Cuts` (bottleneck, points, teams, shares of each replica), or None where nothing fits.
-
-    best_packs(layers, samples, fits, judge, steps=10_000)   # forward and backward cut on their own
-
-gives `Packs` that the caller's simulation finds best among those tried.
 """
 
 from planner.stages.chain import Cuts, cut, cut_freely
 from planner.stages.hops import Hops
-from planner.stages.packs import Packs, best_packs
 from planner.stages.places import Fits, Place, Team, within
 from planner.stages.work import Work, dealt, shared_out
 
@@ -21,11 +16,9 @@ __all__ = [
     "Cuts",
     "Fits",
     "Hops",
-    "Packs",
     "Place",
     "Team",
     "Work",
-    "best_packs",
     "cut",
     "cut_freely",
     "dealt",

@@ -1,6 +1,6 @@
 """Many tasks on many devices: which program runs where and when."""
 
-from planner.timetable.choice import least_us, settled, wanted
+from planner.timetable.choice import explore, least_us, settled
 from planner.timetable.placement import in_time, named_bounds, timetable
 from planner.timetable.segments import Stretch, cut, few_segments
 from planner.timetable.works import missed_and_value
@@ -8,6 +8,7 @@ from planner.timetable.works import missed_and_value
 __all__ = [
     "Stretch",
     "cut",
+    "explore",
     "few_segments",
     "in_time",
     "least_us",
@@ -15,5 +16,4 @@ __all__ = [
     "named_bounds",
     "settled",
     "timetable",
-    "wanted",
 ]

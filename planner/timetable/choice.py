@@ -1,16 +1,24 @@
-"""One strategy for every task: the configuration program says which of those that were found on
-each kind of devices, and which on several devices at once are worth a search; where there are any
-of these, timetables say whether they are worth it."""
+"""One strategy for every task: which searches may let all tasks end sooner, and which of the
+strategies that were found are taken.
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+To begin with every strategy is a guess: on one device as long as its bound, on k devices a k-th of
+that, with half of what it waits for spared. The strategies that would be taken are searched for,
+what is found takes the place of the guesses, and so on until no guess would be taken, or what was
+found ends about as soon.
+
+The configuration program says what is taken; where some strategies are for several devices at once,
+timetables say whether they are worth it.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from planner.inputs import Effort, Problem, Want
 from planner.lp import solve, total
-from planner.search import Candidate, Wide, descend
-from planner.shards import sizes
+from planner.search import Bounds, Candidate, Wide, descend
 from planner.timetable.configuration import (
     Column,
     Demand,
@@ -20,25 +28,29 @@ from planner.timetable.configuration import (
     even_us,
     model_of,
 )
-from planner.timetable.placement import place, works_of
+from planner.timetable.placement import Way, place, works_of
 from planner.timetable.sets import sets
 from planner.timetable.works import Score, score
+from plans.schema import Memory, Op, Program
 from profiles.schema import Task
 
 _CHOICE_SECONDS = 10.0  # for the program with one strategy for each task
+_GRACE_SECONDS = 2.0  # for a task that has no plan when time is up
 _ABOUT = 128  # times that differ by less than 1/n are about the same
+
+W = TypeVar("W", bound=Way)
 
 Choice = tuple[int, ...]
 """For every task the place of a strategy among its own."""
 
 
-def columns_of(problem: Problem, task: Task, way: Candidate) -> list[Column]:
+def columns_of(problem: Problem, task: Task, way: Way) -> list[Column]:
     """All steps of a task by each program of a strategy."""
     kinds = zip(problem.kinds, way.programs, strict=True)
     return [column(program, kind.name, task.steps) for kind, program in kinds if program]
 
 
-def least_us(problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effort) -> int:
+def least_us(problem: Problem, ways: Sequence[Sequence[Way]], effort: Effort) -> int:
     """A lower bound on any schedule of the tasks by these strategies, even if a task could have
     several of them."""
     tasks = zip(problem.tasks, ways, strict=True)
@@ -51,9 +63,7 @@ def least_us(problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effo
     return least
 
 
-def settled(
-    problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effort
-) -> list[Candidate]:
+def settled(problem: Problem, ways: Sequence[Sequence[W]], effort: Effort) -> list[W]:
     """One strategy for every task, which it keeps on all kinds of devices: those that let all tasks
     end soonest, or where there are too many to say so, those by which the program trains most of
     each task. Where some are for several devices at once, the choice whose timetable is best."""
@@ -65,11 +75,11 @@ def settled(
     return _chosen(ways, choice)
 
 
-def _chosen(ways: Sequence[Sequence[Candidate]], choice: Choice) -> list[Candidate]:
+def _chosen(ways: Sequence[Sequence[W]], choice: Choice) -> list[W]:
     return [own[at] for own, at in zip(ways, choice, strict=True)]
 
 
-def _by_program(problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effort) -> Choice:
+def _by_program(problem: Problem, ways: Sequence[Sequence[Way]], effort: Effort) -> Choice:
     """As the configuration program has it."""
     columns, of = [], []
     for number, (task, own) in enumerate(zip(problem.tasks, ways, strict=True)):
@@ -109,7 +119,7 @@ def _one_choice_each(
 
 
 def _by_timetable(
-    problem: Problem, ways: Sequence[Sequence[Candidate]], choice: Choice, effort: Effort
+    problem: Problem, ways: Sequence[Sequence[Way]], choice: Choice, effort: Effort
 ) -> Choice:
     """The choice with the best timetable of: this one, those of strategies within some time, and
     those that other strategies for single tasks lead to."""
@@ -175,7 +185,110 @@ def _within(columns: Sequence[Sequence[Sequence[Column]]], about: int) -> Iterat
         yield tuple(choice)
 
 
-def wanted(problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effort) -> list[Wide]:
+@dataclass(frozen=True)
+class Guess:
+    """A strategy that is not searched for yet: about how long its programs take."""
+
+    of: Wide
+    programs: tuple[Program | None, ...]
+    evaluates: tuple[Program | None, ...] = ()
+
+    @property
+    def program(self) -> Program:
+        """The one for the first kind of devices."""
+        return next(program for program in self.programs if program)
+
+
+class Searches(Protocol):
+    """Searches of which each is run once."""
+
+    @property
+    def ways(self) -> Sequence[Sequence[Candidate]]:
+        """All that was found for every task."""
+        ...
+
+    def known(self, wide: Wide) -> bool:
+        """True if this search was run."""
+        ...
+
+    def run(self, alone: Collection[str], wide: Sequence[Wide], effort: Effort) -> None:
+        """Search for these tasks on one device, and on several."""
+        ...
+
+
+def explore(problem: Problem, searches: Searches, alone: Sequence[Bounds], effort: Effort) -> None:
+    """Run the searches that matter. alone: the bounds of every task on one device of each kind.
+
+    Where other ends count than the last one, and where tasks go on as they have begun, those are
+    all that are wanted.
+    """
+    wide, names = wanted(problem, alone, effort), [task.name for task in problem.tasks]
+    if not wide or _many_ends(problem) or problem.kept:
+        searches.run(names, wide, effort)
+        return
+    guesses = list(_guesses(problem, alone, wide))
+    while True:
+        guesses = [guess for guess in guesses if not searches.known(guess.of)]
+        found = searches.ways
+        ways: list[list[Candidate | Guess]] = [
+            [*own, *(guess for guess in guesses if guess.of.task == name)]
+            for name, own in zip(names, found, strict=True)
+        ]
+        if not all(ways):
+            return  # a task that cannot be trained
+        if effort.left <= 0:
+            # Late is better than nothing for tasks that were looked for on several devices only.
+            missing = [name for name, own in zip(names, found, strict=True) if not own]
+            grace = time.monotonic() + _GRACE_SECONDS * len(missing)
+            searches.run(missing, (), replace(effort, deadline=grace))
+            return
+        chosen = settled(problem, ways, effort)
+        asked = [one.of for one in chosen if isinstance(one, Guess)]
+        if not asked or (all(found) and _near(problem, found, chosen, effort)):
+            return
+        wide = [one for one in asked if one.devices > 1]
+        searches.run([one.task for one in asked if one.devices == 1], wide, effort)
+
+
+def _near(
+    problem: Problem,
+    found: Sequence[Sequence[Candidate]],
+    chosen: Sequence[Candidate | Guess],
+    effort: Effort,
+) -> bool:
+    """True if what was found ends about as soon as what is chosen, or time is up."""
+    now = least_us(problem, [[one] for one in settled(problem, found, effort)], effort)
+    then = least_us(problem, [[one] for one in chosen], effort)
+    return effort.left <= 0 or (now - then) * effort.limits.wide_near <= now
+
+
+def _guesses(problem: Problem, alone: Sequence[Bounds], wide: Sequence[Wide]) -> Iterator[Guess]:
+    """Of every task on one device, and where it is wanted on several."""
+    kinds, of = range(len(problem.kinds)), dict[str, Bounds]()
+    for task, bounds in zip(problem.tasks, alone, strict=True):
+        of[task.name] = bounds
+        programs = tuple(_outline(task.name, bounds[at, 1].period_us, 1) for at in kinds)
+        yield Guess(Wide(task.name, 0, 1), programs)
+    for one in wide:
+        bound = of[one.task][one.kind, 1]
+        us = (bound.compute_us + bound.period_us) // (2 * one.devices)
+        made = _outline(one.task, us, one.devices)
+        yield Guess(one, tuple(made if at == one.kind else None for at in kinds))
+
+
+def _outline(task: str, us: int, devices: int) -> Program:
+    """A program of which only the period is known."""
+    op, memory = Op(f"{task}.s0.B0", "0.compute", 0, us), (Memory(0, 0),) * devices
+    return Program(task, memory, (task,), 0, us, us, 0, (), (), (op,), ())
+
+
+def _many_ends(problem: Problem) -> bool:
+    """True if other ends count than the last one."""
+    dues = (want.deadline_us for want in problem.wants.values())
+    return problem.objective != "makespan" or any(due is not None for due in dues)
+
+
+def wanted(problem: Problem, alone: Sequence[Bounds], effort: Effort) -> list[Wide]:
     """The tasks that may let all end sooner on several devices at once, and on how many.
 
     If k devices trained a task k times as fast, the whole could end with the even share: tasks that
@@ -184,32 +297,35 @@ def wanted(problem: Problem, ways: Sequence[Sequence[Candidate]], effort: Effort
     than the last one, tasks are wanted on any number, and so are those that go on on several.
     """
     limits, demand = effort.limits, demand_of(problem)
-    alone, spared = [], []
-    for number, (task, ways_) in enumerate(zip(problem.tasks, ways, strict=True)):
-        columns = [one for way in ways_ for one in columns_of(problem, task, way)]
-        times = {
-            place: min(one.us for one in columns if one.kind == kind.name)
-            for place, kind in enumerate(problem.kinds)
-            if any(one.kind == kind.name for one in columns)
+    times, spared = list[dict[int, int]](), list[dict[int, int]]()
+    for task, bounds in zip(problem.tasks, alone, strict=True):
+        own = {at: bounds[at, 1] for at in range(len(problem.kinds))}
+        waits = {
+            at
+            for at, one in own.items()
+            if (one.period_us - one.compute_us) * limits.wide_waits > one.period_us
         }
-        computed = {place: _computing_us(problem.kinds[place].tasks[number]) for place in times}
-        waits = {at for at, us in times.items() if (us - computed[at]) * limits.wide_waits > us}
-        alone.append(times)
-        spared.append({at: computed[at] if at in waits else us for at, us in times.items()})
+        times.append({at: task.steps * one.period_us for at, one in own.items()})
+        spared.append(
+            {
+                at: task.steps * (one.compute_us if at in waits else one.period_us)
+                for at, one in own.items()
+            }
+        )
     soon = even_us(demand, _alone(problem, spared))
-    end = configuration(demand, _alone(problem, alone), effort).us
+    end = configuration(demand, _alone(problem, times), effort).us
     late = problem.objective == "makespan" and (end - soon) * limits.wide_gain > end
     found = []
-    for task, times, least in zip(problem.tasks, alone, spared, strict=True):
-        own = problem.wants.get(task.name, Want()).deadline_us is not None
-        own |= task.name in problem.additions
-        long = (min(times.values()) - soon) * limits.wide_near > -soon
-        for at, us in times.items():
+    for task, mine, least in zip(problem.tasks, times, spared, strict=True):
+        due = problem.wants.get(task.name, Want()).deadline_us is not None
+        due |= task.name in problem.additions
+        long = (min(mine.values()) - soon) * limits.wide_near > -soon
+        for at, us in mine.items():
             widths = _widths(problem.kinds[at].count)
             if late and (long or least[at] < us):
                 enough = next((n for n, k in enumerate(widths) if us <= k * soon), len(widths))
                 widths = widths[max(0, enough - 2) : enough + 2]
-            elif not own and problem.objective == "makespan":
+            elif not due and problem.objective == "makespan":
                 widths = []
             found += [Wide(task.name, at, devices) for devices in widths]
     return found
@@ -222,11 +338,6 @@ def _alone(problem: Problem, times: Sequence[Mapping[int, int]]) -> list[Column]
         for task, own in zip(problem.tasks, times, strict=True)
         for at, us in own.items()
     ]
-
-
-def _computing_us(task: Task) -> int:
-    """The least compute time of all steps."""
-    return task.steps * min(costs.least_us for costs in sizes(task))
 
 
 def _widths(count: int) -> list[int]:

@@ -9,7 +9,6 @@ random   whole tasks in a seeded order
 import random
 from bisect import insort
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import chain
 
 from planner.inputs import Policy
@@ -67,7 +66,7 @@ def longest_remaining(
         at = current[device]
         if at is not None and pieces[at].work == name:
             end = now + of[name].us(kind, rounds) - of[name].us(kind, 0)
-            pieces[at] = replace(pieces[at], rounds=pieces[at].rounds + rounds, end_us=end)
+            pieces[at] = pieces[at]._replace(rounds=pieces[at].rounds + rounds, end_us=end)
         else:
             end = now + of[name].us(kind, rounds)
             current[device] = len(pieces)

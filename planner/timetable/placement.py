@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from math import inf
+from typing import Protocol
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Objective, Policy, Problem, Want
@@ -30,6 +31,20 @@ from plans.prediction import Bound
 from plans.schema import Plan, Program, Segment
 from profiles.schema import Task
 from profiles.units import show_us
+
+
+class Way(Protocol):
+    """A strategy, by its programs: on each kind of devices that which trains, None where there is
+    none, and that which evaluates."""
+
+    @property
+    def programs(self) -> tuple[Program | None, ...]: ...
+
+    @property
+    def evaluates(self) -> tuple[Program | None, ...]: ...
+
+    @property
+    def program(self) -> Program: ...
 
 
 def timetable(
@@ -121,7 +136,7 @@ def _spread(
         yield whole(works, devices, floor_us, effort)
 
 
-def works_of(problem: Problem, chosen: Sequence[Candidate]) -> list[Work]:
+def works_of(problem: Problem, chosen: Sequence[Way]) -> list[Work]:
     """The tasks as works: their times with their own programs, starts, deadlines."""
     works = []
     for task, way in zip(problem.tasks, chosen, strict=True):
@@ -187,10 +202,12 @@ def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) ->
         for task, kind, devices, one, _ in every
     ]
     compute, phase = columns(lambda b: b.compute_us), columns(lambda b: b.phase_us)
+    fill, several = columns(lambda b: b.fill_us), any(n > 1 for *_, n, _, _ in every)
     return (
         Bound("compute", even_us(demand, compute)),
         Bound("link", even_us(demand, links)),
         Bound("load", _longest(columns(lambda b: b.load_us))),
+        *([Bound("fill-and-drain", max(_longest(fill), even_us(demand, fill)))] * several),
         *([Bound("phase", max(_longest(phase), even_us(demand, phase)))] * phased),
         Bound("critical-path", _longest(compute)),
     )

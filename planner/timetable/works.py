@@ -58,8 +58,7 @@ class Work:
         return self.width > 1
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Rounds of a work in a row on the same devices, of one kind."""
 
     work: str
@@ -69,6 +68,7 @@ class Piece:
     end_us: int
 
 
+NOTHING = Want()  # of a task of which nothing is asked
 Devices = Sequence[int]  # the kind of each device
 Part = tuple[int, int]  # position of a work, and how many of its rounds
 Queue = tuple[Part, ...]
@@ -99,8 +99,9 @@ def timed(works: Sequence[Work], queues: Queues, devices: Devices) -> list[Piece
         if start > told:  # its task was taken elsewhere meanwhile
             heapq.heappush(heads, (start, device))
             continue
-        end = start + works[at].us(devices[device], rounds)
-        pieces.append(Piece(works[at].name, (device,), rounds, start, end))
+        work = works[at]
+        end = start + work.us(devices[device], rounds)
+        pieces.append(Piece(work.name, (device,), rounds, start, end))
         free[device] = ready[at] = end
         place[device] += 1
         if place[device] < len(queues[device]):
@@ -173,10 +174,12 @@ def score(works: Sequence[Work], pieces: Sequence[Piece], objective: Objective) 
     """The value of the pieces of all works."""
     ends: dict[str, int] = {}
     busy: dict[int, int] = {}
-    for piece in pieces:
-        ends[piece.work] = max(ends.get(piece.work, 0), piece.end_us)
-        for device in piece.devices:
-            busy[device] = max(busy.get(device, 0), piece.end_us)
+    for work, devices, _, _, end in pieces:
+        if end > ends.get(work, -1):
+            ends[work] = end
+        for device in devices:
+            if end > busy.get(device, -1):
+                busy[device] = end
     wants = {work.name: work.want for work in works}
     return Score(*missed_and_value(ends, wants, objective), sum(end * end for end in busy.values()))
 
@@ -185,9 +188,9 @@ def missed_and_value(
     ends: Mapping[str, int], wants: Mapping[str, Want], objective: Objective
 ) -> tuple[int, int]:
     """µs past deadlines, and the objective, where tasks end so."""
-    own = [(end, wants.get(task, Want())) for task, end in ends.items()]
-    dues = ((end, want.deadline_us) for end, want in own)
-    late = sum(max(0, end - due) for end, due in dues if due is not None)
+    own = [(end, wants.get(task, NOTHING)) for task, end in ends.items()]
+    dues = [(end, want.deadline_us) for end, want in own if want.deadline_us is not None]
+    late = sum(max(0, end - due) for end, due in dues)
     if objective == "makespan":
         return late, max(ends.values())
     return late, sum(want.weight * end for end, want in own)

@@ -199,7 +199,19 @@ def _gang(plan: Plan, program: Program) -> list[str]:
     ]
     more = _more("  ", len(devices) - _MOST_DEVICES, " devices")
     table = _indented(rows[: _MOST_DEVICES + 1])
-    return [f"{head}, bubble {bubble(program):.1%}", *layouts, *table, *more]
+    head = f"{head}, bubble {bubble(program):.1%}{_least(plan, program)}"
+    return [head, *layouts, *table, *more]
+
+
+def _least(plan: Plan, program: Program) -> str:
+    """The bound on rounds of a program's stages and microbatches, where it is known, and the gap
+    to it: what is left of the plan's gap is that of the layout."""
+    taken = (one for one in plan.solver.alternatives if one.task in program.tasks)
+    for one in taken:
+        if one.devices == program.devices and not one.why_not:
+            gap = 1 - one.bound_us / max(program.period_us, 1)
+            return f"; of this layout at least {show_us(one.bound_us)}, gap {gap:.1%}"
+    return ""
 
 
 def _bounds(plan: Plan) -> list[tuple[str, ...]]:

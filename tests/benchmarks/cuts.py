@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.stages.graph import downsets, narrowest
+from tests.support.downsets import downsets, narrowest
 from tests.support.layer_graphs import Graph, graphs
 
 ROUNDED = 1e-6  # published figures have six digits behind the point or more

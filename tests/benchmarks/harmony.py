@@ -18,7 +18,7 @@ FILE holds profiles of layers, constants and the makespans that Harmony's search
                 (the layer behind each), and gpus, minibatch, memory_cap_bytes where these differ
 
 First the rule (`tests/support/harmony_rule.py`) has to give those makespans for the packs that the
-file names. Then packs are searched (`planner.stages.best_packs`), with prefetch and on one GPU
+file names. Then packs are searched (`tests.support.packs`), with prefetch and on one GPU
 after the other, and compared with the best of those that had as many GPUs and samples. The exit
 code is 1 if the rule misses a makespan, or if ours is not below theirs, or not below SECONDS.
 """
@@ -31,12 +31,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.stages import Packs, best_packs
 from profiles import console
 from profiles.units import show_bytes
 from tests.support.harmony_bound import lower_bound
 from tests.support.harmony_profile import Profile
 from tests.support.harmony_rule import Schedule, simulate
+from tests.support.packs import Packs, best_packs
 
 STEPS = 120_000
 OFF_US = 600  # the rule may be; times in a file are rounded, to µs per layer or ms per makespan

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from planner.builder import assemble, certified
 from planner.inputs import Effort, Layout, Problem
-from planner.pipelines.round import PipelineRound
+from planner.lowering import PipelineRound
 from planner.pipelines.sketch import Sketch
 from planner.search import Candidate
 from planner.shards import Links, TaskCosts
@@ -37,7 +37,7 @@ def round_of(stages: int, microbatches: int) -> tuple[Problem, PipelineRound]:
     problem = Problem.of(profile, devices=stages, device_bytes=None, host_bytes=None)
     links = Links.of(problem.only.device)
     layout, points = Layout((1,) * stages), tuple(range(stages + 1))
-    sketch = Sketch(TaskCosts(task, 1), layout, 1, "1f1b", points, 1, links)
+    sketch = Sketch(TaskCosts(task, 1), layout, 1, points, "1f1b", points, 1, links)
     return problem, PipelineRound(sketch.strategy, links)
 
 

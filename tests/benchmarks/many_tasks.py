@@ -37,7 +37,9 @@ from planner.builder import build
 from planner.estimate.models import MODELS, Model
 from planner.estimate.profile import Spec, estimate
 from planner.inputs.problem import Effort, Problem
-from planner.search.shapes import baselines, searched, shapes_of
+from planner.search.bounds import task_bounds
+from planner.search.searches import Searches, baselines
+from planner.search.shapes import shapes_of
 from planner.shards.costs import TaskCosts
 from planner.timetable.choice import least_us, settled, wanted
 from planner.timetable.greedy import greedy
@@ -175,7 +177,7 @@ def solve(name: str, problem: Problem, seconds: float, jobs: int) -> Row:
 
 def baseline_us(problem: Problem) -> int:
     """The makespan of policy hydra, whose plans have a segment for nearly every minibatch."""
-    works = works_of(problem, [own[0] for own in baselines(problem)])
+    works = works_of(problem, [own[0] for own in baselines(problem).ways])
     return makespan(greedy(works, problem.kind_of, "hydra", 0))
 
 
@@ -205,12 +207,14 @@ def gangs(name: str, problem: Problem, percent: int, seconds: float, jobs: int) 
     """What such programs on several devices would gain, and whether that is near their bound."""
     effort = Effort(time.monotonic() + seconds, 0)
     effort = replace(effort, limits=effort.limits.among(len(shapes_of(problem))))
-    alone, begun = searched(problem, effort, jobs), time.process_time()
-    asked = wanted(problem, alone, effort)
+    asked = wanted(problem, task_bounds(problem, effort, jobs), effort)
+    searches = Searches(problem, jobs=jobs)
+    searches.run([task.name for task in problem.tasks], (), effort)
     ways = [
         [*own, *(wider(own[0], w.devices, percent) for w in asked if w.task == task.name)]
-        for task, own in zip(problem.tasks, alone, strict=True)
+        for task, own in zip(problem.tasks, searches.ways, strict=True)
     ]
+    begun = time.process_time()
     chosen = settled(problem, ways, effort)
     floor = least_us(problem, [[one] for one in chosen], effort)
     end = max(one.end_us for one in timetable(problem, chosen, floor, "gantry", effort))

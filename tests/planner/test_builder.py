@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support import gangs, synthetic
+from support.searches import QUICK
 
 from planner import Infeasible, NoPlanFound, Problem, build
 from planner.inputs.limits import Limits
@@ -301,7 +302,8 @@ def test_limits_are_handed_down_to_every_search() -> None:
     profile = synthetic.profile(task, usable_bytes=8 << 20)
     asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
     few, more = (
-        build(asked, profile_sha256=HASH, limits=Limits(search_ops=ops)) for ops in (200, 20_000)
+        build(asked, profile_sha256=HASH, limits=replace(QUICK, search_ops=ops))
+        for ops in (200, 4_000)
     )
     assert few.solver.candidates < more.solver.candidates
 

@@ -17,7 +17,7 @@ from planner.orders import (
     timed,
 )
 from planner.orders.checking import peaks
-from planner.orders.timing import Network, has_forward
+from planner.orders.timing import Network
 
 TRIED = 5  # sequences of one device for every order that is timed
 Line = tuple[Pass, ...]
@@ -46,7 +46,7 @@ def _chains(pipeline: Pipeline, places: Places) -> list[list[list[Pass]]]:
     for m in range(pipeline.microbatches):
         where = [share(pipeline.microbatches, place)[m] for place in places]
         for s in shards:
-            if has_forward(pipeline, s):
+            if pipeline.has_forward(s):
                 chains[where[s]].setdefault(m, []).append(Pass("F", s, m))
         for s in reversed(shards):
             split = all(c[s].weight and c[s].input for c in pipeline.costs)

@@ -15,7 +15,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.stages.graph import Rows, Rule, Step
+from tests.support.downsets import Rows, Rule, Step
 
 Sets = NDArray[np.bool_]
 Groups = list[tuple[set[int], int]]

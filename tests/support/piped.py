@@ -10,6 +10,7 @@ from support import synthetic
 from planner.builder import assemble, certified
 from planner.errors import Infeasible
 from planner.inputs import Effort, Layout, Problem
+from planner.lowering import PipelineRound, PipelineStrategy, separable, whole
 from planner.orders import (
     NAMED,
     Cost,
@@ -22,10 +23,7 @@ from planner.orders import (
     list_schedule,
     share,
 )
-from planner.pipelines import PipelineStrategy
 from planner.pipelines.modes import Choices
-from planner.pipelines.round import PipelineRound
-from planner.pipelines.strategy import separable, whole
 from planner.search import Candidate
 from planner.shards import Links, Mode, ShardCost, TaskCosts, cut_points, layer_graph, untied
 from plans.metrics import duration_us

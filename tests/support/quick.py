@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from support.searches import SHORT, searching
+from support.steady import steady
 
 from executor.profiling import layer, profiler
 from executor.profiling import task as task_profiler
@@ -29,13 +30,13 @@ def quickly() -> Iterator[None]:
 
 
 def measured(task: Task, microbatches: int) -> Profile:
-    """The task's profile, in this many microbatches only."""
+    """The task's profile, in this many microbatches only, with the same time for everything."""
     with (
         mock.patch.object(profiler, "load", return_value=([task], "0" * 64)),
         mock.patch.object(task_profiler, "microbatch_sizes", lambda batch: [batch // microbatches]),
     ):
         options = Options(device_bytes=ROOM, emulation=_LINK, devices=1, samples=1)
-        return profile(f"tests:{task.name}", options)
+        return steady(profile(f"tests:{task.name}", options))
 
 
 def built(made: Profile, device_bytes: int) -> Plan:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest import mock
 
 from planner.inputs import limits
@@ -14,6 +15,7 @@ QUICK = Limits(
     every_cut_points=3,
     bound_divisions=2,
 )
+ALONE = replace(QUICK, wide_gain=1)  # no gain is enough to search for several devices per task
 SHORT = Limits(search_ops=500, search_divisions=2)
 
 

@@ -2,6 +2,7 @@
 the bits of a plain loop that adds as they do."""
 
 import random
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -18,8 +19,8 @@ from executor import run
 from planner.builder import assemble, certified
 from planner.inputs import Layout
 from planner.inputs.problem import Effort, Problem
-from planner.pipelines.round import PipelineRound
-from planner.pipelines.strategy import PipelineStrategy, whole
+from planner.lowering import PipelineRound, PipelineStrategy, whole
+from planner.pipelines.reorder import moved
 from planner.search.task import Candidate
 from planner.shards.shard_cost import Links
 from plans import prove
@@ -32,12 +33,16 @@ pytestmark = pytest.mark.usefixtures("quick", "warm")
 MODES = (RESIDENT, SPILLING, STREAMED, KEPT, SAVED, PACKED)
 
 
+def strategy_of(way: Way) -> PipelineStrategy:
+    """The way as the planner sees it."""
+    order, shape = whole(way.order, way.last, ()), Layout((1,) * len(way.order))
+    return PipelineStrategy(way.costs, way.cuts, way.modes, order, shape, "any")
+
+
 def plan_of(problem: Problem, way: Way) -> Plan:
     """The way as the planner lays it out."""
-    count = len(way.order)
-    asked, order = problem.alike(count=count), whole(way.order, way.last, ())
-    shape = Layout((1,) * count)
-    strategy = PipelineStrategy(way.costs, way.cuts, way.modes, order, shape, "any")
+    count, strategy = len(way.order), strategy_of(way)
+    asked = problem.alike(count=count)
     program = PipelineRound(strategy, Links.of(asked.device)).program()
     steps = way.costs.task.steps
     segment = Segment(program.name, tuple(range(count)), steps, 0, duration_us(program, steps))
@@ -59,5 +64,21 @@ def test_any_way_at_all(seed: int) -> None:
     places = (*map(tuple, devices), (0, 1, 2))
     modes = iter(rng.choice(MODES) for _ in range(layers))
     way = case.way(places, lambda: next(modes), partial(greedy, rng=rng))
+    plan = plan_of(case.problem, way)
+    assert_same(plan, [case.task], run(plan, [case.task]), lambda *_: case.plain(way))
+
+
+def test_shards_on_devices_that_a_search_found() -> None:
+    """Some are on two, with a few microbatches each."""
+    case = dropping()
+    layers = len(case.profile.tasks[0].layers)
+    way = case.way(
+        ((0,),) * (layers - 1) + ((1,),), lambda: RESIDENT, partial(greedy, rng=random.Random(0))
+    )
+    made = PipelineRound(strategy_of(way), Links.of(case.problem.alike(count=2).device))
+    found = moved(made, 1 << 26, 20_000)
+    assert found
+    assert max(map(len, found.replicas)) == 2
+    way = replace(way, order=found.order)
     plan = plan_of(case.problem, way)
     assert_same(plan, [case.task], run(plan, [case.task]), lambda *_: case.plain(way))

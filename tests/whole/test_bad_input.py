@@ -30,7 +30,7 @@ from support.cli import (
 import plans
 from plans import runlog
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("alone", "warm")
 
 ROOT = Path(__file__).parents[2]
 

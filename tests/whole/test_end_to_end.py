@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 from support.pauses import pausing
 from support.plain import Plain, train
 from support.same import assert_same
+from support.steady import steady
 
 import plans
 import profiles
@@ -27,7 +28,7 @@ from planner.inputs.problem import Policy
 from plans.schema import Plan
 from profiles.schema import Emulation, Profile
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("alone", "warm")
 
 REF = "support.demo_short:demo"
 LINK = Emulation(h2d_bytes_per_s=10**9, d2h_bytes_per_s=10**9, latency_us=20)
@@ -36,11 +37,11 @@ BUDGET = 24 << 20
 
 @pytest.fixture(scope="module")
 def measured() -> Profile:
-    """One profile for all plans; a single sample and two ways to cut the batch will do, since no
-    time is asserted."""
+    """One profile for all plans, with the same time for everything: a single sample and two ways to
+    cut the batch will do."""
     options = Options(device_bytes=BUDGET, emulation=LINK, devices=1, samples=1)
     with mock.patch.object(task_profiler, "microbatch_sizes", lambda batch: [batch // 4, batch]):
-        return profile(REF, options)
+        return steady(profile(REF, options))
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ import plans
 from executor.workload.task import Evaluation, Task
 from planner import Problem
 from planner.inputs.problem import Effort
-from planner.search.shapes import Ways
+from planner.search.searches import Searches, Ways
 from planner.search.task import Candidate, Wide
 from plans import runlog
 
@@ -60,14 +60,15 @@ def first() -> list[Task]:
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first task is trained on two devices, whether that is quicker or not."""
 
-    def wanted(problem: Problem, ways: Ways, effort: Effort) -> list[Wide]:
-        return [Wide(problem.tasks[0].name, 0, 2)]
+    def explore(problem: Problem, searches: Searches, _: object, effort: Effort) -> None:
+        names = [task.name for task in problem.tasks]
+        searches.run(names, [Wide(names[0], 0, 2)], effort)
 
     def settled(problem: Problem, ways: Ways, effort: Effort) -> list[Candidate]:
         return [own[-1] for own in ways]
 
     monkeypatch.setattr("planner.builder.best", gangs.pipelines)
-    monkeypatch.setattr("planner.builder.wanted", wanted)
+    monkeypatch.setattr("planner.builder.explore", explore)
     monkeypatch.setattr("planner.builder.settled", settled)
 
 

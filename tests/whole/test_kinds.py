@@ -4,7 +4,6 @@ loops."""
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
 
 pytest.importorskip("torch")
@@ -14,6 +13,7 @@ import torch.nn.functional as F
 from msgspec import structs
 from support.cli import executor_cli, planner_cli, refused, succeeded
 from support.same import assert_same
+from support.steady import steady
 from torch import Tensor, nn
 from torch.optim import AdamW
 
@@ -24,7 +24,7 @@ from executor.profiling.profiler import Options, profile
 from executor.workload.task import Task
 from planner.inputs.whatif import override
 from plans.schema import Plan
-from profiles.schema import Emulation, Profile
+from profiles.schema import Emulation
 
 pytestmark = pytest.mark.usefixtures("quick", "warm")
 
@@ -66,25 +66,12 @@ def one() -> list[Task]:
     return tasks()[:1]
 
 
-def _steady(measured: Profile) -> Profile:
-    """The profile with 200 us for everything that was timed."""
-
-    def steady(value: object) -> object:
-        if isinstance(value, dict):
-            if "median_us" in value:
-                return {name: 200 if name.endswith("_us") else n for name, n in value.items()}
-            return {name: steady(entry) for name, entry in value.items()}
-        return [steady(entry) for entry in value] if isinstance(value, tuple | list) else value
-
-    return msgspec.convert(steady(msgspec.to_builtins(measured)), Profile)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """quick.json and slow.json: the same tasks on devices of two kinds, the other one with slower
     links and a little more memory. Every time is the same, so that plans do not vary with noise."""
     folder = tmp_path_factory.mktemp("kinds")
-    measured = _steady(profile(f"{__file__}:one", QUICK))
+    measured = steady(profile(f"{__file__}:one", QUICK))
     names = tuple(structs.replace(measured.tasks[0], name=task.name) for task in tasks())
     ref = structs.replace(names[0].workload, ref=f"{__file__}:tasks")
     named = tuple(structs.replace(task, workload=ref) for task in names)

@@ -35,7 +35,7 @@ from plans import runlog
 from plans.schema import Plan
 from profiles.schema import Emulation
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("alone")
 
 SLOW = 60  # so that a first round, which the memory meter makes some ten times as long, fits too
 PACED = Emulation(200_000_000, 200_000_000, latency_us=20, compute_slowdown=SLOW)

@@ -14,6 +14,7 @@ from support.halves import halved
 from support.plain import Plain, train
 from support.same import assert_same
 from support.slabs import bound
+from support.steady import steady
 
 from executor import run
 from executor.driver import Result
@@ -43,7 +44,7 @@ MODES = (
 @cache
 def measured(way: str) -> Profile:
     options = Options(device_bytes=1 << 24, emulation=FAST, devices=1, samples=1)
-    return profile(f"{tied.__file__}:{way}", options)
+    return steady(profile(f"{tied.__file__}:{way}", options))
 
 
 def tasks(way: str) -> list[Task]:

@@ -233,7 +233,7 @@ def test_a_parameter_twice_is_refused() -> None:
 def test_a_mistake_that_comes_late_is_told_with_its_step(name: str) -> None:
     """In one line, with exit code 1."""
     profile(f"work.py:{name}", "profile.json")
-    succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
+    succeeded(planner_cli("build", "profile.json", "-o", "plan.json", "--microbatch", 4))
     refused(executor_cli("run", "plan.json", "-o", "run.jsonl"), 1, RUN[name])
 
 

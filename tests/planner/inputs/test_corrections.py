@@ -4,6 +4,7 @@ import random
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -294,12 +295,15 @@ def test_real_run_corrects_a_wrong_profile() -> None:
     import executor
     from executor import driver
     from executor.profiling import profiler
+    from executor.profiling import task as task_profiler
     from executor.workload import load
 
     ref = "support.demo_short:long"
     link = Emulation(h2d_bytes_per_s=10**8, d2h_bytes_per_s=10**8, latency_us=20)
     options = profiler.Options(device_bytes=12 << 20, emulation=link, devices=1, samples=3)
-    wrong = wronged(profiler.profile(ref, options), compute=lambda layer: 3.0, link=0.5, update=0.5)
+    with mock.patch.object(task_profiler, "microbatch_sizes", lambda batch: [batch // 4]):
+        measured = profiler.profile(ref, options)
+    wrong = wronged(measured, compute=lambda layer: 3.0, link=0.5, update=0.5)
     tasks, _ = load(ref)
 
     def ran(plan: Plan) -> RunLog:

@@ -310,7 +310,8 @@ def test_bounds_share_tasks_out_to_all_kinds(times: list[tuple[int, int]]) -> No
     """Against every way to share the steps of two tasks out in hundredths: a bound on compute is
     below all of them, and as near as the grid is fine."""
     of = [
-        {(place, 1): TaskBound(us, us, us, us) for place, us in enumerate(each)} for each in times
+        {(place, 1): TaskBound(us, us, us, us, us) for place, us in enumerate(each)}
+        for each in times
     ]
     asked = both(profiled(), profiled())
     found = {bound.name: bound.us for bound in named_bounds(asked, of, phased=True)}

@@ -1,5 +1,6 @@
 """Layouts as they are written, and those that there are."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,29 @@ def test_devices_are_numbered_stage_by_stage() -> None:
 
 def test_all_even_layouts_come_once_the_deepest_first() -> None:
     """On twelve devices there is one for each divisor."""
-    assert [str(one) for one in layouts(12)] == ["12x1", "6x2", "4x3", "3x4", "2x6", "1x12"]
+    even = [str(one) for one in layouts(12) if one.even]
+    assert even == ["12x1", "6x2", "4x3", "3x4", "2x6", "1x12"]
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 5, 8])
+def test_few_devices_have_every_uneven_layout_of_up_to_four_stages(devices: int) -> None:
+    """Each once."""
+    every = (
+        one
+        for depth in range(2, 5)
+        for one in product(range(1, devices + 1), repeat=depth)
+        if sum(one) == devices and len(set(one)) > 1
+    )
+    found = [one.replicas for one in layouts(devices) if not one.even]
+    assert sorted(found) == sorted(every)
+
+
+def test_many_devices_have_no_more_uneven_layouts() -> None:
+    """Each is for all devices."""
+    for devices in (16, 30, 1000):
+        found = [one for one in layouts(devices) if not one.even]
+        assert {one.devices for one in found} == {devices}
+        assert len(set(found)) == len(found) <= sum(not one.even for one in layouts(8)) + 4
 
 
 @pytest.mark.parametrize(

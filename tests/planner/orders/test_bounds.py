@@ -89,3 +89,12 @@ def test_little_memory_costs_a_round_trip_per_microbatch() -> None:
     """One in flight: nothing overlaps."""
     pipeline = Pipeline.alike([Cost(1, 2, 0, held=1)] * 2, 2, 5, limit=1)
     assert bounds(pipeline, ((0,), (1,)))["round trip"] == 5 * 6
+
+
+def test_passes_may_hold_nothing_before_their_weights_wait() -> None:
+    """As where a shard's boundary is spilled and its graph made again by I."""
+    pipeline = Pipeline.alike([Cost(1, 2, 1, held=0, left=1)] * 2, 2, 3, limit=1)
+    places = ((0,), (1,))
+    optimum = least(pipeline, places, "span", most=1500)
+    assert optimum is not None
+    assert max(bounds(pipeline, places).values()) <= optimum

@@ -9,9 +9,11 @@ from support import piped, synthetic
 from support.cli import planner_cli, refused
 
 from planner import Infeasible, Problem, build
-from planner.inputs import parse_layout
+from planner.inputs import Effort, parse_layout
 from planner.inputs.layout import OrderName
 from planner.jitter import jitter, spreads
+from planner.pipelines import best
+from planner.views.layout import stages
 from plans.schema import Plan
 from profiles.codec import pretty
 from profiles.schema import Layer, Task
@@ -51,11 +53,58 @@ def test_a_plan_is_in_the_layout_and_order_asked_for(order: OrderName) -> None:
     assert plan.programs[0].devices == 2
 
 
+def test_a_plan_on_several_devices_is_bounded_by_fill_and_drain() -> None:
+    """No shorter than its load alone says, no longer than the plan; on one device there is none."""
+    plan = built(asked("2x1"))
+    bounds = {bound.name: bound.us for bound in plan.prediction.bounds}
+    assert bounds["load"] < bounds["fill-and-drain"] <= plan.prediction.makespan_us
+    assert plan.prediction.lower_bound_name == "fill-and-drain"
+    alone = built(replace(asked("2x1"), layout=parse_layout("1x1")))
+    assert "fill-and-drain" not in {bound.name for bound in alone.prediction.bounds}
+
+
 def test_of_all_orders_the_shortest_is_kept() -> None:
     """No other order alone gives a shorter round than all together."""
     free = built(asked("2x1")).programs[0].period_us
     each = ("gpipe", "1f1b", "zero-bubble")
     assert free <= min(built(asked("2x1", order)).programs[0].period_us for order in each)  # type: ignore[arg-type]
+
+
+def test_stages_have_as_many_replicas_as_they_need() -> None:
+    """A front that takes three times the rear, whose parameters are too large to be sent, gets
+    three of four devices; even layouts take longer."""
+    one = replace(asked("4x1"), layout=None)
+    (mine,) = one.tasks
+    rear = structs.replace(mine.layers[0], param_bytes=1 << 23, grad_bytes=1 << 23)
+    front = [structs.replace(mine.layers[0], param_bytes=1 << 10, grad_bytes=1 << 10)] * 3
+    shaped = one.alike(tasks=(structs.replace(mine, layers=(*front, rear)),))
+    way, *even = (
+        best((shaped.kinds[0], shaped.tasks[0], shaped.host_bytes), 4, Effort(1e12, 0), layout=own)
+        for own in (None, *map(parse_layout, ("4x1", "2x2", "1x4")))
+    )
+    assert str(way.strategy.layout) == "3,1"
+    assert way.program.period_us < min(one.program.period_us for one in even)
+
+
+def test_shards_find_places_of_their_own() -> None:
+    """Five equal layers and five microbatches on two devices: the third layer is on both, which no
+    layout can. The plan is proven, and tells what it is."""
+    mine = synthetic.task(
+        "a",
+        layers=5,
+        batch=5,
+        param_bytes=64,
+        boundary_bytes=64,
+        forward_us=25_000,
+        heterogeneous=False,
+    )
+    profile = synthetic.profile(mine, usable_bytes=ROOM)
+    plan = built(Problem.of(profile, devices=2, device_bytes=ROOM, host_bytes=None))
+    (taken,) = (one for one in plan.solver.alternatives if not one.why_not)
+    assert (taken.layout, taken.order) == ("mixed", "placed")
+    others = [one for one in plan.solver.alternatives if one.why_not and one.period_us]
+    assert taken.bound_us <= taken.period_us < min(one.period_us for one in others)
+    assert any(len(stage.devices) == 2 for stage in stages(plan.programs[0], "a"))
 
 
 def test_the_same_problem_gives_the_same_plan() -> None:

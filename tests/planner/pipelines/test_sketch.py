@@ -6,10 +6,10 @@ import pytest
 from msgspec import structs
 from support import piped, synthetic
 
-from planner.inputs import Layout, parse_layout
+from planner.inputs import Layout, layouts, parse_layout
+from planner.lowering import PipelineRound
 from planner.orders import NAMED
-from planner.pipelines.round import PipelineRound
-from planner.pipelines.sketch import Sketch, sketches
+from planner.pipelines.sketch import Sketch, promising, sketches
 from profiles.schema import Task
 
 
@@ -45,6 +45,18 @@ def test_sketches_of_one_order_differ() -> None:
     for pair in (("2x1", ["1f1b"]), ("1x2", ["gpipe"])):
         found = [(s.costs.microbatch, s.pieces, s.chunks) for s in looked_at(task, *pair)]
         assert len(set(found)) == len(found)
+
+
+def test_few_of_many_uneven_layouts_are_promising() -> None:
+    """All even ones are, and one that was asked for."""
+    task = synthetic.task("a", layers=8, batch=8)
+    every = list(sketches(task, piped.LINKS, list(layouts(8)), [*NAMED]))
+    kept = promising(every)
+    assert {s.layout for s in every if s.layout.even} <= {s.layout for s in kept}
+    assert len({(s.layout, s.costs.microbatch) for s in kept if not s.layout.even}) == 16
+    assert min(every, key=lambda s: s.guess_us).layout in {s.layout for s in kept}
+    asked = looked_at(task, "5,2,1", ["1f1b"])
+    assert promising(asked) == asked
 
 
 def test_layers_that_change_their_buffers_have_no_replicas() -> None:

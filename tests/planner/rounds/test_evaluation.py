@@ -15,7 +15,7 @@ from planner import Infeasible, Problem, build
 from planner.inputs.problem import Policy
 from planner.rounds.evaluation import evaluating
 from planner.rounds.hydra import HydraStrategy
-from planner.search.shapes import baselines
+from planner.search.searches import baselines
 from planner.shards.costs import sizes
 from planner.shards.shard_cost import Links
 from planner.timetable.placement import works_of
@@ -107,7 +107,7 @@ def test_evaluations_leave_no_gaps() -> None:
     times = sorted((segment.start_us, segment.end_us) for segment in plan.segments)
     assert [start for start, _ in times] == [0, *(end for _, end in times[:-1])]
     programs = {program.name: program for program in plan.programs}
-    (a,), (b,) = baselines(problem)  # for their names
+    (a,), (b,) = baselines(problem).ways  # for their names
     a = replace(a, programs=(programs["a"],), evaluates=(programs["a.eval"],))
     works = works_of(problem, [a, replace(b, programs=(programs["b"],))])
     assert sum(work.whole_us(0) for work in works) >= plan.prediction.makespan_us

@@ -3,19 +3,23 @@ what there is."""
 
 import time
 from dataclasses import replace
+from random import Random
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from support import piped, synthetic
 from support.strategies import PLAIN, WHOLE, Palette, Small, faster, shortest, small
 
 from planner.errors import Infeasible
 from planner.inputs.problem import Effort
+from planner.lowering import PipelineRound
 from planner.rounds import hydra
 from planner.search.bounds import phase_us, task_bound, task_bounds
 from planner.shards.costs import TaskCosts, sizes
 from planner.timetable.placement import named_bounds
-from profiles.schema import Link, Rate
+from profiles.schema import LayerCost, Link, Rate
 
 EFFORT_SECONDS = 30.0
 
@@ -120,7 +124,7 @@ def test_several_devices_have_what_all_of_them_have(seed: int, layers: int, devi
         for size in range(len(case.task.batches))
     ]
     assert few.compute_us >= min(ways)
-    assert few.phase_us == few.load_us
+    assert few.phase_us == few.fill_us >= few.load_us
     together = task_bound(case.task, effort(), links, devices * room)
     assert few.load_us <= max(few.compute_us, together.load_us // devices + 1)
 
@@ -163,3 +167,56 @@ def test_layers_without_transients_have_a_bound() -> None:
     )
     task = structs.replace(case.task, layers=layers)
     assert task_bound(task, effort(), case.links, case.device_bytes).phase_us > 0
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 10**6))
+def test_no_round_on_several_devices_beats_a_bound(seed: int) -> None:
+    """Whatever runs where and in which order, in any modes, on devices just large enough."""
+    made = PipelineRound(piped.drawn(Random(seed)), piped.LINKS)
+    strategy = made.strategy
+    assume(strategy.devices > 1)
+    one = task_bound(
+        strategy.costs.task, effort(), piped.LINKS, made.device_bytes, devices=strategy.devices
+    )
+    assert max(one.compute_us, one.link_us, one.load_us, one.fill_us) <= made.period_us
+
+
+@pytest.mark.parametrize(("batch", "devices"), [(2, 2), (4, 2), (4, 4), (8, 4), (2, 5)])
+def test_fill_and_drain_is_reached_without_weights_to_send(batch: int, devices: int) -> None:
+    """Each device takes microbatches of its own from end to end: of equal layers without gradients,
+    but one, no size of microbatches that each device gets one of takes longer than the bound."""
+    task = synthetic.task(
+        "a", layers=3, batch=batch, heterogeneous=False, param_bytes=16, boundary_bytes=16
+    )
+    still = (structs.replace(layer, grad_bytes=0, state_bytes=0) for layer in task.layers[1:])
+    task = structs.replace(task, layers=(task.layers[0], *still))
+    periods = []
+    for cost in task.batches:
+        each = [tuple(range(min(devices, batch // cost.microbatch)))]
+        one = piped.piped(task, (0, 3), each, "gpipe", microbatch=cost.microbatch)
+        periods.append(PipelineRound(one, piped.LINKS).period_us)
+    bound = task_bound(task, effort(), piped.LINKS, 1 << 40, devices=devices).fill_us
+    assert bound <= min(periods) <= bound * 1.3
+
+
+def test_microbatches_are_too_few_or_too_small() -> None:
+    """Small ones take longer in all, large ones on their way: of each size the longer counts."""
+    task = synthetic.task("a", layers=4, batch=4, heterogeneous=False)
+    layers = tuple(structs.replace(n, costs=tuple(map(_dear, n.costs))) for n in task.layers)
+    task = structs.replace(task, layers=layers)
+    one = task_bound(task, effort(), piped.LINKS, 1 << 40, devices=2)
+    update = task.layers[0].update_device.median_us
+    ways = {c.microbatch: TaskCosts(task, c.microbatch).total("way") for c in task.batches}
+    assert one.fill_us == min(
+        max(-(-(4 // size) * way // 2), way + update) for size, way in ways.items()
+    )
+    assert one.fill_us > one.load_us
+
+
+def _dear(cost: LayerCost) -> LayerCost:
+    """A quarter more for each halving of four samples."""
+    us = {4: 4000, 2: 2500, 1: 1500}[cost.microbatch]
+    return structs.replace(
+        cost, backward=synthetic.time_us(us), recompute_backward=synthetic.time_us(us)
+    )

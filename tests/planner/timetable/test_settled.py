@@ -1,5 +1,5 @@
 """The strategy that a task is given where several kinds of devices have one each, or where some are
-for several devices at once; and on how many of them a search is wanted."""
+for several devices at once."""
 
 import random
 import time
@@ -16,14 +16,14 @@ from support import synthetic
 from support.time_indexed import shortest_of
 
 from planner import Problem
-from planner.inputs.limits import Limits
-from planner.inputs.problem import Effort, Kind, Want
-from planner.search.shapes import searched, shapes_of
+from planner.inputs.problem import Effort, Kind
+from planner.search.searches import Searches
+from planner.search.shapes import shapes_of
 from planner.search.task import Candidate
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
 from planner.shards.strategy import Strategy
-from planner.timetable.choice import least_us, settled, wanted
+from planner.timetable.choice import least_us, settled
 from planner.timetable.placement import timetable
 from planner.timetable.works import Run, Work
 from plans.schema import Memory, Op, Program
@@ -143,41 +143,6 @@ def gang(task: Task, strategy: Strategy, devices: int, us: int) -> Candidate:
     return replace(made, programs=(program,))
 
 
-def longest_first(devices: int, steps: list[int], **wishes: object) -> list[tuple[str, int]]:
-    """The tasks that are wanted on several devices, and on how many, where a step takes 1 ms."""
-    asked = replace(alike(devices, steps), **wishes)  # type: ignore[arg-type]
-    ways = [[way(task, some_choice(), 1_000)] for task in asked.tasks]
-    fast = Limits(wide_waits=1)  # as if nothing waited for copies
-    return [(one.task, one.devices) for one in wanted(asked, ways, replace(effort(), limits=fast))]
-
-
-def test_only_tasks_that_hold_up_the_rest_are_wanted_on_several_devices() -> None:
-    """One of four, as long as the others together; a second device would do, and none where all
-    share out evenly already."""
-    assert longest_first(2, [90, 30, 30, 30]) == []
-    assert longest_first(4, [900, 100, 100, 100]) == [("t0", 2), ("t0", 3), ("t0", 4)]
-    assert longest_first(8, [900]) == [("t0", 3), ("t0", 4), ("t0", 8)]
-    assert longest_first(8, [100] * 8) == []
-
-
-def test_every_task_is_wanted_where_other_ends_count_than_the_last() -> None:
-    """All for the mean completion; those with a deadline."""
-    every = [("t0", 2), ("t0", 3), ("t1", 2), ("t1", 3)]
-    assert longest_first(3, [5, 5, 5], objective="completion")[:4] == every
-    due = {"t1": Want(deadline_us=10)}
-    assert longest_first(3, [5, 5, 5], wants=due) == [("t1", 2), ("t1", 3)]
-
-
-def test_a_task_that_waits_for_copies_is_wanted_on_several_devices() -> None:
-    """Its step takes far longer than it computes, which more memory may spare."""
-    asked = alike(2, [100, 100])
-    ways = [
-        [way(task, some_choice(), us)] for task, us in zip(asked.tasks, (10**6, 9), strict=True)
-    ]
-    names = {one.task for one in wanted(asked, ways, effort())}
-    assert names == {"t0"}
-
-
 def test_tasks_that_cannot_gain_stay_alone() -> None:
     """Two equal tasks on two devices, which two would train a tenth slower in all."""
     asked, strategy = alike(2, [100, 100]), some_choice()
@@ -197,7 +162,9 @@ def test_tasks_of_one_shape_are_searched_once() -> None:
     asked = problem(2, 1, 1)
     (shape,) = shapes_of(asked)
     assert [task.name for task, _ in shape.tasks] == ["t0", "t1", "t2", "t3"]
-    ways = searched(asked, effort(), 1)
+    searches = Searches(asked)
+    searches.run(["t0"], (), effort())
+    ways = searches.ways
     for name, own in zip("0123", ways, strict=True):
         for at, one in enumerate(own):
             assert one.strategy.costs.task is asked.kinds[at].tasks[int(name)]

@@ -9,6 +9,8 @@ from support import sketched, timetables
 from support.cli import planner_cli, refused, succeeded
 
 from planner.views.show import describe
+from plans.prediction import Alternative
+from profiles.units import show_us
 
 
 def test_summary_names_makespan_bound_and_gap() -> None:
@@ -140,6 +142,21 @@ def test_a_program_on_several_devices_says_what_each_of_them_does() -> None:
         busy = sum(op.end_us - op.start_us for op in ops) / program.period_us
         assert row[:4] == [str(device), f"s{device // 2}", f"{busy:.1%}", f"{1 - busy:.1%}"]
         assert row[4:6] == [f"{10 - 2 * device}.0", "MiB"]
+
+
+def test_a_program_says_how_far_it_is_from_the_bound_of_its_layout() -> None:
+    """That of what was taken, not of others that were tried."""
+    plan = sketched.plan(depth=2, replicas=2)
+    period = plan.programs[0].period_us
+    taken = Alternative(
+        task="a", devices=4, layout="2x2", order="1f1b", microbatch=1, bound_us=period * 3 // 4
+    )
+    other = msgspec.structs.replace(taken, bound_us=1, why_not="takes longer")
+    solver = msgspec.structs.replace(plan.solver, alternatives=(other, taken))
+    told = describe(msgspec.structs.replace(plan, solver=solver))
+    head = next(line for line in told.splitlines() if line.startswith("a on devices 0-3"))
+    assert head.endswith(f"; of this layout at least {show_us(period * 3 // 4)}, gap 25.0%")
+    assert "of this layout" not in describe(plan)
 
 
 def test_programs_on_one_device_have_no_layout() -> None:

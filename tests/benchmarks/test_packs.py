@@ -4,8 +4,7 @@ from itertools import chain, combinations, pairwise, product
 from random import Random
 
 import pytest
-
-from planner.stages.packs import Packs, best_packs, fewest
+from support.packs import Packs, best_packs, fewest
 
 LAYERS, SAMPLES = 5, 3
 

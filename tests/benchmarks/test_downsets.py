@@ -7,8 +7,7 @@ import networkx as nx
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from planner.stages.graph import Rows, Step, downsets, narrowest
+from support.downsets import Rows, Step, downsets, narrowest
 
 
 def graphs(most: int) -> st.SearchStrategy[nx.DiGraph]:

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 from support import piped, synthetic
 
-from planner.pipelines.round import PipelineRound
+from planner.lowering import PipelineRound
 from planner.shards import Mode
 from plans import InvalidPlan, prove
 from plans.schema import parse_id
@@ -78,3 +78,9 @@ def test_norms_go_around_in_the_order_of_notes() -> None:
     one, two = (four_layers(places=STAGES, norms=norms) for norms in (False, True))
     assert counted(two)["N"] == 4
     assert counted(two)["X"] == counted(one)["X"] + 2
+
+
+def test_a_round_asked_again_gives_the_same_program() -> None:
+    """To the names of the copies before the first round and after the last."""
+    made = PipelineRound(piped.drawn(Random(0)), piped.LINKS)
+    assert made.program() == made.program()

@@ -52,6 +52,10 @@ class PipelineStrategy:
         """The shards that read a shard's parameters, which change when all are done."""
         return (k, *self.holders) if k == self.owner else (k,)
 
+    def read(self, k: int) -> tuple[int, ...]:
+        """The shards whose parameters a shard's passes read."""
+        return (k, self.owner) if self.owner is not None and k in self.holders else (k,)
+
     @property
     def tie_bytes(self) -> int:
         """Bytes of one microbatch's gradients that wait for the owner's backward."""

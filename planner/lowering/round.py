@@ -6,31 +6,28 @@
 1.p2p                X  X  X
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from planner.pipelines.strategy import PipelineStrategy
-from planner.pipelines.walk import Walk
+from planner.lowering.strategy import PipelineStrategy
+from planner.lowering.walk import Walk
 from planner.rounds import (
     Cycle,
-    Deadlock,
     Draft,
     Emitter,
     Entry,
     Life,
-    Orders,
-    Settled,
     Slab,
+    Steady,
     Stream,
     assembled,
     dependencies,
     dispatched,
     in_order,
     queued,
-    settled,
+    shortest,
 )
 from planner.shards import SCALARS_BYTES, Links
 from plans.schema import Memory, Program
@@ -50,16 +47,14 @@ class PipelineRound:
     @cached_property
     def slabs(self) -> list[Slab]:
         """The slab of every device."""
-        pairs = zip(self.walk.values(), self.walk.count, strict=True)
+        pairs = zip(self.walk.values(), self.walk.stays.count, strict=True)
         return [Slab(map(Life.of, values), max(1, turns)) for values, turns in pairs]
 
     @cached_property
     def entries(self) -> list[Entry]:
         """The ops in the order of their meaning."""
-        return list(self._emitter(self.links).entries(self.walk.visits))
-
-    def _emitter(self, links: Links) -> Emitter:
-        return Emitter(self.strategy.costs, self.strategy.shards, self.strategy.modes, links)
+        own = self.strategy
+        return list(Emitter(own.costs, own.shards, own.modes, self.links).entries(self.walk.visits))
 
     @cached_property
     def memory(self) -> list[Memory]:
@@ -79,11 +74,10 @@ class PipelineRound:
         queues = queued(self.entries)
         for device in range(self.strategy.devices):
             queue = queues.get(Stream(device, "compute"), [])
-            mine = {k for k, devices in enumerate(self.strategy.replicas) if device in devices}
             buffers = sum(
-                self.strategy.costs.total("buffer", s.first, s.end)
-                for k, s in enumerate(self.strategy.shards)
-                if k in mine
+                self.strategy.costs.total("buffer", shard.first, shard.end)
+                for shard, devices in zip(self.strategy.shards, self.strategy.replicas, strict=True)
+                if device in devices
             )
             yield self._most([self.entries[at] for at in queue]) + buffers + SCALARS_BYTES
 
@@ -105,33 +99,13 @@ class PipelineRound:
     @cached_property
     def draft(self) -> Draft:
         """The round by positions; copies are wanted in the order of meaning."""
-        entries = self.entries
         before = {b: others for slab in self.slabs for b, others in slab.before.items()}
-        queues = queued(entries)
-        return Draft(
-            us=[entry.us for entry in entries],
-            streams=[entry.stream for entry in entries],
-            needs=dependencies(entries, before),
-            rank=list(range(len(entries))),
-            movable=frozenset(),
-            chains=tuple(tuple(queues[s]) for s in sorted(queues) if s.kind == "compute"),
-        )
+        return Draft.of(self.entries, dependencies(self.entries, before))
 
     @cached_property
-    def best(self) -> tuple[Settled, Orders]:
-        """The shortest steady state of a few orders of the copies, and that order."""
-        load = Counter[Stream]()
-        for stream, us in zip(self.draft.streams, self.draft.us, strict=True):
-            load[stream] += us
-        found = list[tuple[Settled, Orders]]()
-        for orders in chain([in_order(self.draft)], dispatched(self.draft)):
-            try:
-                found.append((settled(self.draft.us, orders.queues.values(), orders.needs), orders))
-            except Deadlock:
-                continue
-            if found[-1][0].period_us <= max(load.values()):
-                break
-        return min(found, key=lambda one: one[0].period_us)
+    def best(self) -> Steady:
+        """The shortest steady state of a few orders of the copies."""
+        return shortest(self.draft, chain([in_order(self.draft)], dispatched(self.draft)))
 
     @property
     def period_us(self) -> int:
@@ -140,12 +114,13 @@ class PipelineRound:
     def program(self) -> Program:
         """The timed program that trains the task this way."""
         state, orders = self.best
-        emitter = self._emitter(self.links.alone)
+        own, stays = self.strategy, self.walk.stays
+        emitter = Emitter(own.costs, own.shards, own.modes, self.links.alone, self.entries)
         return assembled(
-            (self.strategy.costs.task.name,),
+            (own.costs.task.name,),
             self.memory,
             tuple(buffer for slab in self.slabs for buffer in slab.buffers),
             Cycle.dispatched(self.entries, orders, state),
-            enter=[e for device, copy in self.walk.comes() for e in emitter.copies([copy], device)],
-            leave=[e for device, copy in self.walk.goes() for e in emitter.copies([copy], device)],
+            enter=[e for device, copy in stays.comes() for e in emitter.copies([copy], device)],
+            leave=[e for device, copy in stays.goes() for e in emitter.copies([copy], device)],
         )

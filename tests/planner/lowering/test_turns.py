@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 from support import piped, synthetic
 
-from planner.pipelines.turns import turns
+from planner.lowering.turns import turns
 
 CASES = {
     "two shards of a device": (

@@ -12,8 +12,9 @@ from planner.errors import Infeasible, NoPlanFound
 from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort, Kind, Problem
 from planner.rounds.round import Round
+from planner.search import pool
 from planner.search.rename import renamed
-from planner.search.shapes import baselines, searched, widened
+from planner.search.searches import Searches, baselines
 from planner.search.task import Wide
 from planner.search.variants import Found
 from planner.shards.costs import TaskCosts
@@ -36,13 +37,25 @@ def asked(*names: str, budget: int = 6 << 20, batch: int = 2) -> Problem:
 def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
     """Also where the task is called like a buffer."""
     problem = asked("t", name)
-    (first,), (second,) = searched(problem, Effort(time.monotonic() + 60, 0, FEW), 1)
+    searches = Searches(problem)
+    searches.run(["t"], (), effort())
+    (first,), (second,) = searches.ways
     strategy = replace(
         first.strategy, costs=TaskCosts(problem.tasks[1], first.strategy.costs.microbatch)
     )
     made = Round(strategy, Links.of(problem.device), problem.device_bytes - strategy.reserve_bytes)
     assert second.program == made.program()
     assert renamed(second.program, "t") == first.program
+
+
+def effort() -> Effort:
+    return Effort(time.monotonic() + 60, 0, FEW)
+
+
+def slow(asked: tuple[Kind, Task, int], devices: int, effort: Effort) -> Found:
+    """A search for programs on several devices that ends when time is up."""
+    time.sleep(max(0.0, effort.left))
+    return gangs.pipelines(asked, devices, replace(effort, deadline=time.monotonic() + 60))
 
 
 def nothing(asked: tuple[Kind, Task, int], devices: int, effort: Effort) -> Found:
@@ -58,18 +71,45 @@ def test_shapes_are_searched_for_several_devices_once() -> None:
     """For all tasks of a shape if any is asked for; what is not found leaves a task as it was."""
     problem = asked("t", "u", budget=24 << 20, batch=16)
     problem = problem.alike(count=4)
-    effort = Effort(time.monotonic() + 60, 0, FEW)
-    ways = searched(problem, effort, 1)
     wide = [Wide("u", 0, devices) for devices in (2, 3, 4)]
-    first, second = widened(problem, ways, wide, nothing, effort, 1)
+    searches = Searches(problem, nothing)
+    searches.run(["t"], wide, effort())
+    first, second = searches.ways
     assert [one.program.devices for one in first] == [1, 4]
     assert second[1].program == renamed(first[1].program, "u")
-    assert [ways[0][0], ways[1][0]] == [first[0], second[0]]
+    known = [searches.known(one) for one in (Wide("t", 0, 1), *wide)]
+    assert known == [True, True, False, True]  # the one that time ended may be run again
+
+
+def test_a_search_that_time_ended_is_not_complete() -> None:
+    """Also one whose result is not used, and one that ends too late with something."""
+    problem = asked("t", budget=24 << 20, batch=16).alike(count=4)
+    for devices, late in ((2, False), (3, True), (4, False)):
+        searches = Searches(problem, nothing)
+        searches.run(["t"], [Wide("t", 0, devices)], effort())
+        assert searches.complete != late
+    searches = Searches(problem, slow)
+    searches.run(["t"], (), effort())
+    searches.run((), [Wide("t", 0, 4)], replace(effort(), deadline=time.monotonic() + 0.2))
+    assert [one.complete for one in searches.ways[0]] == [True, False]
+    assert not searches.complete
+
+
+def test_later_searches_have_what_is_left_of_the_time() -> None:
+    """One that takes longer than its share leaves the next one a share of the rest."""
+    given = list[float]()
+
+    def hungry(seconds: float, effort: Effort) -> None:
+        given.append(effort.left)
+        time.sleep(seconds)
+
+    pool.each(hungry, [0.12, 0, 0], replace(effort(), deadline=time.monotonic() + 0.3), 1)
+    assert [round(left, 1) for left in given] == [0.1, 0.1, 0.2]
 
 
 def test_the_baseline_is_renamed_as_well() -> None:
     """Its programs are made once for each shape."""
-    (first,), (second,) = baselines(asked("t", "u", budget=24 << 20))
+    (first,), (second,) = baselines(asked("t", "u", budget=24 << 20)).ways
     assert second.program == renamed(first.program, "u")
     assert [answer.strategy.costs.task.name for answer in (first, second)] == ["t", "u"]
 

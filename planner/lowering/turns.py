@@ -5,13 +5,12 @@ what adds, notes and updates. One after the other they would be right.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Literal, NamedTuple
 
+from planner.lowering.strategy import PipelineStrategy
 from planner.orders import Order, Pass
-from planner.pipelines.delays import gathered
-from planner.pipelines.strategy import PipelineStrategy
 from planner.rounds import execution_order, once
 from planner.shards import Links, forward_us, pass_us
 
@@ -40,8 +39,11 @@ def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
     begun = list(_begun(strategy, links))
     ends = {(one.shard, device): end for _, end, device, one in sorted(begun, key=lambda b: b.end)}
     ready, pending = gathered(strategy, links, ends), list[tuple[int, int]]()
-    left = Counter(dict.fromkeys(range(strategy.last + 1), strategy.costs.microbatches))
-    waiting = [k for k, shard in enumerate(strategy.shards) if shard.grad_bytes]
+    final = {one.shard: at for at, (_, _, _, one) in enumerate(begun)}
+    done: dict[int, list[int]] = {}  # shards with gradients, by the last pass that reads them
+    for k, shard in enumerate(strategy.shards):
+        if shard.grad_bytes:
+            done.setdefault(max(final[reader] for reader in strategy.readers(k)), []).append(k)
     found, late = list[Turn](), list[Turn]()
 
     def update(k: int) -> None:
@@ -51,17 +53,33 @@ def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
             found.append(Turn(home, "N", k, 0))
         (late if strategy.costs.noted else found).append(Turn(home, "U", k, 0))
 
-    for start, _, device, one in begun:
+    for at, (start, _, device, one) in enumerate(begun):
         while pending and pending[0][0] <= start:
             update(heappop(pending)[1])
         found.append(Turn(device, one.kind, one.shard, one.microbatch))
-        left[one.shard] -= one.kind == ("W" if one.shard in strategy.halved else "B")
-        for k in [k for k in waiting if not any(left[reader] for reader in strategy.readers(k))]:
-            waiting.remove(k)
+        for k in done.get(at, ()):
             heappush(pending, (ready[k], k))
     while pending:
         update(heappop(pending)[1])
     return found + sorted(late, key=lambda turn: turn.shard)
+
+
+def gathered(
+    strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
+) -> list[int]:
+    """By shard, when its gradients of all replicas are on its home, and no pass reads it. ends: of
+    its passes on each device that has it."""
+    done = [
+        max(ends[reader, d] for reader in strategy.readers(k) for d in strategy.replicas[reader])
+        for k in range(len(strategy.shards))
+    ]
+    free = Counter[int]()  # when a device has sent what it had
+    for (k, device), end in sorted(ends.items(), key=lambda item: item[1]):
+        if device != strategy.homes[k]:
+            free[device] = max(free[device], end)
+            free[device] += links.send_us(strategy.shards[k].grad_bytes)
+            done[k] = max(done[k], free[device])
+    return done
 
 
 def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[_Begun]:

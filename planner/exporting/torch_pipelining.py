@@ -1,0 +1,149 @@
+"""A plan as a schedule of torch.distributed.pipelining: what each rank runs and sends, in turn.
+
+    rank 0   0F0  0SEND_F0  0F1  0SEND_F1  0RECV_B0  0B0 ...      stage, action, microbatch
+    rank 1   1RECV_F0  1F0  1B0  1SEND_B0  1RECV_F1  1F1 ...
+
+Ranks are the program's devices, each with its passes in the plan's order. Messages follow what
+makes them, and all ranks have them in one order, so that no two ranks wait for each other.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, groupby, pairwise
+from typing import NamedTuple
+
+from planner.exporting.expressible import expressible, recomputes
+from planner.orders import Pass
+from planner.views import PASSES
+from plans.schema import Plan, Program, Task, parse_id
+from plans.view import site
+from profiles.codec import pretty
+
+Row = list[Pass]
+_Value = tuple[bool, int, int]  # an output, or else the gradient of an input; stage, microbatch
+
+
+class Stage(NamedTuple):
+    """Layers first_layer .. end_layer-1 on a rank. recompute: from forward to backward it keeps
+    only its input, so that its user is to checkpoint it."""
+
+    rank: int
+    first_layer: int
+    end_layer: int
+    recompute: bool
+
+
+class Schedule(NamedTuple):
+    """The stages of a task and the actions of every rank."""
+
+    task: Task
+    stages: tuple[Stage, ...]
+    actions: tuple[tuple[str, ...], ...]
+
+    def files(self) -> dict[str, bytes]:
+        """The actions as torch loads them, and the stages for whoever cuts the model."""
+        rows = "".join(",".join(row) + "\n" for row in self.actions)
+        stages = {
+            "task": self.task.name,
+            "batch": self.task.batch,
+            "microbatches": self.task.microbatches,
+            "stages": [{"stage": n, **one._asdict()} for n, one in enumerate(self.stages)],
+        }
+        return {"schedule.csv": rows.encode(), "stages.json": pretty(stages)}
+
+
+def schedule(plan: Plan) -> Schedule:
+    """The schedule of a sound plan; FormatError that names what torch has no word for."""
+    task, program = expressible(plan)
+    rows, ends = _passes(task, program)
+    stage_of = _stage_of(task, rows)
+    stages = tuple(_stages(task, rows, stage_of))
+    mine, done = list[Row](), dict[Pass, int]()
+    for row in rows:
+        mine.append([])
+        for one, run in groupby(row, lambda p: p._replace(shard=stage_of[p.shard])):
+            mine[-1].append(one)
+            done[one] = max(ends[p] for p in run)
+    return Schedule(task, stages, _actions(task, stages, _woven(mine, done)))
+
+
+def _passes(task: Task, program: Program) -> tuple[list[Row], dict[Pass, int]]:
+    """Every device's passes in turn, and when each ends. Gantry makes the last shard's forward
+    within its backward; here it stands right before it."""
+    rows, ends = [Row() for _ in program.memory], dict[Pass, int]()
+    for op in program.round:
+        name, (stream, device) = parse_id(op.id), site(op.stream)
+        if stream != "compute" or name.kind not in PASSES:
+            continue
+        one = Pass(name.kind, name.number, name.index)  # type: ignore[arg-type]
+        if name.number == len(task.shards) - 1 and one.kind in "BI":
+            rows[device].append(one._replace(kind="F"))
+            ends[rows[device][-1]] = op.start_us
+        rows[device].append(one)
+        ends[one] = op.end_us
+    return rows, ends
+
+
+def _stage_of(task: Task, rows: Sequence[Row]) -> list[int]:
+    """The stage of every shard: neighbours on a device are one stage if their passes always follow
+    each other at once, up in forwards and down in backwards, and nothing is computed again."""
+    then = {one: other for row in rows for one, other in pairwise(row)}
+    again = recomputes(task)
+    apart = {k for k in range(1, len(again)) if again[k - 1] or again[k]}  # from the one before
+    for one in (one for row in rows for one in row):
+        up = one.kind == "F"
+        other = one._replace(shard=one.shard + (1 if up else -1))
+        if then.get(one) != other:
+            apart.add(other.shard if up else one.shard)
+    return list(accumulate((k in apart for k in range(1, len(again))), initial=0))
+
+
+def _stages(task: Task, rows: Sequence[Row], stage_of: Sequence[int]) -> Iterator[Stage]:
+    rank_of, again = {p.shard: rank for rank, row in enumerate(rows) for p in row}, recomputes(task)
+    for _, shards in groupby(range(len(stage_of)), stage_of.__getitem__):
+        own = list(shards)
+        layers = task.shards[own[0]].first_layer, task.shards[own[-1]].end_layer
+        yield Stage(rank_of[own[0]], *layers, again[own[0]])
+
+
+def _woven(rows: Sequence[Row], ends: Mapping[Pass, int]) -> Iterator[tuple[int, Pass]]:
+    """All passes with their ranks, each behind what it needs, and those first that end first."""
+    left, last = [deque(row) for row in rows], max(one.shard for row in rows for one in row)
+    made: set[_Value | None] = {None}
+    while any(left):
+        ready = ((rank, row[0]) for rank, row in enumerate(left) if row)
+        rank, one = min(
+            ((rank, one) for rank, one in ready if _input(one, last) in made),
+            key=lambda found: ends[found[1]],
+        )
+        left[rank].popleft()
+        if one.kind != "W":
+            made.add((one.kind == "F", one.shard, one.microbatch))
+        yield rank, one
+
+
+def _input(one: Pass, last: int) -> _Value | None:
+    """The value of another stage that a pass needs; None where it needs none."""
+    kind, stage, m = one
+    if kind == "W" or stage == (0 if kind == "F" else last):
+        return None
+    return (True, stage - 1, m) if kind == "F" else (False, stage + 1, m)
+
+
+def _actions(
+    task: Task, stages: Sequence[Stage], passes: Iterator[tuple[int, Pass]]
+) -> tuple[tuple[str, ...], ...]:
+    """What each rank does: passes, messages right behind what makes them, and behind a stage's last
+    backward the mark that its gradients are complete."""
+    rows: list[list[str]] = [[] for _ in {stage.rank for stage in stages}]
+    backwards = Counter[int]()
+    for rank, (kind, k, m) in passes:
+        rows[rank].append(f"{k}{kind}{m}")
+        way, to = ("F", k + 1) if kind == "F" else ("B", k - 1)
+        if kind != "W" and 0 <= to < len(stages) and stages[to].rank != rank:
+            rows[rank].append(f"{k}SEND_{way}{m}")
+            rows[stages[to].rank].append(f"{to}RECV_{way}{m}")
+        backwards[k] += kind in "BW"
+        if kind in "BW" and backwards[k] == task.microbatches:
+            rows[rank].append(f"{k}REDUCE_GRAD")
+    return tuple(map(tuple, rows))

@@ -1,0 +1,7 @@
+"""A pipeline strategy with an order lowered into its round: turns, visits, slots, slabs, ops."""
+
+from planner.lowering.round import PipelineRound
+from planner.lowering.strategy import PipelineStrategy, separable, whole
+from planner.lowering.turns import gathered
+
+__all__ = ["PipelineRound", "PipelineStrategy", "gathered", "separable", "whole"]

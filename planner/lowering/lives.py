@@ -1,0 +1,97 @@
+"""The values on all devices and when they live, in turns of each device's compute stream.
+
+turns      F0 F1 F2 B0 B1 F3 B2
+x1.0       ========>   =======>    slots: microbatch 0, then 3
+s1.grad             ============   one value, from its first use to its last
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from planner.shards import Value
+from plans.schema import Role
+from profiles.codec import align
+
+
+class Item(NamedTuple):
+    """Values of which every microbatch has one, in a role that they play for shard `number`."""
+
+    name: str
+    number: int
+    role: Role
+    bytes: int
+
+
+class _Ring(NamedTuple):
+    """Slots of a device in which an item's values take turns, as many as are in use at once. free:
+    those not in use, with the turn of their last use; lives: of each the first turn and the last.
+    """
+
+    item: Item
+    free: deque[tuple[int, int]]
+    lives: list[tuple[int, int]]
+
+
+class Lives:
+    """The values that come and go; lives only while a round is made. now: the turn that each device
+    is at."""
+
+    def __init__(self, devices: int) -> None:
+        self.now = [0] * devices
+        self.rings: dict[tuple[int, str], _Ring] = {}
+        self.held: dict[tuple[int, str, int], int] = {}  # slots, by what is in them
+        self.single: dict[tuple[int, str], Value] = {}
+
+    def take(self, device: int, item: Item, microbatch: int, since: int | None = None) -> str:
+        """A slot of a device, from now on or since an earlier turn."""
+        turn = self.now[device] if since is None else since
+        ring = self.rings.setdefault((device, item.name), _Ring(item, deque(), []))
+        if ring.free and ring.free[0][1] < turn:
+            slot, _ = ring.free.popleft()
+        else:
+            slot = len(ring.lives)
+            ring.lives.append((turn, turn))
+        self.held[device, item.name, microbatch] = slot
+        return f"{item.name}.{slot}"
+
+    def receive(self, device: int, item: Item, microbatch: int) -> str:
+        """A slot for what comes to a device during the turn that it is in."""
+        return self.take(device, item, microbatch, max(0, self.now[device] - 1))
+
+    def find(self, device: int, item: Item, microbatch: int) -> str | None:
+        """The slot that has it, None where none does."""
+        slot = self.held.get((device, item.name, microbatch))
+        return None if slot is None else f"{item.name}.{slot}"
+
+    def give(self, device: int, item: Item, microbatch: int, after: int = 0) -> None:
+        """The slot is free after this turn, or so many more."""
+        ring, turn = self.rings[device, item.name], self.now[device] + after
+        slot = self.held.pop((device, item.name, microbatch))
+        ring.free.append((slot, turn))
+        first, last = ring.lives[slot]
+        ring.lives[slot] = first, max(last, turn)
+
+    def use(
+        self, device: int, name: str, size: int, role: Role, before: int = 0, after: int = 0
+    ) -> str:
+        """A value that lives from its first use on a device to its last, and so many turns before
+        and after."""
+        now, old = self.now[device], self.single.get((device, name))
+        first, last = (
+            (old.first, max(old.last, now + after)) if old else (now - before, now + after)
+        )
+        self.single[device, name] = value(device, name, size, role, first, last)
+        return name
+
+    def values(self) -> Iterator[Value]:
+        """Every slot of every item, and the values that are one."""
+        for (device, name), ring in self.rings.items():
+            for slot, life in enumerate(ring.lives):
+                yield value(device, f"{name}.{slot}", ring.item.bytes, ring.item.role, *life)
+        yield from self.single.values()
+
+
+def value(device: int, name: str, size: int, role: Role, first: int, last: int) -> Value:
+    """A value on a device, from one turn to another."""
+    return Value(name, align(size), first, last, space=str(device), role=role)

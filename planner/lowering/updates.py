@@ -1,0 +1,125 @@
+"""R, N and U as visits: gradients of replicas are added at a shard's home, norms of all gradients
+are noted, and the home, or the host, updates.
+
+    replica    B ─ grad ─ X ─▶┐                     ┌▶ param
+    home       B ─ grad ──────┴ R ─ N ─ U ─ param ─ X
+"""
+
+from planner.lowering.lives import Item, Lives
+from planner.lowering.stays import Stays, copied
+from planner.lowering.strategy import PipelineStrategy
+from planner.lowering.turns import Turn
+from planner.rounds import Copy, Send, Visit
+from plans.schema import Role
+
+_HOST = -1
+
+
+class Updates:
+    """The updates of a round; lives only while their visits are made."""
+
+    def __init__(self, strategy: PipelineStrategy, lives: Lives, stays: Stays) -> None:
+        self.strategy, self.shards = strategy, strategy.shards
+        self.lives, self.stays = lives, stays
+        self.norms: int | None = None  # the device that noted the last ones
+        self.known: set[int] = set()  # it and those that got them from there, or the host
+
+    def visit(self, turn: Turn) -> Visit:
+        """A turn of one of these kinds."""
+        if turn.kind == "R":
+            return self._add(turn)
+        if turn.kind == "N":
+            return self._note(turn)
+        on_host = self.strategy.modes[turn.shard].update == "host"
+        return self._on_host(turn) if on_host else self._on_device(turn)
+
+    def grad(self, device: int, k: int, after: int = 0) -> str:
+        """The gradients of a shard that a device makes, in use, and so many turns longer."""
+        return self.lives.use(device, f"s{k}.grad", self.shards[k].grad_bytes, "grad", after=after)
+
+    def _other(self, k: int) -> Item:
+        """Gradients of another replica at a shard's home, by its device."""
+        return Item(f"o{k}", k, "grad", self.shards[k].grad_bytes)
+
+    def handed(self, device: int, k: int) -> Send:
+        """The gradients of a replica go to the shard's home."""
+        home, name = self.strategy.homes[k], self.grad(device, k, after=1)
+        there = self.lives.receive(home, self._other(k), device)
+        return Send(device, "s", k, "grad", self.shards[k].grad_bytes, name, home, there)
+
+    def _part(self, k: int, device: int, *, last: bool = False, after: int = 0) -> str:
+        """The value at a shard's home with the gradients of a replica; last: nothing uses it so
+        many turns later."""
+        home, other = self.strategy.homes[k], self._other(k)
+        if device == home:
+            return self.grad(home, k, after)
+        name = self.lives.find(home, other, device) or ""
+        if last:
+            self.lives.give(home, other, device, after)
+        return name
+
+    def _add(self, turn: Turn) -> Visit:
+        """R: gradients of one more replica, in their order."""
+        home, _, k, n = turn
+        first, *others = self.strategy.added[k]
+        at: dict[Role, str] = {
+            "grad": self._part(k, first),
+            "other": self._part(k, others[n], last=True),
+        }
+        return Visit(k, n, "R", at, device=home)
+
+    def _note(self, turn: Turn) -> Visit:
+        """N: behind the norms of the shards before, wherever those are."""
+        home, _, k, _ = turn
+        brings = self._normed(home)
+        self.norms, self.known = home, {home}
+        at: dict[Role, str] = {"grad": self._part(k, self.strategy.added[k][0]), "norm": "norm"}
+        return Visit(k, 0, "N", at, brings, device=home)
+
+    def _on_host(self, turn: Turn) -> Visit:
+        """U on the host, of gradients that go there."""
+        home, _, k, _ = turn
+        grad = self._part(k, self.strategy.added[k][0], last=True, after=1)
+        brings = [copied(self.shards[k], k, "S", "grad", grad), *self._hosted(home)]
+        return Visit(k, 0, "U", {"grad": grad}, brings, device=home)
+
+    def _on_device(self, turn: Turn) -> Visit:
+        """U on the device; others get the new parameters from there, or from the host."""
+        home, _, k, _ = turn
+        shard, mode, now = self.shards[k], self.strategy.modes[k], self.lives.now[home]
+        at: dict[Role, str] = {
+            "grad": self._part(k, self.strategy.added[k][0], last=True),
+            "param": self.stays.at(home, k, now).name,
+            "state": f"s{k}.state",
+            "norm": "norm",
+        }
+        brings = [*self.stays.loads(turn, now), *self._normed(home)]
+        takes = list[Copy | Send]()
+        if mode.update == "device-streamed" and shard.state_bytes:
+            self.lives.use(home, at["state"], shard.state_bytes, "state", before=1, after=1)
+            brings.append(copied(shard, k, "P", "state"))
+            takes.append(copied(shard, k, "S", "state"))
+        if mode.params == "resident":
+            size, name = shard.param_bytes, at["param"]
+            for user in self.strategy.users[k]:
+                takes.append(Send(home, "s", k, "param", size, name, user, name))
+        else:
+            takes.append(copied(shard, k, "S", "param", at["param"]))
+        return Visit(k, 0, "U", at, brings, takes, device=home)
+
+    def _normed(self, device: int) -> list[Copy | Send]:
+        """The norms noted so far come to a device that does not have them."""
+        if self.norms is None or device in self.known:
+            return []
+        self.known.add(device)
+        size = self.strategy.costs.task.norm_bytes
+        return [Send(self.norms, "norm", 0, "norm", size, "norm", device, "norm")]
+
+    def _hosted(self, device: int) -> list[Copy | Send]:
+        """All norms come to the host once, by way of the device that needs them there first."""
+        if self.norms is None or _HOST in self.known:
+            return []
+        comes = self._normed(device)
+        self.known.add(_HOST)
+        size = self.strategy.costs.task.norm_bytes
+        return [*comes, Copy("S", "norm", 0, "norm", size, "norm", "norm")]

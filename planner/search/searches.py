@@ -1,0 +1,268 @@
+"""All searches of a build: one for all tasks of a shape, on every kind of devices, for one device
+or for several at once."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import NamedTuple
+
+from msgspec import structs
+
+from planner.errors import Infeasible, NoPlanFound, nearest
+from planner.inputs import Effort, Kind, Problem
+from planner.rounds import SUFFIX, evaluating
+from planner.search import pool, variants
+from planner.search.rename import renamed
+from planner.search.shapes import Shape, shapes_of
+from planner.search.shares import Need, shares
+from planner.search.task import Candidate, Wide, late
+from planner.search.variants import Found, Tried
+from planner.shards import Links
+from plans.schema import Program
+from profiles.schema import Task
+
+_LATER = 0.1  # of the time, for what follows the search
+
+_WIDER = 3  # times as long a search on several devices takes, about
+
+Ways = list[list[Candidate]]
+"""The strategies of every task, in order: the best on each kind of devices where it fits, then
+those on several devices of a kind at once."""
+
+
+Pipelines = Callable[[tuple[Kind, Task, int], int, Effort], Found]
+"""The search for the best way to train a task on so many devices of a kind at once, with so many
+bytes on the host; Infeasible where there is none. It must be picklable."""
+
+
+class _Place(NamedTuple):
+    """Where a search looks: the number of a shape, the place of a kind, and how many devices."""
+
+    shape: int
+    kind: int
+    devices: int
+
+
+@dataclass(eq=False)
+class Searches:
+    """The searches of one build and the result of each; those for tasks of one shape are one.
+
+    best: that on several devices, None where there is none. parts: into how many the host memory
+    beside what is kept is divided (`shares`).
+    """
+
+    problem: Problem
+    best: Pipelines | None = None
+    jobs: int = 1
+    parts: int | None = None
+    _found: dict[_Place, Tried] = field(default_factory=dict)
+    _ways: dict[_Place, list[Candidate]] = field(default_factory=dict)  # of each task of the shape
+    _rooms: list[int] | None = None  # on the host, where it is short of memory
+
+    @cached_property
+    def shapes(self) -> list[Shape]:
+        return shapes_of(self.problem)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """The shape of every task, by its number."""
+        return {task.name: at for at, shape in enumerate(self.shapes) for task, *_ in shape.tasks}
+
+    def _place(self, wide: Wide) -> _Place:
+        return _Place(self._numbers[wide.task], wide.kind, wide.devices)
+
+    @property
+    def complete(self) -> bool:
+        """True if no search was ended by time."""
+        return not any(map(_late, self._found.values()))
+
+    @property
+    def ways(self) -> Ways:
+        """All that was found for every task."""
+        ways: dict[str, list[Candidate]] = {task.name: [] for task in self.problem.tasks}
+        for place in sorted(self._ways, key=lambda one: (one.shape, one.devices > 1, one)):
+            for task, way in zip(self.shapes[place.shape].tasks, self._ways[place], strict=True):
+                ways[task[0].name].append(way)
+        return [*ways.values()]
+
+    def known(self, wide: Wide) -> bool:
+        """True if this search was run, and time did not end it with nothing."""
+        return self._known(self._place(wide))
+
+    def _known(self, place: _Place) -> bool:
+        return not isinstance(self._found.get(place, NoPlanFound()), NoPlanFound)
+
+    def run(self, alone: Collection[str], wide: Iterable[Wide], effort: Effort) -> None:
+        """The searches for these tasks on one device of every kind, and on several at once; not
+        those that were run before. What one does not use of the time is left to others, and some
+        of it for what follows."""
+        kinds = range(len(self.problem.kinds))
+        places = {self._place(Wide(name, at, 1)) for name in alone for at in kinds}
+        places |= set(map(self._place, wide))
+        effort = replace(effort, deadline=effort.deadline - effort.left * _LATER)
+        self._run([place for place in places if not self._known(place)], effort)
+        if self._rooms is None and len(self.problem.tasks) > 1 and self._short_of_host():
+            self._rooms = self._least_rooms(effort)
+            self._ways.clear()
+            self._run(set(self._found), effort)
+
+    def check(self) -> None:
+        """Infeasible or NoPlanFound when a task has nothing: for the shape that needs most of those
+        that fit nowhere, so that what it names does for all."""
+        short = []
+        for at in range(len(self.shapes)):
+            own = {place: one for place, one in self._found.items() if place.shape == at}
+            if any(isinstance(one, Candidate) for one in own.values()):
+                continue
+            for one in own.values():
+                if isinstance(one, NoPlanFound):
+                    raise one
+            alone = [one for place, one in own.items() if place.devices == 1]
+            errors = alone or own.values()
+            short.append(nearest(one for one in errors if isinstance(one, Infeasible)))
+        if short:
+            raise max(short, key=lambda failure: failure.smallest)
+
+    def _run(self, places: Collection[_Place], effort: Effort) -> None:
+        # Those on several devices first: one that time ends has found little.
+        order = sorted(places, key=lambda one: (one.devices == 1, one))
+        rooms = self._rooms or shares(self.problem, self._needs, self.parts, proven=False)
+        self.take(dict(zip(order, self._each(order, rooms, effort), strict=True)))
+
+    def take(self, found: Mapping[_Place, Tried]) -> None:
+        """These results of searches."""
+        for place, one in found.items():
+            self._found[place] = one
+            if isinstance(one, Candidate):
+                shape = self.shapes[place.shape]
+                try:
+                    way = _everywhere(self.problem, shape, place.kind, one)
+                except Infeasible as error:  # of what evaluates it
+                    self._found[place] = error
+                    continue
+                tasks = (profiled[place.kind] for profiled in shape.tasks)
+                self._ways[place] = [_named(self.problem, way, task) for task in tasks]
+
+    def _each(self, places: Sequence[_Place], rooms: Sequence[int], effort: Effort) -> list[Tried]:
+        bare = [replace(kind, tasks=()) for kind in self.problem.kinds]  # for other processes
+        asked = [
+            ((bare[at], self.shapes[n].first[at], rooms[n]), devices) for n, at, devices in places
+        ]
+        return pool.each(partial(_tried, self.best), asked, effort, self.jobs, _weight)
+
+    @property
+    def _needs(self) -> list[Need]:
+        return [Need.of(shape.first[0], len(shape.tasks)) for shape in self.shapes]
+
+    def _least_rooms(self, effort: Effort) -> list[int]:
+        """Bytes on the host for each shape, by the least that each needs: what it is told when it
+        has nothing there."""
+        least = replace(effort, limits=replace(effort.limits, search_ops=1))
+        kinds = len(self.problem.kinds)
+        places = [_Place(n, at, 1) for n in range(len(self.shapes)) for at in range(kinds)]
+        told = self._each(places, [0] * len(self.shapes), least)
+        each = [told[n * kinds : (n + 1) * kinds] for n in range(len(self.shapes))]
+        needs = [_least(need, own) for need, own in zip(self._needs, each, strict=True)]
+        return shares(self.problem, needs, self.parts, proven=True)
+
+    def _short_of_host(self) -> bool:
+        """True if a shape has no plan on one device, and would have one with more memory on the
+        host."""
+        of: dict[int, list[str | None]] = {}
+        for place, one in self._found.items():
+            if place.devices == 1:
+                resource = one.resource if isinstance(one, Infeasible) else None
+                of.setdefault(place.shape, []).append(resource)
+        return any(None not in own and "host" in own for own in of.values())
+
+
+def _tried(
+    best: Pipelines | None, asked: tuple[tuple[Kind, Task, int], int], effort: Effort
+) -> Tried:
+    """The result of a search, which may be nothing: the task may have a plan without it."""
+    (kind, task, host_bytes), devices = asked
+    if effort.left <= 0:
+        return late(task)
+    try:
+        if best and devices > 1:
+            found = best((kind, task, host_bytes), devices, effort)
+        else:
+            found = variants.best((kind, task, host_bytes), effort)
+    except (Infeasible, NoPlanFound) as error:
+        return error
+    if isinstance(found, Candidate) and effort.left <= 0:
+        return replace(found, complete=False)
+    return found
+
+
+def _weight(asked: tuple[tuple[Kind, Task, int], int]) -> int:
+    """About how long a search takes, beside others."""
+    (_, task, _), devices = asked
+    return len(task.layers) * (_WIDER if devices > 1 else 1)
+
+
+def _late(one: Tried) -> bool:
+    """True if time ended the search."""
+    return isinstance(one, NoPlanFound) or (isinstance(one, Candidate) and not one.complete)
+
+
+def baselines(problem: Problem) -> Searches:
+    """Every task as Hydra trains it."""
+    searches = Searches(problem)
+    searches.take(
+        {
+            _Place(n, at, 1): variants.baseline(kind, task)
+            for n, shape in enumerate(searches.shapes)
+            for at, (kind, task) in enumerate(zip(problem.kinds, shape.first, strict=True))
+        }
+    )
+    return searches
+
+
+def _least(need: Need, told: Sequence[Tried]) -> Need:
+    errors = [one for one in told if isinstance(one, Infeasible) and one.resource == "host"]
+    return replace(need, least=min((one.smallest for one in errors), default=need.kept))
+
+
+def _everywhere(problem: Problem, shape: Shape, place: int, found: Candidate) -> Candidate:
+    """A shape's candidate of one kind, with its programs on all kinds that it fits; one for several
+    devices is for its own kind."""
+    strategy = found.strategy
+    programs: list[Program | None] = [None] * len(problem.kinds)
+    programs[place] = found.program
+    for at, (kind, task) in enumerate(zip(problem.kinds, shape.first, strict=True)):
+        if at != place and found.program.devices == 1:
+            programs[at] = variants.program_on(kind, strategy, task)
+    evaluates: list[Program | None] = [None] * len(programs)
+    for at, task in enumerate(shape.first):
+        if shape.evaluation and programs[at]:
+            wanted = structs.replace(task, evaluation=shape.evaluation)
+            mine = replace(strategy, costs=replace(strategy.costs, task=wanted))
+            kind = problem.kinds[at]
+            evaluates[at] = evaluating(mine, Links.of(kind.device), kind.device_bytes)
+    return replace(found, programs=tuple(programs), evaluates=tuple(evaluates))
+
+
+def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:
+    """A shape's strategy for one of its tasks, as profiled on the kind that was searched.
+
+    Candidates are counted only for the task that was searched. Programs on other kinds than the
+    first that fits are called `name@kind`.
+    """
+    old = way.strategy.costs.task.name
+    first = next(at for at, program in enumerate(way.programs) if program)
+
+    def called(programs: Sequence[Program | None], suffix: str) -> Iterator[Program | None]:
+        for at, program in enumerate(programs):
+            kind = "" if at == first else f"@{problem.kinds[at].name}"
+            mine = program if task.name == old else program and renamed(program, task.name)
+            yield mine and structs.replace(mine, name=task.name + kind + suffix)
+
+    return Candidate(
+        replace(way.strategy, costs=replace(way.strategy.costs, task=task)),
+        tuple(called(way.programs, "")),
+        way.candidates if task.name == old else 0,
+        way.complete,
+        tuple(called(way.evaluates if task.evaluation else (), SUFFIX)),
+        tuple(structs.replace(told, task=task.name) for told in way.alternatives),
+    )

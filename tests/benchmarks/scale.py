@@ -1,0 +1,182 @@
+"""Plans of one large model on many devices: their gaps, and what planning and checking take.
+
+    python -m tests.benchmarks.scale
+    python -m tests.benchmarks.scale --model gpt-20b --layout 8x16 --batch 512
+
+Run from the root of the repository. The models are estimated, not measured: GPT shapes of 20 and of
+200 billion parameters in bf16 with AdamW, on A100s of 80 GB, in microbatches of one sample. Each
+plan is built in a process of its own and proven in another, which say how much processor time and
+memory they took; a build contains a check, which is taken off.
+
+Exits 1 where there is no plan, or building or checking takes more than 300 s of processor time or
+more than 4 GB.
+"""
+
+import argparse
+import json
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar, get_args
+
+import plans
+from planner import Problem, build
+from planner.estimate import Spec, estimate
+from planner.estimate.models import MODELS, Model
+from planner.inputs import OrderName, parse_layout
+from profiles import console
+from profiles.errors import GantryError
+from profiles.units import LARGEST, show_us
+
+SECONDS, GB = 300, 4
+GPU, STEPS = "a100-80", 100
+HEAD = (
+    "| model | layout | order | ops | period | gap | plan MB "
+    "| built in s | peak GB | checked in s | peak GB |\n"
+    "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+)
+T = TypeVar("T")
+
+
+def _gpt(name: str, blocks: int, width: int, heads: int) -> Model:
+    return replace(
+        MODELS["gpt3-13b"], name=name, blocks=blocks, width=width, heads=heads, ffn=4 * width
+    )
+
+
+SHAPES = {
+    "gpt-20b": _gpt("gpt-20b", 44, 6144, 64),  # as GPT-NeoX (Black et al. 2022)
+    "gpt-200b": _gpt("gpt-200b", 108, 12288, 96),  # GPT-3's layers (Brown et al. 2020), 12 more
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on the devices of a layout, so many samples in a step."""
+
+    model: str
+    layout: str
+    batch: int
+    order: OrderName = "1f1b"
+
+
+CASES = (
+    Case("gpt-20b", "8x1", 32),
+    Case("gpt-20b", "8x2", 64),
+    Case("gpt-20b", "8x8", 256),
+    Case("gpt-200b", "16x4", 128),
+)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A plan and what it took. seconds: of processor time, the check inside left out."""
+
+    ops: int
+    period_us: int
+    gap_ppm: int
+    plan_bytes: int
+    seconds: float
+    gb: float
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check took."""
+
+    seconds: float
+    gb: float
+
+
+def built(case: Case, path: Path, limit: float) -> Built:
+    """Plan the case into a file."""
+    spec = Spec(case.model, GPU, case.batch, microbatches=(1,), steps=STEPS)
+    layout = parse_layout(case.layout)
+    asked = Problem.of(
+        estimate(spec, SHAPES), devices=layout.devices, device_bytes=None, host_bytes=LARGEST
+    )
+    asked = replace(asked, layout=layout, order=case.order)
+    plan = build(asked, profile_sha256="0" * 64, seconds=limit)
+    spent = time.process_time()
+    plans.save(path, plan)
+    (program,), told = plan.programs, plan.prediction
+    size = path.stat().st_size
+    return Built(len(program.round), program.period_us, told.gap_ppm, size, spent, _peak())
+
+
+def checked(path: Path) -> Checked:
+    """Prove the plan of a file."""
+    plan = plans.load(path)
+    begun = time.process_time()
+    plans.prove(plan)
+    return Checked(time.process_time() - begun, _peak())
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def _apart(work: Callable[..., T], *arguments: object) -> T:
+    """The result of a function that has a process of its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def measured(case: Case, limit: float) -> tuple[Built, Checked]:
+    """Both, one after the other."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        made = _apart(built, case, path, limit)
+        proven = _apart(checked, path)
+    return replace(made, seconds=made.seconds - proven.seconds), proven
+
+
+def _line(case: Case, made: Built, proven: Checked) -> str:
+    """A row for people."""
+    shown = (
+        *(case.model, case.layout, case.order, f"{made.ops:,}", show_us(made.period_us)),
+        *(f"{made.gap_ppm / 1e4:.1f} %", f"{made.plan_bytes / 1e6:.1f}"),
+        *(f"{made.seconds:.1f}", f"{made.gb:.2f}", f"{proven.seconds:.1f}", f"{proven.gb:.2f}"),
+    )
+    return "| " + " | ".join(shown) + " |"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a row for each case."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--model", choices=SHAPES, help="one case instead, with --layout, --batch")
+    parser.add_argument("--layout", type=console.typed(parse_layout))
+    parser.add_argument("--batch", type=console.whole(1, 1 << 16))
+    parser.add_argument("--order", choices=get_args(OrderName), default="1f1b")
+    parser.add_argument("--time-limit", type=console.seconds, default=600.0, metavar="SECONDS")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    model, layout, batch = options.model, options.layout, options.batch
+    if len({model is None, layout is None, batch is None}) > 1:
+        parser.error("--model, --layout and --batch belong together")
+    cases = [Case(model, str(layout), batch, options.order)] if model else CASES
+    within = True
+    if not options.json:
+        print(HEAD)
+    for case in cases:
+        try:
+            made, proven = measured(case, options.time_limit)
+        except GantryError as error:
+            within, row = False, asdict(case) | {"error": str(error)}
+            told = f"| {case.model} | {case.layout} | {case.order} | {error} |"
+            print(json.dumps(row) if options.json else told, flush=True)
+            continue
+        within &= max(made.seconds, proven.seconds) <= SECONDS and max(made.gb, proven.gb) <= GB
+        row = asdict(case) | {"built": asdict(made), "checked": asdict(proven)}
+        print(json.dumps(row) if options.json else _line(case, made, proven), flush=True)
+    return 0 if within else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
