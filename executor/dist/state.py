@@ -29,11 +29,12 @@ def roles_of(program: Program, task: str, devices: Collection[int]) -> Roles:
 def parcel(task: TaskState, step: int, roles: Roles) -> Parcel:
     """What is known of a task after so many steps, where it has these roles."""
     runs = any(run for run, _ in roles.values())
+    updates = any(update for _, update in roles.values())  # who updates knows the latest norms
     return Parcel(
         task.plan.name,
         step,
         task.rng.state(step, 0, 0).numpy().tobytes() if runs else b"",
-        pack(dict(task.scale.state())) if task.scale and runs else None,
+        pack(dict(task.scale.state())) if task.scale and (updates or not roles) else None,
         {number: _shard(task, number, *role) for number, role in roles.items()},
     )
 
@@ -64,7 +65,7 @@ def take(task: TaskState, known: Parcel) -> None:
             numbers, values = buffers
             found = tuple(unpack(one) for one in values)
             task.host.shards[number].buffers.take(tuple(numbers), found)
-            task.replicas.clear()  # they begin with these values
+            task.replicas.forget(number)  # a new one begins with these values
         if optimizer is not None:
             slots, rest = optimizer
             settings, values, begun, count = unpack(rest)

@@ -64,6 +64,11 @@ class Replicas:
                     other.buffers.copy_from(host.buffers)
         self._last.clear()
 
+    def forget(self, shard: int) -> None:
+        """Let go of the shells of a shard, which is the latest now."""
+        self._made = {key: shell for key, shell in self._made.items() if key[0] != shard}
+        self._last.pop(shard, None)
+
     def clear(self) -> None:
         """Let go of all shells."""
         self._made.clear()
