@@ -4,9 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from executor.conducting.turns import Turns
-from executor.replay.activity import Activity
-from executor.replay.failures import Failure
-from executor.replay.settings import Settings
+from executor.replay import Activity, Failure, Settings
 from plans.schema import Plan
 
 

@@ -6,10 +6,15 @@
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from itertools import count
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
@@ -34,6 +39,10 @@ from plans.schema import Plan
 from profiles.errors import GantryError
 
 _MEET_S = 60  # until all processes have come
+
+_LOOK_S = 1.0  # between two looks at whether the agent is there
+
+_RUNS = count()  # of these processes, each of which meets anew
 
 Inputs = Mapping[str, str]  # what has to be the same in all processes, by name
 
@@ -66,13 +75,13 @@ class _Others:
         self.devices = met.devices
         self.lead: Lead | None = None
         self._met = met
-        count = _store_bytes(met.plan)
+        size = _store_bytes(met.plan)
         trouble = _compared(met, inputs)
-        memory = SharedMemory(0 if trouble else count)
+        memory = SharedMemory(0 if trouble else size)
         self.slab = memory.flat
         self._memory = memory
         for rank in met.mesh.others:
-            met.mesh.send(rank, Welcome(trouble, memory.path, count))
+            met.mesh.send(rank, Welcome(trouble, memory.path, size))
         if trouble:
             raise MismatchError(trouble)
 
@@ -164,21 +173,58 @@ def follow(
 def _met(plan: Plan, world: World) -> Iterator[_Met]:
     """The processes, connected; UsageError where they do not come together."""
     world.share(len(plan.devices))
+    _divisible(plan, partial(world.rank_of, devices=len(plan.devices)))
+    _with_agent()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    limit = timedelta(seconds=_MEET_S)
+    limit, run = timedelta(seconds=_MEET_S), next(_RUNS)
     try:
         store, _, _ = next(rendezvous("env://", timeout=limit))
         dist.init_process_group(
-            "gloo", store=PrefixStore("gloo", store), rank=world.rank, world_size=world.size,
+            "gloo", store=PrefixStore(f"gloo {run}", store), rank=world.rank, world_size=world.size,
             timeout=limit,
         )
-        mesh = Mesh(world.rank, world.size, PrefixStore("gantry", store))
+        mesh = Mesh(world.rank, world.size, PrefixStore(f"gantry {run}", store))
     except (RuntimeError, OSError, EOFError) as error:
         raise UsageError(f"the {world.size} processes do not come together: {text_of(error)}") from None
     try:
         yield _Met(plan, world, mesh)
     finally:
         mesh.close()
+        dist.destroy_process_group()
+
+
+def _divisible(plan: Plan, rank_of: Callable[[int], int]) -> None:
+    """UsageError for what only one process can do."""
+    for segment in plan.segments:
+        if len(set(map(rank_of, segment.devices))) > 1:
+            for name in plan.trained(segment):
+                if None in (shard.rng_draws for shard in plan.task(name).shards):
+                    raise UsageError(
+                        f"task {name} draws a varying number of random numbers, so that one "
+                        "process has to train it; build with a --layout of as many devices as a "
+                        "process has, or run without torchrun"
+                    )
+    groups: dict[int, int] = {}
+    for number, device in enumerate(plan.devices):
+        if device.emulation and device.link_group is not None:
+            rank = rank_of(number)
+            if groups.setdefault(device.link_group, rank) != rank:
+                raise UsageError(
+                    f"emulated device {number} shares its link with a device of another process; "
+                    "run with processes that have all devices of a link"
+                )
+
+
+def _with_agent() -> None:
+    """End with the agent that has started this process, however that ends."""
+    agent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == agent:
+            time.sleep(_LOOK_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True, name="agent").start()
 
 
 def _compared(met: _Met, inputs: Inputs) -> str:

@@ -75,7 +75,7 @@ class Lead(Peers):
                 task.rng.go_on(first, task.host.rng_state)
         for rank, places in others.items():
             states = [
-                parcel(setup.tasks[name], first, roles_of(program, name, places))
+                parcel(setup.tasks[name], first, roles_of(program, name, places), begins=True)
                 for name, first in self._first_steps[index].items()
             ]
             made.messages[rank] = Begin(index, metered, states)

@@ -26,15 +26,17 @@ def roles_of(program: Program, task: str, devices: Collection[int]) -> Roles:
     return {number: (number in runs, number in updates) for number in runs | updates}
 
 
-def parcel(task: TaskState, step: int, roles: Roles) -> Parcel:
-    """What is known of a task after so many steps, where it has these roles."""
+def parcel(task: TaskState, step: int, roles: Roles, *, begins: bool) -> Parcel:
+    """What is known of a task after so many steps, where it has these roles; a segment `begins`
+    with it, or has ended."""
     runs = any(run for run, _ in roles.values())
-    updates = any(update for _, update in roles.values())  # who updates knows the latest norms
+    # Who updates knows the latest norms, and process 0 what was before a segment.
+    scaled = task.scale and (begins or any(update for _, update in roles.values()))
     return Parcel(
         task.plan.name,
         step,
         task.rng.state(step, 0, 0).numpy().tobytes() if runs else b"",
-        pack(dict(task.scale.state())) if task.scale and (updates or not roles) else None,
+        pack(dict(task.scale.state())) if task.scale and scaled else None,
         {number: _shard(task, number, *role) for number, role in roles.items()},
     )
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import treespec_dumps, treespec_loads
 
 from executor.errors import RunError
-from executor.numerics import Grads, Layout, Spec
-from executor.numerics.values import _Place
+from executor.numerics import Grads, Layout, Spec, TensorPlace
 from executor.replay import Facts, Norming
 from plans.schema import parse_id
 
@@ -79,7 +78,7 @@ def pack_layout(layout: Layout) -> Plain:
     leaves = None
     if layout.leaves is not None:
         leaves = [
-            one.number if isinstance(one, _Place) else [_constant(one[1])] for one in layout.leaves
+            one.number if isinstance(one, TensorPlace) else [_constant(one[1])] for one in layout.leaves
         ]
     tree = None if layout.tree is None else treespec_dumps(layout.tree)
     return [[pack_spec(spec) for spec in layout.specs], list(layout.needs), leaves, tree]
@@ -157,7 +156,7 @@ def _constant(value: Any) -> Plain:
 
 def _known(plain: Plain) -> Any:
     if isinstance(plain, int):
-        return _Place(plain)
+        return TensorPlace(plain)
     (value,) = plain
     if isinstance(value, list) and value[0] == "dtype":
         value = getattr(torch, value[1])

@@ -171,7 +171,7 @@ class Worker:
         for name, first in self._first_steps[index].items():
             task = self._tasks[name]
             task.replicas.settle()
-            made.append(parcel(task, first + one.rounds, roles_of(program, name, mine)))
+            made.append(parcel(task, first + one.rounds, roles_of(program, name, mine), begins=False))
         return made
 
     def _part(self, task: str, evaluates: bool) -> Callable[[int, int, float], None]:

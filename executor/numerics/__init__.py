@@ -32,6 +32,7 @@ from executor.numerics.splitting import Later, Root, input_gradients, parameter_
 from executor.numerics.values import (
     Grads,
     Layout,
+    TensorPlace,
     Value,
     detached,
     hold,
@@ -70,6 +71,7 @@ __all__ = [
     "Source",
     "Spec",
     "TaskRng",
+    "TensorPlace",
     "UnattributedDraw",
     "Value",
     "Views",

@@ -32,7 +32,7 @@ _CONSTANTS = (
 Grads = tuple[tuple[int, Spec], ...]  # tensors of a value that have gradients, in their order
 
 
-class _Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """A leaf that is the value's tensor of this number."""
 
     number: int
@@ -48,7 +48,7 @@ class Layout:
 
     specs: tuple[Spec, ...]
     needs: tuple[bool, ...]
-    leaves: tuple[_Place | tuple[type, Any], ...] | None = None
+    leaves: tuple[TensorPlace | tuple[type, Any], ...] | None = None
     tree: TreeSpec | None = None
 
     @property
@@ -95,7 +95,7 @@ class Layout:
         """The value that these tensors are those of."""
         if self.leaves is None or self.tree is None:
             return tensors[0]
-        leaves = [tensors[i.number] if isinstance(i, _Place) else i[1] for i in self.leaves]
+        leaves = [tensors[i.number] if isinstance(i, TensorPlace) else i[1] for i in self.leaves]
         return tree_unflatten(leaves, self.tree)
 
     def like(self, other: "Layout") -> "Layout":
@@ -153,14 +153,14 @@ def hold(value: Any) -> Value:
         return Value(_alone(expanded_spec_of(value), value.requires_grad), [value])
     flat, tree = tree_flatten(value)
     tensors: list[Tensor] = []
-    places: dict[int, _Place] = {}
-    leaves: list[_Place | tuple[type, Any]] = []
+    places: dict[int, TensorPlace] = {}
+    leaves: list[TensorPlace | tuple[type, Any]] = []
     for leaf in flat:
         if not isinstance(leaf, Tensor):
             leaves.append((type(leaf), _constant(leaf)))
             continue
         if id(leaf) not in places:
-            places[id(leaf)] = _Place(len(tensors))
+            places[id(leaf)] = TensorPlace(len(tensors))
             tensors.append(leaf)
         leaves.append(places[id(leaf)])
     layout = Layout(

@@ -1,13 +1,12 @@
 """The timetable, replayed: segments, streams, tickets and ops."""
 
 from executor.replay.activity import Activity, MoveRun, SegmentActivity, Setup, Traffic
-from executor.replay.facts import Facts
 from executor.replay.failures import Failure, trouble
 from executor.replay.recorder import Listener, Recorder
 from executor.replay.segment import SegmentRun
 from executor.replay.settings import Limits, Settings
 from executor.replay.task_state import Norming, TaskState
-from executor.replay.team import News, Team, Wire
+from executor.replay.team import Facts, News, Team, Wire
 from executor.replay.tickets import Halt
 
 __all__ = [

@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import partial
 
 from executor.devices import Mark, Now, until
-from executor.replay.facts import Facts, facts_of
 from executor.replay.ops import Run, Work
 from executor.replay.sides import BEGUN, READY
-from executor.replay.team import News, Team
+from executor.replay.team import Facts, News, Team, facts_of
 from executor.replay.tickets import Halt, Launch, OnDone, Stream, Ticket
 
 Heed = Callable[[Facts], None]

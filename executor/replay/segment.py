@@ -12,11 +12,11 @@ from torch import Tensor
 from executor.devices import Mark, QueueKind, until
 from executor.replay.activity import SegmentActivity, Setup
 from executor.replay.crossing import Crossing, Remote
-from executor.replay.facts import Facts, heed
 from executor.replay.failures import Failure
 from executor.replay.launches import launch_of, marked
 from executor.replay.ops import Run, Work, run_of
 from executor.replay.sides import BEGUN, READY, alone, lane_of, sides
+from executor.replay.team import Facts, heed
 from executor.replay.tickets import (
     PHASES,
     Job,

@@ -1,9 +1,6 @@
 """The bytes of slabs that the jobs of a run are given."""
 
-from collections.abc import Mapping
-
 import pytest
-from torch import Tensor
 
 from executor.replay.ops import Work
 from executor.replay.segment import SegmentRun
@@ -17,12 +14,10 @@ def bound(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> list[int]:
     ends = [0] * len(plan.devices)
     made = SegmentRun._work
 
-    def noted(
-        self: SegmentRun, op: Op, place: Place, memory: Memory, flats: Mapping[str, Tensor]
-    ) -> Work:
-        work = made(self, op, place, memory, flats)
+    def noted(self: SegmentRun, op: Op, place: Place, memory: Memory) -> Work:
+        work = made(self, op, place, memory)
         for flat in (*work.reads.values(), *work.writes.values()):
-            for home in self._setup.places:
+            for home in self._setup.places.values():
                 slab = home.device.slab
                 if flat.untyped_storage().data_ptr() == slab.untyped_storage().data_ptr():
                     end = flat.data_ptr() - slab.data_ptr() + flat.numel()

@@ -1,0 +1,180 @@
+"""Plans that two processes replay, against one process; what ends such a run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from support import small_tasks
+from support.cli import executor_cli, planner_cli, succeeded
+from support.steady import steady
+
+import profiles
+from executor.profiling.profiler import Options, profile
+from plans import runlog
+from profiles.schema import Emulation
+
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
+IN_TURN = Path(__file__).parents[2] / "support" / "in_turn.py"
+LINK = Emulation(10**9, 10**9, 5)
+
+# By name: the workload, the bytes of a device, and what build is asked for.
+CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "1f1b": ("dropout", 1 << 20, ("--layout", "2x1", "--order", "1f1b")),
+    "halves": ("dropout", 1 << 20, ("--layout", "2x1", "--order", "zero-bubble")),
+    "replicas": ("scaled", 1 << 20, ("--layout", "1x2")),
+    "buffers": ("norms", 1 << 20, ("--layout", "2x1")),
+    "spilling": ("pairs", 110 << 10, ("--layout", "2x1", "--order", "gpipe")),
+    "masters": ("masters", 120 << 10, ("--layout", "2x1")),
+    "tasks": ("three", 110 << 10, ()),
+}
+
+
+def torchrun(processes: int, *command: str) -> list[str]:
+    """The command that starts so many processes."""
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    return [*run, *command]
+
+
+def ran(folder: Path, commands: Sequence[Sequence[object]], processes: int = 2) -> tuple[int, str]:
+    """The exit code and output of executor commands, in turn."""
+    lines = [json.dumps([str(part) for part in command]) for command in commands]
+    call = torchrun(processes, str(IN_TURN), *lines)
+    done = subprocess.run(call, cwd=folder, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The plans of all cases, and what one process makes of them."""
+    folder = tmp_path_factory.mktemp("processes")
+    for name, (workload, room, asked) in CASES.items():
+        options = Options(device_bytes=room, emulation=LINK, devices=2, samples=1)
+        measured = steady(profile(f"{small_tasks.__file__}:{workload}", options))
+        profiles.save(folder / f"{name}.profile.json", measured)
+        plan, out = folder / f"{name}.json", folder / name
+        call = ("build", folder / f"{name}.profile.json", "--devices", "2", *asked, "-o", plan)
+        succeeded(planner_cli(*call))
+        succeeded(executor_cli("run", plan, "-o", f"{out}.one.jsonl", "--save", out / "one"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def together(folder: Path) -> list[int]:
+    """The exit codes of all cases in two processes."""
+    calls = [
+        ("run", f"{name}.json", "-o", f"{name}.two.jsonl", "--save", f"{name}/two")
+        for name in CASES
+    ]
+    code, output = ran(folder, calls)
+    assert code == 0, output
+    codes: list[int] = json.loads(next(x for x in output.splitlines() if x.startswith("[0")))
+    return codes
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_have_the_bits_of_one(folder: Path, together: list[int], name: str) -> None:
+    """Losses, and all that a saved file holds; every op is in the log once."""
+    assert together == [0] * len(CASES)
+    one, two = (runlog.load(folder / f"{name}.{many}.jsonl") for many in ("one", "two"))
+    losses = [{(s.task, s.step): s.loss for s in log.steps} for log in (one, two)]
+    assert losses[0] == losses[1]
+    found = [{(e.task, e.step): e.loss for e in log.evaluations} for log in (one, two)]
+    assert found[0] == found[1]
+    ops = [sorted((op.segment, op.op, op.round) for op in log.ops) for log in (one, two)]
+    assert ops[0] == ops[1]
+    assert one.end
+    assert two.end
+    assert two.end.peak_bytes == one.end.peak_bytes
+    files = sorted((folder / name / "one").glob("*.pt"))
+    assert files
+    for file in files:
+        saved = [torch.load(folder / name / many / file.name) for many in ("one", "two")]
+        assert _same(*saved)
+
+
+def _same(one: object, two: object) -> bool:
+    if isinstance(one, torch.Tensor):
+        return isinstance(two, torch.Tensor) and torch.equal(one, two)
+    if isinstance(one, dict):
+        assert isinstance(two, dict)
+        return one.keys() == two.keys() and all(_same(one[k], two[k]) for k in one)
+    if isinstance(one, list | tuple):
+        assert isinstance(two, list | tuple)
+        return type(one) is type(two) and len(one) == len(two) and all(map(_same, one, two))
+    return one == two
+
+
+def test_bad_worlds_are_refused_in_one_line(folder: Path, together: list[int]) -> None:
+    """Processes that cannot share the devices."""
+    code, output = ran(folder, [("run", "1f1b.json", "-o", "bad.jsonl")], processes=3)
+    lines = [line for line in output.splitlines() if line.startswith("error:")]
+    assert code == 1  # torchrun's own
+    assert lines == [
+        "error: 3 processes cannot share the plan's 2 devices equally; start torchrun with a "
+        "--nproc-per-node that divides 2, or build for --devices 3"
+    ]
+    assert "exitcode  : 2" in output
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_process_ends_the_run(folder: Path, together: list[int], victim: int) -> None:
+    """Within seconds, and nothing is left over."""
+    call = torchrun(2, "-m", "executor", "run", "long.json", "-o", f"k{victim}.jsonl")
+    _long(folder)
+    agent = subprocess.Popen(
+        call, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    workers = _workers(agent.pid, folder / f"k{victim}.jsonl")
+    os.kill(workers[victim], signal.SIGKILL)
+    begun = time.monotonic()
+    output, _ = agent.communicate(timeout=60)
+    assert time.monotonic() - begun < 20
+    assert agent.returncode == 1
+    if victim:
+        assert "process 1 is gone" in output
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+def _long(folder: Path) -> None:
+    """A plan of many steps."""
+    if not (folder / "long.json").exists():
+        measured = profiles.load(folder / "1f1b.profile.json")
+        import msgspec
+
+        task = msgspec.structs.replace(measured.tasks[0], steps=100_000)
+        profiles.save(folder / "l.json", msgspec.structs.replace(measured, tasks=(task,)))
+        call = ("build", folder / "l.json", "--devices", "2", "--layout", "2x1")
+        succeeded(planner_cli(*call, "-o", folder / "long.json"))
+
+
+def _workers(agent: int, log: Path) -> list[int]:
+    """The processes that an agent has started, by rank, once they write their log."""
+    deadline = time.monotonic() + 60
+    part = log.with_name(log.name + ".part")
+    while time.monotonic() < deadline:
+        if any(path.exists() and path.stat().st_size > 5_000 for path in (log, part)):
+            break
+        time.sleep(0.05)
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (entry / "stat").exists():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                environ = (entry / "environ").read_bytes().split(b"\0")
+            except (OSError, ValueError):
+                continue
+            ranks = [e for e in environ if e.startswith(b"RANK=")]
+            if parent == agent and ranks:
+                found[int(ranks[0][5:])] = int(entry.name)
+    return [found[rank] for rank in sorted(found)]
