@@ -36,11 +36,14 @@ from executor.replay import Recorder
 from executor.shards import Cutter, HostStore
 from executor.workload import Task
 from plans.schema import Plan
+from profiles.console import heard
 from profiles.errors import GantryError
 
 _MEET_S = 60  # until all processes have come
 
 _LOOK_S = 1.0  # between two looks at whether the agent is there
+_LATE_S = 30.0  # that a run may take to end without it
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _RUNS = count()  # of these processes, each of which meets anew
 
@@ -87,17 +90,13 @@ class _Others:
 
     def joined(self) -> Lead:
         met = self._met
-        made = met.wires()
-        troubles = []
         for rank in met.mesh.others:
             message = met.mesh.receive(rank)
             assert isinstance(message, Ready), message
             if message.trouble:
-                troubles.append(f"process {rank}: {message.trouble}")
-        if troubles:
-            raise RunError(troubles[0])
+                raise RunError(f"process {rank}: {message.trouble}")
         self._memory.release()
-        self.lead = Lead(met.plan, met.mesh, met.rank_of, made)
+        self.lead = Lead(met.plan, met.mesh, met.rank_of, met.wires())
         met.mesh.listen(self.lead.hear)
         return self.lead
 
@@ -159,14 +158,15 @@ def follow(
                 for device in devices.values():
                     device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
                 driver.warm_up(plan)
-                peers = Peers(world.rank, mesh, met.rank_of, met.wires())
             except GantryError as error:
-                mesh.send(0, Ready(str(error), error.exit_code))
-                return error.exit_code
+                mesh.send(0, Ready(str(error)))
+                return 1
+            mesh.send(0, Ready())
+            peers = Peers(world.rank, mesh, met.rank_of, met.wires())
             worker = Worker(plan, store, devices, Recorder(plan, 0.0), options, peers)
             mesh.listen(worker.hear)
-            mesh.send(0, Ready())
-            return 1 if worker.work() else 0
+            with heard(_ENDS, lambda *_: None):  # process 0 hears of them, too, and says what ends
+                return 1 if worker.work() else 0
 
 
 @contextmanager
@@ -174,7 +174,7 @@ def _met(plan: Plan, world: World) -> Iterator[_Met]:
     """The processes, connected; UsageError where they do not come together."""
     world.share(len(plan.devices))
     _divisible(plan, partial(world.rank_of, devices=len(plan.devices)))
-    _with_agent()
+    _with_agent(world)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     limit, run = timedelta(seconds=_MEET_S), next(_RUNS)
     try:
@@ -215,14 +215,18 @@ def _divisible(plan: Plan, rank_of: Callable[[int], int]) -> None:
                 )
 
 
-def _with_agent() -> None:
-    """End with the agent that has started this process, however that ends."""
+def _with_agent(world: World) -> None:
+    """End with the agent that has started this process, however that ends: process 0 as if
+    interrupted, the others with it, or some time later."""
     agent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == agent:
             time.sleep(_LOOK_S)
-        os.kill(os.getpid(), signal.SIGTERM)
+        if world.rank == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_LATE_S)
+        os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="agent").start()
 

@@ -31,10 +31,9 @@ class Welcome(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The process has its devices and models. `trouble`: it could not; exit_code: of that."""
+    """The process has its devices and models. `trouble`: it could not."""
 
     trouble: str = ""
-    exit_code: int = 1
 
 
 class Begin(Message, frozen=True):

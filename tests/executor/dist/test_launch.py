@@ -1,5 +1,6 @@
 """Plans that two processes replay, against one process; what ends such a run."""
 
+import contextlib
 import json
 import os
 import signal
@@ -144,6 +145,34 @@ def test_a_killed_process_ends_the_run(folder: Path, together: list[int], victim
     if victim:
         assert "process 1 is gone" in output
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+def test_an_interrupt_ends_the_run_where_states_are_whole(
+    folder: Path, together: list[int]
+) -> None:
+    """torchrun hands it on to all; the log says so, and one process goes on from what is kept."""
+    _long(folder)
+    call = torchrun(2, "-m", "executor", "run", "long.json", "-o", "i.jsonl")
+    agent = subprocess.Popen(
+        [*call, "--checkpoints", "kept"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    workers = _workers(agent.pid, folder / "i.jsonl")
+    agent.send_signal(signal.SIGINT)
+    output, _ = agent.communicate(timeout=60)
+    assert "interrupted by SIG" in output
+    log = runlog.load(folder / "i.jsonl")
+    assert log.end
+    assert log.end.status == "interrupted"
+    (kept,) = log.checkpoints
+    assert kept.step == max(step.step for step in log.steps) + 1
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    call = ("build", "l.json", "--from", "i.jsonl", "--devices", "1", "-o", "rest.json")
+    with contextlib.chdir(folder):
+        succeeded(planner_cli(*call))
 
 
 def _long(folder: Path) -> None:
