@@ -23,6 +23,7 @@ _GENERATOR = threading.Lock()  # whoever touches the default generator during a 
 _LEFT = slice(8, 12)
 _WORDS = slice(24, 24 + 624 * 8)
 _BLOCK = 624
+_KEPT = 8  # steps of which states are kept where the last shard runs in another process
 _IN_BACKWARD = "draws random numbers in its backward; do not checkpoint inside it"
 
 
@@ -104,7 +105,7 @@ def _position(state: Tensor) -> int:
 
 
 class TaskRng:
-    """The state in which each forward of a task begins, for the last two steps.
+    """The state in which each forward of a task begins, for the latest steps.
 
     `draws` are those of one forward of each shard. With one microbatch shards run in the order
     of the plain loop, so each begins where the one before it ended, and of `draws` only those
@@ -171,9 +172,10 @@ class TaskRng:
             found = end if self._draws[shard] != 0 else begin
             expected = self._states.setdefault(number + 1, found)
             if (number + 1) % self._size == 0 or step > self._newest:
-                oldest = step if (number + 1) % self._size == 0 else step - 1
+                # Forwards of shards below may be some steps ahead of those of shards above.
+                oldest = step if (number + 1) % self._size == 0 else step - _KEPT
                 self._states = {k: v for k, v in self._states.items() if k >= oldest * self._size}
-                self._newest = step
+                self._newest = max(self._newest, step)
         if not torch.equal(expected, end):
             drawn = _told(self._source, begin, end)
             raise DrawError(
