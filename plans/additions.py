@@ -1,5 +1,5 @@
-"""How a step's gradients are added where several devices train a shard: each adds its microbatches
-one after the other, and R adds these sums. Another order may give other last bits.
+"""The order in which a step's gradients are added where several devices train a shard: each adds
+its microbatches one after the other, and R adds these sums. Another order may give other last bits.
 
     (0+2)+(1+3)        two replicas, with two of four microbatches each
 """
@@ -53,7 +53,7 @@ def added(program: Program, task: str, layers: Sequence[tuple[int, int]]) -> Add
 
 
 def _sums(program: Program, task: str) -> dict[int, str]:
-    """What the update of each shard finds, in words."""
+    """The sum that the update of each shard finds, in words."""
     held: dict[str, str] = {}  # by buffer
     found: dict[int, str] = {}
     for op in _in_order(program.round):

@@ -126,7 +126,7 @@ class ShardOptimizer:
         return settings_of(self.optimizer, self.scheduler, self._names(names))
 
     def carried(self, names: Mapping[int, str]) -> Carried:
-        """What goes on elsewhere, on the same flat; `names` by the id of the parameter."""
+        """The state beside the flat, for another one; `names` by the id of the parameter."""
         twins = self._names(names)
         state = {
             twins[id(twin)]: {

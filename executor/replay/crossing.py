@@ -1,4 +1,4 @@
-"""What a segment's streams exchange with other processes: news of ops that have ended, and X."""
+"""The exchange of a segment's streams with other processes: news of ops that have ended, and X."""
 
 import threading
 import time

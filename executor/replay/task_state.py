@@ -164,7 +164,7 @@ class TaskState:
             buffer.close(found, self._norm_dtype, self.host.task.clip, scale)
 
     def norming(self) -> Norming:
-        """What is known of the norm buffer, for another process."""
+        """The facts about the norm buffer, for another process."""
         scale = self.scale.state() if self.scale else None
         return Norming(dict(self._noted), self._norm_dtype, scale)
 

@@ -21,8 +21,8 @@ from plans.schema import OpName
 
 @dataclass(frozen=True)
 class Facts:
-    """What an op of this name leaves to know. `buffer`: what it wrote; absent: the parameters
-    without a gradient there. layouts: of the boundary before its shard, or of a batch's inputs and
+    """The facts about the `buffer` that an op has written; absent: the parameters without a
+    gradient there. layouts: of the boundary before its shard, or of a batch's inputs and
     targets."""
 
     op: OpName
@@ -35,7 +35,7 @@ class Facts:
 
 
 def facts_of(work: Work) -> Facts | None:
-    """What others have to know of what an op has written, if there is something."""
+    """The facts about the buffer that an op has written, if others need some."""
     name, task = work.name, work.task
     if len(work.op.writes) != 1:
         return None
@@ -83,7 +83,7 @@ class News(NamedTuple):
 
 
 class Wire(Protocol):
-    """What crosses from one device to another one, in order."""
+    """A connection from one device to another one, which keeps the order."""
 
     def send(self, source: Tensor) -> None:
         """Launch the bytes (uint8) into the current stream; the other side receives as many."""

@@ -136,7 +136,7 @@ class HostTask:
         }
 
     def carried(self, shard: int) -> Carried | None:
-        """What the shard's optimizer has beside the store, for another process; None before its
+        """The state of the shard's optimizer beside the store, for another process; None before its
         first step."""
         optimizer = self.shards[shard].optimizer
         return optimizer.carried(self._names) if optimizer else None

@@ -133,8 +133,8 @@ def _input(one: Pass, last: int) -> _Value | None:
 def _actions(
     task: Task, stages: Sequence[Stage], passes: Iterator[tuple[int, Pass]]
 ) -> tuple[tuple[str, ...], ...]:
-    """What each rank does: passes, messages right behind what makes them, and behind a stage's last
-    backward the mark that its gradients are complete."""
+    """The actions of each rank: passes, messages right behind what makes them, and behind a stage's
+    last backward the mark that its gradients are complete."""
     rows: list[list[str]] = [[] for _ in {stage.rank for stage in stages}]
     backwards = Counter[int]()
     for rank, (kind, k, m) in passes:

@@ -84,7 +84,7 @@ class Stays:
         ]
 
     def _lasting(self) -> Iterator[tuple[int, int, Role]]:
-        """What stays from round to round: device, shard, and its parameters or its state."""
+        """All that stays from round to round: device, shard, and its parameters or its state."""
         for k, mode in enumerate(self.strategy.modes):
             home = self.strategy.homes[k]
             if mode.params == "resident":

@@ -170,7 +170,7 @@ class Walk:
         return Item(f"{letter}{k}", k, role, self.shards[k].in_bytes)
 
     def _packed(self, k: int) -> Item:
-        """What a shard's forward packs."""
+        """The values that a shard's forward packs."""
         return Item(f"a{k}", k, "saved", self.shards[k].offload_bytes or 0)
 
     def _waits(self, k: int) -> Iterator[Item]:

@@ -173,8 +173,8 @@ def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) 
 
 
 def _placed(found: Tried, room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:
-    """What was found in finer shards; and shards, where it has few of them the finer ones, on other
-    devices, in modes for these."""
+    """The rounds found in finer shards; and shards, where it has few of them the finer ones, on
+    other devices, in modes for these."""
     made, sketch = _made(found), replace(found.sketch, pieces=_FINE)
     if (made.period_us - found.even_us) * _SPREAD < made.period_us:
         return

@@ -53,7 +53,7 @@ class Draft:
 
     @cached_property
     def least_us(self) -> int:
-        """What the busiest stream has to do: no period is shorter."""
+        """The work of the busiest stream: no period is shorter."""
         load = Counter[Stream]()
         for stream, us in zip(self.streams, self.us, strict=True):
             load[stream] += us

@@ -36,7 +36,7 @@ bytes on the host; Infeasible where there is none. It must be picklable."""
 
 
 class _Place(NamedTuple):
-    """Where a search looks: the number of a shape, the place of a kind, and how many devices."""
+    """A search: the number of a shape, the place of a kind, and how many devices."""
 
     shape: int
     kind: int

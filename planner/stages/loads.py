@@ -26,13 +26,13 @@ class Stages(NamedTuple):
 
     @classmethod
     def of(cls, layers: Sequence[Work], points: Sequence[int]) -> "Stages":
-        """Of layers between two points."""
+        """The loads of the layers between every two points."""
         time, once, hop, exchange = np.array(layers, dtype=np.int64).T
         time, once, exchange = (_sums(part, points) for part in (time, once, exchange))
         return cls(time, once, _sent(hop, hop, points), exchange)
 
     def owned(self, replicas: int) -> Table:
-        """What a replica sends in a round, whatever the microbatches."""
+        """The time a replica sends in a round, whatever the microbatches."""
         return np.negative(-2 * (replicas - 1) * self.exchange // replicas)
 
     def load(self, microbatches: int, replicas: int) -> Table:
@@ -49,13 +49,13 @@ class Stages(NamedTuple):
 
 
 def _sums(part: Table, points: Sequence[int]) -> Table:
-    """Of the layers between two points."""
+    """The sums for the layers between two points."""
     sums: Table = np.append(0, part.cumsum())[list(points)]
     return sums - sums[:, None]
 
 
 def _sent(front: Table, back: Table, points: Sequence[int]) -> Table:
-    """What stages send over the boundaries in front and behind; nothing at the chain's ends."""
+    """The times of sends over the boundaries in front and behind; 0 at the ends of the chain."""
     before, behind = (np.append(hops, 0)[list(points)] for hops in (front, back))
     before[0] = 0
     sent: Table = before[:, None] + behind
@@ -105,7 +105,7 @@ class Loads:
         return shared_out(self._microbatches, works)
 
     def _replicas(self, place: Place) -> list[Stages]:
-        """What stages at that place take, by replica."""
+        """The loads of stages at that place, by replica."""
         stages = [self._stages[kind] for kind in place.team]
         if hops := self._around(place):
             sent = _sent(hops[0], hops[1], self.points)
@@ -119,7 +119,7 @@ class Loads:
         return self._hops[place.stage : place.stage + 2]
 
     def _of(self, stages: list[Stages]) -> Table:
-        """Of replicas of several kinds the least in which together they do all microbatches."""
+        """The least load with which replicas of several kinds do all microbatches together."""
         most, size = self._microbatches, len(stages)
         if all(one.time is stages[0].time for one in stages):
             return stages[0].load(-(-most // size), size)

@@ -1,4 +1,4 @@
-"""Where a stage stands in a pipeline, and what fits there."""
+"""The place of a stage in a pipeline, and what fits there."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -9,7 +9,7 @@ Team = tuple[int, ...]
 
 
 class Place(NamedTuple):
-    """Where a stage stands: its team, how many devices it and the stages behind it have, and its
+    """The place of a stage: its team, how many devices it and the stages behind it have, and its
     number, front first, where the stages are given."""
 
     team: Team

@@ -1,4 +1,4 @@
-"""What a stage of a pipeline takes, and how its replicas share out a task's microbatches."""
+"""The work of a stage of a pipeline, and how its replicas share out a task's microbatches."""
 
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
@@ -50,6 +50,6 @@ def dealt(microbatches: int, replicas: Sequence[Work]) -> list[int]:
 
 
 def shared_out(microbatches: int, replicas: Sequence[Work]) -> tuple[int, ...]:
-    """How many microbatches each replica gets."""
+    """The number of microbatches of each replica."""
     turns = dealt(microbatches, replicas)
     return tuple(turns.count(index) for index in range(len(replicas)))

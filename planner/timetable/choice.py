@@ -263,7 +263,7 @@ def _near(
 
 
 def _guesses(problem: Problem, alone: Sequence[Bounds], wide: Sequence[Wide]) -> Iterator[Guess]:
-    """Of every task on one device, and where it is wanted on several."""
+    """A guess for every task on one device, and where it is wanted on several."""
     kinds, of = range(len(problem.kinds)), dict[str, Bounds]()
     for task, bounds in zip(problem.tasks, alone, strict=True):
         of[task.name] = bounds

@@ -1,4 +1,4 @@
-"""Where a program on several devices runs what: shards in stages, and the replicas of each.
+"""The layout of a program on several devices: shards in stages, and the replicas of each.
 
 layout 2x2: s0-s3 on 0, 1; s4-s7 on 2, 3
 """

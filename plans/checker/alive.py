@@ -32,7 +32,7 @@ def live_bytes(view: View, phases: list[Phase], orders: list[list[int]]) -> Iter
 
 
 class _Alive:
-    """What is surely alive at the compute ops of a device so far."""
+    """The values surely alive at the compute ops of a device so far."""
 
     def __init__(self) -> None:
         self.nodes: list[tuple[Phase, int]] = []

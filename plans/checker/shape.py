@@ -284,7 +284,7 @@ def _complete(view: View) -> Iterator[str]:
 
 
 def _whole(view: View, task: Task, number: int, had: Mapping[str, set[int]]) -> Iterator[str]:
-    """Of one shard; `had`: the indices of its ops of every kind."""
+    """The violations of one shard; `had`: the indices of its ops of every kind."""
     where = f"{task.name}.s{number}"
     trains = int(task.shards[number].grad_bytes > 0)
     for index in sorted(had["B"] & (had["I"] | had["W"]))[:1]:

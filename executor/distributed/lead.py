@@ -1,14 +1,14 @@
 """Process 0, which leads: it decides all that a run decides, and tells the others what to do.
 
-    lead      begin(segment, states) ─▶            ◀─ ops, losses, failures ─ ended(states)
-    others    replay their part, tell each other of their ops, and stop or finish when told so
+lead      begin(segment, states) ─▶            ◀─ ops, losses, failures ─ ended(states)
+others    replay their part, tell each other of their ops, and stop or finish when told so
 """
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from executor.dist.mesh import Mesh
-from executor.dist.messages import (
+from executor.distributed.mesh import Mesh
+from executor.distributed.messages import (
     Ask,
     Begin,
     Ended,
@@ -23,10 +23,10 @@ from executor.dist.messages import (
     States,
     Stop,
 )
-from executor.dist.state import parcel, roles_of, take
-from executor.dist.team import Peers
-from executor.dist.values import Parcel
-from executor.dist.wires import GroupWire, Pair
+from executor.distributed.state import parcel, roles_of, take
+from executor.distributed.team import Peers
+from executor.distributed.values import Parcel
+from executor.distributed.wires import GroupWire, Pair
 from executor.errors import RunError
 from executor.replay import Failure, SegmentActivity, SegmentRun, Setup
 from plans.schema import Plan

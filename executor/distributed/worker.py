@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 
 from executor.devices import Device
-from executor.dist.mesh import Mesh
-from executor.dist.messages import (
+from executor.distributed.messages import (
     Ask,
     Begin,
     Bye,
@@ -23,9 +22,9 @@ from executor.dist.messages import (
     States,
     Stop,
 )
-from executor.dist.state import parcel, roles_of, take
-from executor.dist.team import Peers
-from executor.dist.values import Parcel
+from executor.distributed.state import parcel, roles_of, take
+from executor.distributed.team import Peers
+from executor.distributed.values import Parcel
 from executor.errors import RunError, text_of
 from executor.replay import (
     Failure,
@@ -86,13 +85,14 @@ class Worker:
             self._halt.tell()
 
     def work(self) -> str:
-        """Do what the lead says, until it says that the run is over; why, if it did not end well."""
+        """Do what the lead says until the run is over; why it did not end well, or nothing."""
         try:
             while True:
                 try:
                     message = self._news.get(timeout=self._tick_s)
                 except Empty:
-                    message = Ask(-1)
+                    self._report()
+                    continue
                 if message is None:
                     return "process 0, which leads, is gone"
                 if isinstance(message, Bye):
@@ -107,7 +107,7 @@ class Worker:
     def _do(self, message: Message) -> None:
         if isinstance(message, Begin):
             self._begin(message)
-        elif isinstance(message, Ask) and message.segment >= 0:
+        elif isinstance(message, Ask):
             one = self._active.get(message.segment)
             self._send(States(message.segment, one.states() if one else []))
         elif isinstance(message, Stop | Freeze | Finish):
@@ -171,7 +171,9 @@ class Worker:
         for name, first in self._first_steps[index].items():
             task = self._tasks[name]
             task.replicas.settle()
-            made.append(parcel(task, first + one.rounds, roles_of(program, name, mine), begins=False))
+            made.append(
+                parcel(task, first + one.rounds, roles_of(program, name, mine), begins=False)
+            )
         return made
 
     def _part(self, task: str, evaluates: bool) -> Callable[[int, int, float], None]:

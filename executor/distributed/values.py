@@ -20,7 +20,7 @@ _PLAIN = (type(None), bool, int, float, str, bytes)
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
-    """What a task's next segment has to know beside the host store, see `dist.state`."""
+    """A task's state beside the host store, see `distributed.state`."""
 
     task: str
     step: int
@@ -46,7 +46,7 @@ def pack(value: Any) -> Plain:
 
 
 def unpack(value: Plain) -> Any:
-    """What `pack` was given."""
+    """The value that `pack` was given."""
     if not isinstance(value, list):
         return value
     kind, *rest = value
@@ -74,11 +74,12 @@ def unpack_spec(plain: Plain) -> Spec:
 
 
 def pack_layout(layout: Layout) -> Plain:
-    """How a value lies; RunError for constants that have no form in a message."""
+    """A layout as msgpack can have it; RunError for constants that have no form in a message."""
     leaves = None
     if layout.leaves is not None:
         leaves = [
-            one.number if isinstance(one, TensorPlace) else [_constant(one[1])] for one in layout.leaves
+            one.number if isinstance(one, TensorPlace) else [_constant(one[1])]
+            for one in layout.leaves
         ]
     tree = None if layout.tree is None else treespec_dumps(layout.tree)
     return [[pack_spec(spec) for spec in layout.specs], list(layout.needs), leaves, tree]
@@ -86,14 +87,10 @@ def pack_layout(layout: Layout) -> Plain:
 
 def unpack_layout(plain: Plain) -> Layout:
     specs, needs, leaves, tree = plain
-    made = None
-    if leaves is not None:
-        constants = (_known(one) for one in leaves)
-        made = tuple(constants)
     return Layout(
         tuple(unpack_spec(spec) for spec in specs),
         tuple(needs),
-        made,
+        None if leaves is None else tuple(_known(one) for one in leaves),
         None if tree is None else _tree(tree),
     )
 

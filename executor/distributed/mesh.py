@@ -14,7 +14,7 @@ from multiprocessing.connection import Client, Connection, Listener
 import msgspec
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from executor.dist.messages import Any_, Message
+from executor.distributed.messages import AnyMessage, Message
 from executor.errors import RunError
 
 _LOCAL = "127.0.0.1"  # nobody else can reach it
@@ -27,7 +27,7 @@ class Mesh:
 
     def __init__(self, rank: int, size: int, store: Store) -> None:
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Any_)
+        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(AnyMessage)
         self._locks = {other: threading.Lock() for other in range(size)}
         self._ends: dict[int, Connection] = {}
         key = self._key(rank, store)
@@ -57,7 +57,9 @@ class Mesh:
         """Hand on all that comes from now on, from a thread for each process."""
         for other, end in self._ends.items():
             args = other, end, heard
-            threading.Thread(target=self._read, args=args, daemon=True, name=f"from {other}").start()
+            threading.Thread(
+                target=self._read, args=args, daemon=True, name=f"from {other}"
+            ).start()
 
     def send(self, rank: int, message: Message) -> None:
         """RunError where the process is gone."""

@@ -25,8 +25,7 @@ class SharedMemory:
             self._map = mmap.mmap(made, size)
         except OSError as error:
             raise RunError(
-                f"{count} bytes of host memory cannot be shared between processes: "
-                f"{error.strerror}"
+                f"{count} bytes of host memory cannot be shared between processes: {error.strerror}"
             ) from None
         self._descriptor = made
         self.path = path or f"/proc/{os.getpid()}/fd/{made}"

@@ -45,7 +45,9 @@ def pairs(plan: Plan, rank_of: Callable[[int], int]) -> list[Pair]:
     return sorted(pair for pair in found if rank_of(pair[0]) != rank_of(pair[1]))
 
 
-def wires(every: Iterable[Pair], rank_of: Callable[[int], int], backend: str) -> dict[Pair, GroupWire]:
+def wires(
+    every: Iterable[Pair], rank_of: Callable[[int], int], backend: str
+) -> dict[Pair, GroupWire]:
     """A wire for every pair. All processes make all groups, in one order, and use theirs once, so
     that no connection is made later on."""
     import torch

@@ -1,12 +1,12 @@
-"""What the lead and the others have in common: news of segments, and wires."""
+"""The part that the lead and the others have in common: news of segments, and wires."""
 
 import threading
 from collections.abc import Callable, Mapping
 
-from executor.dist.mesh import Mesh
-from executor.dist.messages import Heard
-from executor.dist.values import pack_facts, unpack_facts
-from executor.dist.wires import GroupWire, Pair
+from executor.distributed.mesh import Mesh
+from executor.distributed.messages import Heard
+from executor.distributed.values import pack_facts, unpack_facts
+from executor.distributed.wires import GroupWire, Pair
 from executor.replay import News, Wire
 
 

@@ -1,8 +1,8 @@
 """A run of several processes, from their meeting to their end.
 
-    all     meet at torchrun's store, connect, compare what they were given
-    lead    makes the host store; all map it, open their devices, build their models, connect devices
-    lead    conducts; the others do what it says
+all     meet at torchrun's store, connect, compare what they were given
+lead    makes the host store; all map it, open their devices, build their models, connect devices
+lead    conducts; the others do what it says
 """
 
 import os
@@ -22,14 +22,14 @@ from torch.distributed.rendezvous import rendezvous
 
 from executor import driver
 from executor.devices import default_source
-from executor.dist.lead import Lead
-from executor.dist.memory import SharedMemory
-from executor.dist.mesh import Mesh
-from executor.dist.messages import Bye, Hello, Ready, Welcome
-from executor.dist.team import Peers
-from executor.dist.wires import GroupWire, Pair, pairs, wires
-from executor.dist.worker import Worker
-from executor.dist.world import World
+from executor.distributed.lead import Lead
+from executor.distributed.memory import SharedMemory
+from executor.distributed.mesh import Mesh
+from executor.distributed.messages import Bye, Hello, Ready, Welcome
+from executor.distributed.team import Peers
+from executor.distributed.wires import GroupWire, Pair, pairs, wires
+from executor.distributed.worker import Worker
+from executor.distributed.world import World
 from executor.errors import MismatchError, RunError, UsageError, text_of
 from executor.records import Options, Result, checkpoint
 from executor.replay import Recorder
@@ -180,12 +180,17 @@ def _met(plan: Plan, world: World) -> Iterator[_Met]:
     try:
         store, _, _ = next(rendezvous("env://", timeout=limit))
         dist.init_process_group(
-            "gloo", store=PrefixStore(f"gloo {run}", store), rank=world.rank, world_size=world.size,
+            "gloo",
+            store=PrefixStore(f"gloo {run}", store),
+            rank=world.rank,
+            world_size=world.size,
             timeout=limit,
         )
         mesh = Mesh(world.rank, world.size, PrefixStore(f"gantry {run}", store))
     except (RuntimeError, OSError, EOFError) as error:
-        raise UsageError(f"the {world.size} processes do not come together: {text_of(error)}") from None
+        raise UsageError(
+            f"the {world.size} processes do not come together: {text_of(error)}"
+        ) from None
     try:
         yield _Met(plan, world, mesh)
     finally:

@@ -1,4 +1,4 @@
-"""What a task has beside the host store, between its segments: random numbers, the loss scale,
+"""The state of a task beside the host store, between its segments: random numbers, the loss scale,
 counters of optimizers and schedulers, module buffers. It goes with the messages that begin a
 segment's parts, and comes back with those that end them.
 """
@@ -7,13 +7,12 @@ from collections.abc import Collection, Mapping
 
 import torch
 
-from executor.dist.values import Parcel, pack, pack_spec, unpack, unpack_spec
+from executor.distributed.values import Parcel, pack, pack_spec, unpack, unpack_spec
 from executor.numerics import LossScale
 from executor.optim import Carried
 from executor.replay import TaskState
 from plans.schema import Program, parse_id
 from plans.view import site
-
 
 Roles = Mapping[int, tuple[bool, bool]]  # by shard: it has forwards here, and updates
 
@@ -27,8 +26,8 @@ def roles_of(program: Program, task: str, devices: Collection[int]) -> Roles:
 
 
 def parcel(task: TaskState, step: int, roles: Roles, *, begins: bool) -> Parcel:
-    """What is known of a task after so many steps, where it has these roles; a segment `begins`
-    with it, or has ended."""
+    """The state of a task after so many steps, where it has these roles; a segment `begins` with
+    it, or has ended."""
     runs = any(run for run, _ in roles.values())
     # Who updates knows the latest norms, and process 0 what was before a segment.
     scaled = task.scale and (begins or any(update for _, update in roles.values()))

@@ -1,11 +1,11 @@
-"""Messages between the processes of a run: typed, so that nothing that comes from elsewhere runs."""
+"""Messages between the processes of a run: typed, so that nothing from elsewhere is executed."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from executor.dist.values import Parcel
+from executor.distributed.values import Parcel
 from plans.runlog import OpRecord
 
 
@@ -21,13 +21,11 @@ class Hello(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The run begins; `trouble`: it does not. store: where the host store is; origin: its times
-    count from there, a time.perf_counter() of the machine."""
+    """The run begins; `trouble`: it does not. store: the path of the host store."""
 
     trouble: str = ""
     store: str = ""
     store_bytes: int = 0
-    origin: float = 0.0
 
 
 class Ready(Message, frozen=True):
@@ -138,7 +136,7 @@ class Bye(Message, frozen=True):
     trouble: str = ""
 
 
-Any_ = (
+AnyMessage = (
     Hello
     | Welcome
     | Ready
