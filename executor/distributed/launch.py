@@ -163,7 +163,7 @@ def follow(
                 return 1
             mesh.send(0, Ready())
             peers = Peers(world.rank, mesh, met.rank_of, met.wires())
-            worker = Worker(plan, store, devices, Recorder(plan, 0.0), options, peers)
+            worker = Worker(plan, store, devices, Recorder(plan, 0.0, world.rank), options, peers)
             mesh.listen(worker.hear)
             with heard(_ENDS, lambda *_: None):  # process 0 hears of them, too, and says what ends
                 return 1 if worker.work() else 0
