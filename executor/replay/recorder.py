@@ -78,8 +78,8 @@ class Recorder:
         self._ops.append(_Launched(segment, op_id, round_index, start, end, metered))
 
     def ended(self, record: OpRecord) -> None:
-        """Note an op that has ended in another process of the machine, whose recorder counts from
-        0 as time.perf_counter() does."""
+        """Note an op that has ended in another process, whose recorder counts from 0 as this
+        process' time.perf_counter() does."""
         if record.segment in self.latest:
             self.latest[record.segment] = time.perf_counter()
         first = int(self.origin * 1e6)
