@@ -23,11 +23,11 @@ from torch.distributed.rendezvous import rendezvous
 from executor import driver
 from executor.devices import default_source
 from executor.distributed.lead import Lead
+from executor.distributed.links import Clock, GroupWire, Pair, machine_id, pairs, wires
 from executor.distributed.memory import SharedMemory
 from executor.distributed.mesh import Mesh
-from executor.distributed.messages import Bye, Hello, Ready, Welcome
+from executor.distributed.messages import Bye, Hello, Ready, Time, Welcome
 from executor.distributed.team import Peers
-from executor.distributed.wires import GroupWire, Pair, pairs, wires
 from executor.distributed.worker import Worker
 from executor.distributed.world import World
 from executor.errors import MismatchError, RunError, UsageError, text_of
@@ -41,6 +41,7 @@ from profiles.errors import GantryError
 
 _MEET_S = 60  # until all processes have come
 
+_QUESTIONS = 20  # for the time, before a run begins
 _LOOK_S = 1.0  # between two looks at whether the agent is there
 _LATE_S = 30.0  # that a run may take to end without it
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -84,14 +85,15 @@ class _Others:
         self.slab = memory.flat
         self._memory = memory
         for rank in met.mesh.others:
-            met.mesh.send(rank, Welcome(trouble, memory.path, size))
+            met.mesh.send(rank, Welcome(trouble, memory.path, size, machine_id()))
         if trouble:
             raise MismatchError(trouble)
 
     def joined(self) -> Lead:
         met = self._met
         for rank in met.mesh.others:
-            message = met.mesh.receive(rank)
+            while isinstance(message := met.mesh.receive(rank), Time):
+                met.mesh.send(rank, Time(message.asked, time.perf_counter()))
             assert isinstance(message, Ready), message
             if message.trouble:
                 raise RunError(f"process {rank}: {message.trouble}")
@@ -161,9 +163,10 @@ def follow(
             except GantryError as error:
                 mesh.send(0, Ready(str(error)))
                 return 1
+            clock = _clock(mesh, welcome.machine)
             mesh.send(0, Ready())
-            peers = Peers(world.rank, mesh, met.rank_of, met.wires())
-            worker = Worker(plan, store, devices, Recorder(plan, 0.0), options, peers)
+            peers = Peers(world.rank, mesh, met.rank_of, met.wires(), clock)
+            worker = Worker(plan, store, devices, Recorder(plan, 0.0, world.rank), options, peers)
             mesh.listen(worker.hear)
             with heard(_ENDS, lambda *_: None):  # process 0 hears of them, too, and says what ends
                 return 1 if worker.work() else 0
@@ -196,6 +199,18 @@ def _met(plan: Plan, world: World) -> Iterator[_Met]:
     finally:
         mesh.close()
         dist.destroy_process_group()
+
+
+def _clock(mesh: Mesh, machine: str) -> Clock:
+    """The clock of process 0, which runs on this machine."""
+    clock = Clock(same=machine == machine_id())
+    for _ in range(_QUESTIONS if clock.due() else 0):
+        mesh.send(0, Time(time.perf_counter()))
+        answer = mesh.receive(0)
+        assert isinstance(answer, Time), answer
+        assert answer.there is not None, "process 0 knows its own time"
+        clock.note(answer.asked, answer.there)
+    return clock
 
 
 def _divisible(plan: Plan, rank_of: Callable[[int], int]) -> None:

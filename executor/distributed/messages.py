@@ -21,11 +21,20 @@ class Hello(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The run begins; `trouble`: it does not. store: the path of the host store."""
+    """The run begins; `trouble`: it does not. store: the path of the host store. machine: of
+    process 0, see `links.machine_id`."""
 
     trouble: str = ""
     store: str = ""
     store_bytes: int = 0
+    machine: str = ""
+
+
+class Time(Message, frozen=True):
+    """A question for the time, `asked` when it was so late, and the answer: so late `there`."""
+
+    asked: float
+    there: float | None = None
 
 
 class Ready(Message, frozen=True):
@@ -79,7 +88,7 @@ class Ended(Message, frozen=True):
 
 
 class Heard(Message, frozen=True):
-    """News of a segment's streams, see `replay.News`."""
+    """News of a segment's streams, see `replay.News`; times are of the run's clock."""
 
     segment: int
     stream: str
@@ -139,6 +148,7 @@ class Bye(Message, frozen=True):
 AnyMessage = (
     Hello
     | Welcome
+    | Time
     | Ready
     | Begin
     | Stop
