@@ -8,10 +8,11 @@ program has written a shard, its state is where that was written, and goes elsew
     node 1   |            |  1: a  |        a.net.X0 brings it to node 1 before segment 1
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from plans.schema import Plan, Program, Segment, Task, parse_id
+from plans.metrics import Interval, union
+from plans.schema import Buffer, Plan, Program, Segment, Task, Transfer, parse_id
 from plans.segments import predecessors, waits_for
 from plans.view import site, stored
 
@@ -51,6 +52,66 @@ def uses(program: Program, tasks: Iterable[Task], nodes: Sequence[int]) -> Mappi
                 if name in kept:
                     found[kept[name]].add(node)
     return {shard: Use(frozenset(reads[shard]), frozenset(writes[shard])) for shard in reads}
+
+
+def held(plan: Plan, node: int) -> frozenset[Kept]:
+    """The shards whose state the store of a node ever has: of programs there, and of transfers."""
+    if node_count(plan) == 1:
+        return frozenset((t.name, number) for t in plan.tasks for number in range(len(t.shards)))
+    found: set[Kept] = set()
+    for program, nodes in _places(plan):
+        for shard, use in uses(program, map(plan.task, program.tasks), nodes).items():
+            if node in use.reads | use.writes:
+                found.add(shard)
+    for one in plan.net.transfers if plan.net else ():
+        if node in (one.source, one.target):
+            found |= moved(one)
+    return frozenset(found)
+
+
+def moved(transfer: Transfer) -> set[Kept]:
+    """The shards that a transfer moves."""
+    task = parse_id(transfer.id).task
+    return {(task, number) for number in transfer.shards}
+
+
+def values(plan: Plan, shards: Iterable[Kept]) -> list[tuple[Buffer, int]]:
+    """The host buffers with all that the store keeps of these shards, in the order of the store,
+    each with the bytes of its value."""
+    wanted, found = set(shards), list[tuple[Buffer, int]]()
+    buffers = {buffer.name: buffer for buffer in plan.host.buffers}
+    for task in map(plan.task, {name for name, _ in wanted}):
+        for name, (number, role) in stored(task).items():
+            if (task.name, number) in wanted:
+                shard = task.shards[number]
+                count = shard.param_bytes if role == "param" else shard.state_bytes
+                found.append((buffers[name], count))
+    return sorted(found, key=lambda pair: pair[0].offset)
+
+
+def spans(plan: Plan, node: int) -> list[Interval]:
+    """The bytes of the host store that a node uses: of what its store ever has, and of all other
+    buffers of its ops."""
+    if node_count(plan) == 1:
+        return union([(0, host_bytes(plan))])
+    names = {buffer.name for buffer, _ in values(plan, held(plan, node))}
+    for program, nodes in _places(plan):
+        for op in program.ops:
+            if nodes[site(op.stream)[1]] == node:
+                names.update(op.reads.values(), op.writes.values())
+    own = (buffer for buffer in plan.host.buffers if buffer.name in names)
+    return union((buffer.offset, buffer.offset + buffer.bytes) for buffer in own)
+
+
+def host_bytes(plan: Plan) -> int:
+    """The bytes of the host store, up to the end of its last buffer."""
+    return max((buffer.offset + buffer.bytes for buffer in plan.host.buffers), default=0)
+
+
+def _places(plan: Plan) -> Iterator[tuple[Program, tuple[int, ...]]]:
+    """Each program with the nodes of the devices that it runs on, once."""
+    for name, nodes in dict.fromkeys((s.program, nodes_of(plan, s)) for s in plan.segments):
+        yield plan.program(name), nodes
 
 
 def order(plan: Plan) -> list[set[int]]:
