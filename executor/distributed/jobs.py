@@ -70,7 +70,7 @@ class Jobs:
         firsts: list[int],
         limit_s: float,
     ) -> None:
-        self.copies = Copies(plan, len(firsts))
+        self.copies = Copies(plan)
         self.plan = plan
         self._mesh, self._carrier = mesh, carrier
         self._memory, self._firsts, self._limit_s = memory, firsts, limit_s

@@ -27,8 +27,8 @@ from executor.distributed.addresses import interface_of, own_address
 from executor.distributed.jobs import Jobs
 from executor.distributed.lead import Lead
 from executor.distributed.mesh import Mesh
-from executor.distributed.messages import Bye, Hello, Mapped, Ready, Store, Welcome
-from executor.distributed.stores import Carrier, SharedMemory, carrier
+from executor.distributed.messages import Bye, Hello, Ready, Welcome
+from executor.distributed.stores import Carrier, SharedMemory, carrier, node_store
 from executor.distributed.team import Peers
 from executor.distributed.wires import GroupWire, Pair, pairs, wires
 from executor.distributed.worker import Worker
@@ -79,20 +79,7 @@ class _Met:
         return wires(pairs(self.plan, self.rank_of), self.rank_of, backend)
 
     def store(self) -> SharedMemory:
-        """The host store of this node, once all of its processes have it."""
-        world, mesh, size = self.world, self.mesh, host_bytes(self.plan)
-        first = world.first(world.node)
-        if world.rank == first:
-            memory = SharedMemory(size)
-            for mate in world.mates:
-                mesh.send(mate, Store(memory.path))
-            for mate in world.mates:
-                mesh.expect(mate, Mapped)
-        else:
-            memory = SharedMemory(size, mesh.expect(first, Store).path)
-            mesh.send(first, Mapped())
-        memory.release()
-        return memory
+        return node_store(self.world, self.mesh, host_bytes(self.plan))
 
     def carrier(self, memory: SharedMemory) -> Carrier:
         world = self.world

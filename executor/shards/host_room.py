@@ -16,7 +16,8 @@ from profiles.units import show_bytes
 def check_room(plan: Plan, tasks: Mapping[str, Task], node: int) -> None:
     """RunError with what would be taken, line by line, when a node has less memory free."""
     free, store = free_host_bytes(), store_bytes(plan, node)
-    staging = {task.name: staging_bytes(task) for task in plan.tasks}
+    here = {name for name, _ in held(plan, node)}
+    staging = {task.name: staging_bytes(task) * (task.name in here) for task in plan.tasks}
     models = {task.name: _model_bytes(task, tasks[task.name]) for task in plan.tasks}
     largest = max(models.values())  # one model at a time is built beside the store
     needed = store + sum(staging.values()) + ring_bytes(plan) + largest

@@ -202,7 +202,9 @@ class HostStore:
                     f"{', '.join(by_name) or 'none'}; build the plan again"
                 )
         self.bytes, node = host_bytes(plan), shared.node if shared else 0
-        used = held(plan, node)
+        here: dict[str, list[int]] = {}
+        for name, number in held(plan, node):
+            here.setdefault(name, []).append(number)
         check_room(plan, by_name, node)
         if shared:
             slab = shared.slab
@@ -211,7 +213,8 @@ class HostStore:
             slab = memory.take(self.bytes)
         self._bring = shared.bring if shared else _nothing
         self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in plan.host.buffers}
-        staging = {task.name: memory.take(staging_bytes(task)) for task in plan.tasks}
+        sizes = {task.name: staging_bytes(task) * (task.name in here) for task in plan.tasks}
+        staging = {name: memory.take(size) for name, size in sizes.items()}
         self.away: set[str] = set()
         self._files = files or {}
         self._gone: set[str] = set()
@@ -220,8 +223,7 @@ class HostStore:
         lines: list[str] = []
         for t in sorted(plan.tasks, key=lambda t: t.name not in waiting):
             own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name), cut
-            here = [number for name, number in used if name == t.name]
-            fills = None if shared and not shared.fills else here
+            fills = None if shared and not shared.fills else here.get(t.name, [])
             try:
                 self.tasks[t.name] = HostTask(t, *own, fills)
             except MismatchError as error:

@@ -21,6 +21,7 @@ COVERED_BY = {
     "executor.distributed.state": "executor/distributed/test_launch.py",
     "executor.distributed.stores.carrier": "executor/distributed/test_nodes.py",
     "executor.distributed.stores.memory": "executor/distributed/test_nodes.py",
+    "executor.distributed.stores.sharing": "executor/distributed/test_nodes.py",
     "executor.distributed.team": "executor/distributed/test_launch.py",
     "executor.distributed.values": "executor/distributed/test_launch.py",
     "executor.distributed.wires": "executor/distributed/test_launch.py",

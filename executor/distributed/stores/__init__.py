@@ -4,5 +4,6 @@ store."""
 from executor.distributed.stores.carrier import Carrier, Job, Route, carrier
 from executor.distributed.stores.copies import Copies
 from executor.distributed.stores.memory import SharedMemory
+from executor.distributed.stores.sharing import node_store
 
-__all__ = ["Carrier", "Copies", "Job", "Route", "SharedMemory", "carrier"]
+__all__ = ["Carrier", "Copies", "Job", "Route", "SharedMemory", "carrier", "node_store"]

@@ -5,6 +5,7 @@ do not wait for each other.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -13,12 +14,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from executor.errors import text_of
-from plans.nodes import held, values
+from plans.nodes import values
 from plans.schema import Plan
 
 Route = tuple[int, int]  # nodes, the sender first
 
-PIECE = 16 << 20  # bytes between two looks at whether it goes on
+PIECE = 16 << 20  # bytes of one message
+_TELL_S = 0.2  # between two reports that it goes on
 
 
 class Job(NamedTuple):
@@ -40,8 +42,8 @@ class Carrier:
         self._plan, self._node, self._flat, self._groups = plan, node, flat, groups
 
     def start(self, job: Job, moved: Callable[[], None], ended: Callable[[str], None]) -> None:
-        """Send or receive in a thread of its own. moved: called after each piece; ended: last of
-        all, with what went wrong."""
+        """Send or receive in a thread of its own. moved: called now and then, while it goes on;
+        ended: last of all, with what went wrong."""
 
         def carry() -> None:
             try:
@@ -57,12 +59,15 @@ class Carrier:
         group = self._groups[job.source, job.target]
         ranks = dist.get_process_group_ranks(group)
         sender, receiver = ranks if job.source < job.target else reversed(ranks)
+        told = time.monotonic()
         for piece in self._pieces(job):
             if self._node == job.source:
                 dist.send(piece, receiver, group=group, tag=job.number)
             else:
                 dist.recv(piece, sender, group=group, tag=job.number)
-            moved()
+            if time.monotonic() - told > _TELL_S:
+                told = time.monotonic()
+                moved()
 
     def _pieces(self, job: Job) -> Iterable[Tensor]:
         for buffer, count in values(self._plan, ((job.task, number) for number in job.shards)):
@@ -89,4 +94,4 @@ def carrier(
 def _routes(plan: Plan, nodes: int) -> list[Route]:
     """Those of the plan's transfers, and from all others to node 0, which writes files."""
     planned = {(one.source, one.target) for one in plan.net.transfers} if plan.net else set()
-    return sorted(planned | {(node, 0) for node in range(1, nodes) if held(plan, node)})
+    return sorted(planned | {(node, 0) for node in range(1, nodes)})

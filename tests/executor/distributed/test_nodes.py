@@ -2,7 +2,8 @@
 take memory only for what their node uses; worlds of another shape than the plan."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,12 @@ from msgspec.structs import replace
 from support import small_tasks
 from support.agents import Ended, on_nodes
 from support.cli import executor_cli, planner_cli, refused, succeeded
-from support.netted import moving, placed, split
+from support.netted import moving, relaid
 from support.steady import steady
 
 import plans
 import profiles
+from executor import driver
 from executor.cutting import planned
 from executor.devices import HostMemory, default_source
 from executor.distributed.stores import SharedMemory
@@ -27,7 +29,8 @@ from executor.distributed.world import World, world
 from executor.errors import UsageError
 from executor.numerics import same
 from executor.profiling.profiler import Options, profile
-from executor.shards import HostStore, Shared
+from executor.records import checkpoint
+from executor.shards import HostStore, Saved, Shared
 from executor.workload import load
 from plans import runlog
 from plans.disk import kept_bytes
@@ -43,14 +46,19 @@ NODES = (0, 0, 1, 1)
 Case = tuple[Plan, Plan, Sequence[str]]
 
 
-def built(folder: Path, *asked: str, room: int) -> Plan:
+def profiled(folder: Path, workload: str) -> Path:
+    """A profile on a device with room for all."""
+    options = Options(device_bytes=1 << 20, emulation=LINK, devices=1, samples=1)
+    measured = steady(profile(f"{small_tasks.__file__}:{workload}", options))
+    profiles.save(folder / f"{workload}.json", measured)
+    return folder / f"{workload}.json"
+
+
+def built(source: Path, *asked: str) -> Plan:
     """A plan for four devices."""
-    options = Options(device_bytes=room, emulation=LINK, devices=2, samples=1)
-    measured = steady(profile(f"{small_tasks.__file__}:dropout", options))
-    profiles.save(folder / "profile.json", measured)
-    call = ("build", folder / "profile.json", "--devices", "4", *asked)
-    succeeded(planner_cli(*call, "-o", folder / "built.json"))
-    return plans.load(folder / "built.json")
+    target = source.with_name("built.json")
+    succeeded(planner_cli("build", source, "--devices", "4", *asked, "-o", target))
+    return plans.load(target)
 
 
 def part(plan: Plan, done: int, steps: int) -> Plan:
@@ -61,15 +69,21 @@ def part(plan: Plan, done: int, steps: int) -> Plan:
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     folder = tmp_path_factory.mktemp("built")
-    one = built(folder, "--layout", "1x1", room=110 << 10)
-    # Devices 1 and 2, one of each node.
-    pipeline = placed(built(folder, "--layout", "2x1", "--order", "1f1b", room=1 << 20), (1, 2))
-    there = split(one, [1, 1, 1, 1], [0, 2, 1, 3])
-    begun = split(part(one, 0, 2), [2], [0])
-    rest = split(part(one, 2, 2), [1, 1], [3, 2])
+    dropout, three = profiled(folder, "dropout"), profiled(folder, "three")
+    little = ("--layout", "1x1", "--device-memory", "110KiB")
+    one = built(dropout, *little)
+    there = relaid(one, [("t", (device,), 1) for device in (0, 2, 1, 3)])
+    begun = relaid(part(one, 0, 2), [("t", (0,), 2)])
+    rest = relaid(part(one, 2, 2), [("t", (3,), 1), ("t", (2,), 1)])
+    asked = ("--layout", "2x1", "--order", "1f1b")
+    pipeline = relaid(built(dropout, *asked), [("t", (1, 2), 4)])
+    many, homes = built(three, *little), {"a": 0, "bb": 2, "ccc": 3}
+    runs = [(s.program, (homes[many.trained(s)[0]],), s.rounds) for s in many.segments]
+    tasks = relaid(many, runs)
     return {
         "moving": (there, moving(there, NODES), ("--checkpoints", "moving/kept-{}")),
         "pipeline": (pipeline, moving(pipeline, NODES), ()),
+        "tasks": (tasks, moving(tasks, NODES), ("--checkpoints", "tasks/kept-{}")),
         "begun": (begun, moving(begun, NODES), ("--checkpoints", "begun/kept-{}")),
         "rest": (rest, moving(rest, NODES), ("--resume", "begun/kept-{}")),
     }
@@ -105,15 +119,16 @@ def ended(folder: Path, cases: dict[str, Case]) -> list[Ended]:
     return on_nodes(folder, [*calls, other], nodes=2, processes=2)
 
 
-@pytest.mark.parametrize("name", ["moving", "pipeline", "begun", "rest"])
+@pytest.mark.parametrize("name", ["moving", "pipeline", "tasks", "begun", "rest"])
 def test_two_nodes_have_the_bits_of_one_process(
     folder: Path, ended: list[Ended], cases: dict[str, Case], name: str
 ) -> None:
     """Losses, ops, all that files hold which process 0 has written, and the most memory used."""
     assert ended[0].codes[:-1] == [0] * len(cases), ended[0].output
     one, two = (runlog.load(folder / f"{name}-{many}.jsonl") for many in ("one", "two"))
-    losses = [{(s.task, s.step): s.loss for s in log.steps} for log in (one, two)]
-    assert losses[0] == losses[1]
+    for kind in ("steps", "evaluations"):
+        losses = [{(s.task, s.step): s.loss for s in getattr(log, kind)} for log in (one, two)]
+        assert losses[0] == losses[1]
     ops = [
         sorted((op.segment, op.op, op.round) for op in log.ops if ".net." not in op.op)
         for log in (one, two)
@@ -193,16 +208,53 @@ def taken(memory: SharedMemory) -> int:
     return os.stat(memory.path).st_blocks * 512
 
 
+def stored(plan: Plan, memory: SharedMemory, node: int, saved: Mapping[str, Saved]) -> HostStore:
+    """The plan's store as the first process of a node has it."""
+    tasks, _ = load(plan.tasks[0].workload.ref, plan.tasks[0].workload.sha256)
+    shared = Shared(memory.flat, node, fills=True)
+    source = default_source("cpu")
+    return HostStore(plan, tasks, HostMemory(), source, saved, planned, None, shared)
+
+
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_store_takes_memory_for_what_its_node_uses(cases: dict[str, Case], node: int) -> None:
     """A pipeline with a stage on each: the pages of the other stage are not touched."""
     plan = cases["pipeline"][1]
     memory = SharedMemory(plan.host.bytes)
-    tasks, _ = load(plan.tasks[0].workload.ref, plan.tasks[0].workload.sha256)
-    source = default_source("cpu")
-    shared = Shared(memory.flat, node, fills=True)
-    store = HostStore(plan, tasks, HostMemory(), source, {}, planned, None, shared)
+    store = stored(plan, memory, node, {})
     own = sum(store.flats[f"t.s{node}.{role}"].numel() for role in ("param", "state"))
     assert 0 < taken(memory) <= own + 4 * PAGE < plan.host.bytes
     memory.give_back(0, plan.host.bytes)
     assert taken(memory) <= PAGE
+
+
+def test_a_task_that_goes_on_elsewhere_takes_no_memory(
+    folder: Path, cases: dict[str, Case]
+) -> None:
+    """Its counters are known in process 0 as well, which hands them on."""
+    plan = cases["rest"][1]
+    saved = checkpoint.load(folder / "begun" / "kept-one", plan.tasks)
+    memories = [SharedMemory(plan.host.bytes) for _ in range(2)]
+    stores = [stored(plan, memory, node, saved) for node, memory in enumerate(memories)]
+    assert taken(memories[0]) == 0
+    assert taken(memories[1]) > 0
+    known = [store.tasks["t"].carried(0) for store in stores]
+    assert known[0]
+    assert same(known[0]._asdict(), known[1]._asdict() if known[1] else None)
+
+
+def test_devices_have_the_numbers_of_their_machine(
+    cases: dict[str, Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first GPU of a node is its number 0."""
+    plan, seen = cases["moving"][1], list[int]()
+
+    def noted(*_: object, first: int, casts: bool) -> list[None]:
+        seen.append(first)
+        return [None]
+
+    monkeypatch.setattr(driver, "open_devices", noted)
+    for number in range(4):
+        with suppress(AttributeError), driver.machine(plan, [number]):
+            pass
+    assert seen == [0, 1, 0, 1]

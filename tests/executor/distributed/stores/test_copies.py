@@ -17,7 +17,7 @@ def test_whoever_trains_a_task_has_it_until_it_is_copied() -> None:
     plan = on_nodes(plan, (0, 1))
     assert {name for name, _ in held(plan, 0)} == {"a"}
     assert {name for name, _ in held(plan, 1)} == {"a", "b"}
-    copies = Copies(plan, 2)
+    copies = Copies(plan)
     assert copies.lacking("a", 0) == {}
     assert copies.lacking("b", 0) == {1: list(range(len(plan.task("b").shards)))}
     copies.trained(0)
