@@ -5,7 +5,8 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -207,15 +208,17 @@ def _run(arguments: argparse.Namespace) -> int:
         disk=arguments.disk,
         overwrite=arguments.overwrite,
     )
-    train: Callable[[Plan, Sequence[Task], Options], Result] = run
+    trained: Callable[[Plan, Sequence[Task], Options], AbstractContextManager[Result]] = _alone
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from executor import processes  # slow to load
 
         if not processes.leads():
             return processes.follow(plan, tasks, options)
-        train = processes.lead
-    with saving.opened(arguments.save, options, plan.tasks) as folder:
-        result = train(plan, tasks, options)
+        trained = processes.lead
+    with (
+        saving.opened(arguments.save, options, plan.tasks) as folder,
+        trained(plan, tasks, options) as result,
+    ):
         saved = saving.save(folder, plan, result, options) if folder else saving.Saved()
     show = report.to_json if arguments.json else report.table
     errors = [*result.troubles, *saved.errors]
@@ -225,6 +228,11 @@ def _run(arguments: argparse.Namespace) -> int:
     for error in errors:
         console.fail(error, 1)
     return 1 if result.dropped or errors else 0
+
+
+@contextmanager
+def _alone(plan: Plan, tasks: Sequence[Task], options: Options) -> Iterator[Result]:
+    yield run(plan, tasks, options)
 
 
 def load_tasks(plan: Plan) -> list[Task]:

@@ -11,6 +11,7 @@ from profiles.units import LARGEST
 Interval = tuple[int, int]
 
 DISK = "disk"  # the stream of moves between host store and disk
+NET = "net"  # the stream of transfers between nodes
 _LAST = 1_000_000  # where the disk stands among the devices
 _KINDS = ("compute", "h2d", "d2h", "p2p", "host")
 

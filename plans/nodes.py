@@ -9,12 +9,12 @@ program has written a shard, its state is where that was written, and goes elsew
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from plans.disk import kept_bytes
-from plans.metrics import union
-from plans.schema import Plan, Program, Segment, Task, Transfer, parse_id
+from plans.metrics import Interval, union
+from plans.schema import Buffer, Plan, Program, Segment, Task, Transfer, parse_id
 from plans.segments import predecessors, waits_for
 from plans.view import site, stored
 
@@ -56,6 +56,104 @@ def uses(program: Program, tasks: Iterable[Task], nodes: Sequence[int]) -> Mappi
     return {shard: Use(frozenset(reads[shard]), frozenset(writes[shard])) for shard in reads}
 
 
+def held(plan: Plan, node: int) -> frozenset[Kept]:
+    """The shards whose state the store of a node ever has: of programs there, and of transfers."""
+    kept = _kept(plan)
+    if node_count(plan) == 1:
+        return frozenset(kept.values())
+    return frozenset(kept[name] for name in used(plan)[node] & kept.keys())
+
+
+def values(plan: Plan, shards: Iterable[Kept]) -> list[tuple[Buffer, int]]:
+    """The host buffers with all that the store keeps of these shards, in the order of the store,
+    each with the bytes of its value."""
+    wanted, found = set(shards), list[tuple[Buffer, int]]()
+    buffers = {buffer.name: buffer for buffer in plan.host.buffers}
+    for task in map(plan.task, {name for name, _ in wanted}):
+        for name, (number, role) in stored(task).items():
+            if (task.name, number) in wanted:
+                shard = task.shards[number]
+                count = shard.param_bytes if role == "param" else shard.state_bytes
+                found.append((buffers[name], count))
+    return sorted(found, key=lambda pair: pair[0].offset)
+
+
+def moved(transfer: Transfer) -> set[Kept]:
+    """The shards that a transfer moves."""
+    task = parse_id(transfer.id).task
+    return {(task, number) for number in transfer.shards}
+
+
+def carried_bytes(plan: Plan, transfer: Transfer) -> int:
+    """Bytes of a transfer: all that the store keeps of its shards."""
+    return kept_bytes(plan.task(parse_id(transfer.id).task), transfer.shards)
+
+
+def used(plan: Plan) -> list[set[str]]:
+    """For each node the host buffers that it takes memory for: those that its ops name, and all
+    that is kept of shards that its ops name something of, or that transfers take from it or bring
+    to it."""
+    named = {program.name: _named(program) for program in plan.programs}
+    groups: list[set[tuple[str, ...]]] = [set() for _ in range(node_count(plan))]
+    for segment in plan.segments:
+        for local, node in enumerate(nodes_of(plan, segment)):
+            groups[node].add(named[segment.program].get(local, ()))
+    names, kept = [set[str]().union(*own) for own in groups], _kept(plan)
+    shards = [{kept[name] for name in own & kept.keys()} for own in names]
+    for transfer in plan.net.transfers if plan.net else ():
+        shards[transfer.source] |= moved(transfer)
+        shards[transfer.target] |= moved(transfer)
+    host = {buffer.name for buffer in plan.host.buffers}
+    whole: dict[Kept, set[str]] = {}
+    for name, shard in kept.items():
+        whole.setdefault(shard, set()).add(name)
+    return [
+        host & own.union(*(whole.get(shard, ()) for shard in mine))
+        for own, mine in zip(names, shards, strict=True)
+    ]
+
+
+def spans(plan: Plan, node: int) -> list[Interval]:
+    """The bytes of the host store that a node takes memory for; on one node all of them."""
+    return every_span(plan)[node]
+
+
+def every_span(plan: Plan) -> list[list[Interval]]:
+    """The `spans` of each node."""
+    if node_count(plan) == 1:
+        return [union([(0, host_bytes(plan))])]
+    places = {b.name: (b.offset, b.offset + b.bytes) for b in plan.host.buffers}
+    return [union(map(places.__getitem__, names)) for names in used(plan)]
+
+
+def host_bytes(plan: Plan) -> int:
+    """The bytes of the host store, up to the end of its last buffer."""
+    return max((buffer.offset + buffer.bytes for buffer in plan.host.buffers), default=0)
+
+
+def store_bytes(plan: Plan) -> list[int]:
+    """The bytes of the host store that each node takes memory for."""
+    return [sum(end - start for start, end in spans) for spans in every_span(plan)]
+
+
+def _kept(plan: Plan) -> dict[str, Kept]:
+    """The shard of every host buffer that is kept between segments."""
+    return {
+        name: (task.name, number)
+        for task in plan.tasks
+        for name, (number, _) in stored(task).items()
+    }
+
+
+def _named(program: Program) -> dict[int, tuple[str, ...]]:
+    """The buffers that the ops of each of a program's devices name."""
+    found: dict[int, set[str]] = {}
+    for op in program.ops:
+        names = found.setdefault(site(op.stream)[1], set())
+        names.update(op.reads.values(), op.writes.values())
+    return {local: tuple(sorted(names)) for local, names in found.items()}
+
+
 def order(plan: Plan) -> list[set[int]]:
     """For each segment and then each transfer all that it waits for, by their numbers in this list.
 
@@ -80,46 +178,3 @@ def _segments(plan: Plan) -> dict[str, list[int]]:
         for task in plan.trained(segment):
             found.setdefault(task, []).append(index)
     return found
-
-
-def carried_bytes(plan: Plan, transfer: Transfer) -> int:
-    """Bytes of a transfer: all that the store keeps of its shards."""
-    return kept_bytes(plan.task(parse_id(transfer.id).task), transfer.shards)
-
-
-def used(plan: Plan) -> Iterator[set[str]]:
-    """For each node in turn the host buffers that it takes memory for: those that its ops name, and
-    those of shards that transfers take from it or bring to it."""
-    named = {program.name: _named(program) for program in plan.programs}
-    found: list[set[tuple[str, ...]]] = [set() for _ in range(node_count(plan))]
-    for segment in plan.segments:
-        for local, node in enumerate(nodes_of(plan, segment)):
-            found[node].add(named[segment.program].get(local, ()))
-    for transfer in plan.net.transfers if plan.net else ():
-        kept = stored(plan.task(parse_id(transfer.id).task)).items()
-        names = tuple(name for name, (number, _) in kept if number in transfer.shards)
-        found[transfer.source].add(names)
-        found[transfer.target].add(names)
-    host = {buffer.name for buffer in plan.host.buffers}
-    for groups in found:
-        yield host & set().union(*groups)
-
-
-def _named(program: Program) -> dict[int, tuple[str, ...]]:
-    """The buffers that the ops of each of a program's devices name."""
-    found: dict[int, set[str]] = {}
-    for op in program.ops:
-        names = found.setdefault(site(op.stream)[1], set())
-        names.update(op.reads.values(), op.writes.values())
-    return {local: tuple(sorted(names)) for local, names in found.items()}
-
-
-def store_bytes(plan: Plan) -> list[int]:
-    """The bytes of the host store that each node takes memory for; on one node all of them."""
-    if node_count(plan) == 1:
-        return [plan.host.bytes]
-    places = {b.name: (b.offset, b.offset + b.bytes) for b in plan.host.buffers}
-    return [
-        sum(end - start for start, end in union(map(places.__getitem__, names)))
-        for names in used(plan)
-    ]

@@ -1,7 +1,8 @@
 """A run of several processes, from their meeting to their end.
 
 all     meet at torchrun's store, connect, compare what they were given
-lead    makes the host store; all map it, open their devices, build their models, connect devices
+all     of a node map its host store, which its first process makes
+all     open their devices, build their models, connect devices and stores
 lead    conducts; the others do what it says
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import cached_property
 from itertools import count
 
 import torch.distributed as dist
@@ -22,19 +23,22 @@ from torch.distributed.rendezvous import rendezvous
 
 from executor import driver
 from executor.devices import default_source
+from executor.distributed.addresses import interface_of, own_address
+from executor.distributed.jobs import Jobs
 from executor.distributed.lead import Lead
 from executor.distributed.links import Clock, GroupWire, Pair, machine_id, pairs, wires
-from executor.distributed.memory import SharedMemory
 from executor.distributed.mesh import Mesh
 from executor.distributed.messages import Bye, Hello, Ready, Time, Welcome
+from executor.distributed.stores import Carrier, SharedMemory, carrier, node_store
 from executor.distributed.team import Peers
 from executor.distributed.worker import Worker
 from executor.distributed.world import World
 from executor.errors import MismatchError, RunError, UsageError, text_of
 from executor.records import Options, Result, checkpoint
 from executor.replay import Recorder
-from executor.shards import Cutter, HostStore
+from executor.shards import Cutter, HostStore, Shared
 from executor.workload import Task
+from plans.nodes import host_bytes
 from plans.schema import Plan
 from profiles.console import heard
 from profiles.errors import GantryError
@@ -43,6 +47,7 @@ _MEET_S = 60  # until all processes have come
 
 _QUESTIONS = 20  # for the time, before a run begins
 _LOOK_S = 1.0  # between two looks at whether the agent is there
+_FETCH_S = 60.0  # that nothing may come of what is fetched to be written
 _LATE_S = 30.0  # that a run may take to end without it
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -59,46 +64,56 @@ class _Met:
     world: World
     mesh: Mesh
 
+    @cached_property
+    def ranks(self) -> Sequence[int]:
+        return self.world.ranks(self.plan)
+
     @property
-    def devices(self) -> range:
-        share = self.world.share(len(self.plan.devices))
-        return range(self.world.rank * share, (self.world.rank + 1) * share)
+    def devices(self) -> list[int]:
+        return [number for number, rank in enumerate(self.ranks) if rank == self.world.rank]
 
     def rank_of(self, device: int) -> int:
-        return self.world.rank_of(device, len(self.plan.devices))
+        return self.ranks[device]
 
     def wires(self) -> dict[Pair, GroupWire]:
         backend = "nccl" if self.plan.devices[0].kind == "cuda" else "gloo"
         return wires(pairs(self.plan, self.rank_of), self.rank_of, backend)
 
+    def store(self) -> SharedMemory:
+        return node_store(self.world, self.mesh, host_bytes(self.plan))
+
+    def carrier(self, memory: SharedMemory) -> Carrier:
+        world = self.world
+        return carrier(self.plan, world.node, memory.flat, world.first, world.nodes)
+
 
 class _Others:
     """The processes that this one leads."""
 
-    def __init__(self, met: _Met, inputs: Inputs) -> None:
-        self.devices = met.devices
+    def __init__(self, met: _Met, inputs: Inputs, options: Options) -> None:
+        self.devices: Sequence[int] = met.devices
         self.lead: Lead | None = None
-        self._met = met
-        size = _store_bytes(met.plan)
+        self._met, self._limit_s = met, options.stall_seconds or _FETCH_S
         trouble = _compared(met, inputs)
-        memory = SharedMemory(0 if trouble else size)
-        self.slab = memory.flat
-        self._memory = memory
         for rank in met.mesh.others:
-            met.mesh.send(rank, Welcome(trouble, memory.path, size, machine_id()))
+            met.mesh.send(rank, Welcome(trouble, machine_id()))
         if trouble:
             raise MismatchError(trouble)
+        self._memory = met.store()
+        self.store = Shared(self._memory.flat, 0, fills=True, bring=self._bring)
 
     def joined(self) -> Lead:
-        met = self._met
+        met, world = self._met, self._met.world
         for rank in met.mesh.others:
             while isinstance(message := met.mesh.receive(rank), Time):
                 met.mesh.send(rank, Time(message.asked, time.perf_counter()))
             assert isinstance(message, Ready), message
             if message.trouble:
                 raise RunError(f"process {rank}: {message.trouble}")
-        self._memory.release()
-        self.lead = Lead(met.plan, met.mesh, met.rank_of, met.wires())
+        wires, carried = met.wires(), met.carrier(self._memory)
+        firsts = [world.first(node) for node in range(world.nodes)]
+        jobs = Jobs(met.plan, met.mesh, carried, self._memory, firsts, self._limit_s)
+        self.lead = Lead(met.plan, met.mesh, met.rank_of, wires, jobs)
         met.mesh.listen(self.lead.hear)
         return self.lead
 
@@ -110,7 +125,12 @@ class _Others:
             with suppress(RunError):
                 self._met.mesh.send(rank, Bye(trouble))
 
+    def _bring(self, task: str) -> None:
+        assert self.lead, "nothing is trained before"
+        self.lead.bring(task)
 
+
+@contextmanager
 def lead(
     plan: Plan,
     tasks: Sequence[Task],
@@ -118,19 +138,19 @@ def lead(
     cut: Cutter,
     world: World,
     inputs: Inputs,
-) -> Result:
-    """`driver.run` in process 0 of several."""
+) -> Iterator[Result]:
+    """`driver.run` in process 0 of several. Within, states of tasks may still come from others."""
     with _met(plan, world) as met:
-        others, trouble = _Others(met, inputs), "process 0 has failed"
+        others, trouble = _Others(met, inputs, options), "process 0 has failed"
         try:
             result = driver.run(met.plan, tasks, options, cut, others)
             trouble = ""
+            yield result
         except BaseException as error:
             trouble = text_of(error)
             raise
         finally:
             others.goodbye(trouble)
-        return result
 
 
 def follow(
@@ -145,28 +165,27 @@ def follow(
     with _met(plan, world) as met:
         mesh = met.mesh
         mesh.send(0, Hello(world.rank, dict(inputs)))
-        welcome = mesh.receive(0)
-        assert isinstance(welcome, Welcome), welcome
+        welcome = mesh.expect(0, Welcome)
         if welcome.trouble:
             return 2
-        memory = SharedMemory(welcome.store_bytes, welcome.store)
-        memory.release()
+        memory = met.store()
         with driver.machine(plan, met.devices) as (devices, pages):
             try:
                 source = default_source(plan.devices[0].kind)
                 saved = checkpoint.load(options.resume, plan.tasks)
-                own = plan, tasks, pages, source, saved, cut, None, memory.flat
-                store = HostStore(*own, fills=False)
+                shared = Shared(memory.flat, world.node, world.rank == world.first(world.node))
+                store = HostStore(plan, tasks, pages, source, saved, cut, None, shared)
                 for device in devices.values():
                     device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
                 driver.warm_up(plan)
             except GantryError as error:
                 mesh.send(0, Ready(str(error)))
-                return 1
+                return error.exit_code
             clock = _clock(mesh, welcome.machine)
             mesh.send(0, Ready())
             peers = Peers(world.rank, mesh, met.rank_of, met.wires(), clock)
-            worker = Worker(plan, store, devices, Recorder(plan, 0.0, world.rank), options, peers)
+            own = Recorder(plan, 0.0, world.rank), options, peers, met.carrier(memory)
+            worker = Worker(plan, store, devices, *own)
             mesh.listen(worker.hear)
             with heard(_ENDS, lambda *_: None):  # process 0 hears of them, too, and says what ends
                 return 1 if worker.work() else 0
@@ -175,13 +194,14 @@ def follow(
 @contextmanager
 def _met(plan: Plan, world: World) -> Iterator[_Met]:
     """The processes, connected; UsageError where they do not come together."""
-    world.share(len(plan.devices))
-    _divisible(plan, partial(world.rank_of, devices=len(plan.devices)))
+    _divisible(plan, world.ranks(plan).__getitem__)
     _with_agent(world)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     limit, run = timedelta(seconds=_MEET_S), next(_RUNS)
     try:
         store, _, _ = next(rendezvous("env://", timeout=limit))
+        address = own_address(world, PrefixStore(f"gantry {run}", store), os.environ)
+        if interface := interface_of(address):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         dist.init_process_group(
             "gloo",
             store=PrefixStore(f"gloo {run}", store),
@@ -189,7 +209,7 @@ def _met(plan: Plan, world: World) -> Iterator[_Met]:
             world_size=world.size,
             timeout=limit,
         )
-        mesh = Mesh(world.rank, world.size, PrefixStore(f"gantry {run}", store))
+        mesh = Mesh(world.rank, world.size, PrefixStore(f"gantry {run}", store), address)
     except (RuntimeError, OSError, EOFError) as error:
         raise UsageError(
             f"the {world.size} processes do not come together: {text_of(error)}"
@@ -254,8 +274,7 @@ def _with_agent(world: World) -> None:
 def _compared(met: _Met, inputs: Inputs) -> str:
     """The first thing that is not the same in all processes."""
     for rank in met.mesh.others:
-        hello = met.mesh.receive(rank)
-        assert isinstance(hello, Hello), hello
+        hello = met.mesh.expect(rank, Hello)
         for name in sorted(inputs.keys() | hello.inputs.keys()):
             own, theirs = inputs.get(name, "none"), hello.inputs.get(name, "none")
             if own != theirs:
@@ -264,7 +283,3 @@ def _compared(met: _Met, inputs: Inputs) -> str:
                     "all of them with the same files"
                 )
     return ""
-
-
-def _store_bytes(plan: Plan) -> int:
-    return max((b.offset + b.bytes for b in plan.host.buffers), default=0)

@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
+from executor.distributed.jobs import Jobs, TransferRun
 from executor.distributed.links import Clock, GroupWire, Pair
 from executor.distributed.mesh import Mesh
 from executor.distributed.messages import (
     Ask,
     Begin,
+    Carried,
     Ended,
     Failed,
     Finish,
@@ -48,8 +50,10 @@ class Lead(Peers):
         mesh: Mesh,
         rank_of: Callable[[int], int],
         wires: Mapping[Pair, GroupWire],
+        jobs: Jobs,
     ) -> None:
         super().__init__(0, mesh, rank_of, wires, Clock())
+        self.jobs = jobs
         self.peaks: dict[int, tuple[int, int]] = {}
         self._plan = plan
         self._first_steps = first_steps(plan)
@@ -84,6 +88,15 @@ class Lead(Peers):
             made.messages[rank] = Begin(index, metered, states)
         return made
 
+    def transfer(self, number: int, setup: Setup) -> TransferRun:
+        """A transfer of the plan."""
+        self._setup = setup
+        return TransferRun(self.jobs, number, setup)
+
+    def bring(self, task: str) -> None:
+        """Let the store of this node have all of a task, from wherever it was trained last."""
+        self.jobs.bring(task, self.check)
+
     def check(self) -> None:
         """RunError for a process that is gone."""
         for text in self._gone.values():
@@ -99,6 +112,8 @@ class Lead(Peers):
         elif isinstance(message, Time):
             with suppress(RunError):  # it is gone, which ends the run
                 self.mesh.send(rank, Time(message.asked, time.perf_counter()))
+        elif isinstance(message, Carried):
+            self.jobs.hear(rank, message)
         elif setup is None:
             return
         elif isinstance(message, Records):
@@ -223,6 +238,7 @@ class LedSegment(SegmentActivity):
     def close(self) -> None:
         for known in self._states:
             take(self._setup.tasks[known.task], known)
+        self._lead.jobs.copies.trained(self._index)
         self._lead.forget(self._index)
 
     def hear(self, rank: int, message: Ended | Frozen | States) -> None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
+from typing import TypeVar
 
 import msgspec
 from torch.distributed import Store  # type: ignore[attr-defined]
@@ -17,25 +18,26 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from executor.distributed.messages import AnyMessage, Message
 from executor.errors import RunError
 
-_LOCAL = "127.0.0.1"  # nobody else can reach it
+M = TypeVar("M", bound=Message)
 
 Heard = Callable[[int, Message | None], None]  # a message of a process, None: it is gone
 
 
 class Mesh:
-    """The connections of process `rank` to all others of `size`, made in one order everywhere."""
+    """The connections of process `rank` to all others of `size`, made in one order everywhere.
+    `address`: where the others reach it."""
 
-    def __init__(self, rank: int, size: int, store: Store) -> None:
+    def __init__(self, rank: int, size: int, store: Store, address: str) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(AnyMessage)
         self._locks = {other: threading.Lock() for other in range(size)}
         self._ends: dict[int, Connection] = {}
         key = self._key(rank, store)
-        with Listener((_LOCAL, 0), backlog=size, authkey=key) as listener:
-            store.set(f"gantry/{rank}", str(listener.address[1]))
+        with Listener((address, 0), backlog=size, authkey=key) as listener:
+            store.set(f"gantry/{rank}", f"{address} {listener.address[1]}")
             for other in range(rank):
-                port = int(store.get(f"gantry/{other}"))
-                end = Client((_LOCAL, port), authkey=key)
+                host, port = store.get(f"gantry/{other}").decode().split()
+                end = Client((host, int(port)), authkey=key)
                 end.send_bytes(str(rank).encode())
                 self._ends[other] = _prompt(end)
             for _ in range(rank + 1, size):
@@ -76,6 +78,12 @@ class Mesh:
             return self._decoder.decode(self._ends[rank].recv_bytes())
         except (OSError, EOFError):
             raise RunError(f"process {rank} is gone") from None
+
+    def expect(self, rank: int, kind: type[M]) -> M:
+        """The next message of a process, which is of this kind."""
+        message = self.receive(rank)
+        assert isinstance(message, kind), message
+        return message
 
     def close(self) -> None:
         for end in self._ends.values():

@@ -21,12 +21,9 @@ class Hello(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The run begins; `trouble`: it does not. store: the path of the host store. machine: of
-    process 0, see `links.machine_id`."""
+    """The run begins; `trouble`: it does not. machine: of process 0, see `links.machine_id`."""
 
     trouble: str = ""
-    store: str = ""
-    store_bytes: int = 0
     machine: str = ""
 
 
@@ -35,6 +32,16 @@ class Time(Message, frozen=True):
 
     asked: float
     there: float | None = None
+
+
+class Store(Message, frozen=True):
+    """The path of the node's host store."""
+
+    path: str
+
+
+class Mapped(Message, frozen=True):
+    """The process has mapped it."""
 
 
 class Ready(Message, frozen=True):
@@ -126,6 +133,24 @@ class Failed(Message, frozen=True):
     fatal: bool
 
 
+class Carry(Message, frozen=True):
+    """Send some shards of a task from your node's store, or receive them; see `stores.Job`."""
+
+    number: int
+    task: str
+    shards: Sequence[int]
+    source: int
+    target: int
+
+
+class Carried(Message, frozen=True):
+    """An end of a job has got on; `over`: to its end, unless there is trouble."""
+
+    number: int
+    over: bool = False
+    trouble: str = ""
+
+
 class Ask(Message, frozen=True):
     """Say what a segment's threads are doing."""
 
@@ -149,6 +174,10 @@ AnyMessage = (
     Hello
     | Welcome
     | Time
+    | Store
+    | Mapped
+    | Carry
+    | Carried
     | Ready
     | Begin
     | Stop

@@ -3,13 +3,18 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from queue import Empty, SimpleQueue
+
+from msgspec.structs import astuple
 
 from executor.devices import Device
 from executor.distributed.messages import (
     Ask,
     Begin,
     Bye,
+    Carried,
+    Carry,
     Ended,
     Failed,
     Finish,
@@ -24,6 +29,7 @@ from executor.distributed.messages import (
     Time,
 )
 from executor.distributed.state import parcel, roles_of, take
+from executor.distributed.stores import Carrier, Job
 from executor.distributed.team import Peers
 from executor.distributed.values import Parcel
 from executor.errors import RunError, text_of
@@ -56,7 +62,9 @@ class Worker:
         recorder: Recorder,
         settings: Settings,
         peers: Peers,
+        carrier: Carrier,
     ) -> None:
+        self._carrier = carrier
         self._plan, self._peers, self._recorder = plan, peers, recorder
         self._first_steps = first_steps(plan)
         self._places = places_of(devices)
@@ -113,6 +121,8 @@ class Worker:
         elif isinstance(message, Ask):
             one = self._active.get(message.segment)
             self._send(States(message.segment, one.states() if one else []))
+        elif isinstance(message, Carry):
+            self._carry(Job(*astuple(message)))
         elif isinstance(message, Stop | Freeze | Finish):
             one = self._active.get(message.segment)
             if one is None:
@@ -139,6 +149,12 @@ class Worker:
             return
         self._active[index] = one
         one.start()
+
+    def _carry(self, job: Job) -> None:
+        moved = partial(self._send, Carried(job.number))
+        self._carrier.start(
+            job, moved, lambda trouble: self._send(Carried(job.number, True, trouble))
+        )
 
     def _report(self) -> None:
         """Hand on what has happened since the last time."""
