@@ -7,6 +7,7 @@ they come, and process 0 writes what is left of each.
     folder/3.bits   what is left of it
 """
 
+import gc
 import json
 import os
 import pickle
@@ -48,10 +49,15 @@ class Job:
     pauses_us: int = 0
 
 
-def divided(plan: Plan) -> Plan:
-    """The plan on 2, 4 or 8 devices, of which it leaves some alone."""
+def divided(job: Job) -> Job:
+    """The job on 2, 4 or 8 devices, of which it leaves some alone."""
+    most = max(len(plan.devices) for plan in job.plans)
+    count = next(size for size in (2, 4, 8) if size >= most)
+    return replace(job, plans=tuple(_on(plan, count) for plan in job.plans))
+
+
+def _on(plan: Plan, count: int) -> Plan:
     own = plan.devices
-    count = next(size for size in (2, 4, 8) if size >= len(own))
     return foretold(structs.replace(plan, devices=own + own[-1:] * (count - len(own))))
 
 
@@ -147,6 +153,8 @@ def _serve(folder: Path) -> None:
         if job is None:
             return
         bits = done(job, folder / f"{number}")
+        if number % 16 == 15:
+            gc.collect()  # connections end with their groups
         if processes.leads():
             (folder / f"{number}.bits").write_text(json.dumps(bits))
 

@@ -130,8 +130,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Bits]
     numbers: dict[str, dict[int, int]] = {}
     alone = {}
     for name, make in JOBS.items():
-        job = make()
-        job = Job(tuple(map(divided, job.plans)), job.tasks, job.options, job.pauses_us)
+        job = divided(make())
         sizes = [size for size in teams if size <= len(job.plans[0].devices)]
         numbers[name] = {size: teams[size].give(job) for size in sizes}
         alone[name] = done(job, folder / name)
