@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import count
 
 import torch.distributed as dist
@@ -255,6 +255,7 @@ def _divisible(plan: Plan, rank_of: Callable[[int], int]) -> None:
                 )
 
 
+@cache
 def _with_agent(world: World) -> None:
     """End with the agent that has started this process, however that ends: process 0 as if
     interrupted, the others with it, or some time later."""

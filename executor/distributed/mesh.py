@@ -86,8 +86,11 @@ class Mesh:
         return message
 
     def close(self) -> None:
+        """End all connections, and with them the threads that read."""
         for end in self._ends.values():
             with suppress(OSError):
+                with _socket(end) as same:
+                    same.shutdown(socket.SHUT_RDWR)
                 end.close()
 
     def _read(self, other: int, end: Connection, heard: Heard) -> None:
@@ -102,6 +105,11 @@ class Mesh:
 
 def _prompt(end: Connection) -> Connection:
     """The connection, which sends small messages at once."""
-    with socket.socket(fileno=os.dup(end.fileno())) as same:
+    with _socket(end) as same:
         same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return end
+
+
+def _socket(end: Connection) -> socket.socket:
+    """The connection's socket, by a descriptor of its own."""
+    return socket.socket(fileno=os.dup(end.fileno()))

@@ -131,12 +131,12 @@ def unpack_facts(plain: Plain) -> Facts:
 
 def _norming(norming: Norming) -> Plain:
     noted = [[shard, list(numbers)] for shard, numbers in norming.noted.items()]
-    return [noted, _name(norming.dtype), pack(_dict(norming.scale))]
+    return [norming.step, noted, _name(norming.dtype), pack(_dict(norming.scale))]
 
 
 def _normed(plain: Plain) -> Norming:
-    noted, dtype, scale = plain
-    return Norming(dict(map(tuple, noted)), getattr(torch, dtype), unpack(scale))
+    step, noted, dtype, scale = plain
+    return Norming(step, dict(map(tuple, noted)), getattr(torch, dtype), unpack(scale))
 
 
 def _dict(value: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:

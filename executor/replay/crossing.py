@@ -44,15 +44,13 @@ class Remote(Stream):
 
 class Crossing:
     """The exchange of segment `index` with the processes `others`. `hosted`: names of buffers in
-    host memory, which they read as well."""
+    host memory, which they read as well: facts of what is written there go with the news of it."""
 
     def __init__(
         self, index: int, team: Team, others: Collection[int], hosted: Set[str], halt: Halt
     ) -> None:
         self._index, self._team, self._others, self._halt = index, team, others, halt
         self._hosted = hosted
-        self._untold: dict[int, list[Facts]] = {rank: [] for rank in others}
-        self._telling = threading.Lock()
         # By lane, what completes the receiving that its process has asked for.
         self._asked: dict[str, deque[Callable[[], object]]] = defaultdict(deque)
 
@@ -68,27 +66,23 @@ class Crossing:
 
     def ended(self, stream: str, count: int) -> None:
         """A stream has come to the end of a phase."""
-        self._tell(self._others, stream, count, time.perf_counter())
+        self._tell(self._others, News(stream, count, time.perf_counter()))
 
     def told(
         self, launch: Launch, stream: str, own: Ticket, tells: Collection[int], work: Work | None
     ) -> Launch:
-        """The launch of an op whose end these processes are told, and what it left in the host's
-        memory with the next news."""
-        hosted = work if work and self._hosted & set(work.op.writes.values()) else None
-        if not tells and not hosted:
+        """The launch of an op whose end these processes are told."""
+        if not tells:
             return launch
+        hosted = work if work and self._hosted & set(work.op.writes.values()) else None
 
         def tell(on_done: OnDone | None, round_index: int, end: Mark) -> None:
             if on_done:
                 on_done(end)
-            if hosted and (facts := facts_of(hosted)):
-                with self._telling:
-                    for untold in self._untold.values():
-                        untold.append(facts)
-            if tells:
-                until(end, self._halt.check)
-                self._tell(tells, stream, own.base + own.stride * round_index, end.seconds())
+            facts = facts_of(hosted) if hosted else None
+            until(end, self._halt.check)
+            count = own.base + own.stride * round_index
+            self._tell(tells, News(stream, count, end.seconds(), None, _all(facts)))
 
         def launched(round_index: int) -> tuple[Mark, Mark, OnDone]:
             start, end, on_done = launch(round_index)
@@ -103,16 +97,14 @@ class Crossing:
         ((_, source),) = work.reads.items()
 
         def send(round_index: int) -> None:
-            # In a lane every other op is an X.
-            count = (ready.base + ready.stride * round_index + 1) // 2
+            number = ready.base + ready.stride * round_index
             facts = facts_of(work)
 
             def put(end: float | None) -> None:
-                news = News(
-                    lane + BEGUN, count, time.perf_counter(), end, (facts,) if facts else ()
-                )
-                self._team.tell(rank, self._index, news)
+                begun = (number + 1) // 2  # in a lane every other op is an X
+                self._tell([rank], News(lane + BEGUN, begun, time.perf_counter(), end, _all(facts)))
                 wire.send(source, self._index)
+                ready.stream.wait(number + 1)  # who knows that it is over here relies on it there
 
             work.place.device.give(source, put)
 
@@ -134,8 +126,10 @@ class Crossing:
 
         return receive
 
-    def _tell(self, ranks: Collection[int], stream: str, count: int, at: float) -> None:
-        with self._telling:
-            for rank in ranks:
-                facts, self._untold[rank] = tuple(self._untold[rank]), []
-                self._team.tell(rank, self._index, News(stream, count, at, None, facts))
+    def _tell(self, ranks: Collection[int], news: News) -> None:
+        for rank in ranks:
+            self._team.tell(rank, self._index, news)
+
+
+def _all(facts: Facts | None) -> tuple[Facts, ...]:
+    return (facts,) if facts else ()

@@ -260,7 +260,7 @@ def _norm(work: Work, step: int) -> None:
     shard, grads = work.task.host.shards[work.name.number], work.source("grad")
     absent = work.task.absent.of(grads)
     norms = shard.parameters.norms(grads, absent)
-    work.task.note_norms(work.name.number, norms, absent, work.writes["norm"])
+    work.task.note_norms(step, work.name.number, norms, absent, work.writes["norm"])
 
 
 def _prefetch(work: Work, step: int) -> OnDone | None:

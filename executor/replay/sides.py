@@ -6,13 +6,15 @@ the stream that it has in the plan, its receiver in a lane of this stream and it
     sender     0.p2p      waits ─▶ receiver is ready ─▶ X: says that it begins, and sends
     receiver   0.p2p>1    waits ─▶ ready ─▶ X has begun ─▶ X: receives
 
-What an X waits for is waited for by a side that knows when it ends. Whatever else waits for an op
-of another process is told when that op has ended.
+What an X waits for is waited for by a side that knows when it ends, and it is over at the sender
+when it is over at the receiver. Whatever else waits for an op of another process is told when that
+op has ended; who reads what another process wrote in the host's memory always waits for that op.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 from msgspec.structs import replace
 
@@ -49,11 +51,12 @@ def sides(program: Program, ranks: Sequence[int], me: int) -> Sides:
     tells: dict[tuple[str, str], set[int]] = defaultdict(set)
     for phase, ops in alone(program).phases.items():
         ends = {op.id: _ends(op, spaces, ranks) for op in ops}
+        written = _written(ops, spaces, ends)
         phases[phase] = made = []
         for op in ops:
             sender, receiver = ends[op.id]
             waits: dict[int, list[str]] = {sender: [], receiver: []}
-            for edge in op.after:
+            for edge in dict.fromkeys((*op.after, *written.get(op.id, ()))):
                 known = ends[before := edge.removesuffix("@-1")]
                 at = next((r for r in (sender, receiver) if r in known), sender)
                 waits[at].append(edge)
@@ -63,8 +66,9 @@ def sides(program: Program, ranks: Sequence[int], me: int) -> Sides:
                 made.append(op if sender == me else replace(op, after=()))
             else:
                 tells[phase, op.id + READY].add(sender)
+                tells[phase, op.id].add(sender)
                 made += _crossing(op, _lane(op, spaces), waits, (sender, receiver), me)
-    told = {key: frozenset(ranks) for key, ranks in tells.items()}
+    told = {key: frozenset(ranks - {me}) for key, ranks in tells.items()}
     own = {op.stream for ops in phases.values() for op in ops if _runs(op.stream, ranks) == me}
     return Sides(phases, frozenset(own), told)
 
@@ -95,6 +99,44 @@ def _target(op: Op, spaces: Mapping[str, int]) -> int:
     """The device that an X writes to."""
     (buffer,) = op.writes.values()
     return spaces[buffer]
+
+
+def _written(
+    ops: Sequence[Op], spaces: Mapping[str, int], ends: Mapping[str, tuple[int, int]]
+) -> dict[str, list[str]]:
+    """For each op the ops of other processes that write what it reads in the host's memory, as
+    edges. Who is ordered behind them by way of others would not hear the facts about it."""
+    users: dict[str, list[Op]] = defaultdict(list)
+    for op in ops:
+        for name in {*op.reads.values(), *op.writes.values()} - spaces.keys():
+            users[name].append(op)
+    shared = [name for name, own in users.items() if len({ends[op.id] for op in own}) > 1]
+    turns = _turns(ops) if shared else {}
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in shared:
+        own = sorted(users[name], key=lambda op: turns[op.id])
+        writers = [op for op in own if name in op.writes.values()]
+        if not writers:
+            continue
+        latest, edge = writers[-1], f"{writers[-1].id}@-1"
+        for op in own:
+            if name in op.reads.values() and ends[latest.id] != ends[op.id]:
+                found[op.id].append(edge)
+            if name in op.writes.values():
+                latest, edge = op, op.id
+    return found
+
+
+def _turns(ops: Sequence[Op]) -> dict[str, int]:
+    """Turns in which the ops of a phase could run one by one."""
+    latest: dict[str, str] = {}
+    before: dict[str, set[str]] = {}
+    for op in ops:
+        before[op.id] = {edge for edge in op.after if not edge.endswith("@-1")}
+        if op.stream in latest:
+            before[op.id].add(latest[op.stream])
+        latest[op.stream] = op.id
+    return {op: turn for turn, op in enumerate(TopologicalSorter(before).static_order())}
 
 
 def _lane(op: Op, spaces: Mapping[str, int]) -> str:

@@ -22,9 +22,10 @@ from plans.evaluation import due_of
 
 
 class Norming(NamedTuple):
-    """The shards whose norms are in a norm buffer, with the parameters that have one, their dtype,
-    and the loss scale."""
+    """The shards whose norms of a step are in a norm buffer, with the parameters that have one,
+    their dtype, and the loss scale."""
 
+    step: int
     noted: Mapping[int, Sequence[int]]
     dtype: torch.dtype
     scale: Mapping[str, Tensor] | None
@@ -131,6 +132,7 @@ class TaskState:
         self.gradients: dict[tuple[int, int], Grads] = {}  # of boundaries, from one B to the next
         self.absent = Absences()
         self.scale = LossScale(host.loss_scale) if plan.precision == "fp16-autocast" else None
+        self._step = 0  # of which norms are noted
         self._noted: dict[int, Sequence[int]] = {}  # parameters whose norms are known, by shard
         self._norm_dtype = torch.float32
 
@@ -148,9 +150,12 @@ class TaskState:
                 "microbatch; let a tensor between layers need one always or never"
             )
 
-    def note_norms(self, shard: int, norms: Tensor, absent: Absent, flat: Tensor) -> None:
+    def note_norms(
+        self, step: int, shard: int, norms: Tensor, absent: Absent, flat: Tensor
+    ) -> None:
         """Write the norms of a shard's gradients, without the absent ones, to the task's norm
         buffer (uint8); the last shard of a step also writes the factor for its updates."""
+        self._step = step
         buffer = Norms(flat, self.host.trainable)
         present = [k for n, k in enumerate(self.host.numbers[shard]) if n not in absent]
         buffer.note(present, norms)
@@ -160,17 +165,21 @@ class TaskState:
         if len(self._noted) == sum(bool(one.parameters.trainable) for one in self.host.shards):
             found = sorted(number for numbers in self._noted.values() for number in numbers)
             self._noted.clear()
+            self._step += 1
             scale = self.scale.to(flat.device) if self.scale else None
             buffer.close(found, self._norm_dtype, self.host.task.clip, scale)
 
     def norming(self) -> Norming:
         """The facts about the norm buffer, for another process."""
         scale = self.scale.state() if self.scale else None
-        return Norming(dict(self._noted), self._norm_dtype, scale)
+        return Norming(self._step, dict(self._noted), self._norm_dtype, scale)
 
     def go_on(self, known: Norming) -> None:
-        """Go on with a norm buffer as another process left it."""
-        self._noted, self._norm_dtype = dict(known.noted), known.dtype
+        """Go on with a norm buffer as another process left it, unless that is known already."""
+        if (known.step, len(known.noted)) <= (self._step, len(self._noted)):
+            return
+        self._step, self._noted = known.step, dict(known.noted)
+        self._norm_dtype = known.dtype
         self.scale = LossScale(known.scale) if known.scale else None
 
     def scaling(self, flat: Tensor | None) -> Scaling | None:

@@ -2,8 +2,7 @@
 adds gradients as they do."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,136 +11,17 @@ pytest.importorskip("torch")
 
 import torch
 from support.fit import later
+from support.pipeline_cases import CASES, Case, built, counting, profiled
 from support.plain import Plain, Shares, train
-from support.quick import ROOM, measured, quickly
+from support.quick import measured, quickly
 from support.same import assert_same
-from support.searches import SHORT
-from support.toys import WIDTH, Tied, batches
-from torch import nn
-from torch.nn import functional as F
-from torch.optim import SGD, AdamW
+from support.toys import batches
 
 from executor import run
 from executor.driver import Options
 from executor.workload.task import Evaluation, Task
-from planner import Infeasible, Problem, build
 from planner.inputs import parse_layout
-from planner.inputs.layout import OrderName
 from plans.schema import Plan, parse_id
-from profiles.schema import Precision, Profile
-
-
-def deep(layers: int = 9) -> nn.Module:
-    """Layers with dropout."""
-    inner = (
-        nn.Sequential(nn.Linear(24, 24), nn.GELU(), nn.Dropout(0.2)) for _ in range(layers - 2)
-    )
-    return nn.Sequential(nn.Linear(WIDTH, 24), *inner, nn.Linear(24, 4))
-
-
-def tied() -> nn.Module:
-    """The second layer and the one before the last share their weights."""
-    weight = nn.Parameter(torch.randn(WIDTH, WIDTH) / 4)
-    inner = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.1)) for _ in range(3))
-    return nn.Sequential(nn.GELU(), Tied(weight), *inner, Tied(weight), nn.Linear(WIDTH, 4))
-
-
-def counting() -> nn.Module:
-    """The third layer keeps running statistics."""
-    inner = [nn.Linear(WIDTH, 8), nn.GELU(), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Dropout(0.1)]
-    return nn.Sequential(*inner, nn.Linear(8, 4))
-
-
-def frozen() -> nn.Module:
-    """The first layers learn nothing."""
-    model = deep()
-    for layer in list(model.children())[:3]:
-        layer.requires_grad_(False)
-    return model
-
-
-@dataclass(frozen=True)
-class Case:
-    """least: on devices of the smallest memory that will do."""
-
-    layout: str
-    order: OrderName
-    model: Callable[[], nn.Module] = deep
-    least: bool = False
-    clip: float | None = None
-    precision: Precision = "fp32"
-    sgd: bool = False
-    microbatches: int = 8
-
-    def __str__(self) -> str:
-        room = "least" if self.least else "enough"
-        return f"{self.layout}-{self.order}-{self.model.__name__}-{self.precision}-{room}"
-
-    @property
-    def task(self) -> Task:
-        sgd, fused = partial(SGD, lr=0.05), partial(AdamW, lr=1e-2, fused=True)
-        rule = sgd if self.sgd else fused
-        own = {"precision": self.precision, "clip": self.clip}
-        return Task("a", self.model, batches, F.mse_loss, rule, steps=3, seed=1, **own)
-
-
-CASES = [
-    Case("2x1", "gpipe"),
-    Case("4x1", "1f1b", clip=0.1),
-    Case("2x1", "interleaved", least=True),
-    Case("2x1", "zero-bubble", clip=0.1),
-    Case("4x1", "breadth", least=True, clip=0.1),
-    Case("1,1", "1f1b", tied, least=True),
-    Case("2,1", "zero-bubble", clip=0.1),
-    Case("1,4", "1f1b"),
-    Case("3,3", "gpipe", least=True),
-    Case("4,2", "1f1b", tied),
-    Case("7,1", "breadth", clip=0.1),
-    Case("1x2", "1f1b", least=True),
-    Case("1x4", "gpipe", clip=0.1, sgd=True),
-    Case("3x1", "zero-bubble", tied, clip=0.1),
-    Case("2x2", "interleaved", least=True, clip=0.1),
-    Case("1x2", "breadth", tied, least=True),
-    Case("3x1", "1f1b", counting, microbatches=2),
-    Case("2x1", "zero-bubble", counting, microbatches=4, least=True),
-    Case("2,1", "gpipe", frozen, least=True),
-    Case("3x1", "zero-bubble", frozen, sgd=True),
-    Case("2x1", "1f1b", precision="bf16", least=True),
-    Case("1,2", "zero-bubble", precision="bf16", clip=0.1),
-    Case("2x1", "gpipe", precision="fp16-autocast"),
-    Case("2x2", "zero-bubble", precision="fp16-autocast", least=True),
-    Case("2x1", "auto"),
-]
-
-
-def asked(made: Profile, layout: str, order: OrderName, room: int) -> Problem:
-    """All tasks in this layout and order, on so many devices of this size."""
-    shape = parse_layout(layout)
-    one = Problem.of(made, devices=shape.devices, device_bytes=room, host_bytes=None)
-    return replace(one, layout=shape, order=order)
-
-
-def profiled(case: Case) -> Profile:
-    """That of its task, which others have as well."""
-    return _profiled(replace(case, layout="", order="auto", least=False))
-
-
-@cache
-def _profiled(case: Case) -> Profile:
-    return measured(case.task, case.microbatches)
-
-
-def built(made: Profile, case: Case) -> Plan:
-    """The case's plan."""
-    room = smallest(made, case) if case.least else ROOM
-    return build(asked(made, case.layout, case.order, room), profile_sha256="0" * 64, limits=SHORT)
-
-
-def smallest(made: Profile, case: Case) -> int:
-    """The memory that a refusal of less names."""
-    with pytest.raises(Infeasible) as refused:
-        build(asked(made, case.layout, case.order, 1), profile_sha256="0" * 64, limits=SHORT)
-    return refused.value.smallest
 
 
 def oracle(plan: Plan) -> Callable[[Task, int], Plain]:

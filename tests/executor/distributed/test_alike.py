@@ -1,0 +1,155 @@
+"""Several processes train the bits of one: every layout, order and precision, and many tasks."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from msgspec import structs
+from support import device_ways as ways
+from support import handmade, lowered, pipeline_cases
+from support.chains import tasks_for
+from support.device_cases import KEPT, SPILLING
+from support.disked import ready
+from support.fit import fit, later
+from support.pipelined import RESIDENT, planned
+from support.together import Bits, Job, Together, divided, done
+
+from executor.driver import Options
+from executor.records.stopping import parse
+
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
+Making = Callable[[], Job]
+
+
+def of_way(make: Callable[[], ways.Made], **more: object) -> Making:
+    """A way, where every value has bytes of its own."""
+
+    def made() -> Job:
+        case, way = make()
+        return Job((planned(case.problem, way),), [case.task], **more)
+
+    return made
+
+
+def of_lowered(seed: int) -> Job:
+    """A way as the planner lays it out."""
+    case, way = lowered.drawn(seed)
+    return Job((lowered.plan_of(case.problem, way),), [case.task])
+
+
+def of_case(case: pipeline_cases.Case) -> Job:
+    """A layout and order that the planner finds the rest of."""
+    return Job((pipeline_cases.built(pipeline_cases.profiled(case), case),), [case.task])
+
+
+def of_handmade(name: str) -> Job:
+    """Tasks that move between devices, beside each other and in gangs."""
+    plan = handmade.PLANS[name]()
+    return Job((fit(plan, tasks_for(plan)),), tasks_for(plan))
+
+
+def of_disk(name: str) -> Job:
+    """Tasks that wait on the disk in turn."""
+    plan, tasks = ready(name)
+    return Job((plan,), tasks)
+
+
+def going_on(feature: str) -> Job:
+    """One step in one way, and another in another one."""
+    (case, before), (_, behind) = ways.one_after_another(feature)
+    first, rest = (planned(case.problem, way) for way in (before, behind))
+    return Job((later(first, 0, 1), later(rest, 1, 1)), [case.task])
+
+
+def failing() -> Job:
+    """A task that is dropped, and one that goes on."""
+    plan, tasks, _ = ways.two_of_which_one_fails()
+    return Job((plan,), tasks, Options(keep_going=True))
+
+
+def ending_early() -> Job:
+    """A rule ends the task in a segment's middle."""
+    case = ways.dropping()
+    plan = planned(case.problem, case.way(ways.layout(2, 1)))
+    halves = (structs.replace(plan.segments[0], rounds=1),) * 2
+    rule = parse("loss>0@1")
+    return Job((structs.replace(plan, segments=halves),), [case.task], Options(stop=(rule,)))
+
+
+JOBS: dict[str, Making] = {
+    **{f"planned {case}": partial(of_case, case) for case in pipeline_cases.CASES},
+    **{f"order {name}": of_way(partial(ways.in_order, name)) for name in ways.ORDERS},
+    **{f"shape {name}": of_way(partial(ways.of_shape, name)) for name in ways.SHAPES},
+    **{
+        f"{feature} {shape}": of_way(partial(ways.with_feature, feature, shape))
+        for feature in ways.FEATURES
+        for shape in ways.FEATURED
+    },
+    **{
+        f"halves {feature} {shape}": of_way(partial(ways.in_halves, feature, shape))
+        for feature in ("plain", "scaled")
+        for shape in ("pipe", "alike")
+    },
+    "left out": of_way(partial(ways.overflowing, RESIDENT)),
+    "left out on the host": of_way(partial(ways.overflowing, SPILLING)),
+    "lacking clipped": of_way(lambda: ways.choosy(0.5, KEPT)[0]),
+    "lacking": of_way(lambda: ways.choosy(None, SPILLING)[0]),
+    "lacking clipped in front": of_way(lambda: ways.choosy(0.5, KEPT)[1]),
+    "lacking in front": of_way(lambda: ways.choosy(None, SPILLING)[1]),
+    "evaluated": of_way(partial(ways.evaluated, RESIDENT)),
+    "evaluated spilling": of_way(partial(ways.evaluated, SPILLING)),
+    "evaluated kept": of_way(partial(ways.evaluated, KEPT)),
+    **{f"any {seed}": of_way(partial(ways.any_way, seed)) for seed in range(4)},
+    **{f"lowered {seed}": partial(of_lowered, seed) for seed in range(8)},
+    "interleaved": of_way(partial(ways.crossing, RESIDENT), pauses_us=1000),
+    "interleaved spilling": of_way(partial(ways.crossing, SPILLING), pauses_us=1000),
+    "serial": of_way(ways.on_either, options=Options(serial_copies=True)),
+    "going on masters": partial(going_on, "masters"),
+    "going on scaled": partial(going_on, "scaled"),
+    "failing": failing,
+    "ending early": ending_early,
+    **{
+        name: partial(of_handmade, name)
+        for name in ("pipeline", "parallel", "moved", "fleet", "gang", "halves")
+    },
+    **{f"disk {name}": partial(of_disk, name) for name in ("two-rooms", "beside")},
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Bits]]:
+    """What is left of every job, by the number of processes."""
+    folder = tmp_path_factory.mktemp("alike")
+    torch.set_num_threads(1)
+    teams = {size: Together(folder / f"{size}", size) for size in (2, 4)}
+    numbers: dict[str, dict[int, int]] = {}
+    alone = {}
+    for name, make in JOBS.items():
+        job = divided(make())
+        sizes = [size for size in teams if size <= len(job.plans[0].devices)]
+        numbers[name] = {size: teams[size].give(job) for size in sizes}
+        alone[name] = done(job, folder / name)
+    for team in teams.values():
+        print(team.close())
+    return {
+        name: {1: alone[name], **{size: teams[size].left(n) for size, n in own.items()}}
+        for name, own in numbers.items()
+    }
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_several_processes_have_the_bits_of_one(
+    name: str, found: dict[str, dict[int, Bits]]
+) -> None:
+    """With two, and with four where there are so many devices: losses, evaluations, and all that a
+    checkpoint holds."""
+    alone, *others = found[name].values()
+    assert "error" not in alone
+    assert others
+    for bits in others:
+        assert bits == alone

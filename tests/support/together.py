@@ -1,0 +1,172 @@
+"""The same runs in one process and in several, and what is left of each to compare.
+
+torchrun starts this file in tests. Its processes take one job after the other from their folder, as
+they come, and process 0 writes what is left of each.
+
+    folder/3.job    job number 3, pickled
+    folder/3.bits   what is left of it
+"""
+
+import gc
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from support.pauses import pausing
+from support.retime import foretold
+
+from executor import processes
+from executor.driver import Options, Result
+from executor.errors import text_of
+from executor.records.manifest import manifest_of
+from executor.workload.task import Task
+from plans.schema import Plan
+
+ROOT = Path(__file__).parents[2]
+_LOOK_S, _LATE_S = 0.02, 100  # between two looks for a job; that one may be late
+
+Bits = dict[str, Any]  # as JSON has it
+
+
+@dataclass(frozen=True)
+class Job:
+    """Plans that train the same tasks one after the other, each from where the one before ended.
+    pauses_us: that an op waits at most before it begins."""
+
+    plans: tuple[Plan, ...]
+    tasks: Sequence[Task]
+    options: Options = field(default_factory=Options)
+    pauses_us: int = 0
+
+
+def divided(job: Job) -> Job:
+    """The job on 2, 4 or 8 devices, of which it leaves some alone."""
+    most = max(len(plan.devices) for plan in job.plans)
+    count = next(size for size in (2, 4, 8) if size >= most)
+    return replace(job, plans=tuple(_on(plan, count) for plan in job.plans))
+
+
+def _on(plan: Plan, count: int) -> Plan:
+    own = plan.devices
+    return foretold(structs.replace(plan, devices=own + own[-1:] * (count - len(own))))
+
+
+def done(job: Job, folder: Path) -> Bits:
+    """What is left when a job is done, by one process or by several; nothing where another one
+    knows that. The job keeps its files in the folder."""
+    found: Bits = {}
+    for number, plan in enumerate(job.plans):
+        options = replace(job.options, plan_sha256="0" * 64)
+        if len(job.plans) > 1:
+            here, before = folder / f"{number}", folder / f"{number - 1}"
+            options = replace(options, checkpoints=here, resume=before)
+        if plan.disk:
+            options = replace(options, disk=folder / "disk")
+        try:
+            with pytest.MonkeyPatch.context() as patched:
+                if job.pauses_us:
+                    pausing(patched, number, job.pauses_us)
+                if processes.leads():
+                    found |= _left(plan, processes.lead(plan, job.tasks, options), number)
+                else:
+                    processes.follow(plan, job.tasks, options)
+        except Exception as error:
+            return {"error": text_of(error)}
+    bits: Bits = json.loads(json.dumps(found))
+    return bits
+
+
+def _left(plan: Plan, result: Result, number: int) -> Bits:
+    """Losses, and all that checkpoints would hold of the tasks that were not dropped."""
+    found: Bits = {"losses": result.losses, "evaluations": result.val_losses}
+    found["dropped"] = sorted(result.dropped)
+    found["stopped"] = {name: stop.step for name, stop in result.stopped.items()}
+    for task in plan.tasks:
+        if task.name not in result.dropped:
+            host = result.store.at_hand(task.name)
+            content = {
+                "model": host.whole().state_dict(),
+                "optimizer": host.optimizer_state(),
+                "rng": host.rng_state,
+                "loss scale": host.loss_scale,
+                "settings": host.settings(),
+            }
+            found[f"state of {task.name}"] = manifest_of(content)
+    return {f"{name} {number}": value for name, value in found.items()}
+
+
+class Together:
+    """So many processes, which do jobs together."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        folder.mkdir()
+        self._folder, self._given = folder, 0
+        start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
+        paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
+        self._said = (folder / "said").open("w")
+        self._agent = subprocess.Popen(
+            [*start, __file__, str(folder)],
+            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            stdout=self._said,
+            stderr=subprocess.STDOUT,
+        )
+
+    def give(self, job: Job | None) -> int:
+        """Let them do this job next; its number. None: there are no more."""
+        part = self._folder / "part"
+        part.write_bytes(pickle.dumps(job))
+        part.rename(self._folder / f"{self._given}.job")
+        self._given += 1
+        return self._given - 1
+
+    def close(self) -> str:
+        """Wait until all is done; what they said."""
+        self.give(None)
+        try:
+            self._agent.wait(timeout=_LATE_S)
+        finally:
+            self._agent.terminate()
+            self._said.close()
+        return (self._folder / "said").read_text()
+
+    def left(self, number: int) -> Bits:
+        """What is left of a job."""
+        file = self._folder / f"{number}.bits"
+        bits: Bits = json.loads(file.read_text()) if file.exists() else {"error": "not done"}
+        return bits
+
+
+def _serve(folder: Path) -> None:
+    """Do the jobs of a folder, as one of its processes."""
+    for number in count():
+        job = _next(folder / f"{number}.job")
+        if job is None:
+            return
+        bits = done(job, folder / f"{number}")
+        if number % 16 == 15:
+            gc.collect()  # connections end with their groups
+        if processes.leads():
+            (folder / f"{number}.bits").write_text(json.dumps(bits))
+
+
+def _next(file: Path) -> Job | None:
+    deadline = time.monotonic() + _LATE_S
+    while not file.exists():
+        assert time.monotonic() < deadline, f"{file} does not come"
+        time.sleep(_LOOK_S)
+    job: Job | None = pickle.loads(file.read_bytes())
+    return job
+
+
+if __name__ == "__main__":
+    _serve(Path(sys.argv[1]))
