@@ -11,7 +11,6 @@ from planner.views.focus import active, known_task, on_devices, place, runs
 from planner.views.layout import receiver, spaces
 from plans.disk import begins_away, kept_bytes, moved
 from plans.metrics import PhaseName, Planned, pending, streams
-from plans.nodes import carried_bytes
 from plans.op_words import meaning
 from plans.schema import Move, Plan, Transfer, parse_id
 from plans.segments import first_steps
@@ -147,7 +146,8 @@ def _transfers(plan: Plan, us: int, task: str | None) -> tuple[StateMove, ...]:
 
 def _carried(plan: Plan, one: Transfer) -> str:
     """A transfer in words: `brings 12.0 MiB of a from node 0 to node 1 for segment 3`."""
-    size, task = show_bytes(carried_bytes(plan, one)), parse_id(one.id).task
+    task = parse_id(one.id).task
+    size = show_bytes(kept_bytes(plan.task(task), one.shards))
     ends = f"from node {one.source} to node {one.target}"
     return f"brings {size} of {task} {ends} for segment {one.segment}"
 
