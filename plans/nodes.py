@@ -9,10 +9,10 @@ program has written a shard, its state is where that was written, and goes elsew
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from plans.disk import kept_bytes
 from plans.metrics import Interval, union
 from plans.schema import Buffer, Plan, Program, Segment, Task, Transfer, parse_id
 from plans.segments import predecessors, waits_for
@@ -58,10 +58,23 @@ def uses(program: Program, tasks: Iterable[Task], nodes: Sequence[int]) -> Mappi
 
 def held(plan: Plan, node: int) -> frozenset[Kept]:
     """The shards whose state the store of a node ever has: of programs there, and of transfers."""
-    kept = _kept(plan)
     if node_count(plan) == 1:
-        return frozenset(kept.values())
-    return frozenset(kept[name] for name in used(plan)[node] & kept.keys())
+        return frozenset((t.name, number) for t in plan.tasks for number in range(len(t.shards)))
+    found: set[Kept] = set()
+    for program, nodes in _places(plan):
+        for shard, use in uses(program, map(plan.task, program.tasks), nodes).items():
+            if node in use.reads | use.writes:
+                found.add(shard)
+    for one in plan.net.transfers if plan.net else ():
+        if node in (one.source, one.target):
+            found |= moved(one)
+    return frozenset(found)
+
+
+def moved(transfer: Transfer) -> set[Kept]:
+    """The shards that a transfer moves."""
+    task = parse_id(transfer.id).task
+    return {(task, number) for number in transfer.shards}
 
 
 def values(plan: Plan, shards: Iterable[Kept]) -> list[tuple[Buffer, int]]:
@@ -78,52 +91,66 @@ def values(plan: Plan, shards: Iterable[Kept]) -> list[tuple[Buffer, int]]:
     return sorted(found, key=lambda pair: pair[0].offset)
 
 
-def moved(transfer: Transfer) -> set[Kept]:
-    """The shards that a transfer moves."""
-    task = parse_id(transfer.id).task
-    return {(task, number) for number in transfer.shards}
-
-
-def carried_bytes(plan: Plan, transfer: Transfer) -> int:
-    """Bytes of a transfer: all that the store keeps of its shards."""
-    return kept_bytes(plan.task(parse_id(transfer.id).task), transfer.shards)
-
-
-def used(plan: Plan) -> list[set[str]]:
-    """For each node the host buffers that it takes memory for: those that its ops name, and all
-    that is kept of shards that its ops name something of, or that transfers take from it or bring
-    to it."""
-    named = {program.name: _named(program) for program in plan.programs}
-    groups: list[set[tuple[str, ...]]] = [set() for _ in range(node_count(plan))]
-    for segment in plan.segments:
-        for local, node in enumerate(nodes_of(plan, segment)):
-            groups[node].add(named[segment.program].get(local, ()))
-    names, kept = [set[str]().union(*own) for own in groups], _kept(plan)
-    shards = [{kept[name] for name in own & kept.keys()} for own in names]
-    for transfer in plan.net.transfers if plan.net else ():
-        shards[transfer.source] |= moved(transfer)
-        shards[transfer.target] |= moved(transfer)
-    host = {buffer.name for buffer in plan.host.buffers}
-    whole: dict[Kept, set[str]] = {}
-    for name, shard in kept.items():
-        whole.setdefault(shard, set()).add(name)
-    return [
-        host & own.union(*(whole.get(shard, ()) for shard in mine))
-        for own, mine in zip(names, shards, strict=True)
-    ]
-
-
 def spans(plan: Plan, node: int) -> list[Interval]:
-    """The bytes of the host store that a node takes memory for; on one node all of them."""
-    return every_span(plan)[node]
-
-
-def every_span(plan: Plan) -> list[list[Interval]]:
-    """The `spans` of each node."""
+    """The bytes of the host store that a node uses: of what its store ever has, and of all other
+    buffers of its ops."""
     if node_count(plan) == 1:
-        return [union([(0, host_bytes(plan))])]
-    places = {b.name: (b.offset, b.offset + b.bytes) for b in plan.host.buffers}
-    return [union(map(places.__getitem__, names)) for names in used(plan)]
+        return union([(0, host_bytes(plan))])
+    return _spans(plan, next(islice(_used(plan), node, None)))
+
+
+def store_bytes(plan: Plan) -> list[int]:
+    """The bytes of the host store that each node takes memory for; on one node all of them."""
+    if node_count(plan) == 1:
+        return [plan.host.bytes]
+    used = (_spans(plan, names) for names in _used(plan))
+    return [sum(end - start for start, end in own) for own in used]
+
+
+def _spans(plan: Plan, names: Collection[str]) -> list[Interval]:
+    own = (buffer for buffer in plan.host.buffers if buffer.name in names)
+    return union((buffer.offset, buffer.offset + buffer.bytes) for buffer in own)
+
+
+def _used(plan: Plan) -> Iterator[set[str]]:
+    """For each node in turn the buffers that its ops name and, of shards whose state its store ever
+    has, all that is kept."""
+    whole = {task.name: _kept(task) for task in plan.tasks}
+    named = {program.name: _named(program, whole) for program in plan.programs}
+    found: list[set[tuple[str, ...]]] = [set() for _ in range(node_count(plan))]
+    for program, devices in dict.fromkeys((s.program, s.devices) for s in plan.segments):
+        for local, number in enumerate(devices):
+            found[plan.devices[number].node].add(named[program].get(local, ()))
+    for one in plan.net.transfers if plan.net else ():
+        for task, number in moved(one):
+            found[one.source].add(whole[task].get(number, ()))
+            found[one.target].add(whole[task].get(number, ()))
+    for groups in found:
+        yield set().union(*groups)
+
+
+def _kept(task: Task) -> dict[int, tuple[str, ...]]:
+    """The names of all that is kept of each shard."""
+    found: dict[int, tuple[str, ...]] = {}
+    for name, (number, _) in stored(task).items():
+        found[number] = (*found.get(number, ()), name)
+    return found
+
+
+def _named(
+    program: Program, whole: Mapping[str, Mapping[int, tuple[str, ...]]]
+) -> dict[int, tuple[str, ...]]:
+    """The buffers that the ops of each of a program's devices name, with all that is kept of their
+    shards."""
+    shards = {
+        name: names for task in program.tasks for names in whole[task].values() for name in names
+    }
+    found: dict[int, set[str]] = {}
+    for op in program.ops:
+        own = found.setdefault(site(op.stream)[1], set())
+        for name in (*op.reads.values(), *op.writes.values()):
+            own.update(shards.get(name, (name,)))
+    return {local: tuple(sorted(names)) for local, names in found.items()}
 
 
 def host_bytes(plan: Plan) -> int:
@@ -131,27 +158,10 @@ def host_bytes(plan: Plan) -> int:
     return max((buffer.offset + buffer.bytes for buffer in plan.host.buffers), default=0)
 
 
-def store_bytes(plan: Plan) -> list[int]:
-    """The bytes of the host store that each node takes memory for."""
-    return [sum(end - start for start, end in spans) for spans in every_span(plan)]
-
-
-def _kept(plan: Plan) -> dict[str, Kept]:
-    """The shard of every host buffer that is kept between segments."""
-    return {
-        name: (task.name, number)
-        for task in plan.tasks
-        for name, (number, _) in stored(task).items()
-    }
-
-
-def _named(program: Program) -> dict[int, tuple[str, ...]]:
-    """The buffers that the ops of each of a program's devices name."""
-    found: dict[int, set[str]] = {}
-    for op in program.ops:
-        names = found.setdefault(site(op.stream)[1], set())
-        names.update(op.reads.values(), op.writes.values())
-    return {local: tuple(sorted(names)) for local, names in found.items()}
+def _places(plan: Plan) -> Iterator[tuple[Program, tuple[int, ...]]]:
+    """Each program with the nodes of the devices that it runs on, once."""
+    for name, nodes in dict.fromkeys((s.program, nodes_of(plan, s)) for s in plan.segments):
+        yield plan.program(name), nodes
 
 
 def order(plan: Plan) -> list[set[int]]:

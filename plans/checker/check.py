@@ -7,6 +7,7 @@ times, graphs, disk, network, and whole tasks here.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from msgspec import structs
 
@@ -25,6 +26,7 @@ from plans.checker.capacity import (
 from plans.checker.concurrent import shared_bytes
 from plans.checker.graphs import activations, kept_graphs, left_over
 from plans.checker.network import (
+    MOST_WAYS,
     Nodes,
     ledger,
     nodes_shape,
@@ -35,6 +37,7 @@ from plans.checker.network import (
     transfer_times,
     transfers_shape,
     ways,
+    ways_few,
 )
 from plans.checker.order import cycles, linearise, phases
 from plans.checker.races import own_conflicts, races
@@ -112,6 +115,7 @@ def _programs(found: Findings, plan: Plan, stays: Stays | None, nodes: int) -> d
     host = {buffer.name: buffer for buffer in plan.host.buffers}
     extents = kept(plan)
     placed = ways(plan)
+    found.add("nodes", ways_few(placed))
     sound: dict[str, View] = {}
     proven: set[tuple[bytes, frozenset[Nodes]]] = set()  # likenesses, with the ways, of sound ones
     for program in plan.programs:
@@ -126,7 +130,8 @@ def _programs(found: Findings, plan: Plan, stays: Stays | None, nodes: int) -> d
         alike = likeness(what), frozenset(own)
         if alike not in proven:
             before = found.total
-            _inside(found, what, where, own.values(), plan.host if nodes == 1 else None)
+            first = islice(own.values(), MOST_WAYS)
+            _inside(found, what, where, first, plan.host if nodes == 1 else None)
             proven |= {alike} if found.total == before else set()
     return sound
 

@@ -6,15 +6,16 @@ from support.noded import NODED, bring, on_nodes, size, taken
 
 from plans.nodes import (
     Use,
-    carried_bytes,
+    held,
+    moved,
     node_count,
     nodes_of,
     order,
+    spans,
     store_bytes,
-    used,
     uses,
+    values,
 )
-from plans.schema import Net
 from plans.segments import waits_for
 
 
@@ -62,20 +63,32 @@ def test_a_transfer_waits_for_its_tasks_segment_and_for_transfers_of_its_nodes()
 def test_a_node_takes_memory_for_what_it_uses(name: str) -> None:
     """Byte by byte, where no update has anything beside it."""
     plan = NODED[name]()
-    assert store_bytes(plan) == [taken(plan, node) for node in range(node_count(plan))]
+    nodes = range(node_count(plan))
+    assert store_bytes(plan) == [taken(plan, node) for node in nodes]
+    assert store_bytes(plan) == [sum(b - a for a, b in spans(plan, node)) for node in nodes]
 
 
 def test_on_one_node_the_store_is_whole() -> None:
     """Whatever its ops name."""
     plan = handmade.gang()
-    assert store_bytes(plan) == [plan.host.bytes]
+    assert store_bytes(plan) == [plan.host.bytes] == [end for _, end in spans(plan, 0)]
+    assert held(plan, 0) == {("a", 0), ("a", 1), ("b", 0), ("b", 1)}
 
 
 def test_a_stage_leaves_the_other_stages_store_alone() -> None:
-    """Each node has the buffers of its own shard."""
+    """Each node holds the shard of its own, until one moves."""
     plan = NODED["across"]()
-    assert list(used(plan)) == [{f"a.s{k}.param", f"a.s{k}.state"} for k in range(2)]
-    assert bring(on_nodes(plan, (0, 0))).net is None
+    assert [held(plan, node) for node in range(2)] == [{("a", 0)}, {("a", 1)}]
+    both = NODED["mixed"]()
+    every = {("a", 0), ("a", 1), ("b", 0), ("b", 1)}
+    assert [held(both, node) for node in range(2)] == [every, every]
+
+
+def test_a_replica_holds_a_shard_whole() -> None:
+    """Though it only reads the parameters."""
+    plan = bring(on_nodes(handmade.parallel(), (0, 1)))
+    assert held(plan, 1) == {("a", 0)}
+    assert store_bytes(plan) == [plan.host.bytes] * 2
 
 
 def test_a_transfer_carries_all_that_is_kept_of_its_shards() -> None:
@@ -83,5 +96,4 @@ def test_a_transfer_carries_all_that_is_kept_of_its_shards() -> None:
     plan = NODED["gang"]()
     assert plan.net
     for one in plan.net.transfers:
-        assert carried_bytes(plan, one) == size(plan, one)
-    assert plan.net == Net(sum(size(plan, t) for t in plan.net.transfers), plan.net.transfers)
+        assert sum(count for _, count in values(plan, moved(one))) == size(plan, one)

@@ -148,8 +148,8 @@ def tight(plan: Plan) -> Plan:
 
 
 def taken(plan: Plan, node: int) -> int:
-    """Bytes of the store that ops and transfers touch on a node, unit by unit, and what the updates
-    of a program have beside that."""
+    """Bytes of the store that ops touch on a node, and all of the shards that they or transfers
+    touch there, unit by unit; and what the updates of a program have beside that."""
     host, nodes = {b.name: b for b in plan.host.buffers}, [d.node for d in plan.devices]
     programs = {program.name: program for program in plan.programs}
     names: set[str] = set()
@@ -162,11 +162,11 @@ def taken(plan: Plan, node: int) -> int:
                 if op.stream.startswith("host"):
                     largest[op.stream] = max(largest.get(op.stream, 0), op.transient_bytes)
         beside = max(beside, sum(largest.values()))
+    shards = {shard_of(name) for name in names}
     for one in plan.net.transfers if plan.net else ():
         if node in (one.source, one.target):
-            task = one.id.split(".")[0]
-            shards = {f"{task}.s{number}" for number in one.shards}
-            names |= {name for name in host if shard_of(name) in shards}
+            shards |= {f"{one.id.split('.')[0]}.s{number}" for number in one.shards}
+    names |= {name for name in host if shard_of(name) in shards - {""}}
     units = {
         at
         for name in names & host.keys()

@@ -3,10 +3,11 @@
 from plans.checker.network.ledger import ledger
 from plans.checker.network.shape import nodes_shape, transfers_shape
 from plans.checker.network.states import states_found
-from plans.checker.network.stores import Nodes, on_nodes, spread, ways
+from plans.checker.network.stores import MOST_WAYS, Nodes, on_nodes, spread, ways, ways_few
 from plans.checker.network.times import transfer_order, transfer_times
 
 __all__ = [
+    "MOST_WAYS",
     "Nodes",
     "ledger",
     "nodes_shape",
@@ -17,4 +18,5 @@ __all__ = [
     "transfer_times",
     "transfers_shape",
     "ways",
+    "ways_few",
 ]

@@ -8,6 +8,8 @@ node is another buffer. Segments whose devices are alike on the same or on other
 proof, as all stores have the same buffers at the same offsets.
 """
 
+from collections.abc import Iterator, Mapping
+
 from msgspec import structs
 
 from plans.nodes import nodes_of, uses
@@ -22,8 +24,12 @@ Ways = dict[Nodes, Nodes]
 by first appearance, those of the first such segment."""
 
 
+MOST_WAYS = 32
+"""So many ways of a program are proven; a plan with more is refused."""
+
+
 def ways(plan: Plan) -> dict[str, Ways]:
-    """The ways of every program that a segment runs on devices that it has."""
+    """The ways of every program that a segment runs on devices that the plan has."""
     found: dict[str, Ways] = {}
     for segment in plan.segments:
         program = plan.program_of(segment)
@@ -33,6 +39,16 @@ def ways(plan: Plan) -> dict[str, Ways]:
             nodes = nodes_of(plan, segment)
             found.setdefault(program.name, {}).setdefault(_pattern(nodes), nodes)
     return found
+
+
+def ways_few(placed: Mapping[str, Ways]) -> Iterator[str]:
+    """Segments place the devices of a program on nodes in few ways: each takes a proof."""
+    for program, found in placed.items():
+        if len(found) > MOST_WAYS:
+            yield (
+                f"{program}: its segments place its devices on nodes in {len(found)} ways, "
+                f"expected at most {MOST_WAYS}"
+            )
 
 
 def _pattern(nodes: Nodes) -> Nodes:

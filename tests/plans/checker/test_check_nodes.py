@@ -33,6 +33,7 @@ from support.streaming import streamed_part
 
 import plans
 from plans.checker.check import violations
+from plans.checker.network import stores
 from plans.schema import Net, Op, Plan, Transfer
 
 MOST = 15  # mutants that one mutator makes of one plan
@@ -388,6 +389,18 @@ def test_segments_on_different_nodes_may_use_the_same_host_bytes() -> None:
     (found,) = violations(plan)
     assert found.startswith("segment 1 ('b'): may run together with segment 0 ('a')")
     assert violations(on_nodes(plan, (0, 1))) == []
+
+
+def test_each_way_in_which_segments_place_a_program_is_proven(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ways that differ in the nodes' numbers alone are one; a plan of too many is refused."""
+    plan = made("gang")
+    assert {name: len(found) for name, found in stores.ways(plan).items()} == {"a": 2, "b": 1}
+    monkeypatch.setattr(stores, "MOST_WAYS", 1)
+    assert violations(plan) == [
+        "a: its segments place its devices on nodes in 2 ways, expected at most 1"
+    ]
 
 
 def test_nodes_are_counted_from_0() -> None:
