@@ -46,11 +46,11 @@ class Rate(Struct, frozen=True):
 class Link(Struct, frozen=True):
     """One direction between host and device: alone, and with the other direction busy too.
 
-    p2p is a copy to another device, alone and while both directions to the host are busy; d2d one
-    inside the device's memory; cast how fast the host makes bf16 parameters from fp32
-    masters on their way h2d, in bytes of parameters."""
+    p2p is a copy to another device, alone and while both directions to the host are busy; net one
+    to a device of another node; d2d one inside the device's memory; cast how fast the host makes
+    bf16 parameters from fp32 masters on their way h2d, in bytes of parameters."""
 
-    kind: Literal["h2d", "d2h", "p2p", "d2d", "cast"]
+    kind: Literal["h2d", "d2h", "p2p", "net", "d2d", "cast"]
     alone: Rate
     both: Rate
 
