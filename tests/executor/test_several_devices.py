@@ -52,7 +52,7 @@ from plans import runlog
 from plans.schema import Plan
 from plans.trace import happened
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 
 def layout(front: int, rear: int, layers: int = 4) -> Places:

@@ -28,7 +28,7 @@ from plans.metrics import duration_us
 from plans.prediction import Bound
 from plans.schema import Plan, Segment
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 MODES = (RESIDENT, SPILLING, STREAMED, KEPT, SAVED, PACKED)
 
