@@ -1,5 +1,6 @@
 """Settings for all tests: reproducible properties, and GPU tests skipped where there is no GPU."""
 
+import gc
 import importlib.util
 import os
 import signal
@@ -12,7 +13,11 @@ import pytest
 from hypothesis import settings
 from support.clock import Clock
 from support.searches import ALONE, QUICK, searching
+from support.steady import timeless
 
+# Hundreds of modules live as long as the process: going through them for every few hundred new
+# objects would take a tenth of the time.
+gc.set_threshold(20_000, 20, 20)
 settings.register_profile("gantry", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("gantry")
 
@@ -23,6 +28,10 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,6 +68,14 @@ def warm() -> Iterator[None]:
     from executor.profiling import layer
 
     with mock.patch.object(layer, "CROWD_BYTES", 1):
+        yield
+
+
+@pytest.fixture(scope="module")
+def untimed() -> Iterator[None]:
+    """Profiles say of everything that it takes the same time, and measure none: for tests of what
+    is done with profiles, not of how they are made."""
+    with timeless():
         yield
 
 

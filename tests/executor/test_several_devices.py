@@ -59,7 +59,7 @@ from planner.shards.modes import Mode
 from plans import runlog
 from plans.trace import happened
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 
 @pytest.mark.parametrize("name", ORDERS)

@@ -1,10 +1,33 @@
 """Profiles in which all takes the same time, so that plans do not vary with noise."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from unittest import mock
+
 import msgspec
 
-from profiles.schema import Profile
+from profiles.schema import Profile, Rate, Time
 
 US = 200
+
+
+@contextmanager
+def timeless() -> Iterator[None]:
+    """Profiles do all that they do but take times: what would be timed runs once, beside nothing
+    else, and lasts as long as in a steady profile; links have one rate."""
+    from executor.profiling import layer, links
+
+    with (
+        mock.patch.object(layer, "timed", _once),
+        mock.patch.object(layer, "copying", lambda device: nullcontext()),
+        mock.patch.object(layer, "loaded", lambda *_: nullcontext()),
+        mock.patch.object(links, "_rate", lambda *_: Rate(10**9, 20)),
+    ):
+        yield
+
+
+def _once(sample: Callable[[], tuple[int, ...]], lab: object) -> tuple[Time, ...]:
+    return tuple(Time(US, US, US, 1) for _ in sample())
 
 
 def steady(measured: Profile) -> Profile:

@@ -37,8 +37,17 @@ def shortest(works: Sequence[Work], devices: int, horizon: int) -> int:
 
 def shortest_of(ways: Sequence[Sequence[Work]], devices: int, horizon: int) -> int:
     """The same where each task has one of several ways. Rounds take whole units."""
-    least = max(min(way.whole_us(0) for way in own) for own in ways)
+    longest = max(min(way.whole_us(0) for way in own) for own in ways)
+    taken = sum(min(_devices(way) * way.whole_us(0) for way in own) for own in ways)
+    least = max(longest, -(-taken // devices))
     return next(end for end in range(least, horizon + 1) if _fits(ways, devices, end))
+
+
+def _devices(way: Work) -> int:
+    """The devices that it takes at a time."""
+    (run,) = way.runs
+    assert run
+    return run.devices
 
 
 def _fits(ways: Sequence[Sequence[Work]], devices: int, end: int) -> bool:

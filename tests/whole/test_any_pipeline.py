@@ -20,7 +20,7 @@ from planner.lowering import PipelineRound
 from planner.pipelines.reorder import moved
 from planner.shards.shard_cost import Links
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 
 @pytest.mark.parametrize("seed", range(8))

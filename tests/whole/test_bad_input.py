@@ -30,7 +30,7 @@ from support.cli import (
 import plans
 from plans import runlog
 
-pytestmark = [pytest.mark.usefixtures("alone", "warm"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.usefixtures("alone", "untimed"), pytest.mark.timeout(60)]
 
 ROOT = Path(__file__).parents[2]
 

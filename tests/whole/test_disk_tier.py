@@ -15,7 +15,7 @@ from torch.optim import SGD, AdamW
 import plans
 from executor.workload.task import Task
 
-pytestmark = pytest.mark.usefixtures("alone", "warm")
+pytestmark = pytest.mark.usefixtures("alone", "untimed")
 
 WIDTH = 32
 

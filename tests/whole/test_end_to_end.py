@@ -28,7 +28,7 @@ from planner.inputs.problem import Policy
 from plans.schema import Plan
 from profiles.schema import Emulation, Profile
 
-pytestmark = pytest.mark.usefixtures("alone", "warm")
+pytestmark = pytest.mark.usefixtures("alone", "untimed")
 
 REF = "support.demo_short:demo"
 LINK = Emulation(h2d_bytes_per_s=10**9, d2h_bytes_per_s=10**9, latency_us=20)

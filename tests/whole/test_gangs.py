@@ -27,7 +27,7 @@ from planner.search.searches import Searches, Ways
 from planner.search.task import Candidate, Wide
 from plans import runlog
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 WIDTH = 32
 

@@ -24,7 +24,7 @@ import plans
 from executor.workload.task import Evaluation, Task
 from plans import runlog
 
-pytestmark = pytest.mark.usefixtures("alone", "warm")
+pytestmark = pytest.mark.usefixtures("alone", "untimed")
 
 WIDTH = 32
 ROOT = Path(__file__).parents[2]

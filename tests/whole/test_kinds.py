@@ -26,7 +26,7 @@ from planner.inputs.whatif import override
 from plans.schema import Plan
 from profiles.schema import Emulation
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 WIDTH, BATCH, STEPS = 96, 8, 12
 QUICK = Options(

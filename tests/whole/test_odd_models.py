@@ -25,7 +25,7 @@ from executor.workload import Task, load
 from plans import runlog
 from profiles.schema import Precision
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 WIDTH = 32
 

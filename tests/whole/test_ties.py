@@ -29,7 +29,7 @@ from plans import prove
 from plans.schema import Plan
 from profiles.schema import Emulation, Profile
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 FAST = Emulation(h2d_bytes_per_s=10**9, d2h_bytes_per_s=10**9, latency_us=5)
 WAYS = ("plain", "three", "unused", "alone", "clipped", "masters", "autocast", "scaled")

@@ -24,7 +24,7 @@ from executor.profiling.profiler import Options, profile
 from plans import runlog
 from profiles.schema import Emulation
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 IN_TURN = Path(__file__).parents[2] / "support" / "in_turn.py"
 LINK = Emulation(10**9, 10**9, 5)

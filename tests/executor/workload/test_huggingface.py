@@ -12,7 +12,7 @@ from executor.errors import WorkloadError
 from executor.workload import build, huggingface, load
 
 transformers = pytest.importorskip("transformers")
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("quick", "warm")]
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("quick", "untimed")]
 
 GPT2 = {"vocab_size": 64, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 32}
 T5 = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
