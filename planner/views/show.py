@@ -1,5 +1,6 @@
 """A plan in words, for the terminal: who runs where and when, how good it is, one steady round."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from textwrap import wrap
@@ -9,6 +10,7 @@ from planner.views.layout import bubble, layout_words, ranges, shards_on, stages
 from planner.views.stalls import diagnosis
 from planner.views.summary import host_bytes, mean_completion_us, traffic
 from plans.metrics import rank, round_compute_us, round_exposed_us
+from plans.nodes import node_count
 from plans.schema import Device, Op, Plan, Program, Shard, Task
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
@@ -33,7 +35,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
     gangs = [program for program in plan.programs if program.devices > 1]
     sections = (
         [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{_marks(plan)}"],
-        ["devices", *_indented(_devices(plan)), *_host(plan), *_disk(plan)],
+        ["devices", *_indented(_devices(plan)), *_host(plan), *_disk(plan), *_net(plan)],
         ["tasks", *(line for task in plan.tasks for line in _task(task))],
         ["segments", *_segments(plan)],
         ["bounds", *_indented(_bounds(plan))],
@@ -93,6 +95,23 @@ def _disk(plan: Plan) -> list[str]:
         f"  disk: {told.tasks} task(s) wait there at times in {show_bytes(plan.disk.bytes)}; "
         f"{show_bytes(told.written_bytes)} written, {show_bytes(told.read_bytes)} read, "
         f"{busy:.1%} busy; segments wait {show_us(told.waits_us)} for it"
+    ]
+
+
+def _net(plan: Plan) -> list[str]:
+    """The nodes, and what goes from one to another between segments, if there are several."""
+    if node_count(plan) == 1:
+        return []
+    sizes = sorted(set(Counter(device.node for device in plan.devices).values()))
+    told = f"  nodes: {node_count(plan)} of {' or '.join(map(str, sizes))} device(s), each with "
+    told += "such a store"
+    if plan.net is None:
+        return [f"{told}; nothing goes from one to another between segments"]
+    transfers = plan.net.transfers
+    busy = sum(one.end_us - one.start_us for one in transfers)
+    return [
+        f"{told}; {len(transfers)} transfer(s) bring {show_bytes(plan.net.bytes)} from one to "
+        f"another between segments, {show_us(busy)} in all"
     ]
 
 
