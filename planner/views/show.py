@@ -1,6 +1,5 @@
 """A plan in words, for the terminal: who runs where and when, how good it is, one steady round."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from textwrap import wrap
@@ -8,10 +7,10 @@ from textwrap import wrap
 from planner.views.focus import on_devices
 from planner.views.layout import bubble, layout_words, ranges, shards_on, stages
 from planner.views.stalls import diagnosis
-from planner.views.summary import host_bytes, mean_completion_us, traffic
+from planner.views.summary import host_bytes, mean_completion_us, traffic, waited_us
 from plans.metrics import rank, round_compute_us, round_exposed_us
-from plans.nodes import node_count
-from plans.schema import Device, Op, Plan, Program, Shard, Task
+from plans.nodes import node_count, store_bytes
+from plans.schema import Device, Op, Plan, Program, Shard, Task, parse_id
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
@@ -67,15 +66,18 @@ def _result(plan: Plan) -> str:
 def _devices(plan: Plan) -> list[tuple[str, ...]]:
     head = ("", "kind", "budget", "peak", "busy", "bubble", "exposed copies")
     rows: list[tuple[str, ...]] = [head]
-    makespan = max(plan.prediction.makespan_us, 1)
+    makespan, several = max(plan.prediction.makespan_us, 1), node_count(plan) > 1
     for number, (device, p) in enumerate(zip(plan.devices, plan.prediction.devices, strict=True)):
-        row = (f"{number} {device.name}", _kind(device), show_bytes(device.budget_bytes))
+        name = f"{number} {device.name}" + (f", node {device.node}" if several else "")
+        row = (name, _kind(device), show_bytes(device.budget_bytes))
         busy = p.compute_us / makespan
         times = (f"{busy:.1%}", f"{1 - busy:.1%}", show_us(p.exposed_copy_us))
         rows.append((*row, show_bytes(p.peak_bytes), *times))
-    host = plan.host
-    used = (show_bytes(host.budget_bytes), show_bytes(host.bytes))
-    rows.append(("host store", "", *used, "", "", ""))
+    for node, size in enumerate(store_bytes(plan)):
+        used = (show_bytes(plan.host.budget_bytes), show_bytes(size))
+        rows.append(
+            (f"host store of node {node}" if several else "host store", "", *used, "", "", "")
+        )
     return rows
 
 
@@ -99,19 +101,17 @@ def _disk(plan: Plan) -> list[str]:
 
 
 def _net(plan: Plan) -> list[str]:
-    """The nodes, and what goes from one to another between segments, if there are several."""
-    if node_count(plan) == 1:
-        return []
-    sizes = sorted(set(Counter(device.node for device in plan.devices).values()))
-    told = f"  nodes: {node_count(plan)} of {' or '.join(map(str, sizes))} device(s), each with "
-    told += "such a store"
+    """The traffic between nodes, if tasks move between them."""
     if plan.net is None:
-        return [f"{told}; nothing goes from one to another between segments"]
+        return []
     transfers = plan.net.transfers
-    busy = sum(one.end_us - one.start_us for one in transfers)
+    tasks = {parse_id(one.id).task for one in transfers}
+    there: dict[int, int] = {}  # segment -> end of its last transfer
+    for one in transfers:
+        there[one.segment] = max(there.get(one.segment, 0), one.end_us)
     return [
-        f"{told}; {len(transfers)} transfer(s) bring {show_bytes(plan.net.bytes)} from one to "
-        f"another between segments, {show_us(busy)} in all"
+        f"  network: {len(transfers)} transfer(s) bring {len(tasks)} task(s) to other nodes, "
+        f"{show_bytes(plan.net.bytes)}; segments wait {show_us(waited_us(plan, there))} for them"
     ]
 
 
