@@ -33,7 +33,7 @@ from planner.search import (
     task_bounds,
 )
 from planner.shards import Strategy
-from planner.storage import apart, disk_bound, housed
+from planner.storage import apart, disk_bound, housed, networked
 from planner.timetable import (
     explore,
     few_segments,
@@ -170,8 +170,8 @@ def assemble(
     *,
     complete: bool = True,
 ) -> Plan:
-    """The plan of these strategies and segments, with a disk where it needs one; nothing is
-    predicted yet. complete: no time limit ended any search."""
+    """The plan of these strategies and segments, with a disk or with transfers between nodes
+    where it needs them; nothing is predicted yet. complete: no time limit ended any search."""
     used = {segment.program for segment in segments}
     programs = [p for one in chosen for p in (*one.programs, *one.evaluates) if p]
     stores = {one.strategy.costs.task.name: store(one.strategy) for one in chosen}
@@ -195,7 +195,8 @@ def assemble(
         estimated=problem.estimated,
     )
     gather = policy == "gantry" and not problem.evaluated
-    return housed(problem, plan, stores, gather=gather, limits=effort.limits)
+    plan = housed(problem, plan, stores, gather=gather, limits=effort.limits)
+    return networked(problem, plan) if problem.nodes > 1 else plan
 
 
 def _device_spec(problem: Problem, number: int) -> Device:
@@ -208,6 +209,7 @@ def _device_spec(problem: Problem, number: int) -> Device:
         threads=kind.device.threads,
         emulation=kind.device.emulation,
         link_group=problem.group_of(number),
+        node=problem.node_of(number),
     )
 
 

@@ -14,7 +14,7 @@ from planner.cli.export_commands import export_plan
 from planner.cli.show_commands import check_plan, compare_run, show_plan
 from planner.cli.whatif_commands import estimate_profile, sweep_budgets
 from planner.estimate import GPUS, MODELS, MOMENTS, NUMBER
-from planner.inputs import Objective, OrderName, Policy, link_groups, parse_layout
+from planner.inputs import Objective, OrderName, Policy, link_groups, parse_layout, parse_nodes
 from profiles import console
 from profiles.units import LARGEST
 
@@ -96,7 +96,13 @@ def _build(option: Option) -> None:
     option("-o", "--output", required=True, metavar="PLAN")
     text = "how many (default 1); with several profiles how many of each kind, like 2,4"
     count = _listed(console.whole(1, 1 << 16))
-    option("--devices", type=count, default=(1,), metavar="COUNTS", help=text)
+    option("--devices", type=count, metavar="COUNTS", help=text)
+    text = "the devices on several machines instead, like 2x8: 2 machines of 8 devices each"
+    option("--nodes", type=console.typed(parse_nodes), metavar="NODES", help=text)
+    text = "rate of the network between nodes, like 12GB/s (default: as profiled)"
+    option("--net", type=console.rate, metavar="RATE", help=text)
+    text = "its latency, like 20us (default: as profiled, or that of the links within a node)"
+    option("--net-latency", type=console.duration, metavar="DURATION", help=text)
     text = "memory of each device, like 24GiB, or of each kind, like 40GiB,24GiB"
     text += " (default: as profiled)"
     option("--device-memory", type=_listed(console.size), metavar="SIZES", help=text)

@@ -4,6 +4,7 @@ from planner.inputs.files import read_problem
 from planner.inputs.kinds import across, one_generator
 from planner.inputs.layout import Layout, OrderName, layouts, parse_layout
 from planner.inputs.limits import DEFAULT, Limits, default
+from planner.inputs.nodes import Nodes, on_nodes, parse_nodes
 from planner.inputs.problem import Effort, Kind, Objective, Policy, Problem, Want
 from planner.inputs.remaining import too_small
 from planner.inputs.residuals import residuals
@@ -15,6 +16,7 @@ __all__ = [
     "Kind",
     "Layout",
     "Limits",
+    "Nodes",
     "Objective",
     "OrderName",
     "Policy",
@@ -23,10 +25,12 @@ __all__ = [
     "across",
     "default",
     "layouts",
+    "on_nodes",
     "one_generator",
     "only_microbatch",
     "override",
     "parse_layout",
+    "parse_nodes",
     "read_problem",
     "residuals",
     "too_small",

@@ -15,6 +15,7 @@ from planner.inputs import link_groups as links
 from planner.inputs import remaining
 from planner.inputs.kinds import across
 from planner.inputs.layout import Layout, OrderName, parse_layout
+from planner.inputs.nodes import Nodes, networked, on_nodes, parse_nodes
 from planner.inputs.problem import Objective, Problem, Want
 from planner.inputs.whatif import only_microbatches, override
 from plans import runlog
@@ -30,11 +31,14 @@ Each = int | Sequence[int]  # one value for all kinds of devices, or one for eac
 def read_problem(
     profile: str | Sequence[str],
     *,
-    devices: Each = 1,
+    devices: Each | None = None,
+    nodes: Nodes | str | None = None,
     device_memory: Each | None = None,
     host_memory: int | None = None,
     h2d: int | None = None,
     d2h: int | None = None,
+    net: int | None = None,
+    net_latency: int | None = None,
     corrections: Sequence[str] = (),
     after: Sequence[str] = (),
     microbatch: int | Pairs = (),
@@ -52,12 +56,16 @@ def read_problem(
     """The problem of training all tasks of a profile, or of one profile for each kind of devices.
 
     Sizes are in bytes, rates in bytes per second, times in µs; None: as profiled. devices: how
-    many, of each kind. corrections, after: files of corrections and logs of earlier runs, oldest
-    first. microbatch: a size for all tasks ("" among names), or by task; 0 for any. disk_space: 0
-    for no disk. layout: on several devices, like "2x2" or "3,1", None for the best; order: of its
-    passes. FormatError for a bad file and for what does not go together.
+    many, of each kind, by default one. nodes: machines that have them, like "2x8"; net,
+    net_latency: the rate and latency of the network between them. corrections, after: files of
+    corrections and logs of earlier runs, oldest first. microbatch: a size for all tasks ("" among
+    names), or by task; 0 for any. disk_space: 0 for no disk. layout: on several devices, like "2x2"
+    or "3,1", None for the best; order: of its passes. FormatError for a bad file and for what does
+    not go together.
     """
-    names, counts = _listed(profile), _listed(devices)
+    names = _listed(profile)
+    several = _nodes(nodes, devices, len(names), net, net_latency, disk_space)
+    counts = _listed((several.total if several else 1) if devices is None else devices)
     sizes: Sequence[int | None] = _listed(device_memory) if device_memory else [None]
     _go_together(names, counts, sizes, corrections)
     data = [read_bytes(path) for path in names]
@@ -65,6 +73,8 @@ def read_problem(
     asked = [("", microbatch)] if isinstance(microbatch, int) else _pairs(microbatch)
     for path, content in zip(names, data, strict=True):
         made = override(profiles.loads(content, path), h2d=h2d, d2h=d2h)
+        if several and several.count > 1:
+            made = networked(made, net, net_latency)
         made, inputs = correcting.chain(made, sha256(content), corrections)
         rest = remaining.after(made, logs, after[-1], asked) if logs else remaining.Rest(made)
         remaining.measured(rest, path)
@@ -74,7 +84,9 @@ def read_problem(
     inputs |= {f"profile-{n}" if n else "profile": sha256(c) for n, c in enumerate(data)}
     sizes = [*sizes] * len(names) if len(sizes) == 1 else sizes
     problem = across(read, names, devices=counts, device_bytes=sizes, host_bytes=host_memory)
-    rates = {way: f"{rate} bytes/s" for way, rate in (("h2d", h2d), ("d2h", d2h)) if rate}
+    given = (("h2d", h2d), ("d2h", d2h), ("net", net))
+    rates = {way: f"{rate} bytes/s" for way, rate in given if rate}
+    rates |= {} if net_latency is None else {"net-latency": f"{net_latency} us"}
     problem = replace(
         problem,
         done=rest.done,
@@ -90,7 +102,41 @@ def read_problem(
         quantile=objective_quantile,
     )
     problem = _wanted(problem, objective, start, deadline, priority)
-    return links.shared(problem, link_groups) if link_groups else problem
+    problem = links.shared(problem, link_groups) if link_groups else problem
+    return on_nodes(problem, several) if several and several.count > 1 else problem
+
+
+def _nodes(
+    given: Nodes | str | None,
+    devices: Each | None,
+    kinds: int,
+    net: int | None,
+    latency: int | None,
+    disk_space: int | None,
+) -> Nodes | None:
+    """The nodes that were asked for; FormatError for what does not go with them."""
+    try:
+        nodes = parse_nodes(given) if isinstance(given, str) else given
+    except ValueError as error:
+        raise FormatError(f"--nodes: {error}") from error
+    if devices is not None and nodes and (counts := _listed(devices)) != (nodes.total,):
+        told = ",".join(map(str, counts))
+        raise FormatError(
+            f"--nodes {nodes} has {nodes.total} devices, --devices says {told}; leave out --devices"
+        )
+    if nodes and nodes.count > 1 and kinds > 1:
+        raise FormatError(
+            f"--nodes {nodes} are of devices of one kind, but there are {kinds} profiles; give "
+            "one of them"
+        )
+    if nodes and nodes.count > 1 and disk_space:
+        raise FormatError(
+            f"--disk-space: on several nodes tasks cannot wait on a disk; with --nodes {nodes} "
+            "leave it out"
+        )
+    if (net, latency) != (None, None) and (nodes is None or nodes.count == 1):
+        raise FormatError("--net and --net-latency are about several nodes; give --nodes like 2x8")
+    return nodes
 
 
 def _layout(given: Layout | str | None) -> Layout | None:

@@ -63,7 +63,7 @@ def _sharing(kind: Kind, sizes: Sequence[int]) -> Kind:
     part = replace(
         whole,
         links=tuple(
-            link if link.kind in ("d2d", "cast", "p2p") else faster(link, (1, count))
+            link if link.kind in ("d2d", "cast", "p2p", "net") else faster(link, (1, count))
             for link in whole.links
         ),
     )

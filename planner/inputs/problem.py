@@ -31,6 +31,7 @@ class Kind:
 
     taken_bytes: what each has beside that, for copies of all tasks' module buffers. sharers: how
     many devices are on one link; `device` has its part of the rates then, and `whole_link` all.
+    node: devices of each node, where there are several nodes.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Kind:
     taken_bytes: int = 0
     sharers: int = 1
     whole_link: Device | None = None
+    node: int | None = None
 
     @classmethod
     def of(cls, name: str, profile: Profile, count: int, device_bytes: int | None) -> "Kind":
@@ -55,6 +57,11 @@ class Kind:
             tasks = tuple(map(_without_buffers, tasks))
         room = (device_bytes or device.usable_bytes) - taken
         return cls(name, tasks, device, count, room, taken)
+
+    def holds(self, devices: int) -> bool:
+        """True if a task can be on so many at once: of one node, or on whole nodes."""
+        whole = self.node is None or devices <= self.node or devices % self.node == 0
+        return devices <= self.count and whole
 
     @property
     def unshared(self) -> Device:
@@ -138,6 +145,16 @@ class Problem:
     def kind_of(self) -> tuple[int, ...]:
         """For every device the place of its kind among the kinds."""
         return tuple(at for at, kind in enumerate(self.kinds) for _ in range(kind.count))
+
+    def node_of(self, number: int) -> int:
+        """The node of a device."""
+        node = self.kinds[0].node
+        return number // node if node else 0
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return self.node_of(self.devices - 1) + 1
 
     def group_of(self, number: int) -> int | None:
         """The link group of a device."""

@@ -77,7 +77,7 @@ def gathered(
     for (k, device), end in sorted(ends.items(), key=lambda item: item[1]):
         if device != strategy.homes[k]:
             free[device] = max(free[device], end)
-            free[device] += links.send_us(strategy.shards[k].grad_bytes)
+            free[device] += links.send_us(strategy.shards[k].grad_bytes, device, strategy.homes[k])
             done[k] = max(done[k], free[device])
     return done
 
@@ -94,7 +94,8 @@ def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[_Begun]:
             if passes[at[other]][0] == device:
                 needs[place].append(at[other])
                 continue
-            us.append(links.send_us(strategy.shards[max(one.shard, other.shard)].in_bytes))
+            size = strategy.shards[max(one.shard, other.shard)].in_bytes
+            us.append(links.send_us(size, passes[at[other]][0], device))
             needs[place].append(len(needs))
             needs.append([at[other]])
             queues.append([len(needs) - 1])

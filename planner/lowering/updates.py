@@ -10,19 +10,22 @@ from planner.lowering.stays import Stays, copied
 from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.turns import Turn
 from planner.rounds import Copy, Send, Visit
+from planner.shards import Links
 from plans.schema import Role
 
-_HOST = -1
+_HOST = -1  # of the first node; others are below
 
 
 class Updates:
     """The updates of a round; lives only while their visits are made."""
 
-    def __init__(self, strategy: PipelineStrategy, lives: Lives, stays: Stays) -> None:
-        self.strategy, self.shards = strategy, strategy.shards
+    def __init__(
+        self, strategy: PipelineStrategy, links: Links, lives: Lives, stays: Stays
+    ) -> None:
+        self.strategy, self.shards, self.links = strategy, strategy.shards, links
         self.lives, self.stays = lives, stays
         self.norms: int | None = None  # the device that noted the last ones
-        self.known: set[int] = set()  # it and those that got them from there, or the host
+        self.known: set[int] = set()  # it and those that got them from there, and hosts
 
     def visit(self, turn: Turn) -> Visit:
         """A turn of one of these kinds."""
@@ -116,10 +119,11 @@ class Updates:
         return [Send(self.norms, "norm", 0, "norm", size, "norm", device, "norm")]
 
     def _hosted(self, device: int) -> list[Copy | Send]:
-        """All norms come to the host once, by way of the device that needs them there first."""
-        if self.norms is None or _HOST in self.known:
+        """Norms come to a node's host once, by way of its device that needs them there first."""
+        host = _HOST - self.links.node_of(device)
+        if self.norms is None or host in self.known:
             return []
         comes = self._normed(device)
-        self.known.add(_HOST)
+        self.known.add(host)
         size = self.strategy.costs.task.norm_bytes
         return [*comes, Copy("S", "norm", 0, "norm", size, "norm", "norm")]

@@ -29,7 +29,7 @@ class Walk:
         self.strategy, self.costs, self.shards = strategy, strategy.costs, strategy.shards
         every = turns(strategy, links)
         self.lives, self.stays = Lives(strategy.devices), Stays(strategy, every)
-        self.updates = Updates(strategy, self.lives, self.stays)
+        self.updates = Updates(strategy, links, self.lives, self.stays)
         self.batch = Item("batch", 0, "batch", self.costs.batch_bytes)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
         self.learned = {  # the last turn of a shard on a device that adds to its gradients

@@ -16,7 +16,7 @@ from planner.orders import NAMED, InvalidOrder
 from planner.pipelines.modes import ModeProgram
 from planner.pipelines.reorder import PLACED, moved, reordered
 from planner.pipelines.sketch import Sketch, promising, sketches
-from planner.rounds import kept_bytes, planned_task
+from planner.rounds import planned_task
 from planner.search import Candidate, short_host
 from planner.shards import Links
 from plans.prediction import Alternative
@@ -93,7 +93,9 @@ def best(
     kind, task, host_bytes = asked
     chosen = [layout] if layout else list(layouts(devices))
     names = list(NAMED) if order == AUTO else [order]
-    every = sorted(promising(list(sketches(task, Links.of(kind.device), chosen, names))), key=_rank)
+    every = sorted(
+        promising(list(sketches(task, Links.of(kind.device, kind.node), chosen, names))), key=_rank
+    )
     if not every:
         raise _impossible(task, chosen)
     tried = list(_tried(every, kind.device_bytes, host_bytes, effort))
@@ -198,7 +200,18 @@ def _program(sketch: Sketch, room: int, host_bytes: int) -> ModeProgram | None:
 def _modes(strategy: PipelineStrategy, links: Links, room: int, host_bytes: int) -> ModeProgram:
     """The program that chooses the modes of a strategy."""
     rooms = (room - strategy.costs.total("buffer"),) * strategy.devices
-    return ModeProgram(strategy, links, rooms, host_bytes - kept_bytes(strategy))
+    return ModeProgram(
+        strategy, links, rooms, tuple(host_bytes - n for n in _kept(strategy, links))
+    )
+
+
+def _kept(strategy: PipelineStrategy, links: Links) -> list[int]:
+    """The bytes that the host of each node keeps: of the shards that its devices use."""
+    kept = [0] * (links.node_of(strategy.devices - 1) + 1)
+    for k, shard in enumerate(strategy.shards):
+        for node in {links.node_of(d) for d in (strategy.homes[k], *strategy.users[k])}:
+            kept[node] += shard.kept_bytes
+    return kept
 
 
 def _fitted(
@@ -266,7 +279,7 @@ def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alte
 
 def _short_host(task: Task, every: Sequence[Sketch], host_bytes: int) -> Infeasible:
     """The host has no room for what is kept there of any sketch."""
-    need = min(kept_bytes(sketch.strategy) for sketch in every)
+    need = min(max(_kept(sketch.strategy, sketch.links)) for sketch in every)
     return short_host(task, max(need, host_bytes + 1), host_bytes)
 
 

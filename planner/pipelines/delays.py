@@ -8,9 +8,10 @@ device 1      F1 F1 F1 B1 B1 B1 U1       F1       from F1 to the last B1 and bac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from planner.lowering import PipelineStrategy, gathered
-from planner.orders import Cost, Pipeline, late, timed
+from planner.orders import Cost, Pipeline, Places, late, timed
 from planner.shards import Links, Mode, ShardCost, backward_us, forward_us, pass_us
 
 
@@ -35,6 +36,31 @@ def pass_costs(
     return found
 
 
+def pipeline_on(
+    places: Places,
+    shards: Sequence[ShardCost],
+    modes: Sequence[Mode],
+    halved: frozenset[int],
+    links: Links,
+    *,
+    devices: int,
+    microbatches: int,
+) -> Pipeline:
+    """A task on so many devices, as orders see it. places: the devices of every shard; one that
+    may get a boundary from another node waits for it as for one that does."""
+    costs = pass_costs(shards, modes, halved, links)
+    rows: dict[int, tuple[Cost, ...]] = {}
+    for device in range(0, devices, links.node or devices):
+        node = links.node_of(device)
+        far = [next((d for d in own if links.node_of(d) != node), device) for own in places]
+        rows[node] = tuple(
+            cost._replace(hop=links.send_us(shard.in_bytes, there, device)) if cost.hop else cost
+            for cost, shard, there in zip(costs, shards, [device, *far], strict=False)
+        )
+    each = tuple(rows[links.node_of(device)] for device in range(devices))
+    return Pipeline(each, microbatches)
+
+
 @dataclass(frozen=True, eq=False)
 class Delays:
     """Those of an order with passes of these modes."""
@@ -45,8 +71,15 @@ class Delays:
     @cached_property
     def _pipeline(self) -> Pipeline:
         own = self.strategy
-        costs = pass_costs(own.shards, own.modes, own.halved, self.links)
-        return Pipeline.alike(costs, own.devices, own.costs.microbatches)
+        return pipeline_on(
+            own.replicas,
+            own.shards,
+            own.modes,
+            own.halved,
+            self.links,
+            devices=own.devices,
+            microbatches=own.costs.microbatches,
+        )
 
     @cached_property
     def chain_us(self) -> int:
@@ -116,8 +149,12 @@ class Delays:
         shard = self.strategy.shards[k]
         if mode.update == "host":
             return shard.update_host_us
-        sends = len(self.strategy.users[k]) if mode.params == "resident" else 0
-        return sends * self.links.send_us(shard.param_bytes)
+        return sum(self._sends(k)) if mode.params == "resident" else 0
+
+    def _sends(self, k: int) -> list[int]:
+        """The time of sending a shard's parameters from its home to each other user."""
+        home, size = self.strategy.homes[k], self.strategy.shards[k].param_bytes
+        return [self.links.send_us(size, home, user) for user in self.strategy.users[k]]
 
     def back_us(self, first: int, k: int, mode: Mode) -> int:
         """From a shard's first pass to its first one of the next round, if its parameters take
@@ -139,9 +176,10 @@ class Delays:
     def _firsts(self, k: int) -> list[int]:
         """The starts of a shard's first passes, on its home and its other users, where these begin
         no sooner than their gradients are needed at home."""
-        own, send = self.strategy, self.links.send_us(self.strategy.shards[k].grad_bytes)
+        own, size = self.strategy, self.strategy.shards[k].grad_bytes
         found = [self.firsts[k, own.homes[k]]]
         for device in own.users[k]:
+            send = self.links.send_us(size, device, own.homes[k])
             early = self.gathered[k] - send - self.lasts.get((k, device), self.gathered[k])
             found.append(self.firsts[k, device] + max(0, early))
         return found
@@ -149,5 +187,5 @@ class Delays:
     def _sent_us(self, k: int) -> int:
         """From the first pass of a device to the time it has what the home sends to each in turn;
         the longest, were all sent from 0 on."""
-        each = self.links.send_us(self.strategy.shards[k].param_bytes)
-        return max(turn * each - start for turn, start in enumerate(self._firsts(k)))
+        sent = accumulate(self._sends(k), initial=0)
+        return max(us - start for us, start in zip(sent, self._firsts(k), strict=True))

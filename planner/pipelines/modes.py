@@ -38,8 +38,13 @@ class Choices:
     def modes(self, k: int) -> list[Mode]:
         """The modes of a shard: graph saved or not, held in any way that does it."""
         shard, last = self.strategy.shards[k], self.strategy.last
+        # Its home writes what others load, and their nodes would have what it was before.
+        users = (self.strategy.homes[k], *self.strategy.users[k])
+        sent = shard.grad_bytes > 0 and self.links.across(users)
         found = []
         for params, update in holdings(shard):
+            if sent and (params != "resident" or update == "host"):
+                continue
             if params == "streamed" and (k == last or k in self.strategy.halved):
                 continue  # it stays, or its graph goes on from I to W
             found.append(Mode(params, update))
@@ -126,7 +131,7 @@ class Chosen(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class ModeProgram:
     """The program of a strategy. room: bytes of each device, beside buffers of layers; host_room:
-    bytes that may wait on the host.
+    bytes that may wait on the host of each node.
 
     Columns: 1, T (ms), what one microbatch takes through all shards, a part of what all streams do,
     and one for each mode of each shard, which is between 0 and 1.
@@ -135,7 +140,7 @@ class ModeProgram:
     strategy: PipelineStrategy
     links: Links
     room: tuple[int, ...]
-    host_room: int
+    host_room: tuple[int, ...]
 
     @cached_property
     def choices(self) -> Choices:
@@ -178,23 +183,27 @@ class ModeProgram:
     def rows(self) -> list[Constraint]:
         """All that must hold, beside memory on the devices."""
         chain: Row = [(-1, _CHAIN)]
-        waits: Row = []
+        waits: list[Row] = [[] for _ in self.host_room]
         for column, (k, mode) in enumerate(self.takes, _TAKES):
             shard = self.strategy.shards[k]
             chain.append(((forward_us(shard, mode) + backward_us(shard, mode)) / MS, column))
-            waits.append((self._waiting(k, mode) / MB, column))
+            for node, row in enumerate(waits):
+                row.append((self._waiting(k, mode, node) / MB, column))
         one = [Constraint([(1, column) for column, _ in own], 1, 1) for own in self.of]
         times = list(self._times())
         work = [(by * _EASE / self.strategy.devices, c) for row in times for by, c in row]
         every = [*times, *self._updates()]
         limits = [Constraint([(1, _T), *row], 0, math.inf) for row in every]
-        host = Constraint(waits, -math.inf, self.host_room / MB)
+        host = [
+            Constraint(row, -math.inf, room / MB)
+            for row, room in zip(waits, self.host_room, strict=True)
+        ]
         return [
             *one,
             *limits,
             Constraint(chain, 0, 0),
             Constraint([(1, _WORK), *work], 0, math.inf),
-            host,
+            *host,
         ]
 
     @cached_property
@@ -202,12 +211,19 @@ class ModeProgram:
         """Memory on the devices."""
         return [Constraint(row, -math.inf, self.room[d] / MB) for d, row in self.memory]
 
-    def _waiting(self, k: int, mode: Mode) -> int:
-        """The bytes of a shard that wait on the host."""
-        shard, each = self.strategy.shards[k], self.strategy.costs.microbatches
+    @cached_property
+    def _passing(self) -> Counter[tuple[int, int]]:
+        """The microbatches of every shard on each node."""
+        where = self.strategy.where.items()
+        return Counter((k, self.links.node_of(device)) for (k, _), device in where)
+
+    def _waiting(self, k: int, mode: Mode, node: int) -> int:
+        """The bytes of a shard that wait on a node's host."""
+        shard, home = self.strategy.shards[k], self.links.node_of(self.strategy.homes[k])
         aside = align(shard.in_bytes) if mode.spilled else 0
         aside += align(shard.offload_bytes or 0) if mode.activations == "offload" else 0
-        return align(shard.grad_bytes) * (mode.update == "host") + each * aside
+        updated = mode.update == "host" and node == home
+        return align(shard.grad_bytes) * updated + self._passing[k, node] * aside
 
     def _times(self) -> Iterator[Row]:
         """The time of each device's computing, loads, spills and host updates; negative."""
@@ -267,7 +283,11 @@ class ModeProgram:
             min(self.choices.modes(k), key=lambda mode: sum(size(*pair, mode) for pair in pairs))
             for k, pairs in enumerate(held)
         )
-        if sum(map(self._waiting, range(len(modes)), modes)) > self.host_room:
+        waits = [
+            sum(self._waiting(k, mode, node) for k, mode in enumerate(modes))
+            for node in range(len(self.host_room))
+        ]
+        if any(need > room for need, room in zip(waits, self.host_room, strict=True)):
             chosen = self.chosen(effort, least=True)
             if chosen is None:
                 return None

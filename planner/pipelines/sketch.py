@@ -7,8 +7,8 @@ from itertools import pairwise, product
 
 from planner.inputs import Layout
 from planner.lowering import PipelineStrategy, separable, whole
-from planner.orders import NAMED, Pipeline
-from planner.pipelines.delays import pass_costs
+from planner.orders import NAMED
+from planner.pipelines.delays import pipeline_on
 from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, sizes, untied
 from planner.shards import separable as separable_ties
 from planner.stages import Place, Work, cut
@@ -86,8 +86,15 @@ class Sketch:
         stays = Mode("resident", "device", "saved")
         modes = [stays] * last + [Mode("resident", "device")]
         halved = separable(shards)
-        passes = pass_costs(shards, modes, halved, self.links)
-        pipeline = Pipeline.alike(passes, self.layout.devices, self.costs.microbatches)
+        pipeline = pipeline_on(
+            tuple(places),
+            shards,
+            modes,
+            halved,
+            self.links,
+            devices=self.layout.devices,
+            microbatches=self.costs.microbatches,
+        )
         order = whole(NAMED[self.named](pipeline, tuple(places)), last, halved)
         return PipelineStrategy(
             self.costs, tuple(cuts), tuple(modes), order, self.layout, self.named

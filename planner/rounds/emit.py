@@ -174,7 +174,7 @@ class Emitter:
         """X: a copy from device to device."""
         here, there = placed(send.device, send.value), placed(send.to, send.target)
         name, stream = self._copy_name(send, "X"), Stream(send.device, "p2p")
-        us = self.links.send_us(send.bytes)
+        us = self.links.send_us(send.bytes, send.device, send.to)
         return Entry(name, stream, us, {send.role: here}, {send.role: there})
 
     def _copy_name(self, copy: Copy | Send, kind: str) -> OpName:

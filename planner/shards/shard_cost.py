@@ -1,5 +1,6 @@
 """The costs of one shard and the rates of a device's links: the numbers that strategies go by."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from profiles.codec import align
@@ -62,7 +63,9 @@ class ShardCost:
 
 @dataclass(frozen=True)
 class Links:
-    """Rates to one device. `both` are those while the other direction is busy as well."""
+    """Rates to one device. `both` are those while the other direction is busy as well.
+
+    node: devices of each node, where a program may be on several, from a node's first device on."""
 
     h2d: Rate
     d2h: Rate
@@ -72,12 +75,14 @@ class Links:
     cast: Rate | None = None  # None when not measured: then nothing is cast
     cast_both: Rate | None = None
     p2p: Rate | None = None  # None when not measured: then by way of the host
+    net: Rate | None = None  # None where there is one node
+    node: int | None = None
 
     @classmethod
-    def of(cls, device: Device) -> "Links":
+    def of(cls, device: Device, node: int | None = None) -> "Links":
         kinds = {link.kind: link for link in device.links}
         h2d, d2h = kinds["h2d"], kinds["d2h"]
-        d2d, cast, p2p = (kinds.get(kind) for kind in ("d2d", "cast", "p2p"))
+        d2d, cast, p2p, net = (kinds.get(kind) for kind in ("d2d", "cast", "p2p", "net"))
         return cls(
             h2d.alone,
             d2h.alone,
@@ -87,6 +92,8 @@ class Links:
             cast.alone if cast else None,
             cast.both if cast else None,
             p2p.both if p2p else None,
+            net.both if net else None,
+            node,
         )
 
     @property
@@ -118,8 +125,19 @@ class Links:
         """Predicted time of a device→host copy inside a round, where both directions are used."""
         return copy_us(self.d2h_both, count)
 
-    def send_us(self, count: int) -> int:
-        """Predicted time of a copy from device to device."""
+    def node_of(self, device: int) -> int:
+        """The node of a program's device, counted from that of its first."""
+        return device // self.node if self.node else 0
+
+    def across(self, devices: Iterable[int]) -> bool:
+        """True if a program's devices are on several nodes."""
+        return len(set(map(self.node_of, devices))) > 1
+
+    def send_us(self, count: int, source: int = 0, target: int = 0) -> int:
+        """Predicted time of a copy from one device of a program to another, by default of the same
+        node."""
+        if self.net and self.node_of(source) != self.node_of(target):
+            return copy_us(self.net, count)
         if self.p2p:
             return copy_us(self.p2p, count)
         return self.spill_us(count) + self.prefetch_us(count)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from planner.inputs import Effort, Problem, Want
+from planner.inputs import Effort, Kind, Problem, Want
 from planner.lp import solve, total
 from planner.search import Bounds, Candidate, Wide, descend
 from planner.timetable.configuration import (
@@ -321,7 +321,7 @@ def wanted(problem: Problem, alone: Sequence[Bounds], effort: Effort) -> list[Wi
         due |= task.name in problem.additions
         long = (min(mine.values()) - soon) * limits.wide_near > -soon
         for at, us in mine.items():
-            widths = _widths(problem.kinds[at].count)
+            widths = _widths(problem.kinds[at])
             if late and (long or least[at] < us):
                 enough = next((n for n, k in enumerate(widths) if us <= k * soon), len(widths))
                 widths = widths[max(0, enough - 2) : enough + 2]
@@ -340,7 +340,8 @@ def _alone(problem: Problem, times: Sequence[Mapping[int, int]]) -> list[Column]
     ]
 
 
-def _widths(count: int) -> list[int]:
-    """Numbers of devices, of so many, that a task is wanted on."""
-    doubled = (1 << power for power in range(2, count.bit_length()))
-    return sorted({k for k in (2, 3, *doubled, count) if 1 < k <= count})
+def _widths(kind: Kind) -> list[int]:
+    """Numbers of devices, of all those of a kind, that a task is wanted on."""
+    powers = [1 << power for power in range(kind.count.bit_length())]
+    nodes = [kind.node * power for power in powers] if kind.node else []
+    return sorted({k for k in (3, kind.count, *powers, *nodes) if k > 1 and kind.holds(k)})

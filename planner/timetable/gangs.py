@@ -95,13 +95,18 @@ def _shares(works: Sequence[Work], devices: Devices, stays: Sequence[_Stay]) -> 
     for stay, rounds in zip(stays, _rounds(works, stays), strict=True):
         run = works[stay.at].runs[stay.kind]
         assert run
-        able = [
-            device
+        before = latest.get(stay.at, ())
+        line = [
+            (max(stay.first, held.get(device, 0)), device)
             for device, kind in enumerate(devices)
-            if kind == stay.kind and held.get(device, 0) <= stay.first
+            if kind == stay.kind
         ]
-        able.sort(key=lambda device: device not in latest.get(stay.at, ()))
-        mine = tuple(sorted(able[: run.devices]))
+        teams = (
+            sorted((since, device not in before, device) for since, device in team)[: run.devices]
+            for team in run.teams(line)
+        )
+        team = min(teams, key=lambda one: (one[-1][0], sum(other for _, other, _ in one), one))
+        mine = tuple(sorted(device for *_, device in team))
         held |= dict.fromkeys(mine, stay.end)
         if rounds:
             latest[stay.at] = mine

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from planner.inputs import Policy
-from planner.timetable.works import Devices, Piece, Work
+from planner.timetable.works import Devices, Line, Piece, Work
 
 _TURNS = 16  # of a task under lrtf
 
@@ -96,28 +96,30 @@ def listed(works: Sequence[Work], order: Iterable[int], devices: Devices) -> lis
         able = (at for at in waiting if ready[at] <= begin)
         first = next(able)
         here = (
-            at for at in chain([first], able) if _starts(works[at], begin, free) == (begin, kind)
+            at
+            for at in chain([first], able)
+            if _starts(works[at], begin, free)[:2] == (begin, kind)
         )
         at = next(here, first)
-        start, on = _starts(works[at], begin, free)
-        run = works[at].runs[on]
-        assert run
+        start, on, line = _starts(works[at], begin, free)
         waiting.remove(at)
-        mine = tuple(sorted(device for _, device in free[on][: run.devices]))
-        del free[on][: run.devices]
-        ready[at] = start + run.us(works[at].rounds)
+        mine = tuple(sorted(device for _, device in line))
+        free[on] = [one for one in free[on] if one[1] not in mine]
+        ready[at] = start + works[at].whole_us(on)
         for device in mine:
             insort(free[on], (ready[at], device))
         pieces.append(Piece(works[at].name, mine, works[at].rounds, start, ready[at]))
     return pieces
 
 
-def _starts(work: Work, begin: int, free: Lines) -> tuple[int, int]:
-    """When and on which kind the whole work starts, not before `begin`, if it is done soonest."""
+def _starts(work: Work, begin: int, free: Lines) -> tuple[int, int, Line]:
+    """When, on which kind and on which devices the whole work starts, not before `begin`, if it is
+    done soonest."""
     found = (
-        (max(begin, line[run.devices - 1][0]), run.us(work.rounds), kind)
+        (max(begin, team[run.devices - 1][0]), run.us(work.rounds), kind, team[: run.devices])
         for kind, line in free.items()
         if (run := work.runs[kind])
+        for team in run.teams(line)
     )
-    start, _, kind = min(found, key=lambda one: (one[0] + one[1], one[2]))
-    return start, kind
+    start, _, kind, line = min(found, key=lambda one: (one[0] + one[1], one[2]))
+    return start, kind, line

@@ -15,9 +15,10 @@ from math import inf
 from typing import Protocol
 
 from planner.errors import Infeasible
-from planner.inputs import Effort, Objective, Policy, Problem, Want
+from planner.inputs import Effort, Kind, Objective, Policy, Problem, Want
 from planner.rounds import least_us, share_us
 from planner.search import Bounds, Candidate, TaskBound
+from planner.shards import Links, copy_us
 from planner.timetable import gang_search, local_search
 from planner.timetable.assign import balanced, whole
 from planner.timetable.configuration import Column, Demand, even_us
@@ -141,20 +142,23 @@ def works_of(problem: Problem, chosen: Sequence[Way]) -> list[Work]:
     works = []
     for task, way in zip(problem.tasks, chosen, strict=True):
         runs = (
-            _run(task, program, evaluation) if program else None
-            for program, evaluation in zip_longest(way.programs, way.evaluates)
+            _run(task, program, evaluation, kind) if program else None
+            for program, evaluation, kind in zip_longest(way.programs, way.evaluates, problem.kinds)
         )
         want = problem.wants.get(task.name, Want())
         works.append(Work(task.name, task.steps, tuple(runs), want))
     return works
 
 
-def _run(task: Task, program: Program, evaluates: Program | None) -> Run:
+def _run(task: Task, program: Program, evaluates: Program | None, kind: Kind) -> Run:
     """With evaluations, of whose time each round has a share."""
     own = task.evaluation
     more = share_us(own, program, evaluates) if own and evaluates else 0
     fixed_us = duration_us(program, 1) - program.period_us
-    return Run(fixed_us, program.period_us + more, program.devices)
+    net = Links.of(kind.device).net
+    kept = sum(layer.param_bytes + layer.state_bytes for layer in task.layers)
+    moved_us = copy_us(net, kept) if net and kind.node else 0
+    return Run(fixed_us, program.period_us + more, program.devices, kind.node, moved_us)
 
 
 def in_time(problem: Problem, plan: Plan) -> None:

@@ -8,16 +8,44 @@ from typing import NamedTuple
 
 from planner.inputs import Objective, Want
 
+Line = Sequence[tuple[int, int]]
+"""Devices, behind the time when each falls free, ascending."""
+
 
 class Run(NamedTuple):
-    """On so many devices of a kind: a segment of n rounds lasts fixed_us + n * period_us."""
+    """On so many devices of a kind: a segment of n rounds lasts fixed_us + n * period_us.
+
+    node: devices of each node, where there are several; moved_us: until what the work keeps is on
+    another node."""
 
     fixed_us: int
     period_us: int
     devices: int = 1
+    node: int | None = None
+    moved_us: int = 0
 
     def us(self, rounds: int) -> int:
         return self.fixed_us + rounds * self.period_us
+
+    def teams(self, line: Line) -> list[Line]:
+        """The parts of a line of devices from each of which it takes any so many: all of it, where
+        there are several nodes those of a node, or of neighbouring nodes that it fills."""
+        if self.node is None:
+            return [line] if len(line) >= self.devices else []
+        of: dict[int, list[tuple[int, int]]] = {}
+        for free_us, device in line:
+            of.setdefault(device // self.node, []).append((free_us, device))
+        if self.devices <= self.node:
+            return [own for own in of.values() if len(own) >= self.devices]
+        whole = {node for node, own in of.items() if len(own) == self.node}
+        rows = [range(node, node + self.devices // self.node) for node in sorted(whole)]
+        return [sorted(p for node in row for p in of[node]) for row in rows if whole >= {*row}]
+
+    def moves_us(self, before: Sequence[int], devices: Sequence[int]) -> int:
+        """The time until what it keeps is on the node of these devices, after others or none."""
+        if self.node is None or not before:
+            return 0
+        return self.moved_us * (before[0] // self.node != devices[0] // self.node)
 
 
 @dataclass(frozen=True)
@@ -88,7 +116,8 @@ def timed(works: Sequence[Work], queues: Queues, devices: Devices) -> list[Piece
     several devices the one that can begin first. No task is in two places at once."""
     free = [0] * len(queues)
     ready = [work.want.start_us for work in works]
-    place = [0] * len(queues)
+    place, before = [0] * len(queues), dict[int, int]()  # by work the device of its latest part
+    moving = any(run and run.node for work in works for run in work.runs)
     heads = [(ready[queue[0][0]], d) for d, queue in enumerate(queues) if queue]
     heapq.heapify(heads)
     pieces = []
@@ -96,6 +125,10 @@ def timed(works: Sequence[Work], queues: Queues, devices: Devices) -> list[Piece
         told, device = heapq.heappop(heads)
         at, rounds = queues[device][place[device]]
         start = max(free[device], ready[at])
+        if moving and at in before:
+            run = works[at].runs[devices[device]]
+            assert run
+            start = max(start, ready[at] + run.moves_us([before[at]], [device]))
         if start > told:  # its task was taken elsewhere meanwhile
             heapq.heappush(heads, (start, device))
             continue
@@ -103,6 +136,7 @@ def timed(works: Sequence[Work], queues: Queues, devices: Devices) -> list[Piece
         end = start + work.us(devices[device], rounds)
         pieces.append(Piece(work.name, (device,), rounds, start, end))
         free[device] = ready[at] = end
+        before[at] = device
         place[device] += 1
         if place[device] < len(queues[device]):
             following = queues[device][place[device]][0]
@@ -136,9 +170,12 @@ def laid(works: Sequence[Work], shares: Iterable[Share], devices: Devices) -> li
     pieces: list[Piece] = []
     for at, rounds, asked in shares:
         work, own = works[at], latest[at]
-        mine = asked or _soonest(work, rounds, ready[at], free, devices)
-        start = max(ready[at], *(free[device] for device in mine))
         before = pieces[own] if own is not None else None
+        last = before.devices if before else ()
+        mine = asked or _soonest(work, rounds, (ready[at], last), free, devices)
+        run = work.runs[devices[mine[0]]]
+        assert run
+        start = max(ready[at] + run.moves_us(last, mine), *(free[device] for device in mine))
         if own is not None and before and before.devices == mine and before.end_us == start:
             rounds, start = rounds + before.rounds, before.start_us
         else:
@@ -152,20 +189,25 @@ def laid(works: Sequence[Work], shares: Iterable[Share], devices: Devices) -> li
 
 
 def _soonest(
-    work: Work, rounds: int, ready: int, free: Sequence[int], devices: Devices
+    work: Work,
+    rounds: int,
+    since: tuple[int, Sequence[int]],
+    free: Sequence[int],
+    devices: Devices,
 ) -> tuple[int, ...]:
-    """The devices where the rounds are done soonest, those of them that fall free last."""
+    """The devices where the rounds are done soonest, those of them that fall free last. since: when
+    the work is ready, on the devices where it was last."""
     best: tuple[int, tuple[int, ...]] | None = None
     for kind, run in enumerate(work.runs):
         if run is None:
             continue
         line = sorted((free[d], d) for d, its in enumerate(devices) if its == kind)
-        if len(line) < run.devices:
-            continue
-        start = max(ready, line[run.devices - 1][0])
-        if best is None or start + run.us(rounds) < best[0]:
-            able = [device for us, device in line if us <= start]
-            best = start + run.us(rounds), tuple(sorted(able[-run.devices :]))
+        for team in run.teams(line):
+            ready = since[0] + run.moves_us(since[1], [min(d for _, d in team)])
+            start = max(ready, team[run.devices - 1][0])
+            if best is None or start + run.us(rounds) < best[0]:
+                able = [device for us, device in team if us <= start]
+                best = start + run.us(rounds), tuple(sorted(able[-run.devices :]))
     assert best
     return best[1]
 

@@ -48,7 +48,7 @@ def least_us(works: Sequence[Work], devices: Sequence[int]) -> int:
     return configuration(Demand(counts), columns, effort()).us
 
 
-runs = st.builds(Run, st.integers(0, 20), st.integers(1, 50), st.just(1))
+runs = st.tuples(st.integers(0, 20), st.integers(1, 50)).map(lambda found: Run(*found))
 cases = st.lists(
     st.tuples(st.integers(1, 30), runs, st.none() | runs, st.integers(0, 300), st.booleans()),
     min_size=1,

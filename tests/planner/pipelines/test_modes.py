@@ -25,7 +25,7 @@ PARTS = (8, 2, 1, 0, -1)  # of what modes may take, from the least on
 
 
 def program(one: PipelineStrategy, room: int, host: int = HOST) -> ModeProgram:
-    return ModeProgram(one, piped.LINKS, (room,) * one.devices, host)
+    return ModeProgram(one, piped.LINKS, (room,) * one.devices, (host,))
 
 
 def effort() -> Effort:

@@ -20,6 +20,7 @@ from planner.timetable.sets import sets
 from planner.timetable.works import Piece, Run, Share, Work, laid, makespan, score
 
 BRIEF = Limits(timetable_parts=2_000)
+NODE, WIDTHS = 2, (1, 2, 4, 6)  # devices of each of three nodes, and those of a gang there
 
 
 def effort(limits: Limits = BRIEF) -> Effort:
@@ -49,7 +50,9 @@ def sound(works: list[Work], devices: tuple[int, ...], pieces: list[Piece]) -> N
             assert left.end_us <= right.start_us or right.end_us <= left.start_us
 
 
-runs = st.builds(Run, st.integers(0, 20), st.integers(1, 50), st.integers(1, 3))
+runs = st.tuples(st.integers(0, 20), st.integers(1, 50), st.integers(1, 3)).map(
+    lambda found: Run(*found)
+)
 cases = st.lists(
     st.tuples(st.integers(1, 30), runs, st.none() | runs, st.integers(0, 300)),
     min_size=1,
@@ -168,3 +171,34 @@ def test_a_share_that_goes_on_on_its_devices_is_no_piece_of_its_own() -> None:
         ("a", 10, 25, 40),
         ("g", 10, 40, 55),
     ]
+
+
+placed = st.lists(
+    st.tuples(st.integers(1, 30), st.integers(0, 20), st.integers(1, 50), st.sampled_from(WIDTHS)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=60)
+@given(placed, st.integers(0, 400))
+def test_works_are_on_one_node_or_on_whole_ones(
+    asked: list[tuple[int, int, int, int]], moved: int
+) -> None:
+    """And begin on another node only when what they keep may be there."""
+    works = [
+        Work(f"t{n}", rounds, (Run(fixed, period, devices, NODE, moved),))
+        for n, (rounds, fixed, period, devices) in enumerate(asked)
+    ]
+    devices = (0,) * 3 * NODE
+    pieces = place(works, devices, 0, effort())
+    sound(works, devices, pieces)
+    latest: dict[str, Piece] = {}
+    for piece in pieces:
+        nodes = [device // NODE for device in piece.devices]
+        each = min(NODE, len(nodes))
+        assert nodes == [n for n in range(nodes[0], nodes[-1] + 1) for _ in range(each)]
+        if before := latest.get(piece.work):
+            goes = before.devices[0] // NODE != min(nodes)
+            assert piece.start_us >= before.end_us + goes * moved
+        latest[piece.work] = piece

@@ -1,0 +1,90 @@
+"""Nodes as they are written, and what of them cannot be planned."""
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from support import synthetic
+from support.cli import planner_cli, refused, succeeded
+
+import plans
+import profiles
+from planner import read_problem
+from planner.inputs import Nodes, parse_nodes
+from planner.shards import Links
+from profiles.schema import Link, Rate
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def written(folder: Path, *links: Link, name: str = "p.json") -> Path:
+    """A profile whose device has these links as well."""
+    profile = synthetic.profile(synthetic.task("a", layers=3, steps=10), usable_bytes=64 << 20)
+    (device,) = profile.machine.devices
+    device = structs.replace(device, links=(*device.links, *links))
+    machine = structs.replace(profile.machine, devices=(device,))
+    profiles.save(folder / name, structs.replace(profile, machine=machine))
+    return folder / name
+
+
+def test_nodes_are_read_and_shown() -> None:
+    """Nodes x devices of each."""
+    assert parse_nodes(" 2x8 ") == Nodes(2, 8)
+    assert (str(Nodes(128, 8)), Nodes(128, 8).total) == ("128x8", 1024)
+
+
+@pytest.mark.parametrize("text", ["", "2", "2x", "x8", "0x8", "2x0", "-1x2", "2x2x2", "9999x9999"])
+def test_what_are_no_nodes_is_refused(text: str) -> None:
+    """By the text."""
+    with pytest.raises(ValueError, match=r"is not like 2x8|there can be"):
+        parse_nodes(text)
+
+
+def test_one_node_is_as_so_many_devices(tmp_path: Path) -> None:
+    """Byte for byte, but for what was asked."""
+    profile = written(tmp_path)
+    for flag, value in (("--nodes", "1x2"), ("--devices", "2")):
+        succeeded(planner_cli("build", profile, flag, value, "-o", tmp_path / f"{flag}.json"))
+    assert (tmp_path / "--nodes.json").read_bytes() == (tmp_path / "--devices.json").read_bytes()
+
+
+def test_a_network_is_as_profiled_or_as_given(tmp_path: Path) -> None:
+    """Without a latency it has that of the links within a node."""
+    own = Link("net", Rate(10**9, 30), Rate(8 * 10**8, 40))
+    with_net, without = written(tmp_path, own), written(tmp_path, name="q.json")
+    inside = Links.of(read_problem(str(without)).device)
+
+    def net(profile: Path, **asked: int) -> Rate | None:
+        return Links.of(read_problem(str(profile), nodes="2x1", **asked).device).net
+
+    assert net(with_net) == own.both
+    assert net(with_net, net=5) == Rate(5, 40)
+    assert net(with_net, net_latency=7) == Rate(own.both.bytes_per_s, 7)
+    latency = (inside.p2p or inside.h2d_both).latency_us
+    assert net(without, net=5) == Rate(5, latency)
+
+
+def test_what_does_not_go_with_nodes_is_one_line(tmp_path: Path) -> None:
+    """By both flags."""
+    profile, other = written(tmp_path), written(tmp_path, name="q.json")
+
+    def told(*flags: object, code: int = 2, text: str) -> None:
+        refused(planner_cli("build", *flags, "-o", tmp_path / "plan.json"), code, text)
+
+    nodes, net = ("--nodes", "2x2"), ("--net", "1GB/s")
+    told(profile, *nodes, text="give its rate, like --net 12GB/s")
+    told(profile, *nodes, *net, "--devices", 3, text="has 4 devices, --devices says 3")
+    told(profile, other, *nodes, *net, text="there are 2 profiles")
+    told(profile, *nodes, *net, "--disk-space", "1GB", text="cannot wait on a disk")
+    told(profile, *net, text="about several nodes")
+    told(profile, *nodes, *net, "--link-groups", "0,3;1,2", text="not all on one node")
+    told(profile, *nodes, *net, "--layout", "3x1", text="or whole nodes")
+
+
+def test_a_plan_says_the_node_of_every_device(tmp_path: Path) -> None:
+    """And show tells of them; --devices may say the same number."""
+    profile, plan = written(tmp_path), tmp_path / "plan.json"
+    call = ("build", profile, "--nodes", "2x2", "--net", "1GB/s", "--devices", 4, "-o", plan)
+    answer = succeeded(planner_cli(*call))
+    assert [device.node for device in plans.load(plan).devices] == [0, 0, 1, 1]
+    assert "node" in answer.out
