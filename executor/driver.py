@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, Protocol
 
 import torch
+from msgspec import UNSET
 
 from executor.conducting import Conductor, Led
 from executor.devices import (
@@ -74,7 +75,7 @@ def run(
                 device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
             warm_up(plan)
             team = others.joined() if others else None
-            recorder = Recorder(plan)
+            recorder = Recorder(plan, rank=0 if others else UNSET)
             journal = Journal(plan, options, recorder, log, checkpoints)
             if checkpoints:
                 checkpoints.clear()

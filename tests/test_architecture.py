@@ -54,7 +54,7 @@ MAY_IMPORT = {
         "conducting": "replay shards devices",
         "records": "replay shards outputs",
         "driver": "conducting records replay shards workload optim devices numerics outputs",
-        "profiling": "cutting shards workload optim devices numerics outputs",
+        "profiling": "distributed cutting shards workload optim devices numerics outputs",
         "distributed": "driver conducting records replay shards workload optim devices numerics",
         "processes": "distributed cutting records workload",
         "report": "records replay",

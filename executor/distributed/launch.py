@@ -26,11 +26,11 @@ from executor.devices import default_source
 from executor.distributed.addresses import interface_of, own_address
 from executor.distributed.jobs import Jobs
 from executor.distributed.lead import Lead
+from executor.distributed.links import Clock, GroupWire, Pair, machine_id, pairs, wires
 from executor.distributed.mesh import Mesh
-from executor.distributed.messages import Bye, Hello, Ready, Welcome
+from executor.distributed.messages import Bye, Hello, Ready, Time, Welcome
 from executor.distributed.stores import Carrier, SharedMemory, carrier, node_store
 from executor.distributed.team import Peers
-from executor.distributed.wires import GroupWire, Pair, pairs, wires
 from executor.distributed.worker import Worker
 from executor.distributed.world import World
 from executor.errors import MismatchError, RunError, UsageError, text_of
@@ -45,6 +45,7 @@ from profiles.errors import GantryError
 
 _MEET_S = 60  # until all processes have come
 
+_QUESTIONS = 20  # for the time, before a run begins
 _LOOK_S = 1.0  # between two looks at whether the agent is there
 _FETCH_S = 60.0  # that nothing may come of what is fetched to be written
 _LATE_S = 30.0  # that a run may take to end without it
@@ -95,7 +96,7 @@ class _Others:
         self._met, self._limit_s = met, options.stall_seconds or _FETCH_S
         trouble = _compared(met, inputs)
         for rank in met.mesh.others:
-            met.mesh.send(rank, Welcome(trouble))
+            met.mesh.send(rank, Welcome(trouble, machine_id()))
         if trouble:
             raise MismatchError(trouble)
         self._memory = met.store()
@@ -104,8 +105,11 @@ class _Others:
     def joined(self) -> Lead:
         met, world = self._met, self._met.world
         for rank in met.mesh.others:
-            if trouble := met.mesh.expect(rank, Ready).trouble:
-                raise RunError(f"process {rank}: {trouble}")
+            while isinstance(message := met.mesh.receive(rank), Time):
+                met.mesh.send(rank, Time(message.asked, time.perf_counter()))
+            assert isinstance(message, Ready), message
+            if message.trouble:
+                raise RunError(f"process {rank}: {message.trouble}")
         wires, carried = met.wires(), met.carrier(self._memory)
         firsts = [world.first(node) for node in range(world.nodes)]
         jobs = Jobs(met.plan, met.mesh, carried, self._memory, firsts, self._limit_s)
@@ -161,7 +165,8 @@ def follow(
     with _met(plan, world) as met:
         mesh = met.mesh
         mesh.send(0, Hello(world.rank, dict(inputs)))
-        if mesh.expect(0, Welcome).trouble:
+        welcome = mesh.expect(0, Welcome)
+        if welcome.trouble:
             return 2
         memory = met.store()
         with driver.machine(plan, met.devices) as (devices, pages):
@@ -176,9 +181,10 @@ def follow(
             except GantryError as error:
                 mesh.send(0, Ready(str(error)))
                 return error.exit_code
+            clock = _clock(mesh, welcome.machine)
             mesh.send(0, Ready())
-            peers = Peers(world.rank, mesh, met.rank_of, met.wires())
-            own = Recorder(plan, 0.0), options, peers, met.carrier(memory)
+            peers = Peers(world.rank, mesh, met.rank_of, met.wires(), clock)
+            own = Recorder(plan, 0.0, world.rank), options, peers, met.carrier(memory)
             worker = Worker(plan, store, devices, *own)
             mesh.listen(worker.hear)
             with heard(_ENDS, lambda *_: None):  # process 0 hears of them, too, and says what ends
@@ -213,6 +219,18 @@ def _met(plan: Plan, world: World) -> Iterator[_Met]:
     finally:
         mesh.close()
         dist.destroy_process_group()
+
+
+def _clock(mesh: Mesh, machine: str) -> Clock:
+    """The clock of process 0, which runs on this machine."""
+    clock = Clock(same=machine == machine_id())
+    for _ in range(_QUESTIONS if clock.due() else 0):
+        mesh.send(0, Time(time.perf_counter()))
+        answer = mesh.receive(0)
+        assert isinstance(answer, Time), answer
+        assert answer.there is not None, "process 0 knows its own time"
+        clock.note(answer.asked, answer.there)
+    return clock
 
 
 def _divisible(plan: Plan, rank_of: Callable[[int], int]) -> None:

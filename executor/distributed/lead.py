@@ -5,9 +5,12 @@ others    replay their part, tell each other of their ops, and stop or finish wh
 """
 
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from executor.distributed.jobs import Jobs, TransferRun
+from executor.distributed.links import Clock, GroupWire, Pair
 from executor.distributed.mesh import Mesh
 from executor.distributed.messages import (
     Ask,
@@ -24,11 +27,11 @@ from executor.distributed.messages import (
     Records,
     States,
     Stop,
+    Time,
 )
 from executor.distributed.state import parcel, roles_of, take
 from executor.distributed.team import Peers
 from executor.distributed.values import Parcel
-from executor.distributed.wires import GroupWire, Pair
 from executor.errors import RunError
 from executor.replay import Failure, SegmentActivity, SegmentRun, Setup
 from plans.schema import Plan
@@ -49,7 +52,7 @@ class Lead(Peers):
         wires: Mapping[Pair, GroupWire],
         jobs: Jobs,
     ) -> None:
-        super().__init__(0, mesh, rank_of, wires)
+        super().__init__(0, mesh, rank_of, wires, Clock())
         self.jobs = jobs
         self.peaks: dict[int, tuple[int, int]] = {}
         self._plan = plan
@@ -108,6 +111,9 @@ class Lead(Peers):
             self.heard(message)
         elif isinstance(message, Carried):
             self.jobs.hear(rank, message)
+        elif isinstance(message, Time):
+            with suppress(RunError):  # it is gone, which ends the run
+                self.mesh.send(rank, Time(message.asked, time.perf_counter()))
         elif setup is None:
             return
         elif isinstance(message, Records):

@@ -21,9 +21,10 @@ class Hello(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The run begins; `trouble`: it does not."""
+    """The run begins; `trouble`: it does not. machine: of process 0, see `links.machine_id`."""
 
     trouble: str = ""
+    machine: str = ""
 
 
 class Store(Message, frozen=True):
@@ -34,6 +35,13 @@ class Store(Message, frozen=True):
 
 class Mapped(Message, frozen=True):
     """The process has mapped it."""
+
+
+class Time(Message, frozen=True):
+    """A question for the time, `asked` when it was so late, and the answer: so late `there`."""
+
+    asked: float
+    there: float | None = None
 
 
 class Ready(Message, frozen=True):
@@ -87,7 +95,7 @@ class Ended(Message, frozen=True):
 
 
 class Heard(Message, frozen=True):
-    """News of a segment's streams, see `replay.News`."""
+    """News of a segment's streams, see `replay.News`; times are of the run's clock."""
 
     segment: int
     stream: str
@@ -169,6 +177,7 @@ AnyMessage = (
     | Mapped
     | Carry
     | Carried
+    | Time
     | Ready
     | Begin
     | Stop

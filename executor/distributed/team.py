@@ -3,10 +3,10 @@
 import threading
 from collections.abc import Callable, Mapping
 
+from executor.distributed.links import Clock, GroupWire, Pair
 from executor.distributed.mesh import Mesh
 from executor.distributed.messages import Heard
 from executor.distributed.values import pack_facts, unpack_facts
-from executor.distributed.wires import GroupWire, Pair
 from executor.replay import News, Wire
 
 
@@ -19,8 +19,10 @@ class Peers:
         mesh: Mesh,
         rank_of: Callable[[int], int],
         wires: Mapping[Pair, GroupWire],
+        clock: Clock,
     ) -> None:
         self.me = me
+        self.clock = clock
         self.mesh = mesh
         self._rank_of, self._wires = rank_of, wires
         self._hear: dict[int, Callable[[News], None]] = {}
@@ -34,7 +36,9 @@ class Peers:
     def tell(self, rank: int, segment: int, news: News) -> None:
         """Send news of a segment to a process."""
         facts = [pack_facts(fact) for fact in news.facts]
-        heard = Heard(segment, news.stream, news.number, news.at, news.end, facts)
+        ahead = self.clock.ahead
+        end = None if news.end is None else news.end + ahead
+        heard = Heard(segment, news.stream, news.number, news.at + ahead, end, facts)
         self.mesh.send(rank, heard)
 
     def listen(self, segment: int, heard: Callable[[News], None]) -> None:
@@ -51,7 +55,9 @@ class Peers:
     def heard(self, message: Heard) -> None:
         """Take news in."""
         facts = tuple(unpack_facts(fact) for fact in message.facts)
-        news = News(message.stream, message.count, message.at, message.end, facts)
+        ahead = self.clock.ahead
+        end = None if message.end is None else message.end - ahead
+        news = News(message.stream, message.count, message.at - ahead, end, facts)
         with self._lock:
             if hear := self._hear.get(message.segment):
                 hear(news)

@@ -26,6 +26,7 @@ from executor.distributed.messages import (
     Records,
     States,
     Stop,
+    Time,
 )
 from executor.distributed.state import parcel, roles_of, take
 from executor.distributed.stores import Carrier, Job
@@ -88,6 +89,8 @@ class Worker:
         """Take a message in, from the thread of its process."""
         if isinstance(message, Heard):
             self._peers.heard(message)
+        elif isinstance(message, Time) and message.there is not None:
+            self._peers.clock.note(message.asked, message.there)
         elif rank == _LEAD:
             self._news.put(message)
             self._halt.tell()
@@ -155,6 +158,9 @@ class Worker:
 
     def _report(self) -> None:
         """Hand on what has happened since the last time."""
+        if self._peers.clock.due():
+            self._send(Time(time.perf_counter()))
+        self._recorder.origin = -self._peers.clock.ahead
         ended = [index for index, one in self._active.items() if one.ended]
         for task in self._tasks.values():
             task.collect()

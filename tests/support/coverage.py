@@ -23,7 +23,7 @@ COVERED_BY = {
     "executor.distributed.stores.sharing": "executor/distributed/test_nodes.py",
     "executor.distributed.team": "executor/distributed/test_launch.py",
     "executor.distributed.values": "executor/distributed/test_launch.py",
-    "executor.distributed.wires": "executor/distributed/test_launch.py",
+    "executor.distributed.links.wires": "executor/distributed/test_launch.py",
     "executor.distributed.worker": "executor/distributed/test_launch.py",
     "executor.distributed.world": "executor/distributed/test_nodes.py",
     "executor.processes": "executor/distributed/test_launch.py",

@@ -81,7 +81,9 @@ def test_a_transfer_has_ended_when_both_ends_have() -> None:
 def test_a_transfer_that_fails_ends_the_run() -> None:
     """Whatever the other end says, and though tasks may be dropped."""
     failures, ops, _ = transferred("the connection is lost")
-    assert [str(one) for one in failures] == ["a.net.X0 on net.0 in round 0: the connection is lost"]
+    assert [str(one) for one in failures] == [
+        "a.net.X0 on net.0 in round 0: the connection is lost"
+    ]
     assert failures[0].fatal
     assert not ops
 
