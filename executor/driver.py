@@ -89,7 +89,7 @@ def expect_nodes(plan: Plan, nodes: int) -> None:
     if planned != nodes:
         how = f"start torchrun --nnodes {planned} --nproc-per-node N "
         if planned > 1:
-            how += "--rdzv-endpoint HOST:PORT -m executor run PLAN on each of them"
+            how += "--rdzv-backend c10d --rdzv-endpoint HOST:PORT -m executor run PLAN on each"
         else:
             how += "-m executor run PLAN on one, or build for --nodes"
         raise UsageError(f"the plan is for {planned} node(s), and this run is on {nodes}; {how}")

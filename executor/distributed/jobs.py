@@ -149,9 +149,8 @@ class TransferRun(Activity):
         return self._going.latest
 
     def states(self) -> list[str]:
-        one = self._transfer
-        nodes = f"from node {one.source} to node {one.target}"
-        return [f"{one.id} moves {show_bytes(self._bytes)} {nodes} on {NET}"]
+        one, size = self._transfer, show_bytes(self._bytes)
+        return [f"{one.id} moves {size} to node {one.target} on {NET}.{one.source}"]
 
     def stuck(self, text: str) -> Failure:
         return Failure((), text, fatal=True)
@@ -164,7 +163,8 @@ class TransferRun(Activity):
         """Both ends are over; called from the thread of the last one."""
         one, setup, end = self._transfer, self._setup, Now()
         if trouble:
-            setup.failed(Failure((self._going.job.task,), trouble, one.id, NET, fatal=True))
+            stream = f"{NET}.{one.source}"
+            setup.failed(Failure((self._going.job.task,), trouble, one.id, stream, fatal=True))
             return
         self._jobs.copies.copied(moved(one), one.target)
         setup.recorder.op(one.segment, one.id, 0, self._begun, end, metered=False)

@@ -109,11 +109,11 @@ class Lead(Peers):
             self._lose(rank)
         elif isinstance(message, Heard):
             self.heard(message)
+        elif isinstance(message, Carried):
+            self.jobs.hear(rank, message)
         elif isinstance(message, Time):
             with suppress(RunError):  # it is gone, which ends the run
                 self.mesh.send(rank, Time(message.asked, time.perf_counter()))
-        elif isinstance(message, Carried):
-            self.jobs.hear(rank, message)
         elif setup is None:
             return
         elif isinstance(message, Records):

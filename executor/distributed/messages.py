@@ -27,13 +27,6 @@ class Welcome(Message, frozen=True):
     machine: str = ""
 
 
-class Time(Message, frozen=True):
-    """A question for the time, `asked` when it was so late, and the answer: so late `there`."""
-
-    asked: float
-    there: float | None = None
-
-
 class Store(Message, frozen=True):
     """The path of the node's host store."""
 
@@ -42,6 +35,13 @@ class Store(Message, frozen=True):
 
 class Mapped(Message, frozen=True):
     """The process has mapped it."""
+
+
+class Time(Message, frozen=True):
+    """A question for the time, `asked` when it was so late, and the answer: so late `there`."""
+
+    asked: float
+    there: float | None = None
 
 
 class Ready(Message, frozen=True):
@@ -173,11 +173,11 @@ class Bye(Message, frozen=True):
 AnyMessage = (
     Hello
     | Welcome
-    | Time
     | Store
     | Mapped
     | Carry
     | Carried
+    | Time
     | Ready
     | Begin
     | Stop

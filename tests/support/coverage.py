@@ -15,7 +15,6 @@ COVERED_BY = {
     "executor.cutting.recomputing": "whole/test_unchanged.py",
     "executor.cutting.record": "executor/cutting/test_chain_values.py",
     "executor.distributed.lead": "executor/distributed/test_launch.py",
-    "executor.distributed.jobs": "executor/distributed/test_nodes.py",
     "executor.distributed.mesh": "executor/distributed/test_launch.py",
     "executor.distributed.messages": "executor/distributed/test_launch.py",
     "executor.distributed.state": "executor/distributed/test_launch.py",

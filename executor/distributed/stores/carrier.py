@@ -6,6 +6,7 @@ do not wait for each other.
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from plans.schema import Plan
 Route = tuple[int, int]  # nodes, the sender first
 
 PIECE = 16 << 20  # bytes of one message
+_AT_ONCE = 2  # messages under way, so that no end waits for the other between two
 _TELL_S = 0.2  # between two reports that it goes on
 
 
@@ -59,15 +61,21 @@ class Carrier:
         group = self._groups[job.source, job.target]
         ranks = dist.get_process_group_ranks(group)
         sender, receiver = ranks if job.source < job.target else reversed(ranks)
-        told = time.monotonic()
+        told, under_way = time.monotonic(), deque[dist.Work]()
         for piece in self._pieces(job):
             if self._node == job.source:
-                dist.send(piece, receiver, group=group, tag=job.number)
+                work = dist.isend(piece, receiver, group=group, tag=job.number)
             else:
-                dist.recv(piece, sender, group=group, tag=job.number)
+                work = dist.irecv(piece, sender, group=group, tag=job.number)
+            assert work, "this process is in the group"
+            under_way.append(work)
+            if len(under_way) == _AT_ONCE:
+                under_way.popleft().wait()
             if time.monotonic() - told > _TELL_S:
                 told = time.monotonic()
                 moved()
+        for work in under_way:
+            work.wait()
 
     def _pieces(self, job: Job) -> Iterable[Tensor]:
         for buffer, count in values(self._plan, ((job.task, number) for number in job.shards)):
