@@ -1,6 +1,7 @@
 """A run: opens files, devices and the host store, and replays the plan on them."""
 
 import gc
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, Protocol
@@ -21,7 +22,17 @@ from executor.devices import (
 from executor.errors import InterruptedRun, LogError, RunError, UsageError
 from executor.numerics import MemoryMeter
 from executor.optim import onepass
-from executor.records import Journal, Options, Result, checkpoint, drop_text, kept, logfile
+from executor.records import (
+    Earlier,
+    Journal,
+    Options,
+    Result,
+    began,
+    checkpoint,
+    drop_text,
+    kept,
+    logfile,
+)
 from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, StateFile, opened
 from executor.workload import Task
@@ -63,21 +74,36 @@ def run(
         logfile.opened(options.log, options.overwrite) as log,
         machine(plan, others.devices if others else None) as (devices, memory),
     ):
-        saved = checkpoint.load(options.resume, plan.tasks)
+        earlier = options.earlier
+        left = earlier.rest if earlier else plan
+        saved = checkpoint.load(
+            options.resume, left.tasks, earlier.reached.files if earlier else None
+        )
         with _files(plan, options) as files:
             source = default_source(plan.devices[0].kind)
             slab = others.slab if others else None
-            store = HostStore(plan, tasks, memory, source, saved, cut, files, slab)
+            store = HostStore(left, tasks, memory, source, saved, cut, files, slab)
             for device in devices.values():  # replicas have module buffers beside its budget
                 device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
             warm_up(plan)
             team = others.joined() if others else None
-            recorder = Recorder(plan)
+            recorder = _recorder(plan, earlier)
             journal = Journal(plan, options, recorder, log, checkpoints)
             if checkpoints:
                 checkpoints.clear()
-            replay = Conductor(plan, store, devices, recorder, options, journal, team)
+            replay = Conductor(left, store, devices, recorder, options, journal, team)
+            if earlier:
+                replay.leave_out(earlier.over)
             return _replay(plan, options, replay, recorder, journal, store)
+
+
+def _recorder(plan: Plan, earlier: Earlier | None) -> Recorder:
+    """The recorder of a run, whose times count from when it began first."""
+    if earlier is None:
+        return Recorder(plan)
+    recorder = Recorder(plan, time.perf_counter() - (time.time() - began(earlier.header)))
+    recorder.recall(earlier.standing())
+    return recorder
 
 
 def _replay(

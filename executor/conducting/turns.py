@@ -1,9 +1,9 @@
 """The order of segments and moves: each begins after those that it waits for.
 
-Both are numbered in one row, segments first. A segment waits for the earlier ones on its devices
-and of its tasks, and for its tasks to be read back from the disk; a move waits for the one before
-it, and for the segment after which it writes a task. No segment begins before the earliest start of
-its task, which counts from the beginning of the run.
+Both are numbered in one row, segments first; segments of 0 rounds are done. A segment waits for the
+earlier ones on its devices and of its tasks, and for its tasks to be read back from the disk; a
+move waits for the one before it, and for the segment after which it writes a task. No segment
+begins before the earliest start of its task, which counts from the beginning of the run.
 
 What is skipped hands its predecessors on to those that waited for it. They need only wait for
 those that share a device, a task or host bytes with them: a segment whose threads never return must
@@ -28,7 +28,9 @@ class Turns:
     def __init__(self, plan: Plan) -> None:
         moves = plan.disk.moves if plan.disk else ()
         self._segments = len(plan.segments)
-        self.waiting = dict(enumerate(order(plan)))
+        self._ended = {index for index, one in enumerate(plan.segments) if not one.rounds}
+        known = enumerate(order(plan))
+        self.waiting = {i: before for i, before in known if i not in self._ended}
         self.names = [f"segment {index}" for index in range(self._segments)]
         self.names += [move.id for move in moves]
         self.tasks = [plan.trained(segment) for segment in plan.segments]
@@ -40,7 +42,6 @@ class Turns:
         self._starts = [max(map(early.__getitem__, plan.trained(s))) for s in plan.segments]
         self._starts += [0] * len(moves)
         self._inherited: dict[int, set[int]] = {}
-        self._ended: set[int] = set()
 
     def ready(self, now_us: int = LARGEST) -> list[int]:
         """Those that may begin at this time of the run, in the plan's order."""

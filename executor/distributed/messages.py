@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from executor.distributed.values import Parcel
+from plans.rest import Reached
 from plans.runlog import OpRecord
 
 
@@ -13,25 +14,35 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Anything that one process says to another."""
 
 
-class Hello(Message, frozen=True):
-    """A process has come. `inputs`: what has to be the same in all of them."""
+class Gone(Message, frozen=True):
+    """A process is gone: what its connection says last, no message that is sent."""
 
-    rank: int
-    inputs: dict[str, str]
+    text: str
+
+
+class Beat(Message, frozen=True):
+    """The process `pid` is alive."""
+
+    pid: int
 
 
 class Welcome(Message, frozen=True):
-    """The run begins; `trouble`: it does not. store: the path of the host store."""
+    """The run begins. store: the path of the host store; reached: where the plan goes on."""
 
-    trouble: str = ""
-    store: str = ""
-    store_bytes: int = 0
+    store: str
+    store_bytes: int
+    reached: Reached | None
 
 
 class Ready(Message, frozen=True):
-    """The process has its devices and models. `trouble`: it could not."""
+    """The process has its devices and models. `trouble`: it could not; code: of such a failure."""
 
     trouble: str = ""
+    code: int = 0
+
+
+class Join(Message, frozen=True):
+    """All processes are ready: connect devices."""
 
 
 class Begin(Message, frozen=True):
@@ -131,15 +142,16 @@ class States(Message, frozen=True):
 
 
 class Bye(Message, frozen=True):
-    """The run is over; `trouble`: because of that."""
+    """The run is over: end with this exit code."""
 
-    trouble: str = ""
+    code: int
 
 
 AnyMessage = (
-    Hello
+    Beat
     | Welcome
     | Ready
+    | Join
     | Begin
     | Stop
     | Freeze

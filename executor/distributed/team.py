@@ -1,13 +1,45 @@
 """The part that the lead and the others have in common: news of segments, and wires."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
 
 from executor.distributed.mesh import Mesh
 from executor.distributed.messages import Heard
 from executor.distributed.values import pack_facts, unpack_facts
 from executor.distributed.wires import GroupWire, Pair
+from executor.errors import RunError
 from executor.replay import News, Wire
+
+_NEWS_S = 1.0  # until a process that is gone is known to be
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A wire that says who is gone, where that is why it fails."""
+
+    wire: GroupWire
+    mesh: Mesh
+
+    def send(self, source: Tensor) -> None:
+        with self._telling():
+            self.wire.send(source)
+
+    def receive(self, target: Tensor) -> None:
+        with self._telling():
+            self.wire.receive(target)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError:
+            if text := self.mesh.loss(_NEWS_S):
+                raise RunError(text) from None
+            raise
 
 
 class Peers:
@@ -46,7 +78,7 @@ class Peers:
 
     def wire(self, source: int, target: int) -> Wire:
         """The wire from one device to another."""
-        return self._wires[source, target]
+        return _Told(self._wires[source, target], self.mesh)
 
     def heard(self, message: Heard) -> None:
         """Take news in."""
