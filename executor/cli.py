@@ -6,9 +6,10 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import plans
 import profiles
@@ -20,6 +21,9 @@ from plans.schema import Plan
 from profiles import console
 from profiles.codec import check_target, read_bytes
 from profiles.schema import Emulation, Numerics, Workload
+
+if TYPE_CHECKING:
+    from executor.profiling.across import Others
 
 Given = tuple[Plan, Sequence[Task], Options]
 
@@ -141,11 +145,26 @@ def _profile(arguments: argparse.Namespace) -> int:
         numerics=Numerics(arguments.tf32, arguments.deterministic),
         disk=arguments.disk,
     )
-    measured = profiler.profile(ref, options)
+    with _others() as others:
+        if others and not others.leads:
+            if (code := others.told()) == 0:
+                profiler.assist(options, others)
+                code = others.told()
+            return code
+        measured = profiler.profile(ref, options, others)
     profiles.save(arguments.output, measured)
     print(profiler.table(measured))
     print(f"profile: {arguments.output}")
     return 0
+
+
+def _others() -> AbstractContextManager["Others | None"]:
+    """The other processes of torchrun."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return nullcontext()
+    from executor.profiling import across
+
+    return across.others()
 
 
 def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:

@@ -23,7 +23,7 @@ from executor import distributed, run
 from executor.cutting import left_out, planned
 from executor.distributed import World
 from executor.errors import ProcessError, UsageError, exit_code_of, text_of
-from executor.records import Options, Result, earlier
+from executor.records import Options, Result, checkpoint, earlier
 from executor.workload import Task
 from plans.schema import Plan
 from profiles import console
@@ -120,7 +120,6 @@ def _follow(world: World, prepare: Callable[[], Given]) -> int:
 
 def _prepared(world: World, prepare: Callable[[], Given]) -> Given:
     plan, tasks, options = prepare()
-    world.share(len(plan.devices))
     distributed.divisible(plan, world)
     return plan, tasks, options
 
@@ -252,4 +251,7 @@ def _end_with_agent(world: World) -> None:
 def _inputs(plan: Plan, options: Options) -> dict[str, str]:
     """The files that have to be the same in all processes, by name."""
     sources = {f"workload {task.workload.ref}": task.workload.sha256 for task in plan.tasks}
-    return {"plan": options.plan_sha256 or "", **sources}
+    begun = [task for task in plan.tasks if task.done and options.resume]
+    files = [checkpoint.path_of(options.resume or Path(), task.name, task.done) for task in begun]
+    kept = {f"checkpoint {file.name}": checkpoint.identity(file) for file in files}
+    return {"plan": options.plan_sha256 or "", **sources, **kept}

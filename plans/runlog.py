@@ -28,7 +28,8 @@ class Header(Struct, frozen=True, kw_only=True, tag="header", tag_field="type"):
 
 
 class OpRecord(Struct, frozen=True, tag="op", tag_field="type"):
-    """Times in µs since the run began. `metered`: run under the memory meter, a little slower."""
+    """Times in µs since the run began, by the clock of process 0. `metered`: run under the memory
+    meter, a little slower. `rank`: the process that ran it, where there are several."""
 
     segment: Count
     op: str
@@ -36,6 +37,7 @@ class OpRecord(Struct, frozen=True, tag="op", tag_field="type"):
     start_us: Count
     end_us: Count
     metered: bool = False
+    rank: Count | msgspec.UnsetType = msgspec.UNSET
 
 
 class StepRecord(Struct, frozen=True, tag="step", tag_field="type"):

@@ -164,7 +164,7 @@ class CpuDevice(Device):
         if end is not None:
             last_until(end)
 
-    def get(self, taken: Callable[[], None], end: float | None) -> None:
+    def get(self, taken: Callable[[], object], end: float | None) -> None:
         taken()
         if end is not None:
             last_until(end)

@@ -105,7 +105,7 @@ class Device(Protocol):
         """Launch `source` (uint8, in the slab) to a device of another process: `put` sends it."""
         put(None)
 
-    def get(self, taken: Callable[[], None], end: float | None) -> None:
+    def get(self, taken: Callable[[], object], end: float | None) -> None:
         """Launch what a device of another process sends: `taken` receives it. `end`: when the
         link has moved it, None for a link that has no pace."""
         taken()

@@ -1,7 +1,8 @@
 """A run of several processes, from their connections to their end.
 
 all     connect, once they have agreed on what they are given
-lead    makes the host store; all map it, open their devices, build their models, connect devices
+all     of a node map its host store, which its first process makes
+all     open their devices, build their models, connect devices and stores
 lead    conducts; the others do what it says, and end as it does
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from types import FrameType
 
 import torch.distributed as dist
@@ -21,25 +23,30 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from executor import driver
 from executor.conducting import patience_s
 from executor.devices import default_source
+from executor.distributed.addresses import interface_of, own_address
+from executor.distributed.jobs import Jobs
 from executor.distributed.lead import Lead
-from executor.distributed.memory import SharedMemory
+from executor.distributed.links import Clock, GroupWire, Pair, machine_id, pairs, wires
 from executor.distributed.mesh import Mesh
-from executor.distributed.messages import Bye, Join, Ready, Welcome
+from executor.distributed.messages import Bye, Join, Ready, Time, Welcome
+from executor.distributed.stores import Carrier, SharedMemory, carrier, node_store
 from executor.distributed.team import Peers
-from executor.distributed.wires import GroupWire, Pair, pairs, wires
 from executor.distributed.worker import Worker
 from executor.distributed.world import World
 from executor.errors import ProcessError, RunError, UsageError, exit_code_of, text_of
 from executor.records import Options, Result, checkpoint
 from executor.replay import Recorder
-from executor.shards import Cutter, HostStore
+from executor.shards import Cutter, HostStore, Shared
 from executor.workload import Task
+from plans.nodes import host_bytes
 from plans.rest import rest
 from plans.schema import Plan
 from profiles.console import Interrupted, heard
 
 CONNECT_S = 60  # until all processes are connected
 
+_QUESTIONS = 20  # for the time, before a run begins
+_FETCH_S = 60.0  # that nothing may come of what is fetched to be written
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PART_S = 1.0  # until the others have heard that the run is over
 _NEWS_S = 0.5  # that come before a signal, where that follows from them
@@ -53,48 +60,67 @@ class Met:
     world: World
     mesh: Mesh
 
+    @cached_property
+    def ranks(self) -> Sequence[int]:
+        return self.world.ranks(self.plan)
+
     @property
-    def devices(self) -> range:
-        share = self.world.share(len(self.plan.devices))
-        return range(self.world.rank * share, (self.world.rank + 1) * share)
+    def devices(self) -> list[int]:
+        return [number for number, rank in enumerate(self.ranks) if rank == self.world.rank]
 
     def rank_of(self, device: int) -> int:
-        return self.world.rank_of(device, len(self.plan.devices))
+        return self.ranks[device]
 
     def wires(self) -> dict[Pair, GroupWire]:
         backend = "nccl" if self.plan.devices[0].kind == "cuda" else "gloo"
         return wires(pairs(self.plan, self.rank_of), self.rank_of, backend)
+
+    def store(self) -> SharedMemory:
+        return node_store(self.world, self.mesh, host_bytes(self.plan))
+
+    def carrier(self, memory: SharedMemory) -> Carrier:
+        world = self.world
+        return carrier(self.plan, world.node, memory.flat, world.first, world.nodes)
 
 
 class _Others:
     """The processes that this one leads."""
 
     def __init__(self, met: Met, options: Options) -> None:
-        self.devices = met.devices
-        self._met = met
-        size = _store_bytes(met.plan)
-        memory = SharedMemory(size)
-        self.slab = memory.flat
-        self._memory = memory
-        reached = options.earlier.reached if options.earlier else None
+        self.devices: Sequence[int] = met.devices
+        self._lead: Lead | None = None
+        self._met, self._limit_s = met, options.stall_seconds or _FETCH_S
+        earlier = options.earlier
+        self._left = earlier.rest if earlier else met.plan
         for rank in met.mesh.others:
-            met.mesh.send(rank, Welcome(memory.path, size, reached))
+            met.mesh.send(rank, Welcome(machine_id(), earlier.reached if earlier else None))
+        self._memory = met.store()
+        self.store = Shared(self._memory.flat, 0, fills=True, bring=self._bring)
 
     def joined(self) -> Lead:
-        met = self._met
-        waiting = set(met.mesh.others)
+        met, mesh, world = self._met, self._met.mesh, self._met.world
+        waiting = set(mesh.others)
         while waiting:
-            rank, message = met.mesh.receive(waiting)
+            rank, message = mesh.receive(waiting)
+            if isinstance(message, Time):
+                mesh.send(rank, Time(message.asked, time.perf_counter()))
+                continue
             assert isinstance(message, Ready), message
             if message.trouble:
                 raise ProcessError(f"process {rank}: {message.trouble}", message.code)
             waiting.discard(rank)
-        self._memory.release()
-        for rank in met.mesh.others:
-            met.mesh.send(rank, Join())
-        lead = Lead(met.plan, met.mesh, met.rank_of, met.wires())
-        met.mesh.listen(lead.hear)
-        return lead
+        for rank in mesh.others:
+            mesh.send(rank, Join())
+        wires, carried = met.wires(), met.carrier(self._memory)
+        firsts = [world.first(node) for node in range(world.nodes)]
+        jobs = Jobs(self._left, mesh, carried, self._memory, firsts, self._limit_s)
+        self._lead = Lead(self._left, mesh, met.rank_of, wires, jobs)
+        mesh.listen(self._lead.hear)
+        return self._lead
+
+    def _bring(self, task: str) -> None:
+        assert self._lead, "nothing is trained before"
+        self._lead.bring(task)
 
 
 def lead(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> Result:
@@ -113,36 +139,43 @@ def goodbye(met: Met, code: int) -> None:
 def follow(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> int:
     """Do what process 0 says until the end; the exit code. It tells what went wrong, unless it is
     gone: RunError."""
-    mesh = met.mesh
+    mesh, world = met.mesh, met.world
     with ExitStack() as stack:
-        _, welcome = mesh.receive([0])
-        if isinstance(welcome, Bye):
-            return welcome.code
-        assert isinstance(welcome, Welcome), welcome
+        welcome = mesh.expect(0, Welcome)
         left = rest(plan, welcome.reached) if welcome.reached else plan
         files = welcome.reached.files if welcome.reached else None
-        memory = SharedMemory(welcome.store_bytes, welcome.store)
-        memory.release()
+        memory = met.store()
         try:
             devices, pages = stack.enter_context(driver.machine(plan, met.devices))
             source = default_source(plan.devices[0].kind)
             saved = checkpoint.load(options.resume, left.tasks, files)
-            own = left, tasks, pages, source, saved, cut, None, memory.flat
-            store = HostStore(*own, fills=False)
+            shared = Shared(memory.flat, world.node, world.rank == world.first(world.node))
+            store = HostStore(left, tasks, pages, source, saved, cut, None, shared)
             for device in devices.values():
                 device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
             driver.warm_up(plan)
+            ready = Ready()
         except Exception as error:
-            mesh.send(0, Ready(text_of(error), exit_code_of(error)))
-        else:
-            mesh.send(0, Ready())
-        _, answer = mesh.receive([0])
-        if isinstance(answer, Bye):
-            return answer.code
-        peers = Peers(met.world.rank, mesh, met.rank_of, met.wires())
-        worker = Worker(left, store, devices, Recorder(plan, 0.0), options, peers)
+            ready = Ready(text_of(error), exit_code_of(error))
+        clock = _clock(mesh, welcome.machine)
+        mesh.send(0, ready)
+        mesh.expect(0, Join)
+        peers = Peers(world.rank, mesh, met.rank_of, met.wires(), clock)
+        own = Recorder(plan, 0.0, world.rank), options, peers, met.carrier(memory)
+        worker = Worker(left, store, devices, *own)
         mesh.listen(worker.hear)
         return worker.work()
+
+
+def _clock(mesh: Mesh, machine: str) -> Clock:
+    """The clock of process 0, which runs on this machine."""
+    clock = Clock(same=machine == machine_id())
+    for _ in range(_QUESTIONS if clock.due() else 0):
+        mesh.send(0, Time(time.perf_counter()))
+        answer = mesh.expect(0, Time)
+        assert answer.there is not None, "process 0 knows its own time"
+        clock.note(answer.asked, answer.there)
+    return clock
 
 
 @contextmanager
@@ -152,8 +185,10 @@ def connected(plan: Plan, options: Options, world: World, store: Store) -> Itera
     Process 0 alone hears of signals meanwhile, and the others of what it makes of them. torchrun
     ends all when one has ended: a signal that follows from that is not heard, but what it follows
     from."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
+        address = own_address(world, store, os.environ)
+        if interface := interface_of(address):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         dist.init_process_group(
             "gloo",
             store=PrefixStore("gloo", store),
@@ -161,7 +196,7 @@ def connected(plan: Plan, options: Options, world: World, store: Store) -> Itera
             world_size=world.size,
             timeout=timedelta(seconds=CONNECT_S),
         )
-        mesh = Mesh(world.rank, world.size, store, patience_s(plan, options))
+        mesh = Mesh(world.rank, world.size, store, address, patience_s(plan, options))
     except (RuntimeError, OSError, EOFError) as error:
         raise UsageError(f"the {world.size} processes cannot connect: {text_of(error)}") from None
 
@@ -183,11 +218,8 @@ def connected(plan: Plan, options: Options, world: World, store: Store) -> Itera
 
 
 def divisible(plan: Plan, world: World) -> None:
-    """UsageError for what only one process can do."""
-
-    def rank_of(device: int) -> int:
-        return world.rank_of(device, len(plan.devices))
-
+    """UsageError for what only one process can do, and where devices or nodes do not fit."""
+    rank_of = world.ranks(plan).__getitem__
     for segment in plan.segments:
         if len(set(map(rank_of, segment.devices))) > 1:
             for name in plan.trained(segment):
@@ -206,7 +238,3 @@ def divisible(plan: Plan, world: World) -> None:
                     f"emulated device {number} shares its link with a device of another process; "
                     "run with processes that have all devices of a link"
                 )
-
-
-def _store_bytes(plan: Plan) -> int:
-    return max((b.offset + b.bytes for b in plan.host.buffers), default=0)

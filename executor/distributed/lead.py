@@ -5,12 +5,17 @@ others    replay their part, tell each other of their ops, and stop or finish wh
 """
 
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
+from executor.distributed.jobs import Jobs, TransferRun
+from executor.distributed.links import Clock, GroupWire, Pair
 from executor.distributed.mesh import Mesh
 from executor.distributed.messages import (
     Ask,
     Begin,
+    Carried,
     Ended,
     Failed,
     Finish,
@@ -23,11 +28,11 @@ from executor.distributed.messages import (
     Records,
     States,
     Stop,
+    Time,
 )
 from executor.distributed.state import parcel, roles_of, take
 from executor.distributed.team import Peers
 from executor.distributed.values import Parcel
-from executor.distributed.wires import GroupWire, Pair
 from executor.errors import RunError
 from executor.replay import Failure, SegmentActivity, SegmentRun, Setup
 from plans.schema import Plan
@@ -46,8 +51,10 @@ class Lead(Peers):
         mesh: Mesh,
         rank_of: Callable[[int], int],
         wires: Mapping[Pair, GroupWire],
+        jobs: Jobs,
     ) -> None:
-        super().__init__(0, mesh, rank_of, wires)
+        super().__init__(0, mesh, rank_of, wires, Clock())
+        self.jobs = jobs
         self.peaks: dict[int, tuple[int, int]] = {}
         self._plan = plan
         self._first_steps = first_steps(plan)
@@ -80,6 +87,15 @@ class Lead(Peers):
             made.messages[rank] = Begin(index, metered, states)
         return made
 
+    def transfer(self, number: int, setup: Setup) -> TransferRun:
+        """A transfer of the plan."""
+        self._setup = setup
+        return TransferRun(self.jobs, number, setup)
+
+    def bring(self, task: str) -> None:
+        """Let the store of this node have all of a task, from wherever it was trained last."""
+        self.jobs.bring(task, self.check)
+
     def check(self) -> None:
         """RunError for a process that is gone."""
         for text in self.mesh.gone.values():
@@ -90,6 +106,11 @@ class Lead(Peers):
         setup = self._setup
         if isinstance(message, Heard):
             self.heard(message)
+        elif isinstance(message, Carried):
+            self.jobs.hear(rank, message)
+        elif isinstance(message, Time):
+            with suppress(RunError):  # it is gone, which ends the run
+                self.mesh.send(rank, Time(message.asked, time.perf_counter()))
         elif setup is None:
             return
         elif isinstance(message, Gone):
@@ -209,6 +230,7 @@ class LedSegment(SegmentActivity):
     def close(self) -> None:
         for known in self._states:
             take(self._setup.tasks[known.task], known)
+        self._lead.jobs.copies.trained(self._index)
         self._lead.forget(self._index)
 
     def hear(self, rank: int, message: Ended | Frozen | States) -> None:

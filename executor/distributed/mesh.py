@@ -17,14 +17,16 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from executor.distributed.messages import AnyMessage, Beat, Gone, Message
-from executor.errors import RunError
+from executor.distributed.messages import AnyMessage, Beat, Bye, Gone, Message
+from executor.errors import ProcessError, RunError
 
-_LOCAL = "127.0.0.1"  # nobody else can reach it
+M = TypeVar("M", bound=Message)
+
 _BEAT_S = 1.0  # between two beats, if no shorter silence is too long
 
 Heard = Callable[[int, Message], None]  # a message of a process, the last of which is Gone
@@ -33,9 +35,10 @@ Heard = Callable[[int, Message], None]  # a message of a process, the last of wh
 class Mesh:
     """The connections of process `rank` to all others of `size`, made in one order everywhere.
 
-    silence_s: what silence is too long. gone: the processes that are, and how that is known."""
+    address: where the others reach it; silence_s: what silence is too long. gone: the processes
+    that are, and how that is known."""
 
-    def __init__(self, rank: int, size: int, store: Store, silence_s: float) -> None:
+    def __init__(self, rank: int, size: int, store: Store, address: str, silence_s: float) -> None:
         self.gone: dict[int, str] = {}
         self._silence_s = silence_s
         self._encoder = msgspec.msgpack.Encoder()
@@ -48,11 +51,11 @@ class Mesh:
         self._pids: dict[int, int] = {}
         self._closed = threading.Event()
         key = self._key(rank, store)
-        with Listener((_LOCAL, 0), backlog=size, authkey=key) as listener:
-            store.set(f"gantry/{rank}", str(listener.address[1]))
+        with Listener((address, 0), backlog=size, authkey=key) as listener:
+            store.set(f"gantry/{rank}", f"{address} {listener.address[1]}")
             for other in range(rank):
-                port = int(store.get(f"gantry/{other}"))
-                end = Client((_LOCAL, port), authkey=key)
+                host, port = store.get(f"gantry/{other}").decode().split()
+                end = Client((host, int(port)), authkey=key)
                 end.send_bytes(str(rank).encode())
                 self._ends[other] = _prompt(end)
             for _ in range(rank + 1, size):
@@ -113,6 +116,14 @@ class Mesh:
         """Wait until all others are gone, no longer than so."""
         with self._changed:
             self._changed.wait_for(lambda: self._ends.keys() <= self.gone.keys(), seconds)
+
+    def expect(self, rank: int, kind: type[M]) -> M:
+        """The next message of a process, which is of this kind; ProcessError where it is Bye."""
+        _, message = self.receive([rank])
+        if isinstance(message, Bye):
+            raise ProcessError("process 0 has ended the run", message.code)
+        assert isinstance(message, kind), message
+        return message
 
     def close(self) -> None:
         self._closed.set()

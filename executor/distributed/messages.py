@@ -27,11 +27,28 @@ class Beat(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The run begins. store: the path of the host store; reached: where the plan goes on."""
+    """The run begins. machine: of process 0, see `links.machine_id`; reached: where the plan goes
+    on."""
 
-    store: str
-    store_bytes: int
+    machine: str
     reached: Reached | None
+
+
+class Store(Message, frozen=True):
+    """The path of the node's host store."""
+
+    path: str
+
+
+class Mapped(Message, frozen=True):
+    """The process has mapped it."""
+
+
+class Time(Message, frozen=True):
+    """A question for the time, `asked` when it was so late, and the answer: so late `there`."""
+
+    asked: float
+    there: float | None = None
 
 
 class Ready(Message, frozen=True):
@@ -90,7 +107,7 @@ class Ended(Message, frozen=True):
 
 
 class Heard(Message, frozen=True):
-    """News of a segment's streams, see `replay.News`."""
+    """News of a segment's streams, see `replay.News`; times are of the run's clock."""
 
     segment: int
     stream: str
@@ -128,6 +145,24 @@ class Failed(Message, frozen=True):
     fatal: bool
 
 
+class Carry(Message, frozen=True):
+    """Send some shards of a task from your node's store, or receive them; see `stores.Job`."""
+
+    number: int
+    task: str
+    shards: Sequence[int]
+    source: int
+    target: int
+
+
+class Carried(Message, frozen=True):
+    """An end of a job has got on; `over`: to its end, unless there is trouble."""
+
+    number: int
+    over: bool = False
+    trouble: str = ""
+
+
 class Ask(Message, frozen=True):
     """Say what a segment's threads are doing."""
 
@@ -150,6 +185,11 @@ class Bye(Message, frozen=True):
 AnyMessage = (
     Beat
     | Welcome
+    | Store
+    | Mapped
+    | Carry
+    | Carried
+    | Time
     | Ready
     | Join
     | Begin

@@ -1,44 +1,44 @@
 """The part that the lead and the others have in common: news of segments, and wires."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from torch import Tensor
 
+from executor.distributed.links import Clock, GroupWire, Pair
 from executor.distributed.mesh import Mesh
 from executor.distributed.messages import Heard
 from executor.distributed.values import pack_facts, unpack_facts
-from executor.distributed.wires import GroupWire, Pair
 from executor.errors import RunError
-from executor.replay import News, Wire
+from executor.replay import News, Stopped, Wire
+
+T = TypeVar("T")
 
 _NEWS_S = 1.0  # until a process that is gone is known to be
 
 
 @dataclass(frozen=True)
-class _Told:
-    """A wire that says who is gone, where that is why it fails."""
+class _Guarded:
+    """A wire that stops where it fails because a process is gone: that ends the run."""
 
     wire: GroupWire
     mesh: Mesh
 
-    def send(self, source: Tensor) -> None:
-        with self._telling():
-            self.wire.send(source)
+    def send(self, source: Tensor, segment: int) -> None:
+        self._guard(partial(self.wire.send, source, segment))
 
-    def receive(self, target: Tensor) -> None:
-        with self._telling():
-            self.wire.receive(target)
+    def receive(self, target: Tensor, segment: int) -> Callable[[], object]:
+        return partial(self._guard, self._guard(partial(self.wire.receive, target, segment)))
 
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _guard(self, call: Callable[[], T]) -> T:
         try:
-            yield
-        except RuntimeError:
-            if text := self.mesh.loss(_NEWS_S):
-                raise RunError(text) from None
+            return call()
+        except RunError:
+            if self.mesh.loss(_NEWS_S):
+                raise Stopped from None
             raise
 
 
@@ -51,8 +51,10 @@ class Peers:
         mesh: Mesh,
         rank_of: Callable[[int], int],
         wires: Mapping[Pair, GroupWire],
+        clock: Clock,
     ) -> None:
         self.me = me
+        self.clock = clock
         self.mesh = mesh
         self._rank_of, self._wires = rank_of, wires
         self._hear: dict[int, Callable[[News], None]] = {}
@@ -66,7 +68,9 @@ class Peers:
     def tell(self, rank: int, segment: int, news: News) -> None:
         """Send news of a segment to a process."""
         facts = [pack_facts(fact) for fact in news.facts]
-        heard = Heard(segment, news.stream, news.number, news.at, news.end, facts)
+        ahead = self.clock.ahead
+        end = None if news.end is None else news.end + ahead
+        heard = Heard(segment, news.stream, news.number, news.at + ahead, end, facts)
         self.mesh.send(rank, heard)
 
     def listen(self, segment: int, heard: Callable[[News], None]) -> None:
@@ -78,12 +82,14 @@ class Peers:
 
     def wire(self, source: int, target: int) -> Wire:
         """The wire from one device to another."""
-        return _Told(self._wires[source, target], self.mesh)
+        return _Guarded(self._wires[source, target], self.mesh)
 
     def heard(self, message: Heard) -> None:
         """Take news in."""
         facts = tuple(unpack_facts(fact) for fact in message.facts)
-        news = News(message.stream, message.count, message.at, message.end, facts)
+        ahead = self.clock.ahead
+        end = None if message.end is None else message.end - ahead
+        news = News(message.stream, message.count, message.at - ahead, end, facts)
         with self._lock:
             if hear := self._hear.get(message.segment):
                 hear(news)

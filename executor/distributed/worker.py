@@ -3,13 +3,18 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from queue import Empty, SimpleQueue
+
+from msgspec.structs import astuple
 
 from executor.devices import Device
 from executor.distributed.messages import (
     Ask,
     Begin,
     Bye,
+    Carried,
+    Carry,
     Ended,
     Failed,
     Finish,
@@ -22,8 +27,10 @@ from executor.distributed.messages import (
     Records,
     States,
     Stop,
+    Time,
 )
 from executor.distributed.state import parcel, roles_of, take
+from executor.distributed.stores import Carrier, Job
 from executor.distributed.team import Peers
 from executor.distributed.values import Parcel
 from executor.errors import RunError, text_of
@@ -56,7 +63,9 @@ class Worker:
         recorder: Recorder,
         settings: Settings,
         peers: Peers,
+        carrier: Carrier,
     ) -> None:
+        self._carrier = carrier
         self._plan, self._peers, self._recorder = plan, peers, recorder
         self._first_steps = first_steps(plan)
         self._places = places_of(devices)
@@ -81,6 +90,8 @@ class Worker:
         """Take a message in, from the thread of its process."""
         if isinstance(message, Heard):
             self._peers.heard(message)
+        elif isinstance(message, Time) and message.there is not None:
+            self._peers.clock.note(message.asked, message.there)
         elif rank == _LEAD:
             self._news.put(message)
             self._halt.tell()
@@ -112,6 +123,8 @@ class Worker:
         elif isinstance(message, Ask):
             one = self._active.get(message.segment)
             self._send(States(message.segment, one.states() if one else []))
+        elif isinstance(message, Carry):
+            self._carry(Job(*astuple(message)))
         elif isinstance(message, Stop | Freeze | Finish):
             one = self._active.get(message.segment)
             if one is None:
@@ -139,8 +152,17 @@ class Worker:
         self._active[index] = one
         one.start()
 
+    def _carry(self, job: Job) -> None:
+        moved = partial(self._send, Carried(job.number))
+        self._carrier.start(
+            job, moved, lambda trouble: self._send(Carried(job.number, True, trouble))
+        )
+
     def _report(self) -> None:
         """Hand on what has happened since the last time."""
+        if self._peers.clock.due():
+            self._send(Time(time.perf_counter()))
+        self._recorder.origin = -self._peers.clock.ahead
         ended = [index for index, one in self._active.items() if one.ended]
         for task in self._tasks.values():
             task.collect()

@@ -48,10 +48,10 @@ class _Line:
 
     def rate(self, large: int, samples: int) -> Rate:
         """The line through the times of a small and a large copy."""
-        return apart(self.queue, lambda: _rate(self.copy, (large // 64, large), samples))
+        return apart(self.queue, lambda: measured(self.copy, (large // 64, large), samples))
 
 
-def _both_ways(device: Device, host: Sequence[Tensor]) -> tuple[_Line, _Line]:
+def both_ways(device: Device, host: Sequence[Tensor]) -> tuple[_Line, _Line]:
     """h2d and d2h between two flats of host memory and the beginning of the slab."""
     size = len(host[0])
     into, out = device.slab[:size], device.slab[size : 2 * size]
@@ -73,9 +73,9 @@ def links(
     """h2d, d2h and d2d of `device`, whose slab holds SLAB_BYTES and which computes so many times
     slower than here, with host memory of `memory`; p2p to `peer`, if there
     is one; with `casts`, that of masters too, alone and while parameters leave the device."""
-    large = _count(device, 50)  # no copy lasts long over 20 ms
+    large = count_of(device, 50)  # no copy lasts long over 20 ms
     host = [memory.take(LARGEST).zero_() for _ in range(2)]
-    h2d, d2h = _both_ways(device, host)
+    h2d, d2h = both_ways(device, host)
     into, out = device.slab[:LARGEST], device.slab[LARGEST : 2 * LARGEST]
     d2d = _Line(device, "compute", lambda n: into[:n].copy_(out[:n]))
     rate = d2d.rate(LARGEST, samples)  # its own work, as slow as all that it computes
@@ -105,7 +105,7 @@ def _rates(
         return [alone, line.rate(count, samples)]
 
 
-def _count(device: Device, per_second: int) -> int:
+def count_of(device: Device, per_second: int) -> int:
     """Bytes of a copy of which the slower link makes so many in a second, within bounds."""
     if (known := device.spec.emulation) is None:
         return LARGEST
@@ -143,12 +143,12 @@ def disk_rates(folder: Path, memory: HostMemory) -> Disk:
     sizes = FILE_BYTES // 32, FILE_BYTES
     with opened(folder, {str(size): size for size in sizes}) as files:
         # The first write finds a file its place.
-        write = _rate(lambda n: files[str(n)].write([flat[:n]]), sizes, FILE_SAMPLES)
-        read = _rate(lambda n: files[str(n)].read([flat[:n]]), sizes, FILE_SAMPLES)
+        write = measured(lambda n: files[str(n)].write([flat[:n]]), sizes, FILE_SAMPLES)
+        read = measured(lambda n: files[str(n)].read([flat[:n]]), sizes, FILE_SAMPLES)
         return Disk(max(1, int(free_bytes(folder) * DISK_SHARE)), read, write)
 
 
-def _rate(copy: Copy, counts: tuple[int, int], samples: int) -> Rate:
+def measured(copy: Copy, counts: tuple[int, int], samples: int) -> Rate:
     """The line through the median times of a small and a large copy, after one of each."""
     points = []
     for count in counts:
@@ -188,10 +188,10 @@ def warm_up(device: Device) -> None:
 def copying(device: Device) -> Iterator[None]:
     """Both directions of a device's links are busy; its slab holds SLAB_BYTES, or two copies that
     an emulated link makes soon."""
-    count = _count(device, _COPIES)
+    count = count_of(device, _COPIES)
     host = torch.zeros(2, count, dtype=torch.uint8, pin_memory=device.where.type == "cuda")
     with ExitStack() as stack:
-        for line in _both_ways(device, list(host)):
+        for line in both_ways(device, list(host)):
             stack.enter_context(busy(partial(line.copy, count), line.queue))
         yield
 

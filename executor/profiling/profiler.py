@@ -8,8 +8,11 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from tqdm import tqdm
@@ -17,6 +20,7 @@ from tqdm import tqdm
 from executor.cutting import left_out
 from executor.devices import (
     Device,
+    HostMemory,
     apply,
     describe,
     free_host_bytes,
@@ -62,15 +66,25 @@ class Options:
     disk: Path | None = None
 
 
-def profile(ref: str, options: Options) -> schema.Profile:
-    """Measure all layers of the workload `ref`; WorkloadError for one that cannot be cut."""
+class Team(Protocol):
+    """Other processes, of which some have a link with this one."""
+
+    kinds: Collection[str]  # of these links
+
+    def links(self, device: Device, memory: HostMemory, samples: int) -> Sequence[schema.Link]:
+        """The links, measured in all processes at once."""
+
+
+def profile(ref: str, options: Options, team: Team | None = None) -> schema.Profile:
+    """Measure all layers of the workload `ref`; WorkloadError for one that cannot be cut. Sends are
+    measured to other processes, if there are some."""
     _check(options)
     tasks, digest = load(ref)
     workload = schema.Workload(ref, digest)
     apply(options.numerics)
     threads = torch.get_num_threads()
     spec = _spec(options)
-    specs = [spec] * _opened(options)
+    specs = [spec] * (1 if team and "p2p" in team.kinds else _opened(options))
     opened, memory = open_devices(specs, [_SLAB] * len(specs)), host_memory([spec])
     device, peer = opened[0], opened[1] if len(opened) > 1 else None
     try:
@@ -83,6 +97,7 @@ def profile(ref: str, options: Options) -> schema.Profile:
             links = link_profiler.links(
                 device, memory, lab.samples, lab.slowdown, casts=casts, peer=peer
             )
+            links += tuple(team.links(device, memory, lab.samples)) if team else ()
             bar.set_description("disk")
             disk = link_profiler.disk_rates(options.disk, memory) if options.disk else None
             measured = tuple(task_profiler.measure(task, workload, kinds, bar) for task in tasks)
@@ -98,6 +113,17 @@ def profile(ref: str, options: Options) -> schema.Profile:
         tasks=measured,
         provenance=provenance,
     )
+
+
+def assist(options: Options, team: Team) -> None:
+    """Take part in what another process measures, with the device of this one."""
+    spec = _spec(options)
+    with ExitStack() as stack:
+        number = int(os.environ["LOCAL_RANK"])
+        (device,), memory = open_devices([spec], [_SLAB], first=number), host_memory([spec])
+        stack.callback(device.close)
+        stack.callback(memory.close)
+        team.links(device, memory, options.samples)
 
 
 def _spec(options: Options) -> DeviceSpec:

@@ -65,11 +65,11 @@ class Earlier:
     def standing(self) -> Iterator[Line]:
         """The lines of the log that stand."""
         done, left = self.reached.done, self.rest.segments
+        over = _transfers(self.plan) - _transfers(self.rest)
         for line in self.lines:
             if isinstance(line, OpRecord):
-                stands = not left[line.segment].rounds or (
-                    self._repeats(line) and line.round < self.made[line.segment]
-                )
+                stands = not left[line.segment].rounds or line.op in over
+                stands |= self._repeats(line) and line.round < self.made[line.segment]
             elif isinstance(line, StepRecord):
                 stands = line.step < done[line.task]
             elif isinstance(line, EvaluationRecord):
@@ -95,6 +95,10 @@ class Earlier:
 
     def _repeats(self, line: OpRecord) -> bool:
         return line.op in self._in_rounds.get(line.segment, ())
+
+
+def _transfers(plan: Plan) -> set[str]:
+    return {transfer.id for transfer in plan.net.transfers} if plan.net else set()
 
 
 def find(log: Path, plan: Plan, plan_sha256: str, since: float) -> Earlier | None:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import partial
 
@@ -53,6 +53,8 @@ class Crossing:
         self._hosted = hosted
         self._untold: dict[int, list[Facts]] = {rank: [] for rank in others}
         self._telling = threading.Lock()
+        # By lane, what completes the receiving that its process has asked for.
+        self._asked: dict[str, deque[Callable[[], object]]] = defaultdict(deque)
 
     def begin(self, streams: Mapping[str, Stream]) -> None:
         """Let the news come to the streams that they are of."""
@@ -110,20 +112,25 @@ class Crossing:
                     lane + BEGUN, count, time.perf_counter(), end, (facts,) if facts else ()
                 )
                 self._team.tell(rank, self._index, news)
-                wire.send(source)
+                wire.send(source, self._index)
 
             work.place.device.give(source, put)
 
         return send
 
-    def receiver(self, work: Work, begun: Stream, ends: tuple[int, int]) -> Run:
-        """The receiving side; `begun` is the stream of what its sender has begun."""
-        wire = self._team.wire(*ends)
+    def asker(self, work: Work, lane: str, ends: tuple[int, int]) -> Run:
+        """Of the receiving side of an X: its buffer is free."""
+        wire, asked = self._team.wire(*ends), self._asked[lane]
         ((_, target),) = work.writes.items()
+        return lambda _: asked.append(wire.receive(target, self._index))
+
+    def receiver(self, work: Work, begun: Stream) -> Run:
+        """The receiving side; `begun` is the stream of what its sender has begun."""
+        asked = self._asked[work.op.stream]
         assert isinstance(begun, Remote), "the sender runs it"
 
         def receive(round_index: int) -> None:
-            work.place.device.get(partial(wire.receive, target), begun.end)
+            work.place.device.get(asked.popleft(), begun.end)
 
         return receive
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import isfinite, nan
 from typing import NamedTuple, Protocol, TypeVar
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from executor.devices import Mark
@@ -49,8 +50,11 @@ class Recorder:
     thread only.
     """
 
-    def __init__(self, plan: Plan, origin: float | None = None) -> None:
-        """`origin`: a time.perf_counter() when the run began, by default now."""
+    def __init__(
+        self, plan: Plan, origin: float | None = None, rank: int | UnsetType = UNSET
+    ) -> None:
+        """`origin`: a time.perf_counter() when the run began, by default now. `rank`: of this
+        process, where there are several."""
         self.losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.val_losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
         self.ended_us: dict[str, int] = {}  # when a task's latest step was complete
@@ -61,6 +65,7 @@ class Recorder:
         self._open: list[_Launched] = []  # launched, and not ended when it was last looked at
         self._lines: deque[Line] = deque()
         self.origin = time.perf_counter() if origin is None else origin
+        self._rank = rank
 
     def now(self) -> int:
         """µs since the run began."""
@@ -73,8 +78,8 @@ class Recorder:
         self._ops.append(_Launched(segment, op_id, round_index, start, end, metered))
 
     def ended(self, record: OpRecord) -> None:
-        """Note an op that has ended in another process of the machine, whose recorder counts from
-        0 as time.perf_counter() does."""
+        """Note an op that has ended in another process, whose recorder counts from 0 as this
+        process' time.perf_counter() does."""
         if record.segment in self.latest:
             self.latest[record.segment] = time.perf_counter()
         first = int(self.origin * 1e6)
@@ -136,7 +141,8 @@ class Recorder:
             return None
         if op.segment in self.latest:  # not before a task's move from the disk
             self.latest[op.segment] = max(self.latest[op.segment], end)
-        return OpRecord(op.segment, op.id, op.round, self._us(start), self._us(end), op.metered)
+        times = self._us(start), self._us(end)
+        return OpRecord(op.segment, op.id, op.round, *times, op.metered, self._rank)
 
     def _us(self, seconds: float) -> int:
         return max(0, int((seconds - self.origin) * 1e6))

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import cast
 
+from msgspec import structs
 from torch import Tensor
 
 from executor.devices import Mark, QueueKind, until
@@ -180,11 +181,14 @@ class SegmentRun(SegmentActivity):
                 return None
             stream, crossing, work = self._streams[op.stream], self._crossing, None
             tells = self._sides.tells.get((phase, op.id), ())
-            if op.id.endswith(READY):
-                launch = marked(lambda _: None, stream.queue, 0, self._halt.check)
+            lane = lane_of(op.stream)
+            number = lane[1] if lane else site(op.stream)[1]
+            if crossing and lane and op.id.endswith(READY):
+                x = structs.replace(op, id=op.id.removesuffix(READY))
+                awaited = self._work(x, places[number], program.memory[number])
+                run = crossing.asker(awaited, op.stream, (devices[lane[0]], devices[lane[1]]))
+                launch = marked(run, stream.queue, 0, self._halt.check)
             else:
-                lane = lane_of(op.stream)
-                number = lane[1] if lane else site(op.stream)[1]
                 work = self._work(op, places[number], program.memory[number])
                 used = {places[spaces[n]] for n in op.writes.values() if spaces.get(n) in places}
                 numbers = sorted(place.number for place in {work.place, *used})
@@ -203,8 +207,7 @@ class SegmentRun(SegmentActivity):
             return run_of(work)
         devices, lane = self._segment.devices, lane_of(work.op.stream)
         if lane:
-            begun = self._streams[work.op.stream + BEGUN]
-            return self._crossing.receiver(work, begun, (devices[lane[0]], devices[lane[1]]))
+            return self._crossing.receiver(work, self._streams[work.op.stream + BEGUN])
         (target,) = (spaces[name] for name in work.op.writes.values())
         if devices[target] in self._setup.places:
             return run_of(work)

@@ -85,11 +85,13 @@ class News(NamedTuple):
 class Wire(Protocol):
     """A connection from one device to another one, which keeps the order."""
 
-    def send(self, source: Tensor) -> None:
-        """Launch the bytes (uint8) into the current stream; the other side receives as many."""
+    def send(self, source: Tensor, segment: int) -> None:
+        """Launch the bytes (uint8) into the current stream; the other side receives as many in the
+        same segment."""
 
-    def receive(self, target: Tensor) -> None:
-        """Launch the bytes that the other side sends into the current stream."""
+    def receive(self, target: Tensor, segment: int) -> Callable[[], object]:
+        """Be ready for what the other side sends; to be called when it has begun, to launch the
+        bytes into the current stream."""
 
 
 class Team(Protocol):

@@ -1,0 +1,225 @@
+"""What replaying costs in two processes: per op when the ops themselves do nothing, and per X that
+goes from one process to the other.
+
+    python -m tests.benchmarks.processes [--rounds 1000] [--json]
+
+It starts itself under torchrun. First hand-made timetables on two devices, with every op's work
+taken out: µs per op of the whole run in one process, and in two. Then X of 1 KiB, 1 MiB and 64 MiB,
+which are all that a timetable does, into four buffers in turn: µs per X beside that of a bare loop
+of dist.send and dist.recv over as many buffers, medians of three turns. Exit code 1 if an X of 1
+MiB takes more than 1.3 times as long.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from msgspec.structs import replace
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support import handmade
+from support.chains import tasks_for
+from support.fit import fit, lasting, widened
+from support.parts import copy, op
+
+from executor import processes, run
+from executor.distributed import worker
+from executor.distributed.values import Parcel
+from executor.driver import Options
+from executor.numerics import Layout, hold
+from executor.replay import ops
+from executor.replay.ops import Work
+from executor.replay.task_state import TaskState
+from plans import runlog
+from plans.schema import Op, Plan
+from profiles import console
+from profiles.units import show_bytes
+
+DEAR, AT = 1.3, 1 << 20
+ROUNDS = {1 << 10: 300, AT: 150, 64 << 20: 6}  # of four X of so many bytes
+BUFFERS, TURNS = 4, 3
+
+
+class Row(NamedTuple):
+    """What was replayed, µs of each op or X, and µs of what it is compared with."""
+
+    name: str
+    us: float
+    beside_us: float
+
+    @property
+    def ratio(self) -> float:
+        return self.us / self.beside_us
+
+
+def leads() -> bool:
+    return os.environ["RANK"] == "0"
+
+
+def layout() -> Layout:
+    return hold(torch.zeros(1)).layout
+
+
+def forward(work: Work, step: int) -> None:
+    work.feed.boundary(work.name.number + 1, layout())
+
+
+def backward(work: Work, step: int) -> None:
+    work.task.gradients[work.name.number, work.name.index] = ()
+
+
+def load(work: Work, step: int) -> None:
+    if work.name.item == "batch":
+        work.feed.batches.layouts = layout(), layout()
+
+
+@contextmanager
+def nothing_to_do() -> Iterator[None]:
+    """Ops that leave nothing but what an X behind them tells of."""
+    kept, settle, parcel = dict(ops._HANDLERS), TaskState.settle, worker.parcel
+    ops._HANDLERS.update({kind: lambda work, step: None for kind in kept})
+    ops._HANDLERS.update(F=forward, B=backward, P=load)
+    TaskState.settle = lambda self, step: None  # type: ignore[method-assign]
+    worker.parcel = lambda task, step, roles, begins: Parcel(task.plan.name, step, b"", None, {})
+    try:
+        yield
+    finally:
+        ops._HANDLERS.update(kept)
+        TaskState.settle = settle  # type: ignore[method-assign]
+        worker.parcel = parcel
+
+
+def replayed(plan: Plan, *, alone: bool) -> tuple[float, runlog.RunLog] | None:
+    """Seconds of the run, and its log; None where another process leads it, or does it `alone`."""
+    tasks = tasks_for(plan)
+    with TemporaryDirectory() as folder, nothing_to_do():
+        options = Options(log=Path(folder) / "run.jsonl")
+        if not leads():
+            if not alone and processes.follow(plan, tasks, options):
+                sys.exit(1)
+            return None
+        start = time.perf_counter()
+        (run if alone else processes.lead)(plan, tasks, options)
+        return time.perf_counter() - start, runlog.load(folder + "/run.jsonl")
+
+
+def overhead(name: str, rounds: int) -> Iterator[Row]:
+    """µs per op in two processes, beside those in one."""
+    made = handmade.PLANS[name]()
+    plan = lasting(fit(made, tasks_for(made)), rounds)
+    count = rounds * len(plan.programs[0].round)
+    found = [replayed(plan, alone=alone) for alone in (True, False)]
+    if found[0] and found[1]:
+        alone, together = (1e6 * one[0] / count for one in found if one)
+        yield Row(name, together, alone)
+
+
+def one_way(size: int) -> Plan:
+    """A timetable that makes boundaries of so many bytes, sends them and reads them; it trains
+    nothing."""
+    made = handmade.pipeline()
+    plan = widened(fit(made, tasks_for(made)), size)
+    program, (task,) = plan.programs[0], plan.tasks
+    first = next(b for b in program.buffers if b.name == f"{task.name}.x0.0")
+    buffers = [b for b in program.buffers if ".x" not in b.name]
+    ends = [memory.slab_bytes for memory in program.memory]
+    rounds: list[Op] = []
+    for m in range(BUFFERS):
+        names = [f"{task.name}.x{d}.{m}" for d in range(2)]
+        buffers += [
+            replace(first, name=name, space=str(d), offset=ends[d] + m * first.bytes)
+            for d, name in enumerate(names)
+        ]
+        make, send, read = (f"{task.name}.{x}{m}" for x in ("s0.F", "x1.X", "s1.B"))
+        rounds += [
+            op(make, "0.compute", {}, {"y": names[0]}, f"{send}@-1"),
+            copy(send, "0.p2p", "x", *names, make, f"{read}@-1"),
+            op(read, "1.compute", {"x": names[1]}, {"dx": names[1]}, send),
+        ]
+    memory = [
+        replace(one, slab_bytes=one.slab_bytes + BUFFERS * first.bytes) for one in program.memory
+    ]
+    changed = replace(program, buffers=tuple(buffers), memory=tuple(memory), round=tuple(rounds))
+    shards = replace(task, microbatches=BUFFERS)
+    return lasting(replace(plan, programs=(changed,), tasks=(shards,)), ROUNDS[size])
+
+
+def crossing(size: int) -> Iterator[float]:
+    """µs of an X of so many bytes."""
+    if found := replayed(one_way(size), alone=False):
+        ends = sorted(line.end_us for line in found[1].ops if ".X" in line.op)
+        yield (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+def bare(size: int, turn: int) -> Iterator[float]:
+    """µs of a dist.send and a dist.recv of so many bytes."""
+    store, rank, count = next(rendezvous("env://"))
+    name = PrefixStore(f"bare {size} {turn}", store)
+    dist.init_process_group("gloo", store=name, rank=rank, world_size=count)
+    flats = torch.zeros(BUFFERS, size, dtype=torch.uint8)
+    number = BUFFERS * ROUNDS[size]
+    go = [dist.recv, dist.send][rank]
+    for k in range(number + 1):
+        if k == 1:
+            start = time.perf_counter()
+        if rank:
+            dist.recv(flats[k % BUFFERS], 0)
+        else:
+            dist.send(flats[k % BUFFERS], 1)
+    go(flats[0, :1], 1 - rank)
+    spent = time.perf_counter() - start
+    dist.destroy_process_group()
+    if leads():
+        yield 1e6 * spent / number
+
+
+def crossings(size: int) -> Iterator[Row]:
+    both = [(*crossing(size), *bare(size, turn)) for turn in range(TURNS)]
+    if leads():
+        ours, theirs = zip(*both, strict=True)
+        yield Row(f"X of {show_bytes(size)}", median(ours), median(theirs))
+
+
+def table(found: Sequence[Row]) -> str:
+    head = ("µs per op, or X", "two processes", "one, or a bare loop", "ratio")
+    lines = [
+        (row.name, f"{row.us:.1f}", f"{row.beside_us:.1f}", f"{row.ratio:.2f}") for row in found
+    ]
+    return "\n".join(console.columns([head, *lines]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1000, help="of ops that do nothing")
+    parser.add_argument("--json", action="store_true", help="for scripts")
+    options = parser.parse_args()
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        sys.exit(subprocess.call([*start, "-m", "tests.benchmarks.processes", *sys.argv[1:]]))
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    rows = [row for name in ("pipeline", "parallel") for row in overhead(name, options.rounds)]
+    dear = [row for size in ROUNDS for row in crossings(size)]
+    if leads():
+        found = [*rows, *dear]
+        records = [row._asdict() | {"ratio": row.ratio} for row in found]
+        print(json.dumps(records) if options.json else table(found))
+    sys.exit(any(row.ratio > DEAR for row in dear if AT in ROUNDS and row.name.endswith("1.0 MiB")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The clock of a run in processes of other machines."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from support import apart_clocks, small_tasks
+from support.cli import planner_cli, succeeded
+from support.steady import steady
+
+import plans
+import profiles
+from executor.distributed.links import clock
+from executor.profiling.profiler import Options, profile
+from plans import runlog
+from plans.view import site
+from profiles.schema import Emulation
+
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
+LATE_US = 1000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan for two devices, and its log when their processes have clocks far apart."""
+    folder = tmp_path_factory.mktemp("clocks")
+    options = Options(device_bytes=1 << 20, emulation=Emulation(10**9, 10**9, 5), samples=1)
+    measured = steady(profile(f"{small_tasks.__file__}:dropout", options))
+    profiles.save(folder / "profile.json", measured)
+    call = ("build", folder / "profile.json", "--devices", "2", "--layout", "2x1")
+    succeeded(planner_cli(*call, "-o", folder / "plan.json"))
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = json.dumps(["run", "plan.json", "-o", "log.jsonl"])
+    done = subprocess.run(
+        [*start, apart_clocks.__file__, command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_what_crosses_is_read_after_it_was_sent(folder: Path) -> None:
+    """In both directions, by the times in the log; and all that happened did so within the run."""
+    plan, log = plans.load(folder / "plan.json"), runlog.load(folder / "log.jsonl")
+    assert log.end
+    assert 0 < max(op.end_us for op in log.ops) <= log.end.actual_us + LATE_US
+    assert min(op.end_us for op in log.ops) > 0
+    starts = {(op.op, op.round): op.start_us for op in log.ops}
+    readers = {
+        (before, op.id, op.stream)
+        for op in plan.programs[0].round
+        for before in op.after
+        if before.partition(".")[2].partition(".")[2].startswith("X")
+    }
+    assert {site(stream)[1] for _, _, stream in readers} == {0, 1}
+    for send, reader, _ in readers:
+        for number in range(plan.tasks[0].steps):
+            assert starts[reader, number] > starts[send, number] - LATE_US
+
+
+def test_ops_say_which_process_ran_them(folder: Path) -> None:
+    """Each device has one here, and a send is an op of its sender."""
+    plan, log = plans.load(folder / "plan.json"), runlog.load(folder / "log.jsonl")
+    program = plan.programs[0]
+    streams = {op.id: op.stream for op in (*program.enter, *program.round, *program.leave)}
+    assert {op.rank for op in log.ops} == {0, 1}
+    assert all(op.rank == site(streams[op.op])[1] for op in log.ops)
+
+
+def test_reports_read_such_a_log(folder: Path) -> None:
+    """Comparison, picture and trace."""
+    call = "compare", folder / "plan.json", folder / "log.jsonl"
+    files = folder / "run.png", folder / "run.json"
+    succeeded(planner_cli(*call, "--gantt", files[0], "--trace", files[1]))
+    assert all(file.stat().st_size > 1000 for file in files)
+
+
+def test_the_better_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that is 50 s behind is found as well as the shortest way there and back says, until
+    both clocks may have gone further apart than that."""
+    now = 0.0
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now)
+    found = clock.Clock(same=False)
+    for asked, there, now in ((1.0, 51.5, 1.6), (2.0, 52.05, 2.1), (3.0, 53.9, 4.0)):  # noqa: B007
+        found.note(asked, there)
+    assert found.ahead == pytest.approx(50.0)
+    now = 10_000.2
+    found.note(10_000.0, 10_050.6)
+    assert found.ahead == pytest.approx(50.5)
+
+
+def test_one_machine_asks_nothing() -> None:
+    """Its processes have one clock, of which nothing is added or taken away."""
+    own = clock.Clock()
+    assert not own.due()
+    assert own.ahead == 0.0
+    assert clock.machine_id()
