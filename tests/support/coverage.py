@@ -26,7 +26,6 @@ COVERED_BY = {
     "executor.distributed.world": "executor/distributed/test_launch.py",
     "executor.processes": "executor/distributed/test_launch.py",
     "executor.replay.crossing": "executor/distributed/test_launch.py",
-    "executor.replay.sides": "executor/distributed/test_launch.py",
     "executor.replay.team": "executor/distributed/test_launch.py",
     "executor.devices.device": "executor/devices/test_cpu.py",
     "executor.devices.gpu": "executor/devices/test_cuda.py",

@@ -153,7 +153,7 @@ def _serve(folder: Path) -> None:
         if job is None:
             return
         bits = done(job, folder / f"{number}")
-        if number % 16 == 15:
+        if number % 32 == 31:
             gc.collect()  # connections end with their groups
         if processes.leads():
             (folder / f"{number}.bits").write_text(json.dumps(bits))
