@@ -63,7 +63,7 @@ def sides(program: Program, ranks: Sequence[int], me: int) -> Sides:
                 if at not in known:
                     tells[phase, before].add(at)
             if sender == receiver:
-                made.append(op if sender == me else replace(op, after=()))
+                made.append(replace(op, after=tuple(waits[sender]) if sender == me else ()))
             else:
                 tells[phase, op.id + READY].add(sender)
                 tells[phase, op.id].add(sender)

@@ -237,3 +237,36 @@ def two_of_which_one_fails() -> tuple[Plan, list[Task], Made]:
     way = other.way(((0, 1), (0, 1), (2,)))
     plan = beside(planned(failed.problem, failed.way(layout(1, 1))), planned(other.problem, way))
     return plan, [replace(failed.task, model=failing), other.task], (other, way)
+
+
+class Widening(nn.Module):
+    """Repeats each of its inputs so often that all together have 64 MiB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        times = (64 << 20) // (x.itemsize * x.numel())
+        return (x * self.weight).repeat(1, times)
+
+
+class Narrowing(nn.Module):
+    """The mean of each repeated input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, (-1, WIDTH)).mean(1) * self.weight
+
+
+def wide() -> nn.Sequential:
+    return nn.Sequential(Widening(), Narrowing())
+
+
+def large() -> Made:
+    """Boundaries of 64 MiB, which no buffer of a connection takes, in both directions at once."""
+    case = Case(replace(chain("a", 2, 2, 1), model=wide), 2)
+    return case, case.way(((0,), (1,)), RESIDENT, lambda where: in_turns(where, 2))

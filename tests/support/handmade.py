@@ -152,6 +152,22 @@ def gang() -> Plan:
     return assemble(parts, programs, runs)
 
 
+def crowd() -> Plan:
+    """Six tasks on four devices, of which each goes on to the next one after every round."""
+    parts = [
+        *(resident_part("a"), streamed_part("b", shards=2), saved_part("c"), packed_part("d")),
+        *(pipeline_part("e"), streamed_part("f")),
+    ]
+    widths = {"e": 2}
+    programs = [program(p.task.name, widths.get(p.task.name, 1), [p]) for p in parts]
+    runs = [
+        (made.name, tuple((at + turn + d) % 4 for d in range(made.devices)), 1)
+        for turn in range(4)
+        for at, made in enumerate(programs)
+    ]
+    return assemble(parts, programs, runs)
+
+
 def onwards(plan: Plan, done: Mapping[str, int], where: Mapping[str, tuple[int, ...]]) -> Plan:
     """What is left of a plan whose programs are called like their tasks, each on such devices."""
     left = {task.name: task.steps - done.get(task.name, 0) for task in plan.tasks}
@@ -239,7 +255,19 @@ def halves_packed() -> Plan:
 PLANS = {
     made.__name__: made
     for made in (
-        *(resident, streamed, shared, pipeline, parallel, offloaded, moved, fleet, gang, relay),
+        *(
+            resident,
+            streamed,
+            shared,
+            pipeline,
+            parallel,
+            offloaded,
+            moved,
+            fleet,
+            gang,
+            crowd,
+            relay,
+        ),
         *(saved, kept, packed, parked, state, returned, mixed),
         *(halves, halves_saved, halves_packed),
     )

@@ -95,16 +95,16 @@ def _pipeline(
     return Pipeline.alike(passes, devices, microbatches)
 
 
-def drawn(rng: Random) -> PipelineStrategy:
-    """Task, cuts, places of shards, order and modes, all drawn."""
+def drawn(rng: Random, least: int = 1, most: int = 4) -> PipelineStrategy:
+    """Task, cuts, places of shards, order and modes, all drawn, on so many devices."""
     while True:
         try:
-            return _drawn(rng)
+            return _drawn(rng, least, most)
         except (Infeasible, InvalidOrder):
             continue
 
 
-def _drawn(rng: Random) -> PipelineStrategy:
+def _drawn(rng: Random, least: int, most: int) -> PipelineStrategy:
     layers, microbatches, each = rng.randint(1, 8), rng.choice([1, 2, 3, 4, 6]), rng.choice([1, 2])
     task = _task(rng, layers, microbatches * each)
     costs = TaskCosts(task, rng.choice(task.batches).microbatch, apart=bool(task.ties))
@@ -112,7 +112,9 @@ def _drawn(rng: Random) -> PipelineStrategy:
     cuts = (0, *sorted(rng.sample(inner, rng.randint(0, len(inner)))), layers)
     shards = [costs.shard(*pair) for pair in pairwise(cuts)]
     halves = separable(shards) if rng.random() < 0.6 else frozenset[int]()
-    order = whole(_order(rng, shards, halves, costs.microbatches), len(shards) - 1, halves)
+    devices = rng.randint(least, most)
+    order = _order(rng, shards, halves, costs.microbatches, devices)
+    order = whole(order, len(shards) - 1, halves)
     layout = Layout((1,) * len(order))
     found = PipelineStrategy(costs, cuts, (STAYS,) * len(shards), order, layout, "drawn")
     choices = Choices(found, LINKS)
@@ -147,10 +149,13 @@ def _task(rng: Random, layers: int, batch: int) -> Task:
 
 
 def _order(
-    rng: Random, shards: Sequence[ShardCost], halves: frozenset[int], microbatches: int
+    rng: Random,
+    shards: Sequence[ShardCost],
+    halves: frozenset[int],
+    microbatches: int,
+    devices: int,
 ) -> Order:
     """One that has a name, or a list schedule of microbatches on any devices of each shard."""
-    devices = rng.randint(1, 4)
     pipeline = _pipeline(shards, halves, devices, microbatches)
     places = [tuple(sorted(rng.sample(range(devices), rng.randint(1, devices)))) for _ in shards]
     named = rng.choice([*NAMED, "", ""])

@@ -14,7 +14,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -105,6 +105,15 @@ def _left(plan: Plan, result: Result, number: int) -> Bits:
     return {f"{name} {number}": value for name, value in found.items()}
 
 
+def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
+    """Where two lots of bits differ, and how."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted(one.keys() | other.keys()):
+            yield from differences(one.get(key), other.get(key), f"{where}/{key}")
+    elif one != other:
+        yield f"{where}: {one}, and {other}"
+
+
 class Together:
     """So many processes, which do jobs together."""
 
@@ -153,7 +162,7 @@ def _serve(folder: Path) -> None:
         if job is None:
             return
         bits = done(job, folder / f"{number}")
-        if number % 16 == 15:
+        if number % 32 == 31:
             gc.collect()  # connections end with their groups
         if processes.leads():
             (folder / f"{number}.bits").write_text(json.dumps(bits))

@@ -1,0 +1,156 @@
+"""Whatever goes from one process to another arrives as it was."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from executor.distributed.values import (
+    pack,
+    pack_facts,
+    pack_layout,
+    pack_spec,
+    unpack,
+    unpack_facts,
+    unpack_layout,
+    unpack_spec,
+)
+from executor.errors import RunError
+from executor.numerics import Layout, Spec, TensorPlace
+from executor.replay import Facts, Norming
+from plans.schema import OpName
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
+SIZES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    """Of any dtype and few values, also none, some of them no numbers."""
+    dtype, shape = draw(st.sampled_from(DTYPES)), draw(SIZES)
+    made = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
+    return made * torch.nan if dtype.is_floating_point and draw(st.booleans()) else made
+
+
+PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(max_size=3)
+KEYS = st.integers(-5, 5) | st.text(max_size=3) | st.tuples(st.integers(0, 3), st.text(max_size=2))
+VALUES = st.recursive(
+    PLAIN | st.binary(max_size=3) | st.complex_numbers() | tensors(),
+    lambda one: (
+        st.lists(one, max_size=3)
+        | st.lists(one, max_size=3).map(tuple)
+        | st.dictionaries(KEYS, one, max_size=3)
+    ),
+    max_leaves=6,
+)
+SPECS = st.builds(Spec, st.sampled_from(DTYPES), SIZES, SIZES)
+CONSTANTS = st.sampled_from([None, True, 1, 0.5, "mean", torch.bfloat16, torch.device("cpu")])
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """Of one tensor, or of tensors and constants in a structure."""
+    specs = tuple(draw(st.lists(SPECS, min_size=1, max_size=3)))
+    needs = tuple(draw(st.booleans()) for _ in specs)
+    if draw(st.booleans()):
+        return Layout(specs, needs)
+    known = [(type(one), one) for one in draw(st.lists(CONSTANTS, max_size=2))]
+    leaves = (*(TensorPlace(number) for number in range(len(specs))), *known)
+    _, tree = tree_flatten({"x": list(range(len(specs))), "y": tuple(range(len(known)))})
+    return Layout(specs, needs, leaves, tree)
+
+
+NORMINGS = st.builds(
+    Norming,
+    st.integers(0, 9),
+    st.dictionaries(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=3), max_size=3),
+    st.sampled_from(DTYPES),
+    st.none() | st.dictionaries(st.sampled_from(["scale", "growth"]), tensors(), max_size=2),
+)
+FACTS = st.builds(
+    Facts,
+    st.builds(OpName, st.just("a"), st.sampled_from("sx"), st.just(1), st.just("X"), st.just(2)),
+    st.text(max_size=3),
+    st.booleans(),
+    st.none() | st.frozensets(st.integers(0, 9), max_size=3),
+    st.lists(layouts(), max_size=2).map(tuple),
+    st.none() | st.lists(st.tuples(st.integers(0, 9), SPECS), max_size=2).map(tuple),
+    st.none() | NORMINGS,
+)
+
+
+def sent(plain: Any) -> Any:
+    """As msgpack brings it."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(plain))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, of the same types, bit for bit."""
+    if isinstance(one, Tensor):
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return alike and all(
+            torch.equal(a, b)
+            for a, b in [
+                [t.contiguous().reshape(-1).view(torch.uint8) for t in (one, other)],
+            ]
+        )
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float | complex):
+        return repr(one) == repr(other)
+    return bool(one == other)
+
+
+@given(VALUES)
+def test_a_value_arrives_as_it_was(value: object) -> None:
+    """Tuples and lists, keys that are no texts, tensors without values, no numbers."""
+    assert same(value, unpack(sent(pack(value))))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "there", "back"),
+    [(SPECS, pack_spec, unpack_spec), (layouts(), pack_layout, unpack_layout)],
+    ids=["spec", "layout"],
+)
+def test_a_description_arrives_as_it_was(
+    strategy: st.SearchStrategy[Any], there: Callable[[Any], Any], back: Callable[[Any], Any]
+) -> None:
+    """Constants with their types."""
+
+    @given(strategy)
+    def check(value: Any) -> None:
+        assert back(sent(there(value))) == value
+
+    check()
+
+
+@given(FACTS)
+def test_facts_arrive_as_they_were(facts: Facts) -> None:
+    """All of them, or those that there are."""
+    found = unpack_facts(sent(pack_facts(facts)))
+    for name in ("op", "buffer", "evaluates", "absent", "layouts", "grads"):
+        assert getattr(found, name) == getattr(facts, name)
+    assert (found.norming is None) == (facts.norming is None)
+    if facts.norming and found.norming:
+        scales = [one.scale and dict(one.scale) for one in (facts.norming, found.norming)]
+        assert found.norming[:3] == facts.norming[:3]
+        assert same(*scales)
+
+
+def test_what_cannot_be_said_is_refused() -> None:
+    """By its type."""
+    with pytest.raises(RunError, match="a set cannot go from one process to another"):
+        pack({"x": {1}})

@@ -1,0 +1,183 @@
+"""Programs as processes see them: any order of arrival is that of one process, and ends."""
+
+import random
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError
+
+import pytest
+from msgspec import structs
+from support import handmade
+from support.piped import drawn, planned
+from support.rendezvous import Replay
+
+from executor.replay.sides import BEGUN, READY, alone, lane_of, sides
+from plans import violations
+from plans.checker.order import phases
+from plans.schema import Op, Plan, Program, parse_id
+
+ROUNDS = 2  # edges reach back one
+CHUNKS = 20
+
+
+def some_plan(seed: int) -> tuple[Plan, list[int]]:
+    """A sound plan on two to eight devices, and the process that has each of them."""
+    rng = random.Random(seed)
+    while True:
+        plan = planned(drawn(rng, 2, 8))
+        count = plan.programs[0].devices
+        if count > 1 and not violations(plan):
+            break
+    ranks = [*range(size := rng.randint(2, count)), *rng.choices(range(size), k=count - size)]
+    rng.shuffle(ranks)
+    return plan, ranks
+
+
+def assert_in_order(program: Program, replay: Replay) -> None:
+    """Every op of every round has come once, behind all that it waits for in one process."""
+    when = {(e.phase, e.op, e.round, e.ends): at for at, e in enumerate(replay.events)}
+    ops = {phase.name: phase for phase in phases(program)}
+    counts = {"enter": 1, "round": ROUNDS, "leave": 1}
+    assert len(when) == len(replay.events)
+    assert len(when) == 2 * sum(len(own.ops) * counts[name] for name, own in ops.items())
+    for name, own in ops.items():
+        for index, op in enumerate(own.ops):
+            for number in range(counts[name]):
+                for before, lag in own.waits[index]:
+                    if number >= lag:
+                        ended = when[name, own.ops[before].id, number - lag, True]
+                        assert ended < when[name, op.id, number, False], (op.id, number)
+
+
+def assert_heard(program: Program, ranks: Sequence[int], replay: Replay) -> None:
+    """Who reads what another process has written in the host's memory has waited for that op."""
+    ops = {op.id: op for op in program.ops}
+    devices = {buffer.name for buffer in program.buffers}
+    latest: dict[str, tuple[int, str]] = {}
+    for event in replay.events:
+        op = ops[event.op]
+        if event.phase != "round" or parse_id(op.id).kind == "X":
+            continue
+        rank = ranks[_device(op)]
+        if event.ends:
+            latest |= {name: (event.round, op.id) for name in op.writes.values()}
+            continue
+        for name in set(op.reads.values()) - devices & latest.keys():
+            number, writer = latest[name]
+            if ranks[_device(ops[writer])] != rank:
+                stream, base, stride = replay.numbers["round", writer]
+                assert dict(event.tickets).get(stream, 0) >= base + stride * number, (op, writer)
+
+
+def _device(op: Op) -> int:
+    left, _, right = op.stream.partition(".")
+    return int(right if left == "host" else left)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_sound_plans_come_to_their_end_in_any_order_of_arrival(chunk: int) -> None:
+    """A thousand of them, with any numbers of processes, slow ones, and messages that take long."""
+    each = 1000 // CHUNKS
+    for seed in range(chunk * each, (chunk + 1) * each):
+        plan, ranks = some_plan(seed)
+        (program,) = plan.programs
+        replay = Replay(program, ranks, ROUNDS, random.Random(seed))
+        assert not replay.stuck, (seed, ranks, replay.stuck)
+        assert_in_order(program, replay)
+        assert_heard(program, ranks, replay)
+
+
+def closing(program: Program, rng: random.Random) -> Program:
+    """The program with an op that waits for one behind it, or with two of a stream the other way
+    round: that of an X, if there is one."""
+    ops = list(program.round)
+    crossing = [op for op in ops if op.stream.endswith(".p2p")] or ops
+    at = ops.index(one := rng.choice(crossing))
+    if rng.random() < 0.5:
+        other = rng.choice(ops)
+        ops[at] = structs.replace(one, after=tuple(dict.fromkeys((*one.after, other.id))))
+    else:
+        own = [k for k, op in enumerate(ops) if op.stream == one.stream]
+        k = rng.choice(own)
+        ops[at], ops[k] = ops[k], ops[at]
+    return structs.replace(program, round=tuple(ops))
+
+
+def test_what_would_wait_for_ever_is_refused_by_name() -> None:
+    """The checker names ops that no process ever begins, and only where some wait for ever."""
+    refused = 0
+    for seed in range(150):
+        plan, ranks = some_plan(seed)
+        rng = random.Random(seed)
+        (program,) = plan.programs
+        made = closing(program, rng)
+        told = violations(structs.replace(plan, programs=(made,)))
+        rings = [line.rpartition(": ")[2].split(" -> ") for line in told if "a deadlock" in line]
+        try:
+            replay = Replay(made, ranks, ROUNDS, rng)
+        except CycleError:  # there is no turn for each op, which processes look for
+            assert rings
+            continue
+        assert bool(replay.stuck) == bool(rings), (seed, told)
+        begun = {event.op for event in replay.events if event.phase == "round"}
+        assert all(begun.isdisjoint(ring) for ring in rings)
+        refused += bool(rings)
+    assert refused > 20
+
+
+def pipeline() -> tuple[Program, Mapping[str, Mapping[str, Op]]]:
+    """A handmade pipeline on two devices, and its rounds as the process of the first one and that
+    of the second see them, by op."""
+    program = handmade.pipeline().programs[0]
+    known = [sides(program, (0, 1), me) for me in (0, 1)]
+    return program, {
+        name: {op.id: op for op in one.phases["round"]}
+        for name, one in zip(("first", "second"), known, strict=True)
+    }
+
+
+def test_an_x_has_a_side_in_each_process() -> None:
+    """Its sender waits for its receiver, which has a lane of its own for it."""
+    program, seen = pipeline()
+    x = next(op for op in program.round if op.stream == "0.p2p")
+    sent, taken = seen["first"][x.id], seen["second"][x.id]
+    assert sent.stream == "0.p2p"
+    assert x.id + READY in sent.after
+    assert taken.stream == "0.p2p>1"
+    assert taken.after == (x.id + BEGUN,)
+    assert seen["second"][x.id + READY].stream == "0.p2p>1"
+    assert seen["first"][x.id + READY].after == ()
+
+
+def test_both_processes_count_the_same_ops_in_every_stream() -> None:
+    """Numbers in messages mean the same op everywhere."""
+    program, _ = pipeline()
+    counted = []
+    for me in (0, 1):
+        lines = sides(program, (0, 1), me).phases["round"]
+        streams = {op.stream for op in lines if not op.stream.endswith(BEGUN)}
+        counted.append({name: sum(op.stream == name for op in lines) for name in streams})
+    assert counted[0] == counted[1]
+
+
+def test_the_receiver_tells_the_sender_that_an_x_is_over() -> None:
+    """Else what is ordered behind its sender could begin while its bytes are on their way."""
+    program, _ = pipeline()
+    x = next(op for op in program.round if op.stream == "0.p2p")
+    assert 0 in sides(program, (0, 1), 1).tells["round", x.id]
+    assert sides(program, (0, 1), 0).tells["round", x.id + READY] == frozenset()
+
+
+def test_devices_of_one_process_have_no_sides() -> None:
+    """It runs all streams as they are, and tells nobody."""
+    program, _ = pipeline()
+    both, one = sides(program, (0, 0), 0), alone(program)
+    assert {n: list(ops) for n, ops in both.phases.items()} == {
+        n: list(ops) for n, ops in one.phases.items()
+    }
+    assert (both.own, both.tells) == (one.own, {})
+
+
+def test_a_lane_names_its_devices() -> None:
+    """Other streams have none."""
+    assert lane_of("3.p2p>12") == (3, 12)
+    assert lane_of("3.p2p") is None
