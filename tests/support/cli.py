@@ -1,12 +1,13 @@
 """Both command lines as a user meets them: what they answer, and what they leave on disk."""
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
-from support.steady import steady
+from support.steady import steady, timeless
 
 import executor.cli
 import planner.cli.parser
@@ -47,6 +48,9 @@ def succeeded(answer: Answer) -> Answer:
     return answer
 
 
+_PROGRESS = re.compile(r"planning |\d+/\d+ steps")  # of builds, and of runs on a busy machine
+
+
 def refused(answer: Answer, code: int, text: str) -> None:
     """The command ended with `code` and one line that begins with `error:` and holds `text`.
 
@@ -56,7 +60,7 @@ def refused(answer: Answer, code: int, text: str) -> None:
     lines = answer.err.splitlines()
     errors = [number for number, line in enumerate(lines) if "error:" in line]
     assert len(errors) == 1, answer.err
-    assert all(line.startswith("planning ") for line in lines[: errors[0]])
+    assert all(_PROGRESS.match(line) for line in lines[: errors[0]])
     assert lines[errors[0]].startswith("error: ")
     assert all(line.startswith("  ") for line in lines[errors[0] + 1 :])
     assert text in "\n".join(lines[errors[0] :])
@@ -82,7 +86,8 @@ def profile(ref: str, output: str, *options: object) -> None:
     """Profile the workload on one emulated device of 1 MiB, once each; the file says the same time
     for everything."""
     quick = ("--device-memory", "1MiB", "--devices", 1, "--samples", 1)
-    succeeded(executor_cli("profile", ref, *quick, "-o", output, *options))
+    with timeless():
+        succeeded(executor_cli("profile", ref, *quick, "-o", output, *options))
     profiles.save(output, steady(profiles.load(output)))
 
 

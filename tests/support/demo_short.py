@@ -9,8 +9,3 @@ from executor.workloads import bytes_lm
 def demo() -> list[Task]:
     """All four, two steps each."""
     return [replace(task, steps=2) for task in bytes_lm.demo()]
-
-
-def long() -> list[Task]:
-    """The first alone, twelve steps."""
-    return [replace(bytes_lm.demo()[0], steps=12)]

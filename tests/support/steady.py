@@ -19,9 +19,9 @@ def timeless() -> Iterator[None]:
 
     with (
         mock.patch.object(layer, "timed", _once),
-        mock.patch.object(layer, "copying", lambda device: nullcontext()),
-        mock.patch.object(layer, "loaded", lambda *_: nullcontext()),
-        mock.patch.object(links, "_rate", lambda *_: Rate(10**9, 20)),
+        mock.patch.object(layer, "copying", return_value=nullcontext()),
+        mock.patch.object(layer, "loaded", return_value=nullcontext()),
+        mock.patch.object(links, "_rate", return_value=Rate(10**9, 20)),
     ):
         yield
 

@@ -616,8 +616,12 @@ def test_a_usage_error_from_the_shell() -> None:
 )
 def test_wrong_usage_is_one_line(arguments: tuple[str, ...], text: str) -> None:
     """What is wrong, and where the usage is told."""
-    done = shell(f"${' '.join(arguments)}")
-    refused(Answer(done.returncode, done.stdout, done.stderr), 2, text)
+    if arguments[0] == "planner":
+        answer = planner_cli(*arguments[1:])
+    else:
+        done = shell(f"${' '.join(arguments)}")
+        answer = Answer(done.returncode, done.stdout, done.stderr)
+    refused(answer, 2, text)
 
 
 def test_a_killed_run() -> None:

@@ -26,6 +26,8 @@ from executor.workload.task import Evaluation, Task
 from plans import runlog
 from profiles.schema import Precision
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 WIDTH = 24
 EVERY = 2
 BATCHES = 3

@@ -25,6 +25,8 @@ from executor.workload.task import Task
 from plans.schema import Plan
 from profiles.codec import ALIGNMENT
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 Make = Callable[[list[Any]], Optimizer]
 
 

@@ -27,6 +27,8 @@ from executor.errors import MismatchError
 from executor.workload.task import Task
 from plans.schema import Plan
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 FUSED = partial(AdamW, lr=1e-2, fused=True)
 
 

@@ -12,6 +12,8 @@ from executor.errors import WorkloadError
 from executor.optim.recipe import Recipe
 from executor.profiling.batch_checks import steps_tried
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 WORK = '''
 from functools import partial
 import torch

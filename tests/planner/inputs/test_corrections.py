@@ -1,10 +1,7 @@
 """A wrong profile, corrected by what a run showed, predicts the next run."""
 
 import random
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -20,11 +17,10 @@ from planner.inputs.corrections import Corrections, apply
 from planner.inputs.problem import Policy
 from planner.inputs.residuals import residuals
 from planner.shards.shard_cost import copy_us
-from plans import runlog
 from plans.runlog import RunLog
 from plans.schema import Plan, parse_id
 from profiles.errors import FormatError
-from profiles.schema import Emulation, Profile, Rate
+from profiles.schema import Profile, Rate
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -286,43 +282,6 @@ def test_corrected_profile_is_sound_says_so_and_stays_estimated(estimated: bool)
     assert corrected.estimated is estimated
     assert profiles.check.violations(corrected) == []
     assert HASH[:12] in corrected.provenance["corrected"]
-
-
-@pytest.mark.slow
-def test_real_run_corrects_a_wrong_profile() -> None:
-    """On an emulated device: times three times too long and links half as fast are found out."""
-    pytest.importorskip("torch")
-    import executor
-    from executor import driver
-    from executor.profiling import profiler
-    from executor.profiling import task as task_profiler
-    from executor.workload import load
-
-    ref = "support.demo_short:long"
-    link = Emulation(h2d_bytes_per_s=10**8, d2h_bytes_per_s=10**8, latency_us=20)
-    options = profiler.Options(device_bytes=12 << 20, emulation=link, devices=1, samples=3)
-    with mock.patch.object(task_profiler, "microbatch_sizes", lambda batch: [batch // 4]):
-        measured = profiler.profile(ref, options)
-    wrong = wronged(measured, compute=lambda layer: 3.0, link=0.5, update=0.5)
-    tasks, _ = load(ref)
-
-    def ran(plan: Plan) -> RunLog:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "run.jsonl"
-            executor.run(plan, tasks, driver.Options(log=path, plan_sha256=HASH))
-            return runlog.load(path)
-
-    def off(plan: Plan, log: RunLog) -> float:
-        actual = log.end.actual_us if log.end else 0
-        return abs(plan.prediction.makespan_us - actual) / actual
-
-    first = planned(wrong, "gantry")
-    log = ran(first)
-    second = planned(apply(wrong, learned(first, log)), "gantry")
-    before, after = off(first, log), off(second, ran(second))
-    print(f"error of the makespan: {before:.1%} before, {after:.1%} after")
-    assert any(not shard.resident for shard in second.tasks[0].shards), "it must spill"
-    assert after < before
 
 
 @pytest.mark.parametrize(
