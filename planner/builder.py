@@ -195,8 +195,8 @@ def assemble(
         estimated=problem.estimated,
     )
     gather = policy == "gantry" and not problem.evaluated
-    plan = housed(problem, plan, stores, gather=gather, limits=effort.limits)
-    return networked(problem, plan) if problem.nodes > 1 else plan
+    plan = networked(problem, plan) if problem.nodes > 1 else plan
+    return housed(problem, plan, stores, gather=gather, limits=effort.limits)
 
 
 def _device_spec(problem: Problem, number: int) -> Device:

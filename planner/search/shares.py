@@ -6,7 +6,7 @@ by these. And the errors where the host, or a device, has too little.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.errors import Infeasible
 from planner.inputs import Problem
@@ -41,6 +41,10 @@ def shares(
     every = [need for need in needs for _ in range(need.tasks)]
     if len(every) == 1:
         return [problem.host_bytes]
+    if problem.nodes > 1:  # as if each had its part of the tasks; the plan says which it has
+        wide = replace(problem, host_bytes=problem.host_bytes * problem.nodes).alike(node=None)
+        divided = shares(wide, needs, parts, proven=proven)
+        return [min(each, problem.host_bytes) for each in divided]
     working = min(problem.devices, len(every))
     parts = parts or working
     aside = sorted((max(0, need.least - need.kept) for need in every), reverse=True)

@@ -20,6 +20,7 @@ from planner.storage.scratch import Stores, placed, sharing
 from planner.storage.swaps import Tenant, Turn, Way, ways
 from planner.timetable import Stretch, cut, missed_and_value
 from plans.disk import kept_bytes
+from plans.nodes import store_bytes
 from plans.prediction import Bound
 from plans.schema import Disk, Move, Plan, Segment
 from profiles import schema as profile
@@ -52,14 +53,14 @@ def housed(
     a task that changes devices. The prediction is left as it was.
     """
     room, disk = problem.host_bytes, problem.disk
-    if plan.host.bytes <= room:
+    if max(store_bytes(plan)) <= room:
         return plan
-    shared = sharing(room, stores, plan)
-    if shared.bytes <= room:
-        return structs.replace(plan, host=shared)
+    shared = structs.replace(plan, host=sharing(room, stores, plan))
+    if (needed := max(store_bytes(shared))) <= room:
+        return shared
     largest = max(own.bytes for own in stores.values())
     if disk is None or len(stores) == 1:
-        raise without_disk(problem, shared.bytes, largest, len(stores))
+        raise without_disk(problem, needed, largest, len(stores))
     if largest > room:
         raise short_with_disk(problem, largest)
     tenants = _tenants(plan, stores, disk)

@@ -16,8 +16,9 @@ from msgspec import structs
 
 from planner.inputs import Problem, Want
 from planner.shards import Links, copy_us
+from plans.disk import kept_bytes
 from plans.nodes import Kept, Use, nodes_of, order, uses
-from plans.schema import Net, Plan, Task, Transfer
+from plans.schema import Net, Plan, Transfer
 
 
 class Need(NamedTuple):
@@ -71,19 +72,13 @@ def _with(problem: Problem, plan: Plan, found: Sequence[Need]) -> Plan:
     assert net
     transfers, total = list[Transfer](), 0
     for need in found:
-        size = sum(_bytes(plan.task(need.task), number) for number in need.shards)
+        size = kept_bytes(plan.task(need.task), need.shards)
         name = f"{need.task}.net.X{counts[need.task]}"
         us = copy_us(net, size)
         transfers.append(Transfer(name, need.segment, need.source, need.target, need.shards, 0, us))
         counts[need.task] += 1
         total += size
     return structs.replace(plan, net=Net(total, tuple(transfers)))
-
-
-def _bytes(task: Task, number: int) -> int:
-    """The bytes that the store keeps of a shard."""
-    shard = task.shards[number]
-    return (0 if shard.cast else shard.param_bytes) + shard.state_bytes
 
 
 def _timed(problem: Problem, plan: Plan, *, shared: bool) -> list[tuple[int, int]]:

@@ -87,4 +87,4 @@ def test_a_plan_says_the_node_of_every_device(tmp_path: Path) -> None:
     call = ("build", profile, "--nodes", "2x2", "--net", "1GB/s", "--devices", 4, "-o", plan)
     answer = succeeded(planner_cli(*call))
     assert [device.node for device in plans.load(plan).devices] == [0, 0, 1, 1]
-    assert "node" in answer.out
+    assert "host store of node 1" in answer.out

@@ -11,10 +11,10 @@ from support import synthetic
 from support.astray import astray
 
 import plans
-from planner import Problem, build
+from planner import Infeasible, Problem, build
 from planner.inputs import Layout, Nodes, on_nodes
 from planner.storage.transfers import networked
-from plans.nodes import nodes_of
+from plans.nodes import nodes_of, store_bytes
 from plans.schema import Plan
 from plans.segments import laid_out
 from profiles.schema import Evaluation, Link, Rate
@@ -110,3 +110,13 @@ def test_any_segments_get_the_transfers_that_they_need(
         changes += before.get(n, device // 2) != device // 2
         before[n] = device // 2
     assert len(told.net.transfers if told.net else ()) == changes
+
+
+def test_every_node_has_memory_for_its_own_tasks() -> None:
+    """Four tasks on two nodes, either of which has room for two."""
+    asked = replace(problem(Nodes(2, 1), 4), layout=Layout((1,)))
+    most = max(store_bytes(built(asked)))
+    plan = built(replace(asked, host_bytes=most))
+    assert plan.host.bytes > most >= max(store_bytes(plan))
+    with pytest.raises(Infeasible, match="smallest --host-memory that would do"):
+        built(replace(asked, host_bytes=most // 3))
