@@ -21,7 +21,6 @@ from torch.distributed.rendezvous import rendezvous
 
 from executor import distributed, run
 from executor.cutting import left_out, planned
-from executor.distributed import World
 from executor.errors import ProcessError, UsageError, exit_code_of, text_of
 from executor.records import Options, Result, checkpoint, earlier
 from executor.workload import Task
@@ -65,7 +64,9 @@ def main(prepare: Callable[[], Given], finish: Callable[[Given, Train], int]) ->
         return exit_code_of(error)
 
 
-def _lead(world: World, prepare: Callable[[], Given], finish: Callable[[Given, Train], int]) -> int:
+def _lead(
+    world: distributed.World, prepare: Callable[[], Given], finish: Callable[[Given, Train], int]
+) -> int:
     store, verdict = _meet(world), _Note("process 0 has ended", 1)
     try:
         plan, tasks, options = _prepared(world, prepare)
@@ -96,7 +97,7 @@ def _lead(world: World, prepare: Callable[[], Given], finish: Callable[[Given, T
     return code
 
 
-def _follow(world: World, prepare: Callable[[], Given]) -> int:
+def _follow(world: distributed.World, prepare: Callable[[], Given]) -> int:
     store = _meet(world)
     note = _Note("its preparations ended", 1)
     try:
@@ -118,13 +119,13 @@ def _follow(world: World, prepare: Callable[[], Given]) -> int:
             raise
 
 
-def _prepared(world: World, prepare: Callable[[], Given]) -> Given:
+def _prepared(world: distributed.World, prepare: Callable[[], Given]) -> Given:
     plan, tasks, options = prepare()
     distributed.divisible(plan, world)
     return plan, tasks, options
 
 
-def _meet(world: World) -> Store:
+def _meet(world: distributed.World) -> Store:
     """torchrun's store, for this run of these processes alone; UsageError where they do not meet.
 
     What an earlier start has left in it is there as well. So each process asks process 0 by a
@@ -155,7 +156,7 @@ def _meet(world: World) -> Store:
     return made
 
 
-def _notes(world: World) -> list[str]:
+def _notes(world: distributed.World) -> list[str]:
     return [f"note of process {rank}" for rank in range(1, world.size)]
 
 
@@ -173,7 +174,7 @@ def _wait(store: Store, keys: Sequence[str], seconds: float) -> list[str]:
     return []
 
 
-def _judge(store: Store, world: World, inputs: dict[str, str]) -> None:
+def _judge(store: Store, world: distributed.World, inputs: dict[str, str]) -> None:
     """UsageError, or that of a process, where they are not prepared alike."""
     if late := _wait(store, _notes(world), _MEET_S):
         raise UsageError(f"not heard within {_MEET_S:g} s how preparations went: {', '.join(late)}")
@@ -232,7 +233,7 @@ def _since(pid: int) -> float:
     return int(time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK"))
 
 
-def _end_with_agent(world: World) -> None:
+def _end_with_agent(world: distributed.World) -> None:
     """End with the agent that has started this process, however that ends: process 0 as if
     interrupted, the others with it, or some time later."""
     agent = os.getppid()
