@@ -1,12 +1,13 @@
 """A run: opens files, devices and the host store, and replays the plan on them."""
 
 import gc
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, Protocol
 
 import torch
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from executor.conducting import Conductor, Led
 from executor.devices import (
@@ -21,7 +22,17 @@ from executor.devices import (
 from executor.errors import InterruptedRun, LogError, RunError, UsageError
 from executor.numerics import MemoryMeter
 from executor.optim import onepass
-from executor.records import Journal, Options, Result, checkpoint, drop_text, kept, logfile
+from executor.records import (
+    Earlier,
+    Journal,
+    Options,
+    Result,
+    began,
+    checkpoint,
+    drop_text,
+    kept,
+    logfile,
+)
 from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, Shared, StateFile, opened
 from executor.workload import Task
@@ -66,21 +77,37 @@ def run(
         logfile.opened(options.log, options.overwrite) as log,
         machine(plan, others.devices if others else None) as (devices, memory),
     ):
-        saved = checkpoint.load(options.resume, plan.tasks)
+        earlier = options.earlier
+        left = earlier.rest if earlier else plan
+        saved = checkpoint.load(
+            options.resume, left.tasks, earlier.reached.files if earlier else None
+        )
         with _files(plan, options) as files:
             source = default_source(plan.devices[0].kind)
             shared = others.store if others else None
-            store = HostStore(plan, tasks, memory, source, saved, cut, files, shared)
+            store = HostStore(left, tasks, memory, source, saved, cut, files, shared)
             for device in devices.values():  # replicas have module buffers beside its budget
                 device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
             warm_up(plan)
             team = others.joined() if others else None
-            recorder = Recorder(plan, rank=0 if others else UNSET)
+            recorder = _recorder(plan, earlier, 0 if others else UNSET)
             journal = Journal(plan, options, recorder, log, checkpoints)
             if checkpoints:
                 checkpoints.clear()
-            replay = Conductor(plan, store, devices, recorder, options, journal, team)
+            replay = Conductor(left, store, devices, recorder, options, journal, team)
+            if earlier:
+                replay.leave_out(earlier.over)
             return _replay(plan, options, replay, recorder, journal, store)
+
+
+def _recorder(plan: Plan, earlier: Earlier | None, rank: int | UnsetType) -> Recorder:
+    """The recorder of a run, whose times count from when it began first."""
+    if earlier is None:
+        return Recorder(plan, rank=rank)
+    origin = time.perf_counter() - (time.time() - began(earlier.header))
+    recorder = Recorder(plan, origin, rank)
+    recorder.recall(earlier.standing())
+    return recorder
 
 
 def expect_nodes(plan: Plan, nodes: int) -> None:

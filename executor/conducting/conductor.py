@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Protocol
 
@@ -109,6 +109,15 @@ class Conductor:
         own = {n: (place.peak_bytes, place.late_allocations) for n, place in self.places.items()}
         known = own | dict(self._team.peaks if self._team else {})
         return [known.get(number, (0, 0)) for number in range(len(self._plan.devices))]
+
+    def leave_out(self, over: Iterable[DropRecord | StopRecord]) -> None:
+        """Train these tasks no more: they were dropped or stopped before the run began again."""
+        for record in over:
+            if isinstance(record, StopRecord):
+                self.stopped[record.task] = record
+            else:
+                self.dropped[record.task] = record
+            self._turns.skip(record.task, whole=isinstance(record, StopRecord))
 
     def execute(self) -> str:
         """Run all segments; the failure that ended the run, empty if none did.
@@ -310,7 +319,8 @@ class Conductor:
                 self._tasks[name].stop()
 
     def _note_drop(self, name: str, failure: Failure) -> None:
-        done = self._plan.task(name).done + len(self._recorder.losses[name])
+        known = self._recorder.losses[name]
+        done = max(known) + 1 if known else self._plan.task(name).done
         step = done if failure.step is None else failure.step
         now = self._recorder.now()
         self.dropped[name] = DropRecord(name, step, failure.op, failure.text, now)

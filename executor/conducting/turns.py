@@ -1,10 +1,10 @@
 """The order of segments and moves: each begins after those that it waits for.
 
-Both are numbered in one row, segments first. A segment waits for the earlier ones on its devices
-and of its tasks, and for its tasks to be read back from the disk; a move waits for the one before
-it, and for the segment after which it writes a task. Or there are transfers from node to node
-instead of moves (`plans.nodes.order`). No segment begins before the earliest start of its task,
-which counts from the beginning of the run.
+Both are numbered in one row, segments first; segments of 0 rounds are done. A segment waits for the
+earlier ones on its devices and of its tasks, and for its tasks to be read back from the disk; a
+move waits for the one before it, and for the segment after which it writes a task. Or there are
+transfers from node to node instead of moves (`plans.nodes.order`). No segment begins before the
+earliest start of its task, which counts from the beginning of the run.
 
 What is skipped hands its predecessors on to those that waited for it. They need only wait for
 those that share a device, a task or host bytes with them: a segment whose threads never return must
@@ -33,7 +33,9 @@ class Turns:
         moved = [one.id for one in moves] + [one.id for one in transfers]
         self._segments = len(plan.segments)
         self._to_disk = bool(moves)
-        self.waiting = dict(enumerate(nodes.order(plan) if transfers else disk.order(plan)))
+        self._ended = {index for index, one in enumerate(plan.segments) if not one.rounds}
+        known = enumerate(nodes.order(plan) if transfers else disk.order(plan))
+        self.waiting = {i: before for i, before in known if i not in self._ended}
         self.names = [f"segment {index}" for index in range(self._segments)]
         self.names += moved
         self.tasks = [plan.trained(segment) for segment in plan.segments]
@@ -46,7 +48,6 @@ class Turns:
         self._starts = [max(map(early.__getitem__, plan.trained(s))) for s in plan.segments]
         self._starts += [0] * len(moved)
         self._inherited: dict[int, set[int]] = {}
-        self._ended: set[int] = set()
 
     def ready(self, now_us: int = LARGEST) -> list[int]:
         """Those that may begin at this time of the run, in the plan's order."""

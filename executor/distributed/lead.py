@@ -21,6 +21,7 @@ from executor.distributed.messages import (
     Finish,
     Freeze,
     Frozen,
+    Gone,
     Heard,
     Message,
     Part,
@@ -42,7 +43,7 @@ _ANSWER_S = 1.0  # that others have to say what they are doing
 
 class Lead(Peers):
     """The other processes of a run, which do what this one says. peaks: most bytes used and late
-    allocations of their devices. over: who goes now is not missed."""
+    allocations of their devices."""
 
     def __init__(
         self,
@@ -59,8 +60,6 @@ class Lead(Peers):
         self._first_steps = first_steps(plan)
         self._segments: dict[int, LedSegment] = {}
         self._setup: Setup | None = None
-        self._gone: dict[int, str] = {}
-        self.over = False
 
     def begin(
         self, index: int, setup: Setup, own: SegmentRun | None, *, metered: bool
@@ -99,15 +98,13 @@ class Lead(Peers):
 
     def check(self) -> None:
         """RunError for a process that is gone."""
-        for text in self._gone.values():
+        for text in self.mesh.gone.values():
             raise RunError(text)
 
-    def hear(self, rank: int, message: Message | None) -> None:
+    def hear(self, rank: int, message: Message) -> None:
         """Take a message of a process in, from its thread."""
         setup = self._setup
-        if message is None:
-            self._lose(rank)
-        elif isinstance(message, Heard):
+        if isinstance(message, Heard):
             self.heard(message)
         elif isinstance(message, Carried):
             self.jobs.hear(rank, message)
@@ -116,6 +113,8 @@ class Lead(Peers):
                 self.mesh.send(rank, Time(message.asked, time.perf_counter()))
         elif setup is None:
             return
+        elif isinstance(message, Gone):
+            setup.halt.fail(message.text)
         elif isinstance(message, Records):
             for record in message.ops:
                 setup.recorder.ended(record)
@@ -123,9 +122,8 @@ class Lead(Peers):
             feed = setup.tasks[message.task].feed(evaluates=message.evaluates)
             feed.add(message.step, message.part, message.value)
         elif isinstance(message, Failed):
-            text = message.text if message.op else f"process {rank}: {message.text}"
             where = message.op, message.stream, message.round, message.step, message.fatal
-            setup.failed(Failure(tuple(message.tasks), text, *where))
+            setup.failed(Failure(tuple(message.tasks), message.text, *where, process=rank))
         elif isinstance(message, Ended | Frozen | States):
             if isinstance(message, Ended):
                 self.peaks |= message.peaks
@@ -135,12 +133,6 @@ class Lead(Peers):
     def tasks(self, index: int) -> tuple[str, ...]:
         """The tasks of a segment."""
         return self._plan.trained(self._plan.segments[index])
-
-    def _lose(self, rank: int) -> None:
-        if not self.over:
-            self._gone[rank] = f"process {rank} is gone, it was killed or crashed: see its output"
-            if self._setup:
-                self._setup.halt.fail(self._gone[rank])
 
 
 class LedSegment(SegmentActivity):

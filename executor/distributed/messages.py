@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from executor.distributed.values import Parcel
+from plans.rest import Reached
 from plans.runlog import OpRecord
 
 
@@ -13,18 +14,24 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Anything that one process says to another."""
 
 
-class Hello(Message, frozen=True):
-    """A process has come. `inputs`: what has to be the same in all of them."""
+class Gone(Message, frozen=True):
+    """A process is gone: what its connection says last, no message that is sent."""
 
-    rank: int
-    inputs: dict[str, str]
+    text: str
+
+
+class Beat(Message, frozen=True):
+    """The process `pid` is alive."""
+
+    pid: int
 
 
 class Welcome(Message, frozen=True):
-    """The run begins; `trouble`: it does not. machine: of process 0, see `links.machine_id`."""
+    """The run begins. machine: of process 0, see `links.machine_id`; reached: where the plan goes
+    on."""
 
-    trouble: str = ""
-    machine: str = ""
+    machine: str
+    reached: Reached | None
 
 
 class Store(Message, frozen=True):
@@ -45,9 +52,14 @@ class Time(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The process has its devices and models. `trouble`: it could not."""
+    """The process has its devices and models. `trouble`: it could not; code: of such a failure."""
 
     trouble: str = ""
+    code: int = 0
+
+
+class Join(Message, frozen=True):
+    """All processes are ready: connect devices."""
 
 
 class Begin(Message, frozen=True):
@@ -165,13 +177,13 @@ class States(Message, frozen=True):
 
 
 class Bye(Message, frozen=True):
-    """The run is over; `trouble`: because of that."""
+    """The run is over: end with this exit code."""
 
-    trouble: str = ""
+    code: int
 
 
 AnyMessage = (
-    Hello
+    Beat
     | Welcome
     | Store
     | Mapped
@@ -179,6 +191,7 @@ AnyMessage = (
     | Carried
     | Time
     | Ready
+    | Join
     | Begin
     | Stop
     | Freeze

@@ -20,6 +20,7 @@ from executor.distributed.messages import (
     Finish,
     Freeze,
     Frozen,
+    Gone,
     Heard,
     Message,
     Part,
@@ -68,7 +69,7 @@ class Worker:
         self._plan, self._peers, self._recorder = plan, peers, recorder
         self._first_steps = first_steps(plan)
         self._places = places_of(devices)
-        self._news: SimpleQueue[Message | None] = SimpleQueue()
+        self._news: SimpleQueue[Message] = SimpleQueue()
         self._active: dict[int, SegmentRun] = {}
         self._halt = Halt()
         threads = max(device.threads for device in plan.devices)
@@ -85,7 +86,7 @@ class Worker:
         self._tick_s = settings.limits.tick_s
         self._setup = Setup(self._places, self._tasks, store, *shared)
 
-    def hear(self, rank: int, message: Message | None) -> None:
+    def hear(self, rank: int, message: Message) -> None:
         """Take a message in, from the thread of its process."""
         if isinstance(message, Heard):
             self._peers.heard(message)
@@ -95,8 +96,9 @@ class Worker:
             self._news.put(message)
             self._halt.tell()
 
-    def work(self) -> str:
-        """Do what the lead says until the run is over; why it did not end well, or nothing."""
+    def work(self) -> int:
+        """Do what the lead says until the run is over; the exit code. RunError where the lead is
+        gone."""
         try:
             while True:
                 try:
@@ -104,10 +106,10 @@ class Worker:
                 except Empty:
                     self._report()
                     continue
-                if message is None:
-                    return "process 0, which leads, is gone"
+                if isinstance(message, Gone):
+                    raise RunError(message.text)
                 if isinstance(message, Bye):
-                    return message.trouble
+                    return message.code
                 self._do(message)
                 self._report()
         finally:

@@ -26,7 +26,7 @@ COVERED_BY = {
     "executor.distributed.links.wires": "executor/distributed/test_launch.py",
     "executor.distributed.worker": "executor/distributed/test_launch.py",
     "executor.distributed.world": "executor/distributed/test_nodes.py",
-    "executor.processes": "executor/distributed/test_launch.py",
+    "executor.processes": "executor/distributed/test_failures.py",
     "executor.replay.crossing": "executor/distributed/test_launch.py",
     "executor.replay.sides": "executor/distributed/test_launch.py",
     "executor.replay.team": "executor/distributed/test_launch.py",
