@@ -1,8 +1,9 @@
 """The host memory that a run takes before its first step, and whether the machine has it free."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from executor.devices import free_host_bytes, ring_bytes
 from executor.errors import RunError
@@ -13,6 +14,22 @@ from plans.schema import Task as PlanTask
 from profiles.units import show_bytes
 
 
+def at_home(task: str) -> None:
+    """All of the task is there."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The host store of a node that several processes have, its bytes in `slab`. One of them
+    `fills` it. bring: called with a task before its files are written, fetches what of it is in the
+    stores of other nodes."""
+
+    slab: Tensor
+    node: int
+    fills: bool
+    bring: Callable[[str], None] = at_home
+
+
 def check_room(plan: Plan, tasks: Mapping[str, Task], node: int) -> None:
     """RunError with what would be taken, line by line, when a node has less memory free."""
     free, store = free_host_bytes(), store_bytes(plan, node)
@@ -20,7 +37,9 @@ def check_room(plan: Plan, tasks: Mapping[str, Task], node: int) -> None:
     staging = {task.name: staging_bytes(task) * (task.name in here) for task in plan.tasks}
     models = {task.name: _model_bytes(task, tasks[task.name]) for task in plan.tasks}
     largest = max(models.values())  # one model at a time is built beside the store
-    needed = store + sum(staging.values()) + ring_bytes(plan) + largest
+    own = sum(device.node == node for device in plan.devices)
+    rings = ring_bytes(plan) * own // len(plan.devices)
+    needed = store + sum(staging.values()) + rings + largest
     if free is None or needed <= free:
         return
     rows: list[tuple[str, ...]] = [("task", "parameters", "optimizer state", "batches", "model")]

@@ -5,7 +5,6 @@ replicas, so the store is never pointed elsewhere by a device.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from executor.shards.checks import (
     misfit,
 )
 from executor.shards.files import StateFile, Tick
-from executor.shards.host_room import check_room, kept_sizes
+from executor.shards.host_room import Shared, at_home, check_room, kept_sizes
 from executor.shards.shard import Shard
 from executor.shards.tied import tying
 from executor.workload import Ending, Task, build, staging_bytes
@@ -158,22 +157,6 @@ class HostTask:
         return merged([s.optimizer.settings(self._names) for s in self.shards if s.optimizer])
 
 
-def _nothing(task: str) -> None:
-    """All of the task is there."""
-
-
-@dataclass(frozen=True)
-class Shared:
-    """The host store of a node that several processes have, its bytes in `slab`. One of them
-    `fills` it. bring: called with a task before its files are written, fetches what of it is in the
-    stores of other nodes."""
-
-    slab: Tensor
-    node: int
-    fills: bool
-    bring: Callable[[str], None] = _nothing
-
-
 class HostStore:
     """All host buffers of the plan, and what batches are prepared in, from `memory`.
 
@@ -211,7 +194,7 @@ class HostStore:
             memory.lock(slab, spans(plan, node))
         else:
             slab = memory.take(self.bytes)
-        self._bring = shared.bring if shared else _nothing
+        self._bring = shared.bring if shared else at_home
         self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in plan.host.buffers}
         sizes = {task.name: staging_bytes(task) * (task.name in here) for task in plan.tasks}
         staging = {name: memory.take(size) for name, size in sizes.items()}
@@ -222,6 +205,8 @@ class HostStore:
         waiting = {task for task, moves in moved(plan).items() if begins_away(moves)}
         lines: list[str] = []
         for t in sorted(plan.tasks, key=lambda t: t.name not in waiting):
+            if node and t.name not in here:
+                continue  # its models are nobody's here; process 0, which leads, has those of all
             own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name), cut
             fills = None if shared and not shared.fills else here.get(t.name, [])
             try:

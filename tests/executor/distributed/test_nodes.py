@@ -30,7 +30,7 @@ from executor.errors import UsageError
 from executor.numerics import same
 from executor.profiling.profiler import Options, profile
 from executor.records import checkpoint
-from executor.shards import HostStore, Saved, Shared
+from executor.shards import HostStore, Saved, Shared, host_room
 from executor.workload import load
 from plans import runlog
 from plans.disk import kept_bytes
@@ -238,6 +238,8 @@ def test_a_task_that_goes_on_elsewhere_takes_no_memory(
     stores = [stored(plan, memory, node, saved) for node, memory in enumerate(memories)]
     assert taken(memories[0]) == 0
     assert taken(memories[1]) > 0
+    assert host_room.store_bytes(plan, 0) == kept_bytes(plan.tasks[0])  # to be written to a file
+    assert host_room.store_bytes(plan, 1) == plan.host.bytes
     known = [store.tasks["t"].carried(0) for store in stores]
     assert known[0]
     assert same(known[0]._asdict(), known[1]._asdict() if known[1] else None)
