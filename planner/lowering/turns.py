@@ -34,52 +34,117 @@ class _Begun(NamedTuple):
 
 
 def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
-    """All turns of a round. Gradients are added when those of all replicas have come: on the home
-    passes that can be made until then go first."""
+    """All turns of a round. Gradients are added when those of one more replica have come, and then
+    the shard is updated: where its parameters stay, when no pass of its home waits for that."""
     begun = list(_begun(strategy, links))
     ends = {(one.shard, device): end for _, end, device, one in sorted(begun, key=lambda b: b.end)}
-    ready, pending = gathered(strategy, links, ends), list[tuple[int, int]]()
+    closing = _Closing(strategy, links, ends)
     final = {one.shard: at for at, (_, _, _, one) in enumerate(begun)}
     done: dict[int, list[int]] = {}  # shards with gradients, by the last pass that reads them
     for k, shard in enumerate(strategy.shards):
         if shard.grad_bytes:
             done.setdefault(max(final[reader] for reader in strategy.readers(k)), []).append(k)
-    found, late = list[Turn](), list[Turn]()
-
-    def update(k: int) -> None:
-        home = strategy.homes[k]
-        found.extend(Turn(home, "R", k, n) for n in range(len(strategy.replicas[k]) - 1))
-        if strategy.costs.noted:
-            found.append(Turn(home, "N", k, 0))
-        (late if strategy.costs.noted else found).append(Turn(home, "U", k, 0))
-
-    for at, (start, _, device, one) in enumerate(begun):
-        while pending and pending[0][0] <= start:
-            update(heappop(pending)[1])
+    found = list[Turn]()
+    for at, (start, end, device, one) in enumerate(begun):
+        found += closing.before(device, start)
         found.append(Turn(device, one.kind, one.shard, one.microbatch))
+        closing.free[device] = end
         for k in done.get(at, ()):
-            heappush(pending, (ready[k], k))
-    while pending:
-        update(heappop(pending)[1])
-    return found + sorted(late, key=lambda turn: turn.shard)
+            closing.add(k)
+    found += closing.rest()
+    if not strategy.costs.noted:
+        return found
+    late = [turn for turn in found if turn.kind == "U"]  # behind all norms
+    return [t for t in found if t.kind != "U"] + sorted(late, key=lambda turn: turn.shard)
+
+
+class _Closing:
+    """R, N and U of shards whose last backwards are made; lives only while turns are. free: when
+    each device has done the turns so far."""
+
+    def __init__(
+        self, strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
+    ) -> None:
+        self.strategy, self.links = strategy, links
+        self.ready = additions(strategy, links, ends)
+        self.free = Counter[int]()
+        self.patient: list[list[_Due]] = [[] for _ in strategy.order]  # by home
+        self.hasty: list[_Due] = []  # of parameters that come and go: what they take is free sooner
+
+    def add(self, k: int) -> None:
+        """Those of one more shard."""
+        own, home, ready = self.strategy, self.strategy.homes[k], self.ready[k]
+        made = [_Due(us, k, n, Turn(home, "R", k, n)) for n, us in enumerate(ready[1:])]
+        kinds: tuple[Literal["N", "U"], ...] = ("N", "U") if own.costs.noted else ("U",)
+        made += [_Due(ready[-1], k, len(ready), Turn(home, kind, k, 0)) for kind in kinds]
+        stays = own.modes[k].params == "resident"
+        for due in made:
+            heappush(self.patient[home] if stays else self.hasty, due)
+
+    def before(self, device: int, start: int) -> Iterator[Turn]:
+        """Those that go before a pass that starts then."""
+        while self.hasty and self.hasty[0].ready <= start:
+            yield heappop(self.hasty).turn
+        line = self.patient[device]
+        while line and (end := max(line[0].ready, self.free[device]) + self._us(line[0])) <= start:
+            self.free[device] = end
+            yield heappop(line).turn
+
+    def rest(self) -> Iterator[Turn]:
+        """All others, as they become ready."""
+        for due in sorted(due for line in (self.hasty, *self.patient) for due in line):
+            yield due.turn
+
+    def _us(self, due: "_Due") -> int:
+        shard = self.strategy.shards[due.shard]
+        host = self.strategy.modes[due.shard].update == "host"
+        update = 0 if host else shard.update_device_us
+        return {"R": self.links.add_us(shard.grad_bytes), "N": shard.norm_us, "U": update}[
+            due.turn.kind
+        ]
+
+
+class _Due(NamedTuple):
+    """A turn that may begin when it is ready, behind those of its shard with lower numbers."""
+
+    ready: int
+    shard: int
+    number: int
+    turn: Turn
 
 
 def gathered(
     strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
 ) -> list[int]:
-    """By shard, when its gradients of all replicas are on its home, and no pass reads it. ends: of
-    its passes on each device that has it."""
-    done = [
-        max(ends[reader, d] for reader in strategy.readers(k) for d in strategy.replicas[reader])
-        for k in range(len(strategy.shards))
-    ]
+    """By shard, when its gradients of all replicas are added up on its home, and no pass reads it.
+    ends: of its passes on each device that has it."""
+    each = zip(strategy.shards, additions(strategy, links, ends), strict=True)
+    return [own[-1] + links.add_us(shard.grad_bytes) * (len(own) > 1) for shard, own in each]
+
+
+def additions(
+    strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
+) -> list[list[int]]:
+    """By shard, when its gradients of each replica can be added to those before on its home, in
+    this order; the last ones no sooner than any pass has read the shard.
+
+    A device sends one after the other, and a home has room for two that are not yet added."""
+    found: list[list[int]] = [[] for _ in strategy.shards]
     free = Counter[int]()  # when a device has sent what it had
-    for (k, device), end in sorted(ends.items(), key=lambda item: item[1]):
-        if device != strategy.homes[k]:
-            free[device] = max(free[device], end)
-            free[device] += links.send_us(strategy.shards[k].grad_bytes, device, strategy.homes[k])
-            done[k] = max(done[k], free[device])
-    return done
+    first = [min(ends[k, device] for device in own) for k, own in enumerate(strategy.added)]
+    for k in sorted(range(len(found)), key=first.__getitem__):
+        own, size = found[k], strategy.shards[k].grad_bytes
+        adds = links.add_us(size)
+        for n, device in enumerate(strategy.added[k]):
+            us = ends[k, device]
+            if device != strategy.homes[k]:
+                room = own[n - 2] + adds if n > 2 else 0
+                us = max(us, free[device], room) + links.send_us(size, device, strategy.homes[k])
+                free[device] = us
+            own.append(max(us, own[-1] + adds * (n > 1)) if own else us)
+        readers = strategy.readers(k)
+        own[-1] = max(own[-1], *(ends[r, d] for r in readers for d in strategy.replicas[r]))
+    return found
 
 
 def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[_Begun]:

@@ -44,11 +44,15 @@ class Updates:
         """Gradients of another replica at a shard's home, by its device."""
         return Item(f"o{k}", k, "grad", self.shards[k].grad_bytes)
 
-    def handed(self, device: int, k: int) -> Send:
-        """The gradients of a replica go to the shard's home."""
-        home, name = self.strategy.homes[k], self.grad(device, k, after=1)
+    def _handed(self, device: int, k: int) -> list[Copy | Send]:
+        """The gradients of a replica go to the shard's home, unless it is that: when they are to be
+        added, so that those of a few are there at once."""
+        home = self.strategy.homes[k]
+        if device == home:
+            return []
+        name = self.grad(device, k, after=1)
         there = self.lives.receive(home, self._other(k), device)
-        return Send(device, "s", k, "grad", self.shards[k].grad_bytes, name, home, there)
+        return [Send(device, "s", k, "grad", self.shards[k].grad_bytes, name, home, there)]
 
     def _part(self, k: int, device: int, *, last: bool = False, after: int = 0) -> str:
         """The value at a shard's home with the gradients of a replica; last: nothing uses it so
@@ -65,11 +69,13 @@ class Updates:
         """R: gradients of one more replica, in their order."""
         home, _, k, n = turn
         first, *others = self.strategy.added[k]
+        brings = [] if n else self._handed(first, k)
+        brings += self._handed(others[n], k)
         at: dict[Role, str] = {
             "grad": self._part(k, first),
             "other": self._part(k, others[n], last=True),
         }
-        return Visit(k, n, "R", at, device=home)
+        return Visit(k, n, "R", at, brings, device=home)
 
     def _note(self, turn: Turn) -> Visit:
         """N: behind the norms of the shards before, wherever those are."""

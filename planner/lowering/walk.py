@@ -32,9 +32,6 @@ class Walk:
         self.updates = Updates(strategy, links, self.lives, self.stays)
         self.batch = Item("batch", 0, "batch", self.costs.batch_bytes)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
-        self.learned = {  # the last turn of a shard on a device that adds to its gradients
-            (turn.device, turn.shard): turn for turn in every if turn.kind in "BW"
-        }
         self.visits = [visit for turn in every for visit in self._visits(turn)]
 
     def values(self) -> list[list[Value]]:
@@ -98,8 +95,6 @@ class Walk:
             self._release(turn)
             if self.shards[k].grad_bytes:
                 at["grad"] = self.updates.grad(device, k)
-                if turn == self.learned[device, k] and device != self.strategy.homes[k]:
-                    takes.append(self.updates.handed(device, k))
         return Visit(k, m, kind, at, brings, takes, device=device)
 
     def _gradients(self, turn: Turn, at: dict[Role, str]) -> Iterator[Send]:

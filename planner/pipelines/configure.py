@@ -219,7 +219,7 @@ def _fitted(
 ) -> Tried:
     """The sketch with the best modes that fit, unless those of a shorter round do not."""
     least = False
-    for _ in range(_SHRINKS if program else 0):
+    for times in range(1, 1 + _SHRINKS if program else 1):
         assert program
         chosen = program.chosen(effort, least=least)
         if chosen:
@@ -230,7 +230,7 @@ def _fitted(
             if made.period_us >= shortest:
                 return Tried(sketch, None, "longer with less memory")
             # Gaps between values, or more of them than the program sees.
-            rooms = (n - max(0, by) for n, by in zip(program.room, over, strict=True))
+            rooms = (n - times * max(0, by) for n, by in zip(program.room, over, strict=True))
             program = replace(program, room=tuple(rooms))
         if least:
             break

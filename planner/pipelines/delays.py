@@ -137,7 +137,7 @@ class Delays:
 
     @cached_property
     def gathered(self) -> list[int]:
-        """By shard, the time its gradients are gathered."""
+        """By shard, the time its gradients are added up."""
         return gathered(self.strategy, self.links, self.lasts)
 
     def lane(self, k: int, mode: Mode) -> str:
@@ -161,7 +161,6 @@ class Delays:
         their turn as soon as the gradients of another shard are gathered."""
         early, shard, links = self.strategy.shards[first], self.strategy.shards[k], self.links
         us = self.gathered[first]
-        us += (len(self.strategy.replicas[first]) - 1) * links.add_us(early.grad_bytes)
         if mode.update == "host":
             us += links.spill_us(early.grad_bytes) + links.prefetch_us(shard.param_bytes)
         elif mode.params == "resident":

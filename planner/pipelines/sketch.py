@@ -14,7 +14,7 @@ from planner.shards import separable as separable_ties
 from planner.stages import Place, Work, cut
 from profiles.schema import Task
 
-_PIECES = (1, 2, 4)  # shards of a stage
+_PIECES = (1, 2, 4)  # shards of a stage, which has more if it has more replicas
 _UNEVEN = 16  # uneven layouts, each with a microbatch, that are looked at
 _CHUNKS = {"interleaved": (2, 4, 8), "breadth": (1, 2, 4, 8)}  # stages of a device, by order
 
@@ -129,9 +129,15 @@ def sketches(
                 continue
             ways = [*_named(names, layout)]
             ends = {n: _stages(costs, layers, layout, n, points) for n in {n for _, n in ways}}
-            for (named, chunks), pieces in product(ways, _PIECES):
+            for (named, chunks), pieces in product(ways, _pieces(layout)):
                 if stages := ends[chunks]:
                     yield Sketch(costs, layout, chunks, stages, named, points, pieces, links)
+
+
+def _pieces(layout: Layout) -> tuple[int, ...]:
+    """The shards that a stage may have: in the end one for each replica to be the home of."""
+    most = max(layout.replicas)
+    return _PIECES if most <= _PIECES[-1] else (*_PIECES, most)
 
 
 def promising(every: Sequence[Sketch]) -> list[Sketch]:

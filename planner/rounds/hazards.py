@@ -6,11 +6,17 @@ bytes too; across the end of the round, for those of the round before (`@-1`). E
 order or other edges imply are left out.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+import numpy as np
+from numpy.typing import NDArray
+
 from planner.rounds.ops import Entry, Stream
 from planner.rounds.timeline import Needs, execution_order
+
+Clock = NDArray[np.int32]
 
 
 def dependencies(
@@ -60,27 +66,38 @@ def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[in
     """
     count, lists = len(needs), list(queues.values())
     places = {at: (n, place) for n, queue in enumerate(lists) for place, at in enumerate(queue, 1)}
-    ended: list[list[int]] = [[] for _ in range(3 * count)]
-    latest = [[0] * len(lists) for _ in lists]
+    uses = Counter(dep % count for edges in needs for dep in edges)
+    again = Counter(dep % count for edges in needs for dep in edges if dep < 0)
+    ended: dict[int, tuple[Clock, int]] = {}  # with how many ops that still wait for it
+    latest = [np.zeros(len(lists), np.int32) for _ in lists]
     order, kept = execution_order(lists, needs), [list[int]() for _ in needs]
 
-    def covers(clock: Sequence[int], run: int) -> bool:
+    def covers(clock: Clock, run: int) -> bool:
         """True if the op has ended when the clock shows this."""
         stream, place = places[run % count]
-        return clock[stream] >= run // count * len(lists[stream]) + place
+        return bool(clock[stream] >= run // count * len(lists[stream]) + place)
+
+    def taken(run: int) -> Clock:
+        """Its clock, for one of the ops that wait for it; kept no longer than for the last one."""
+        clock, left = ended.pop(run)
+        if left > 1:
+            ended[run] = clock, left - 1
+        return clock
 
     for base in (0, count, 2 * count):
         for at in order:
             stream, place = places[at]
-            clock = list(latest[stream])
-            waits = [base + dep for dep in needs[at] if base + dep >= 0]
-            waits = [run for run in waits if not covers(clock, run)]
+            clock = latest[stream].copy()
+            clocks = {base + dep: taken(base + dep) for dep in needs[at] if base + dep >= 0}
+            waits = [run for run in clocks if not covers(clock, run)]
             waits = [
-                run for run in waits if not any(o != run and covers(ended[o], run) for o in waits)
+                run for run in waits if not any(o != run and covers(clocks[o], run) for o in waits)
             ]
             for run in waits:
-                clock = list(map(max, clock, ended[run]))
+                np.maximum(clock, clocks[run], out=clock)
             clock[stream] = base // count * len(lists[stream]) + place
-            ended[base + at] = latest[stream] = clock
+            latest[stream] = clock
+            if left := uses[at] - (again[at] if base == 2 * count else 0):
+                ended[base + at] = clock, left
             kept[at] = [run - base for run in waits]
     return kept

@@ -4,9 +4,13 @@
     python -m tests.benchmarks.scale --model gpt-20b --layout 8x16 --batch 512
 
 Run from the root of the repository. The models are estimated, not measured: GPT shapes of 20 and of
-200 billion parameters in bf16 with AdamW, on A100s of 80 GB, in microbatches of one sample. Each
-plan is built in a process of its own and proven in another, which say how much processor time and
-memory they took; a build contains a check, which is taken off.
+200 billion parameters in bf16 with AdamW, on A100s of 80 GB in nodes of eight, with links within a
+node and a network between nodes of the rates given, in microbatches of one sample. Each plan is
+built in a process of its own and proven in another, which say how much processor time and memory
+they took; a build contains a check, which is taken off.
+
+A process that runs one device has use for the ops and buffers of that device, and for what is about
+all of them: "own" is the most of any device, "common" the rest, in bytes of the file.
 
 Exits 1 where there is no plan, or building or checking takes more than 300 s of processor time or
 more than 4 GB.
@@ -23,23 +27,31 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar, get_args
+from typing import Literal, TypeVar, get_args
+
+import msgspec
+from msgspec import structs
 
 import plans
 from planner import Problem, build
 from planner.estimate import Spec, estimate
 from planner.estimate.models import MODELS, Model
-from planner.inputs import OrderName, parse_layout
+from planner.inputs import Nodes, OrderName, on_nodes, parse_layout
+from plans.metrics import rank
+from plans.schema import Program
 from profiles import console
 from profiles.errors import GantryError
+from profiles.schema import Link, Rate
 from profiles.units import LARGEST, show_us
 
 SECONDS, GB = 300, 4
-GPU, STEPS = "a100-80", 100
+GPU, STEPS, LATENCY = "a100-80", 100, 10
+NODE = 8  # devices
 HEAD = (
-    "| model | layout | order | ops | period | gap | plan MB "
+    "| devices | model | layout | batch | ops | period | gap | of layout | plan MB | own | common "
     "| built in s | peak GB | checked in s | peak GB |\n"
-    "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
+    "| ---: | ---: | ---: | ---: |"
 )
 T = TypeVar("T")
 
@@ -68,20 +80,33 @@ class Case:
 
 CASES = (
     Case("gpt-20b", "8x1", 32),
-    Case("gpt-20b", "8x2", 64),
     Case("gpt-20b", "8x8", 256),
     Case("gpt-200b", "16x4", 128),
+    Case("gpt-20b", "8x64", 2048),
+    Case("gpt-200b", "64x16", 1024),
 )
 
 
 @dataclass(frozen=True)
+class Rates:
+    """Bytes per second between devices of a node, and between nodes."""
+
+    p2p: int
+    net: int
+
+
+@dataclass(frozen=True)
 class Built:
-    """A plan and what it took. seconds: of processor time, the check inside left out."""
+    """A plan and what it took. layout_gap_ppm: to the bound of its stages and microbatches;
+    seconds: of processor time, the check inside left out."""
 
     ops: int
     period_us: int
     gap_ppm: int
+    layout_gap_ppm: int
     plan_bytes: int
+    own_bytes: int
+    common_bytes: int
     seconds: float
     gb: float
 
@@ -94,20 +119,51 @@ class Checked:
     gb: float
 
 
-def built(case: Case, path: Path, limit: float) -> Built:
-    """Plan the case into a file."""
+def problem(case: Case, rates: Rates) -> Problem:
+    """The case on as few nodes as hold it."""
     spec = Spec(case.model, GPU, case.batch, microbatches=(1,), steps=STEPS)
     layout = parse_layout(case.layout)
     asked = Problem.of(
         estimate(spec, SHAPES), devices=layout.devices, device_bytes=None, host_bytes=LARGEST
     )
-    asked = replace(asked, layout=layout, order=case.order)
-    plan = build(asked, profile_sha256="0" * 64, seconds=limit)
+    told: dict[Literal["p2p", "net"], int] = {"p2p": rates.p2p, "net": rates.net}
+    links = (Link(kind, Rate(rate, LATENCY), Rate(rate, LATENCY)) for kind, rate in told.items())
+    device = structs.replace(asked.device, links=(*asked.device.links, *links))
+    asked = replace(asked.alike(device=device), layout=layout, order=case.order)
+    several = layout.devices > NODE
+    return on_nodes(asked, Nodes(layout.devices // NODE, NODE)) if several else asked
+
+
+def built(case: Case, rates: Rates, path: Path, limit: float) -> Built:
+    """Plan the case into a file."""
+    plan = build(problem(case, rates), profile_sha256="0" * 64, seconds=limit)
     spent = time.process_time()
     plans.save(path, plan)
     (program,), told = plan.programs, plan.prediction
-    size = path.stat().st_size
-    return Built(len(program.round), program.period_us, told.gap_ppm, size, spent, _peak())
+    size, period = path.stat().st_size, program.period_us
+    least = next(one.bound_us for one in plan.solver.alternatives if not one.why_not)
+    own = max(_sizes(program))
+    return Built(
+        ops=len(program.round),
+        period_us=period,
+        gap_ppm=told.gap_ppm,
+        layout_gap_ppm=(period - least) * 1_000_000 // period,
+        plan_bytes=size,
+        own_bytes=own,
+        common_bytes=size - sum(_sizes(program)),
+        seconds=spent,
+        gb=_peak(),
+    )
+
+
+def _sizes(program: Program) -> list[int]:
+    """The bytes of each device's ops and buffers in a file."""
+    sizes = [0] * program.devices
+    for op in program.ops:
+        sizes[rank(op.stream)[0]] += len(msgspec.json.encode(op))
+    for buffer in program.buffers:
+        sizes[int(buffer.space)] += len(msgspec.json.encode(buffer))
+    return sizes
 
 
 def checked(path: Path) -> Checked:
@@ -128,11 +184,11 @@ def _apart(work: Callable[..., T], *arguments: object) -> T:
         return pool.submit(work, *arguments).result()
 
 
-def measured(case: Case, limit: float) -> tuple[Built, Checked]:
+def measured(case: Case, rates: Rates, limit: float) -> tuple[Built, Checked]:
     """Both, one after the other."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
-        made = _apart(built, case, path, limit)
+        made = _apart(built, case, rates, path, limit)
         proven = _apart(checked, path)
     return replace(made, seconds=made.seconds - proven.seconds), proven
 
@@ -140,8 +196,10 @@ def measured(case: Case, limit: float) -> tuple[Built, Checked]:
 def _line(case: Case, made: Built, proven: Checked) -> str:
     """A row for people."""
     shown = (
-        *(case.model, case.layout, case.order, f"{made.ops:,}", show_us(made.period_us)),
-        *(f"{made.gap_ppm / 1e4:.1f} %", f"{made.plan_bytes / 1e6:.1f}"),
+        *(str(parse_layout(case.layout).devices), case.model, case.layout, str(case.batch)),
+        *(f"{made.ops:,}", show_us(made.period_us)),
+        *(f"{ppm / 1e4:.1f} %" for ppm in (made.gap_ppm, made.layout_gap_ppm)),
+        *(f"{n / 1e6:.2f}" for n in (made.plan_bytes, made.own_bytes, made.common_bytes)),
         *(f"{made.seconds:.1f}", f"{made.gb:.2f}", f"{proven.seconds:.1f}", f"{proven.gb:.2f}"),
     )
     return "| " + " | ".join(shown) + " |"
@@ -154,6 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--layout", type=console.typed(parse_layout))
     parser.add_argument("--batch", type=console.whole(1, 1 << 16))
     parser.add_argument("--order", choices=get_args(OrderName), default="1f1b")
+    parser.add_argument("--p2p", type=console.rate, default=250 * 10**9, metavar="RATE")
+    parser.add_argument("--net", type=console.rate, default=25 * 10**9, metavar="RATE")
     parser.add_argument("--time-limit", type=console.seconds, default=600.0, metavar="SECONDS")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
@@ -166,10 +226,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(HEAD)
     for case in cases:
         try:
-            made, proven = measured(case, options.time_limit)
+            made, proven = measured(case, Rates(options.p2p, options.net), options.time_limit)
         except GantryError as error:
             within, row = False, asdict(case) | {"error": str(error)}
-            told = f"| {case.model} | {case.layout} | {case.order} | {error} |"
+            told = f"| {case.model} | {case.layout} | {error} |"
             print(json.dumps(row) if options.json else told, flush=True)
             continue
         within &= max(made.seconds, proven.seconds) <= SECONDS and max(made.gb, proven.gb) <= GB
