@@ -135,8 +135,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Bits]
     numbers: dict[str, dict[int, int]] = {}
     alone = {}
     for name, make in JOBS.items():
-        job = divided(make())
-        sizes = [size for size in teams if size <= len(job.plans[0].devices)]
+        made = make()
+        job, most = divided(made), max(len(plan.devices) for plan in made.plans)
+        sizes = [size for size in teams if size <= most]
         numbers[name] = {size: teams[size].give(job) for size in sizes}
         alone[name] = done(job, folder / name)
     for team in teams.values():
