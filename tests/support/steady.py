@@ -21,7 +21,7 @@ def timeless() -> Iterator[None]:
         mock.patch.object(layer, "timed", _once),
         mock.patch.object(layer, "copying", return_value=nullcontext()),
         mock.patch.object(layer, "loaded", return_value=nullcontext()),
-        mock.patch.object(links, "_rate", return_value=Rate(10**9, 20)),
+        mock.patch.object(links._Line, "rate", return_value=Rate(10**9, 20)),
     ):
         yield
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -72,18 +73,28 @@ def done(job: Job, folder: Path) -> Bits:
             options = replace(options, checkpoints=here, resume=before)
         if plan.disk:
             options = replace(options, disk=folder / "disk")
-        try:
-            with pytest.MonkeyPatch.context() as patched:
-                if job.pauses_us:
-                    pausing(patched, number, job.pauses_us)
-                if processes.leads():
-                    found |= _left(plan, processes.lead(plan, job.tasks, options), number)
-                else:
-                    processes.follow(plan, job.tasks, options)
-        except Exception as error:
-            return {"error": text_of(error)}
+        with pytest.MonkeyPatch.context() as patched:
+            if job.pauses_us:
+                pausing(patched, number, job.pauses_us)
+            processes.main(partial(_given, plan, job, options), partial(_finish, found, number))
+        if "error" in found:
+            return found
     bits: Bits = json.loads(json.dumps(found))
     return bits
+
+
+def _given(plan: Plan, job: Job, options: Options) -> processes.Given:
+    return plan, job.tasks, options
+
+
+def _finish(found: Bits, number: int, given: processes.Given, train: processes.Train) -> int:
+    """Train, and add what is left, or else the error alone."""
+    try:
+        found |= _left(given[0], train(*given), number)
+    except Exception as error:
+        found.clear()
+        found["error"] = text_of(error)
+    return "error" in found
 
 
 def _left(plan: Plan, result: Result, number: int) -> Bits:
@@ -157,6 +168,8 @@ class Together:
 
 def _serve(folder: Path) -> None:
     """Do the jobs of a folder, as one of its processes."""
+    processes._ASK_S = 0.002
+    rank = int(os.environ["RANK"])
     for number in count():
         job = _next(folder / f"{number}.job")
         if job is None:
@@ -164,7 +177,7 @@ def _serve(folder: Path) -> None:
         bits = done(job, folder / f"{number}")
         if number % 32 == 31:
             gc.collect()  # connections end with their groups
-        if processes.leads():
+        if rank == 0:
             (folder / f"{number}.bits").write_text(json.dumps(bits))
 
 

@@ -42,11 +42,12 @@ class FakeTeam:
     def wire(self, source: int, target: int) -> "FakeTeam":
         return self
 
-    def send(self, source: Tensor) -> None:
-        self.said.append(("sends", source.tolist()))
+    def send(self, source: Tensor, segment: int) -> None:
+        self.said.append(("sends", source.tolist(), segment))
 
-    def receive(self, target: Tensor) -> None:
-        target.fill_(7)
+    def receive(self, target: Tensor, segment: int) -> Callable[[], object]:
+        self.said.append(("asks", segment))
+        return lambda: target.fill_(7)
 
 
 def fact(buffer: str) -> Facts:
@@ -124,7 +125,7 @@ def test_what_nobody_waits_for_is_launched_as_it_is() -> None:
 def work(**buffers: Tensor) -> Work:
     """An X of gradients on a device that gives and gets at once."""
     device = SimpleNamespace(give=lambda source, put: put(2.5), get=lambda taken, end: taken())
-    op = SimpleNamespace(writes={})
+    op = SimpleNamespace(writes={}, stream="0.p2p>1")
     made = SimpleNamespace(op=op, name=parse_id("a.s0.X0"), task=None, evaluates=False)
     made.place = SimpleNamespace(device=device)
     made.reads = made.writes = {"grad": next(iter(buffers.values()))}
@@ -144,17 +145,21 @@ def test_a_sender_says_that_it_begins_sends_and_waits_until_that_is_over() -> No
     player.start()
     player.join(0.1)
     assert player.is_alive()
-    assert team.said == [(1, 5, "0.p2p>1" + BEGUN, 2), ("sends", [3])]
+    assert team.said == [(1, 5, "0.p2p>1" + BEGUN, 2), ("sends", [3], 5)]
     lane.hear(News("0.p2p>1", 4, 0.0))
     player.join(5)
     assert not player.is_alive()
 
 
-def test_a_receiver_takes_what_is_sent() -> None:
-    """Into the buffer that the X writes."""
+def test_a_receiver_asks_for_bytes_and_takes_them_when_they_are_sent() -> None:
+    """Into the buffer that the X writes, which is free when it asks."""
     target = torch.zeros(2, dtype=torch.uint8)
-    begun = remote([])
-    receive = crossing(FakeTeam()).receiver(work(target=target), begun, (0, 1))
+    team, into = FakeTeam(), work(target=target)
+    one = crossing(team)
+    receive = one.receiver(into, remote([]))
+    one.asker(into, "0.p2p>1", (0, 1))(0)
+    assert team.said == [("asks", 5)]
+    assert target.tolist() == [0, 0]
     receive(0)
     assert target.tolist() == [7, 7]
 
