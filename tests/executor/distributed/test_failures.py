@@ -195,10 +195,10 @@ def _runs(pid: int) -> bool:
 
 
 def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(folder: Path) -> None:
-    """Each process is killed and frozen in turn. The others end soon and with exit code 1, and the
-    next start goes on from what is kept: losses, evaluations, ops and what is saved are those of an
-    undisturbed run, each once in one log."""
-    before = set(os.listdir("/dev/shm"))
+    """Each process is killed and frozen in turn. The others end soon and with exit code 1, and with
+    the last of them the host store, which has no name; the next start goes on from what is kept:
+    losses, evaluations, ops and what is saved are those of an undisturbed run, each once in one
+    log."""
     call = ("--checkpoints", "again", "--save", "saved", "--stall-seconds", "3")
     run = Started(folder, *call, restarts=4)
     strikes = [(signal.SIGKILL, 1), (signal.SIGKILL, 0), (signal.SIGSTOP, 1), (signal.SIGSTOP, 0)]
@@ -208,7 +208,6 @@ def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(fold
         codes = folder / f"codes.{attempt}.{1 - victim}"
         assert json.loads(codes.read_text()) == [1]
     assert run.agent.wait(60) == 0, (folder / "said").read_text()
-    assert set(os.listdir("/dev/shm")) <= before
     one, again = (runlog.load(folder / f"{name}.jsonl") for name in ("one", "x"))
     gone, silent = "process 1 is gone", "process 1 has said nothing for 3"
     whys = [restart.error for restart in again.restarts]
