@@ -126,8 +126,11 @@ class Mesh:
         return message
 
     def close(self) -> None:
+        """End all connections, and with them the threads that read."""
         self._closed.set()
         for end in self._ends.values():
+            with suppress(OSError), _socket(end) as same:
+                same.shutdown(socket.SHUT_RDWR)
             with suppress(OSError):
                 end.close()
 
@@ -139,6 +142,8 @@ class Mesh:
                 message = Gone(f"process {other} is gone, it was killed or crashed: see its output")
             except msgspec.DecodeError as error:
                 message = Gone(f"process {other} sends what is no message: {error}")
+            if self._closed.is_set():
+                return
             self._latest[other] = time.monotonic()
             if isinstance(message, Beat):
                 self._pids[other] = message.pid
