@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -233,6 +233,7 @@ def _since(pid: int) -> float:
     return int(time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK"))
 
 
+@cache
 def _end_with_agent(world: distributed.World) -> None:
     """End with the agent that has started this process, however that ends: process 0 as if
     interrupted, the others with it, or some time later."""

@@ -41,6 +41,7 @@ from executor.workload import Task
 from plans.nodes import host_bytes
 from plans.rest import rest
 from plans.schema import Plan
+from profiles import console
 from profiles.console import Interrupted, heard
 
 CONNECT_S = 60  # until all processes are connected
@@ -73,7 +74,8 @@ class Met:
 
     def wires(self) -> dict[Pair, GroupWire]:
         backend = "nccl" if self.plan.devices[0].kind == "cuda" else "gloo"
-        return wires(pairs(self.plan, self.rank_of), self.rank_of, backend)
+        with _connecting(self.world, self.mesh):
+            return wires(pairs(self.plan, self.rank_of), self.rank_of, backend)
 
     def store(self) -> SharedMemory:
         return node_store(self.world, self.mesh, host_bytes(self.plan))
@@ -165,6 +167,29 @@ def follow(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, met
         worker = Worker(left, store, devices, *own)
         mesh.listen(worker.hear)
         return worker.work()
+
+
+@contextmanager
+def _connecting(world: World, mesh: Mesh) -> Iterator[None]:
+    """RunError where that fails. torch waits for minutes for a process that is gone meanwhile, and
+    cannot be interrupted: then this process ends as it is."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_NEWS_S):
+            if mesh.gone and not over.wait(_PART_S):
+                text = mesh.loss(0)
+                console.fail(text if world.rank == 0 else f"process {world.rank}: {text}", 1)
+                os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="connecting").start()
+    try:
+        yield
+    except (RuntimeError, RunError) as error:
+        why = mesh.loss(_NEWS_S) or f"devices cannot be connected: {text_of(error)}"
+        raise RunError(why) from None
+    finally:
+        over.set()
 
 
 def _clock(mesh: Mesh, machine: str) -> Clock:

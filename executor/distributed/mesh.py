@@ -129,6 +129,8 @@ class Mesh:
         """End all connections, and with them the threads that read."""
         self._closed.set()
         for end in self._ends.values():
+            with suppress(OSError), _socket(end) as same:
+                same.shutdown(socket.SHUT_RDWR)
             with suppress(OSError):
                 with _socket(end) as same:
                     same.shutdown(socket.SHUT_RDWR)
@@ -142,6 +144,8 @@ class Mesh:
                 message = Gone(f"process {other} is gone, it was killed or crashed: see its output")
             except msgspec.DecodeError as error:
                 message = Gone(f"process {other} sends what is no message: {error}")
+            if self._closed.is_set():
+                return
             self._latest[other] = time.monotonic()
             if isinstance(message, Beat):
                 self._pids[other] = message.pid

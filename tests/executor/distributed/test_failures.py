@@ -194,16 +194,11 @@ def _runs(pid: int) -> bool:
     return (_stat(pid) or ["Z"])[0] != "Z"
 
 
-def _segments() -> set[str]:
-    """Shared memory; semaphores there are those of other tests."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
-
-
 def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(folder: Path) -> None:
-    """Each process is killed and frozen in turn. The others end soon and with exit code 1, and the
-    next start goes on from what is kept: losses, evaluations, ops and what is saved are those of an
-    undisturbed run, each once in one log."""
-    before = _segments()
+    """Each process is killed and frozen in turn. The others end soon and with exit code 1, and with
+    the last of them the host store, which has no name; the next start goes on from what is kept:
+    losses, evaluations, ops and what is saved are those of an undisturbed run, each once in one
+    log."""
     call = ("--checkpoints", "again", "--save", "saved", "--stall-seconds", "3")
     run = Started(folder, *call, restarts=4)
     strikes = [(signal.SIGKILL, 1), (signal.SIGKILL, 0), (signal.SIGSTOP, 1), (signal.SIGSTOP, 0)]
@@ -213,7 +208,6 @@ def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(fold
         codes = folder / f"codes.{attempt}.{1 - victim}"
         assert json.loads(codes.read_text()) == [1]
     assert run.agent.wait(60) == 0, (folder / "said").read_text()
-    assert _segments() <= before
     one, again = (runlog.load(folder / f"{name}.jsonl") for name in ("one", "x"))
     gone, silent = "process 1 is gone", "process 1 has said nothing for 3"
     whys = [restart.error for restart in again.restarts]
