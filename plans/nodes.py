@@ -113,18 +113,15 @@ def _spans(plan: Plan, names: Collection[str]) -> list[Interval]:
 
 
 def _used(plan: Plan) -> Iterator[set[str]]:
-    """For each node in turn the buffers that its ops name and, of shards whose state its store ever
-    has, all that is kept."""
+    """For each node in turn the buffers that its ops name, and all that is kept of their shards.
+
+    Transfers add nothing: they take what ops have written, and bring what ops read."""
     whole = {task.name: _kept(task) for task in plan.tasks}
     named = {program.name: _named(program, whole) for program in plan.programs}
     found: list[set[tuple[str, ...]]] = [set() for _ in range(node_count(plan))]
     for program, devices in dict.fromkeys((s.program, s.devices) for s in plan.segments):
         for local, number in enumerate(devices):
             found[plan.devices[number].node].add(named[program].get(local, ()))
-    for one in plan.net.transfers if plan.net else ():
-        for task, number in moved(one):
-            found[one.source].add(whole[task].get(number, ()))
-            found[one.target].add(whole[task].get(number, ()))
     for groups in found:
         yield set().union(*groups)
 

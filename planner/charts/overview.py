@@ -33,6 +33,7 @@ def panel(plan: Plan, title: str, marks: Sequence[Mark] = (), near: Focus | None
     bars = [bar for segment in plan.segments for bar in _segment(plan, segment, inches)]
     note = "; thin: loads before, stores after the rounds"
     note += "; disk: high what it writes, low what it reads" if plan.disk else ""
+    note += "; network: a stripe for each node that sends" if plan.net else ""
     bars += _moves(plan, {name: _of(count + k) for k, name in enumerate(below)})
     boxes = []
     if near:

@@ -28,6 +28,7 @@ from plans.checker.graphs import activations, kept_graphs, left_over
 from plans.checker.network import (
     MOST_WAYS,
     Nodes,
+    carried_bytes,
     ledger,
     nodes_shape,
     on_nodes,
@@ -104,6 +105,7 @@ def _between(found: Findings, plan: Plan, sound: dict[str, View], nodes: int) ->
         found.add("nodes", states_found(plan))
         found.add("nodes", ledger(plan, sound))
     if plan.net:
+        found.add("nodes", carried_bytes(plan))
         found.add("nodes", transfer_order(plan))
         found.add("times", transfer_times(plan))
 

@@ -1,7 +1,7 @@
 """Every node has memory for the part of the host store that it uses, and for its updates.
 
-A node takes memory for the buffers that ops on its devices name and for those of the shards that
-transfers take from it or bring to it, at their offsets in the store."""
+A node takes memory for the buffers that ops on its devices name, and for all that is kept of their
+shards, at their offsets in the store."""
 
 from collections.abc import Iterator
 

@@ -30,7 +30,7 @@ def nodes_shape(plan: Plan) -> Iterator[str]:
 
 
 def transfers_shape(plan: Plan) -> Iterator[str]:
-    """Names of the transfers, and that what each names is there; also what all carry.
+    """Names of the transfers, and that what each names is there.
 
     Segments that name no program train nothing. What follows in this package expects transfers in
     which this finds nothing."""
@@ -45,7 +45,6 @@ def transfers_shape(plan: Plan) -> Iterator[str]:
     tasks = {task.name: task for task in plan.tasks}
     nodes = {device.node for device in plan.devices}
     counts: dict[str, int] = {}
-    carried = 0
     for one in transfers:
         name = parse_id(one.id).task
         wanted = f"{name}.net.X{counts.get(name, 0)}"
@@ -57,10 +56,15 @@ def transfers_shape(plan: Plan) -> Iterator[str]:
             yield f"{one.id}: expected {wanted}, transfers of a task are counted from 0"
         yield from _ends(one, nodes)
         yield from _segment(one, plan, name)
-        wrong = [*_shards(one, tasks[name])]
-        yield from wrong
-        carried += 0 if wrong else kept_bytes(tasks[name], one.shards)
-    if plan.net.bytes != carried:
+        yield from _shards(one, tasks[name])
+
+
+def carried_bytes(plan: Plan) -> Iterator[str]:
+    """The bytes that the plan says all transfers carry are those of their shards."""
+    if plan.net is None:
+        return
+    each = (kept_bytes(plan.task(parse_id(t.id).task), t.shards) for t in plan.net.transfers)
+    if plan.net.bytes != (carried := sum(each)):
         yield f"net: says {plan.net.bytes} bytes, the transfers carry {carried}"
 
 

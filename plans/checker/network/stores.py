@@ -57,9 +57,9 @@ def _pattern(nodes: Nodes) -> Nodes:
 
 
 def on_nodes(nodes: Nodes) -> str:
-    """The nodes in messages, where there are several: ` on nodes 0, 1`."""
+    """The nodes in messages, where there are several: ` [on nodes 0, 1]`."""
     several = sorted(set(nodes))
-    return f" on nodes {', '.join(map(str, several))}" if len(several) > 1 else ""
+    return f" [on nodes {', '.join(map(str, several))}]" if len(several) > 1 else ""
 
 
 def spread(view: View, nodes: Nodes) -> View:

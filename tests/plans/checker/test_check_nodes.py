@@ -350,12 +350,47 @@ def test_an_op_that_reads_what_another_nodes_store_has_is_named() -> None:
     found = violations(bring(on_nodes(plan, (0, 1))))
     start, *_ = (line for line in found if line.startswith("a.s0.U0 round 0: reads grad"))
     assert "a.s0.grad@1 (space host@1 bytes" in start
-    assert start.endswith("but nothing was written to it on nodes 0, 1")
+    assert start.endswith("but nothing was written to it [on nodes 0, 1]")
     assert any(
         line.startswith("a.s0.F0 round 1: reads param")
         and "expected a.s0 param version 1 but it holds a.s0 param version 0" in line
         for line in found
     ), found
+
+
+def test_a_replica_on_another_node_cannot_prefetch_what_the_owner_spills() -> None:
+    """In the store of one node it finds the new parameters; in its own, those of the beginning."""
+    plan = handmade.parallel()
+    (program,) = plan.programs
+    store = {"param": "a.s0.param"}
+    spill = Op("a.s0.S9", "0.d2h", 0, 5, ("a.s0.U0",), {"param": "a.param0"}, store)
+    fetch = Op("a.s0.P9", "1.h2d", 0, 5, ("a.s0.S9",), store, {"param": "a.param1"})
+    after = {"a.s0.X1": "a.s0.P9", "a.s0.X1@-1": "a.s0.P9@-1"}
+    ops = [
+        replace(op, after=tuple(after.get(name, name) for name in op.after))
+        for op in (*program.round[:-1], spill, replace(fetch, after=("a.s0.S9", "a.s0.B1")))
+    ]
+    assert program.round[-1].id == "a.s0.X1"
+    plan = retimed(with_phase(plan, program, "round", ops))
+    plan = change(plan, "a.s0.S9", after=("a.s0.U0", "a.s0.P9@-1"))
+    assert violations(plan) == []
+    (found,) = violations(bring(on_nodes(plan, (0, 1))))
+    assert found.startswith("a.s0.B1 round 1: reads param from a.param1")
+    assert "expected a.s0 param version 1 but it holds a.s0 param version 0" in found
+
+
+def test_programs_that_are_alike_are_proven_once_for_each_way() -> None:
+    """Of two that are sound on one node alone, the second runs on two."""
+    parts = [streamed_part(name) for name in "ab"]
+    programs = [handmade.program(part.task.name, 2, [part]) for part in parts]
+    plan = handmade.assemble(parts, programs, [("a", (0, 1), 4), ("b", (0, 2), 4)])
+    for name in "ab":
+        plan = change(plan, f"{name}.s0.U0", stream="host.1")
+    plan = replace(plan, host=replace(plan.host, budget_bytes=1 << 20))
+    assert violations(bring(on_nodes(plan, (0, 0, 0)))) == []
+    found = violations(bring(on_nodes(plan, (0, 0, 1))))
+    assert found
+    assert all(line.endswith("[program 'b'] [on nodes 0, 1]") for line in found), found
 
 
 def test_a_shard_is_left_on_one_node() -> None:
