@@ -193,7 +193,10 @@ class ModeProgram:
         times = list(self._times())
         work = [(by * _EASE / self.strategy.devices, c) for row in times for by, c in row]
         every = [*times, *self._updates()]
-        limits = [Constraint([(1, _T), *row], 0, math.inf) for row in every]
+        # Replicas are alike.
+        limits = [
+            Constraint([(1, _T), *row], 0, math.inf) for row in dict.fromkeys(map(tuple, every))
+        ]
         host = [
             Constraint(row, -math.inf, room / MB)
             for row, room in zip(waits, self.host_room, strict=True)
@@ -209,7 +212,12 @@ class ModeProgram:
     @cached_property
     def fits(self) -> list[Constraint]:
         """Memory on the devices."""
-        return [Constraint(row, -math.inf, self.room[d] / MB) for d, row in self.memory]
+        return [Constraint(row, -math.inf, room / MB) for room, row in self._filled()]
+
+    def _filled(self) -> Iterable[tuple[int, Row]]:
+        """The room of each device and what fills it in its windows, those of replicas once."""
+        every = ((self.room[device], tuple(row)) for device, row in self.memory)
+        return ((room, list(row)) for room, row in dict.fromkeys(every))
 
     @cached_property
     def _passing(self) -> Counter[tuple[int, int]]:
@@ -311,8 +319,8 @@ class ModeProgram:
                 model += made >= low
             if high < math.inf:
                 model += made <= high
-        for device, row in self.memory:
-            limit = most if least else self.room[device] / MB
+        for room, row in self._filled():
+            limit = most if least else room / MB
             model += total((by, of[column]) for by, column in row) <= limit
         seconds = max(1.0, effort.left)
         found = solve(model, seconds=seconds, seed=effort.seed, gap=_GAP, nodes=_NODES)

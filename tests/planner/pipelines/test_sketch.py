@@ -68,3 +68,13 @@ def test_layers_that_change_their_buffers_have_no_replicas() -> None:
     assert not looked_at(fixed, "1,3", ["1f1b"])
     assert looked_at(task, "1,3", ["1f1b"])
     assert {s.layout for s in looked_at(fixed, "2x1", ["gpipe"])} == {Layout((1, 1))}
+
+
+def test_a_stage_may_have_a_shard_for_each_of_many_replicas() -> None:
+    """Where it has as many layers; with few replicas it has four at most."""
+    task = synthetic.task("a", layers=8, batch=8)
+    most = [
+        max(len(s.strategy.shards) for s in looked_at(task, layout, ["1f1b"]))
+        for layout in ("1x6", "1x2")
+    ]
+    assert most == [6, 4]
