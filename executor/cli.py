@@ -7,6 +7,7 @@ import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ from profiles.schema import Emulation, Numerics, Workload
 
 if TYPE_CHECKING:
     from executor.profiling.across import Others
+
+Given = tuple[Plan, Sequence[Task], Options]
 
 _HUGGING_FACE = {
     "--task": "causal-lm (the default), masked-lm, ...",
@@ -202,10 +205,20 @@ def _source(ref: str) -> str:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    prepare, finish = partial(_prepared, arguments), partial(_finished, arguments)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from executor import processes  # slow to load
+
+        return processes.main(prepare, finish)
+    return finish(prepare(), run)
+
+
+def _prepared(arguments: argparse.Namespace) -> Given:
+    """All that a run is given, proven and loaded."""
     data = read_bytes(arguments.plan)
     plan = plans.loads(data, str(arguments.plan))
     plans.prove(plan)
-    log = arguments.output or Path("runs") / f"{arguments.plan.stem}.jsonl"
+    log = _log(arguments)
     check_target(log, arguments.plan, *(_source(task.workload.ref) for task in plan.tasks))
     rules = tuple(map(stopping.parse, arguments.stop))
     evaluated = [task.name for task in plan.tasks if task.evaluation]
@@ -226,13 +239,17 @@ def _run(arguments: argparse.Namespace) -> int:
         disk=arguments.disk,
         overwrite=arguments.overwrite,
     )
-    train: Callable[[Plan, Sequence[Task], Options], Result] = run
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        from executor import processes  # slow to load
+    return plan, tasks, options
 
-        if not processes.leads():
-            return processes.follow(plan, tasks, options)
-        train = processes.lead
+
+def _finished(
+    arguments: argparse.Namespace,
+    given: Given,
+    train: Callable[[Plan, Sequence[Task], Options], Result],
+) -> int:
+    """Train, save and report; the exit code."""
+    plan, tasks, options = given
+    trace, log = options.trace, _log(arguments)
     with saving.opened(arguments.save, options, plan.tasks) as folder:
         result = train(plan, tasks, options)
         saved = saving.save(folder, plan, result, options) if folder else saving.Saved()
@@ -244,6 +261,10 @@ def _run(arguments: argparse.Namespace) -> int:
     for error in errors:
         console.fail(error, 1)
     return 1 if result.dropped or errors else 0
+
+
+def _log(arguments: argparse.Namespace) -> Path:
+    return arguments.output or Path("runs") / f"{arguments.plan.stem}.jsonl"
 
 
 def load_tasks(plan: Plan) -> list[Task]:

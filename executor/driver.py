@@ -1,13 +1,13 @@
 """A run: opens files, devices and the host store, and replays the plan on them."""
 
 import gc
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, Protocol
 
 import torch
-from msgspec import UNSET
-from torch import Tensor
+from msgspec import UNSET, UnsetType
 
 from executor.conducting import Conductor, Led
 from executor.devices import (
@@ -22,11 +22,22 @@ from executor.devices import (
 from executor.errors import InterruptedRun, LogError, RunError, UsageError
 from executor.numerics import MemoryMeter
 from executor.optim import onepass
-from executor.records import Journal, Options, Result, checkpoint, drop_text, kept, logfile
+from executor.records import (
+    Earlier,
+    Journal,
+    Options,
+    Result,
+    began,
+    checkpoint,
+    drop_text,
+    kept,
+    logfile,
+)
 from executor.replay import Recorder
-from executor.shards import Cutter, HostStore, StateFile, opened
+from executor.shards import Cutter, HostStore, Shared, StateFile, opened
 from executor.workload import Task
 from plans.disk import kept_bytes, moved
+from plans.nodes import node_count
 from plans.runlog import End
 from plans.schema import Plan
 
@@ -34,11 +45,11 @@ __all__ = ["Options", "Result", "run"]
 
 
 class Others(Protocol):
-    """The other processes of a run that this one leads. devices: those that it has itself; slab:
-    the bytes of the host store, shared by all."""
+    """The other processes of a run that this one leads. devices: those that it has itself; store:
+    the host store of its node, which processes share."""
 
-    devices: range
-    slab: Tensor
+    devices: Sequence[int]
+    store: Shared
 
     def joined(self) -> Led:
         """The others, once all of them have their devices and models."""
@@ -56,6 +67,8 @@ def run(
 
     A log, if asked for, is complete whatever happens, unless the process is killed.
     """
+    if others is None:
+        expect_nodes(plan, 1)
     if plan.disk and options.disk is None:
         raise UsageError("the plan lets idle tasks wait on the disk; say where, --disk DIR")
     with (
@@ -64,21 +77,49 @@ def run(
         logfile.opened(options.log, options.overwrite) as log,
         machine(plan, others.devices if others else None) as (devices, memory),
     ):
-        saved = checkpoint.load(options.resume, plan.tasks)
+        earlier = options.earlier
+        left = earlier.rest if earlier else plan
+        saved = checkpoint.load(
+            options.resume, left.tasks, earlier.reached.files if earlier else None
+        )
         with _files(plan, options) as files:
             source = default_source(plan.devices[0].kind)
-            slab = others.slab if others else None
-            store = HostStore(plan, tasks, memory, source, saved, cut, files, slab)
+            shared = others.store if others else None
+            store = HostStore(left, tasks, memory, source, saved, cut, files, shared)
             for device in devices.values():  # replicas have module buffers beside its budget
                 device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
             warm_up(plan)
             team = others.joined() if others else None
-            recorder = Recorder(plan, rank=0 if others else UNSET)
+            recorder = _recorder(plan, earlier, 0 if others else UNSET)
             journal = Journal(plan, options, recorder, log, checkpoints)
             if checkpoints:
                 checkpoints.clear()
-            replay = Conductor(plan, store, devices, recorder, options, journal, team)
+            replay = Conductor(left, store, devices, recorder, options, journal, team)
+            if earlier:
+                replay.leave_out(earlier.over)
             return _replay(plan, options, replay, recorder, journal, store)
+
+
+def _recorder(plan: Plan, earlier: Earlier | None, rank: int | UnsetType) -> Recorder:
+    """The recorder of a run, whose times count from when it began first."""
+    if earlier is None:
+        return Recorder(plan, rank=rank)
+    origin = time.perf_counter() - (time.time() - began(earlier.header))
+    recorder = Recorder(plan, origin, rank)
+    recorder.recall(earlier.standing())
+    return recorder
+
+
+def expect_nodes(plan: Plan, nodes: int) -> None:
+    """UsageError unless the plan is for so many nodes."""
+    planned = node_count(plan)
+    if planned != nodes:
+        how = f"start torchrun --nnodes {planned} --nproc-per-node N "
+        if planned > 1:
+            how += "--rdzv-backend c10d --rdzv-endpoint HOST:PORT -m executor run PLAN on each"
+        else:
+            how += "-m executor run PLAN on one, or build for --nodes"
+        raise UsageError(f"the plan is for {planned} node(s), and this run is on {nodes}; {how}")
 
 
 def _replay(
@@ -124,7 +165,7 @@ def _replay(
         late_allocations=tuple(late for _, late in replay.peaks),
         dropped=replay.dropped,
         stopped=replay.stopped,
-        traffic=replay.traffic if plan.disk else None,
+        traffic=replay.traffic if plan.disk or node_count(plan) > 1 else None,
         val_losses=recorder.val_losses,
         warnings=recorder.warnings,
         troubles=tuple(troubles),
@@ -150,7 +191,7 @@ def _end(error: str, replay: Conductor, recorder: Recorder, store: HostStore) ->
 
 @contextmanager
 def machine(
-    plan: Plan, numbers: range | None = None
+    plan: Plan, numbers: Sequence[int] | None = None
 ) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
     """The plan's devices, or those of these numbers, and the memory of the host store.
 
@@ -158,8 +199,10 @@ def machine(
     a tenth of a second each time it goes through all that torch brings along."""
     apply(plan.numerics)
     mine = range(len(plan.devices)) if numbers is None else numbers
-    specs, slabs = plan.devices[mine.start : mine.stop], _slabs(plan)[mine.start : mine.stop]
-    opened = open_devices(specs, slabs, first=mine.start, casts=ring_bytes(plan) > 0)
+    node = plan.devices[mine[0]].node
+    first = sum(device.node == node for device in plan.devices[: mine[0]])
+    specs, slabs = [plan.devices[number] for number in mine], _slabs(plan)
+    opened = open_devices(specs, [slabs[n] for n in mine], first=first, casts=ring_bytes(plan) > 0)
     devices = dict(zip(mine, opened, strict=True))
     memory = host_memory(plan.devices)
     gc.freeze()

@@ -35,6 +35,14 @@ class InterruptedRun(RunError):
         self.exit_code = 128 + number
 
 
+class ProcessError(GantryError):
+    """One of several processes failed, with this exit code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code
+
+
 class LogError(RunError):
     """The run log cannot be written."""
 
@@ -43,6 +51,13 @@ def one_line(error: BaseException) -> str:
     """`error` as `Kind: text` on one line, for a message that quotes it."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code of a command that ends with this error."""
+    if isinstance(error, KeyboardInterrupt | GantryError):
+        return int(getattr(error, "exit_code", 130))
+    return 1
 
 
 def text_of(error: BaseException) -> str:

@@ -1,44 +1,258 @@
-"""`run` in one of several processes that torchrun has started."""
+"""`run` in one of several processes that torchrun has started.
 
-from collections.abc import Sequence
+Before they connect, all of them say by way of torchrun's store how their preparations went: what is
+wrong in one of them ends all, with one message and the same exit code.
+"""
 
-from executor import distributed
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from executor import distributed, run
 from executor.cutting import left_out, planned
-from executor.records import Options, Result
+from executor.errors import ProcessError, UsageError, exit_code_of, text_of
+from executor.records import Options, Result, checkpoint, earlier
 from executor.workload import Task
 from plans.schema import Plan
-from profiles.errors import GantryError
+from profiles import console
+from profiles.errors import FormatError, GantryError
+
+Given = tuple[Plan, Sequence[Task], Options]
+Train = Callable[[Plan, Sequence[Task], Options], Result]
+
+_MEET_S = 300.0  # until all processes have come and are prepared
+_LATE_S = 10.0  # that a process may come later than one that has failed
+_ASK_S = 0.05  # between two looks into the store
+_GRACE_S = 2.0  # that a process waits for the reason why torchrun ends it
+_LOOK_S = 1.0  # between two looks at whether the agent is there
+_END_S = 30.0  # that a run may take to end without it
 
 
-def leads() -> bool:
-    """True in the process that leads, or is alone."""
-    known = distributed.world()
-    return known is None or known.rank == 0
+class _Note(msgspec.Struct, frozen=True):
+    """How the preparations of a process went. inputs: what has to be the same in all of them, by
+    name."""
+
+    trouble: str = ""
+    code: int = 0
+    inputs: dict[str, str] = {}
 
 
-def lead(plan: Plan, tasks: Sequence[Task], options: Options) -> Result:
-    """As `executor.run`, with the other processes."""
-    known = distributed.world()
-    if known is None:
-        from executor import run
-
-        return run(plan, tasks, options)
-    with left_out():
-        return distributed.lead(plan, tasks, options, planned, known, _inputs(plan, options))
-
-
-def follow(plan: Plan, tasks: Sequence[Task], options: Options) -> int:
-    """Do what the process that leads says; the exit code. It tells what went wrong."""
-    known = distributed.world()
-    assert known, "one alone leads"
+def main(prepare: Callable[[], Given], finish: Callable[[Given, Train], int]) -> int:
+    """Train in one of several processes what they have prepared; the exit code, one for all.
+    `finish` trains by the function that it is given, saves and reports, in process 0."""
+    world = distributed.world()
+    if world is None:
+        plan, tasks, options = prepare()
+        return finish((plan, tasks, _begun_again(plan, options)), run)
+    _end_with_agent(world)
+    if world.rank == 0:
+        return _lead(world, prepare, finish)
     try:
-        with left_out():
-            return distributed.follow(plan, tasks, options, planned, known, _inputs(plan, options))
+        return _follow(world, prepare)
+    except (GantryError, console.Interrupted) as error:  # process 0 says it
+        return exit_code_of(error)
+
+
+def _lead(
+    world: distributed.World, prepare: Callable[[], Given], finish: Callable[[Given, Train], int]
+) -> int:
+    store, verdict = _meet(world), _Note("process 0 has ended", 1)
+    try:
+        plan, tasks, options = _prepared(world, prepare)
+        options = _begun_again(plan, options)
+        _judge(store, world, _inputs(plan, options))
+        verdict = _Note()
     except GantryError as error:
-        return error.exit_code
+        verdict = _Note(str(error), error.exit_code)
+        console.fail(verdict.trouble, verdict.code)
+        _wait(store, _notes(world), _LATE_S)
+        return verdict.code
+    except KeyboardInterrupt as error:
+        verdict = _Note("interrupted", exit_code_of(error))
+        raise
+    finally:
+        _say(store, "verdict", verdict)
+    code = 1
+    with distributed.connected(plan, options, world, store) as met, left_out():
+        try:
+            code = finish((plan, tasks, options), partial(distributed.lead, cut=planned, met=met))
+        except GantryError as error:
+            code = console.fail(str(error), error.exit_code)
+        except KeyboardInterrupt as error:
+            code = exit_code_of(error)
+            raise
+        finally:
+            distributed.goodbye(met, code)
+    return code
 
 
-def _inputs(plan: Plan, options: Options) -> distributed.Inputs:
+def _follow(world: distributed.World, prepare: Callable[[], Given]) -> int:
+    store = _meet(world)
+    note = _Note("its preparations ended", 1)
+    try:
+        plan, tasks, options = _prepared(world, prepare)
+        note = _Note(inputs=_inputs(plan, options))
+    except GantryError as error:
+        note = _Note(str(error), error.exit_code)
+    finally:
+        _say(store, _notes(world)[world.rank - 1], note)
+    verdict = _verdict(store)
+    if verdict.code:
+        return verdict.code
+    with distributed.connected(plan, options, world, store) as met, left_out():
+        try:
+            return distributed.follow(plan, tasks, options, planned, met)
+        except GantryError as error:
+            if min({*met.mesh.others, world.rank} - met.mesh.gone.keys()) == world.rank:
+                console.fail(f"process {world.rank}: {error}", 1)
+            raise
+
+
+def _prepared(world: distributed.World, prepare: Callable[[], Given]) -> Given:
+    plan, tasks, options = prepare()
+    distributed.divisible(plan, world)
+    return plan, tasks, options
+
+
+def _meet(world: distributed.World) -> Store:
+    """torchrun's store, for this run of these processes alone; UsageError where they do not meet.
+
+    What an earlier start has left in it is there as well. So each process asks process 0 by a
+    number of its own for the name of the run, and all wait until everybody knows it."""
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=_MEET_S)))
+        if world.rank:
+            own = secrets.token_hex(8)
+            store.set(f"gantry asks {world.rank}", own)
+            _wait(store, [f"gantry answers {own}"], _MEET_S)
+            name = store.get(f"gantry answers {own}").decode()
+            made = PrefixStore(name, store)
+            made.set(f"here {world.rank}", "")
+            return made
+        name = secrets.token_hex(8)
+        made = PrefixStore(name, store)
+        asks = [f"gantry asks {rank}" for rank in range(1, world.size)]
+        here = [f"here {rank}" for rank in range(1, world.size)]
+        deadline = time.monotonic() + _MEET_S
+        while late := _wait(made, here, _ASK_S):
+            if time.monotonic() > deadline:
+                raise UsageError(f"{len(late)} processes have not come within {_MEET_S:g} s")
+            for ask in asks:
+                if store.check([ask]):
+                    store.set(f"gantry answers {store.get(ask).decode()}", name)
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(f"the store of torchrun cannot be reached: {text_of(error)}") from None
+    return made
+
+
+def _notes(world: distributed.World) -> list[str]:
+    return [f"note of process {rank}" for rank in range(1, world.size)]
+
+
+def _say(store: Store, key: str, note: _Note) -> None:
+    store.set(key, msgspec.json.encode(note).decode())
+
+
+def _wait(store: Store, keys: Sequence[str], seconds: float) -> list[str]:
+    """Wait for these keys, no longer than so; those that are not there."""
+    deadline = time.monotonic() + seconds
+    while not store.check(list(keys)):
+        if time.monotonic() > deadline:
+            return [key for key in keys if not store.check([key])]
+        time.sleep(_ASK_S)
+    return []
+
+
+def _judge(store: Store, world: distributed.World, inputs: dict[str, str]) -> None:
+    """UsageError, or that of a process, where they are not prepared alike."""
+    if late := _wait(store, _notes(world), _MEET_S):
+        raise UsageError(f"not heard within {_MEET_S:g} s how preparations went: {', '.join(late)}")
+    for rank, key in enumerate(_notes(world), 1):
+        note = msgspec.json.decode(store.get(key), type=_Note)
+        if note.trouble:
+            raise ProcessError(f"process {rank}: {note.trouble}", note.code)
+        for name in sorted(inputs.keys() | note.inputs.keys()):
+            own, theirs = inputs.get(name, "none"), note.inputs.get(name, "none")
+            if own != theirs:
+                raise UsageError(
+                    f"process {rank} has another {name} than process 0: {theirs} and {own}; start "
+                    "all of them with the same files"
+                )
+
+
+def _verdict(store: Store) -> _Note:
+    """What process 0 says of all preparations. A signal counts if it says nothing soon: torchrun
+    ends all processes when one has ended."""
+    signals: list[int] = []
+    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    deadline = time.monotonic() + 2 * _MEET_S
+    with console.heard(kinds, lambda number, _: signals.append(number)):
+        while not store.check(["verdict"]):
+            time.sleep(_ASK_S)
+            if signals:
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
+            if time.monotonic() > deadline:
+                raise console.Interrupted(signals[0] if signals else signal.SIGTERM)
+    return msgspec.json.decode(store.get("verdict"), type=_Note)
+
+
+def _begun_again(plan: Plan, options: Options) -> Options:
+    """The options of a run that torchrun starts again: it goes on from where it was kept."""
+    if not options.checkpoints or not options.log:
+        return options
+    found = earlier.find(options.log, plan, options.plan_sha256 or "", _since(os.getppid()))
+    if found is None:
+        return options
+    try:
+        done = ", ".join(f"{name} after step {step}" for name, step in found.reached.done.items())
+        assert found.rest
+    except FormatError as error:
+        raise UsageError(
+            f"the run cannot begin again by itself: {error}; plan what is left: python -m planner "
+            f"build PROFILE --from {options.log}"
+        ) from None
+    console.warn(f"the run begins again and goes on with {done}")
+    return replace(options, earlier=found)
+
+
+def _since(pid: int) -> float:
+    """The full second in which a process has begun, as time.time() counts."""
+    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    uptime = float(Path("/proc/uptime").read_text().split()[0])
+    return int(time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def _end_with_agent(world: distributed.World) -> None:
+    """End with the agent that has started this process, however that ends: process 0 as if
+    interrupted, the others with it, or some time later."""
+    agent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == agent:
+            time.sleep(_LOOK_S)
+        if world.rank == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_END_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="agent").start()
+
+
+def _inputs(plan: Plan, options: Options) -> dict[str, str]:
     """The files that have to be the same in all processes, by name."""
     sources = {f"workload {task.workload.ref}": task.workload.sha256 for task in plan.tasks}
-    return {"plan": options.plan_sha256 or "", **sources}
+    begun = [task for task in plan.tasks if task.done and options.resume]
+    files = [checkpoint.path_of(options.resume or Path(), task.name, task.done) for task in begun]
+    kept = {f"checkpoint {file.name}": checkpoint.identity(file) for file in files}
+    return {"plan": options.plan_sha256 or "", **sources, **kept}

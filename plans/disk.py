@@ -5,14 +5,13 @@ the beginning, up to its S. That holds even when other tasks fail or are ended e
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
 from plans.metrics import Interval, union
 from plans.schema import Move, OpName, Plan, Task, parse_id
-from plans.segments import waits_for
+from plans.segments import rings, waits_for
 from plans.view import stored
 
 
@@ -25,10 +24,11 @@ class Stay(NamedTuple):
     until: float
 
 
-def kept_bytes(task: Task) -> int:
-    """Bytes of the task's file: all that the store keeps of its shards."""
-    params = sum(shard.param_bytes for shard in task.shards if not shard.cast)
-    return params + sum(shard.state_bytes for shard in task.shards)
+def kept_bytes(task: Task, numbers: Iterable[int] | None = None) -> int:
+    """Bytes of all that the store keeps of these shards, or of all as in the task's file."""
+    shards = task.shards if numbers is None else [task.shards[number] for number in numbers]
+    params = sum(shard.param_bytes for shard in shards if not shard.cast)
+    return params + sum(shard.state_bytes for shard in shards)
 
 
 def moved(plan: Plan) -> dict[str, list[Move]]:
@@ -213,14 +213,7 @@ def order(plan: Plan) -> list[set[int]]:
 
 def move_order(plan: Plan) -> Iterator[str]:
     """Segments and moves never wait for each other in a ring; told for one of them."""
-    names = [f"segment {index}" for index in range(len(plan.segments))]
-    names += [move.id for move in plan.disk.moves] if plan.disk else []
-    graph = {names[index]: {names[k] for k in before} for index, before in enumerate(order(plan))}
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        ring: list[str] = error.args[1]
-        yield f"{ring[0]}: waits for itself, a deadlock: {' -> '.join(ring)}"
+    yield from rings(plan, [move.id for move in plan.disk.moves] if plan.disk else [], order(plan))
 
 
 def move_times(plan: Plan) -> Iterator[str]:

@@ -5,13 +5,14 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 from plans.prediction import DevicePrediction, TaskPrediction
-from plans.schema import Op, Plan, Program, Segment
+from plans.schema import Move, Op, Plan, Program, Segment, Transfer
 from profiles.units import LARGEST
 
 Interval = tuple[int, int]
 
 DISK = "disk"  # the stream of moves between host store and disk
-_LAST = 1_000_000  # where the disk stands among the devices
+NET = "net"  # `net.0` is the stream of transfers from node 0
+_LAST = 1_000_000  # where the disk stands among the devices, and behind it the network
 _KINDS = ("compute", "h2d", "d2h", "p2p", "host")
 
 PhaseName = Literal["enter", "round", "leave"]
@@ -75,30 +76,38 @@ def plan_stream(stream: str, devices: Sequence[int]) -> str:
     return f"{devices[int(number)]}.{kind}"
 
 
+def moves_state(stream: str) -> bool:
+    """True of the streams that no op of a program has: `disk`, `net.0`."""
+    return stream == DISK or stream.startswith(f"{NET}.")
+
+
 def rank(stream: str) -> tuple[int, int]:
     """(device, place among its streams, compute first); `host.1` belongs to device 1, the disk
-    comes after all devices."""
+    comes after all devices, the network after it."""
     if stream == DISK:
         return _LAST, 0
     left, right = stream.split(".")
+    if left == NET:
+        return _LAST + 1, int(right)
     device, kind = (right, left) if left == "host" else (left, right)
     return int(device), _KINDS.index(kind)
 
 
 def streams(plan: Plan, *segments: Segment) -> list[str]:
-    """The streams that these segments use, or the whole plan with its disk, in order of device."""
+    """The streams that these segments use, or the whole plan with its disk and network, in order of
+    device."""
     used = {
         plan_stream(op.stream, segment.devices)
         for segment in segments or plan.segments
         for op in plan.program(segment.program).ops
     }
-    moved = {DISK} if plan.disk and plan.disk.moves and not segments else set()
+    moved = set() if segments else {one.stream for one in planned_moves(plan)}
     return sorted(used | moved, key=rank)
 
 
 def timeline(plan: Plan, rounds: Sequence[int] | None = None) -> Iterator[Planned]:
-    """Every op of every round, segment by segment, then the moves to and from the disk; of segment
-    k only the first `rounds[k]` rounds, where they are given."""
+    """Every op of every round, segment by segment, then the moves of state; of segment k only the
+    first `rounds[k]` rounds, where they are given."""
     for index, segment in enumerate(plan.segments):
         for phase in phases(plan.program(segment.program), segment):
             for number in range(min(phase.rounds, rounds[index]) if rounds else phase.rounds):
@@ -108,10 +117,14 @@ def timeline(plan: Plan, rounds: Sequence[int] | None = None) -> Iterator[Planne
 
 
 def planned_moves(plan: Plan) -> Iterator[Planned]:
-    """The moves to and from the disk, as ops of the stream `disk`, in the order of the queue."""
-    for move in plan.disk.moves if plan.disk else ():
-        op = Op(move.id, DISK, move.start_us, move.end_us)
-        yield Planned(move.segment, 0, op, DISK, move.start_us, move.end_us)
+    """The moves of state in the order of the plan: to and from the disk, as ops of the stream
+    `disk`, and the transfers between nodes, as ops of the stream `net.N` of their source."""
+    moves: list[tuple[Move | Transfer, str]] = []
+    moves += [(move, DISK) for move in (plan.disk.moves if plan.disk else ())]
+    moves += [(one, f"{NET}.{one.source}") for one in (plan.net.transfers if plan.net else ())]
+    for one, stream in moves:
+        op = Op(one.id, stream, one.start_us, one.end_us)
+        yield Planned(one.segment, 0, op, stream, one.start_us, one.end_us)
 
 
 def pending(plan: Plan, index: int, us: int) -> Iterator[tuple[PhaseName, Planned]]:

@@ -90,6 +90,15 @@ class StopRecord(Struct, frozen=True, tag="stop", tag_field="type"):
     at_us: Count
 
 
+class RestartRecord(Struct, frozen=True, tag="restart", tag_field="type"):
+    """The run began again: of what was before only the lines stand above that its tasks go on from.
+
+    error: why it had ended; empty where it was killed."""
+
+    error: str
+    at_us: Count
+
+
 class End(Struct, frozen=True, kw_only=True, tag="end", tag_field="type"):
     """peak_bytes: per device, slab in use plus the largest transients seen.
 
@@ -112,6 +121,7 @@ Line = (
     | CheckpointRecord
     | DropRecord
     | StopRecord
+    | RestartRecord
     | End
 )
 
@@ -125,6 +135,7 @@ class RunLog(msgspec.Struct, frozen=True):
     drops: tuple[DropRecord, ...] = ()
     stops: tuple[StopRecord, ...] = ()
     evaluations: tuple[EvaluationRecord, ...] = ()
+    restarts: tuple[RestartRecord, ...] = ()
 
 
 def encode(lines: Iterable[Line]) -> bytes:
@@ -132,12 +143,8 @@ def encode(lines: Iterable[Line]) -> bytes:
 
 
 def load(path: str | Path) -> RunLog:
-    """The log in `path`; FormatError with the line number otherwise.
-
-    A last line without its end, of a run that was killed while it wrote, is left out.
-    """
-    header, *lines = _lines(path)
-    assert isinstance(header, Header), "the first line's type was looked at"
+    """The log in `path`; FormatError with the line number otherwise."""
+    header, lines = read(path)
     ends = [line for line in lines if isinstance(line, End)]
     return RunLog(
         header=header,
@@ -148,7 +155,17 @@ def load(path: str | Path) -> RunLog:
         drops=tuple(line for line in lines if isinstance(line, DropRecord)),
         stops=tuple(line for line in lines if isinstance(line, StopRecord)),
         evaluations=tuple(line for line in lines if isinstance(line, EvaluationRecord)),
+        restarts=tuple(line for line in lines if isinstance(line, RestartRecord)),
     )
+
+
+def read(path: str | Path) -> tuple[Header, list[Line]]:
+    """The header and all other lines of a log in their order; FormatError as of `load`.
+
+    A last line without its end, of a run that was killed while it wrote, is left out."""
+    header, *lines = _lines(path)
+    assert isinstance(header, Header), "the first line's type was looked at"
+    return header, lines
 
 
 def _lines(path: str | Path) -> Iterator[Line]:

@@ -43,6 +43,9 @@ OpId = Annotated[
 MoveId = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.disk\.[PS]\d+$", max_length=LONGEST_NAME)
 ]
+TransferId = Annotated[
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.net\.X\d+$", max_length=LONGEST_NAME)
+]
 Stream = Annotated[str, msgspec.Meta(pattern=r"^(\d+\.(compute|h2d|d2h|p2p)|host\.\d+)$")]
 Space = Annotated[str, msgspec.Meta(pattern=r"^(host|\d+)$")]
 
@@ -155,6 +158,7 @@ class Task(Struct, frozen=True, kw_only=True):
 class Device(Struct, frozen=True):
     """budget_bytes is what a program's slab and reserve share while it runs there.
 
+    node: the machine that has it; nodes have host stores of their own.
     link_group: devices of one group share one link to the host, in each direction."""
 
     name: Label
@@ -163,10 +167,14 @@ class Device(Struct, frozen=True):
     threads: Threads
     emulation: Emulation | None = None
     link_group: Count | None = None
+    node: Count = 0
 
 
 class Host(Struct, frozen=True):
-    """The host store: where every task's parameters, state and gradients live between rounds."""
+    """The host store: where every task's parameters, state and gradients live between rounds.
+
+    On several nodes each has such a store, with the same buffers at the same offsets, of which it
+    takes memory for those that it uses; the budget is that of each node."""
 
     budget_bytes: Positive
     bytes: Count
@@ -251,6 +259,27 @@ class Disk(Struct, frozen=True):
     moves: tuple[Move, ...]
 
 
+class Transfer(Struct, frozen=True):
+    """All that the store keeps of some shards of a task, from the host store of node `source` to
+    that of `target`, before `segment` begins."""
+
+    id: TransferId
+    segment: Count
+    source: Count
+    target: Count
+    shards: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
+    start_us: Count
+    end_us: Count
+
+
+class Net(Struct, frozen=True):
+    """The network between nodes, over which tasks move. Transfers that share a node or a task go
+    one after the other, in this order. `bytes`: of all together."""
+
+    bytes: Count
+    transfers: tuple[Transfer, ...]
+
+
 class Plan(Struct, frozen=True, kw_only=True, dict=True):
     format: Literal["plan"] = "plan"
     version: Literal[1] = 1
@@ -258,6 +287,7 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
     devices: Annotated[tuple[Device, ...], msgspec.Meta(min_length=1)]
     host: Host
     disk: Disk | None = None
+    net: Net | None = None
     tasks: Annotated[tuple[Task, ...], msgspec.Meta(min_length=1)]
     programs: Annotated[tuple[Program, ...], msgspec.Meta(min_length=1)]
     segments: Annotated[tuple[Segment, ...], msgspec.Meta(min_length=1)]

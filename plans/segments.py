@@ -6,7 +6,8 @@ Segments that share a device or a task run one after the other:
     device 1   |  1: b  |
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from plans.metrics import duration_us
 from plans.schema import Plan, Program, Segment
@@ -34,6 +35,17 @@ def predecessors(claimed: Iterable[Iterable[Hashable]]) -> list[set[int]]:
 def waits_for(plan: Plan) -> list[set[int]]:
     """For each segment the latest earlier one on each of its devices and tasks."""
     return predecessors(claims(one.devices, plan.trained(one)) for one in plan.segments)
+
+
+def rings(plan: Plan, others: Iterable[str], order: Sequence[set[int]]) -> Iterator[str]:
+    """One ring in which segments, and others that are numbered after them, wait for each other."""
+    names = [*(f"segment {index}" for index in range(len(plan.segments))), *others]
+    graph = {names[index]: {names[k] for k in before} for index, before in enumerate(order)}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        ring: list[str] = error.args[1]
+        yield f"{ring[0]}: waits for itself, a deadlock: {' -> '.join(ring)}"
 
 
 def laid_out(runs: Iterable[Run]) -> list[Segment]:

@@ -1,7 +1,8 @@
 """Plan and run as a Chrome trace: open it in Perfetto (ui.perfetto.dev) or chrome://tracing.
 
-Every device is a process, twice: as planned and as it ran; every stream is one of its threads. No
-two events of a thread overlap, and the same input gives the same bytes.
+Every device is a process, twice: as planned and as it ran; every stream is one of its threads. So
+is the disk, and the network with a thread for each node that sends. No two events of a thread
+overlap, and the same input gives the same bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,7 +10,16 @@ from typing import Any
 
 import msgspec
 
-from plans.metrics import DISK, Planned, plan_stream, planned_moves, rank, streams, timeline
+from plans.metrics import (
+    DISK,
+    Planned,
+    moves_state,
+    plan_stream,
+    planned_moves,
+    rank,
+    streams,
+    timeline,
+)
 from plans.runlog import RunLog
 from plans.schema import Op, Plan, parse_id
 from profiles.errors import FormatError
@@ -88,9 +98,9 @@ def _names(plan: Plan, actual: bool) -> Iterator[Event]:
 
 
 def _home(plan: Plan, stream: str) -> str:
-    """The name of a stream's device, or of the disk, as a process."""
-    if stream == DISK:
-        return "disk"
+    """The name of a stream's device, of the disk, or of the network, as a process."""
+    if moves_state(stream):
+        return "disk" if stream == DISK else "network"
     device, _ = rank(stream)
     emulation = plan.devices[device].emulation
     return f"device {device}, {emulation.words}" if emulation else f"device {device}"

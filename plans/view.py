@@ -11,12 +11,25 @@ from msgspec import structs
 from plans.schema import Buffer, OpName, Program, Role, Task, parse_id
 
 
+class Entry(NamedTuple):
+    """A value that the store keeps between segments."""
+
+    task: str
+    shard: int
+    role: Role
+
+
 class View(NamedTuple):
-    """A program with the tasks it trains, their store and every buffer that its ops name."""
+    """A program with the tasks it trains, their store and every buffer that its ops name.
+
+    begins, ends: the host buffers that hold the tasks' state before enter, and must after leave.
+    """
 
     program: Program
     tasks: dict[str, Task]
     buffers: dict[str, Buffer]
+    begins: dict[str, Entry]
+    ends: dict[str, Entry]
 
 
 def view(program: Program, tasks: dict[str, Task], host: dict[str, Buffer]) -> View:
@@ -25,10 +38,14 @@ def view(program: Program, tasks: dict[str, Task], host: dict[str, Buffer]) -> V
     if program.evaluates:
         own = {name: evaluated(task) for name, task in own.items()}
     names = {name for op in program.ops for name in (*op.reads.values(), *op.writes.values())}
-    for task in own.values():
-        names.update(stored(task))
-    buffers = {name: host[name] for name in sorted(names & host.keys())}
-    return View(program, own, buffers | {b.name: b for b in program.buffers})
+    kept = {
+        name: Entry(task.name, number, role)
+        for task in own.values()
+        for name, (number, role) in stored(task).items()
+        if name in host
+    }
+    buffers = {name: host[name] for name in sorted((names | kept.keys()) & host.keys())}
+    return View(program, own, buffers | {b.name: b for b in program.buffers}, kept, kept)
 
 
 def evaluated(task: Task) -> Task:

@@ -57,7 +57,7 @@ MAY_IMPORT = {
         "profiling": "distributed cutting shards workload optim devices numerics outputs",
         "distributed": "driver conducting records replay shards workload optim devices numerics",
         "processes": "distributed cutting records workload",
-        "report": "records",
+        "report": "records replay",
         "saving": "records outputs",
         "cli": "processes report saving driver records profiling workload",
         "__main__": "cli",

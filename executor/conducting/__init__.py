@@ -1,5 +1,6 @@
 """The main thread of a run: which segments and moves begin when, and what a failure ends."""
 
 from executor.conducting.conductor import Conductor, Led
+from executor.conducting.watch import patience_s
 
-__all__ = ["Conductor", "Led"]
+__all__ = ["Conductor", "Led", "patience_s"]

@@ -1,4 +1,4 @@
-"""The main thread of a replay: starts segments and moves in order, watches for stalls.
+"""The main thread of a replay: starts segments, moves and transfers in order, watches for stalls.
 
 With `keep_going` it drops the tasks that fail and goes on with the rest of the plan.
 """
@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Protocol
 
@@ -53,6 +53,9 @@ class Led(Team, Protocol):
     ) -> SegmentActivity:
         """All of a segment, of which `own` is this process' part."""
 
+    def transfer(self, number: int, setup: Setup) -> Activity:
+        """A transfer of the plan between nodes."""
+
     def check(self) -> None:
         """RunError for a process that is gone."""
 
@@ -73,7 +76,7 @@ class Conductor:
         listener: Listener,
         team: Led | None = None,
     ) -> None:
-        self._plan, self._recorder = plan, recorder
+        self._plan, self._store, self._recorder = plan, store, recorder
         self._settings, self._listener = settings, listener
         self._halt = Halt()
         self._turns = Turns(plan)
@@ -106,6 +109,15 @@ class Conductor:
         own = {n: (place.peak_bytes, place.late_allocations) for n, place in self.places.items()}
         known = own | dict(self._team.peaks if self._team else {})
         return [known.get(number, (0, 0)) for number in range(len(self._plan.devices))]
+
+    def leave_out(self, over: Iterable[DropRecord | StopRecord]) -> None:
+        """Train these tasks no more: they were dropped or stopped before the run began again."""
+        for record in over:
+            if isinstance(record, StopRecord):
+                self.stopped[record.task] = record
+            else:
+                self.dropped[record.task] = record
+            self._turns.skip(record.task, whole=isinstance(record, StopRecord))
 
     def execute(self) -> str:
         """Run all segments; the failure that ended the run, empty if none did.
@@ -195,8 +207,11 @@ class Conductor:
                     raise
                 self._failed(Failure(self._turns.tasks[index], text_of(error)))
                 return None
-        assert self._plan.disk is not None
-        return MoveRun(self._plan.disk.moves[index - len(self._plan.segments)], self._setup)
+        number = index - len(self._plan.segments)
+        if self._plan.disk:
+            return MoveRun(self._plan.disk.moves[number], self._setup)
+        assert self._team, "a plan of several nodes"
+        return self._team.transfer(number, self._setup)
 
     def _segment(self, index: int) -> SegmentActivity:
         segment, steps = self._plan.segments[index], self._first_steps[index]
@@ -235,7 +250,8 @@ class Conductor:
         """So many steps of the task are done, and can be kept."""
         live = self._tasks[name]
         live.settle(step)
-        self._listener.settled(live.host, step)
+        if self._listener.keeps:
+            self._listener.settled(self._store.at_hand(name), step)
         self._stop(name, step)
 
     def _stop(self, name: str, step: int, *, evaluated: bool = False) -> None:
@@ -303,7 +319,8 @@ class Conductor:
                 self._tasks[name].stop()
 
     def _note_drop(self, name: str, failure: Failure) -> None:
-        done = self._plan.task(name).done + len(self._recorder.losses[name])
+        known = self._recorder.losses[name]
+        done = max(known) + 1 if known else self._plan.task(name).done
         step = done if failure.step is None else failure.step
         now = self._recorder.now()
         self.dropped[name] = DropRecord(name, step, failure.op, failure.text, now)

@@ -1,9 +1,10 @@
 """The order of segments and moves: each begins after those that it waits for.
 
-Both are numbered in one row, segments first. A segment waits for the earlier ones on its devices
-and of its tasks, and for its tasks to be read back from the disk; a move waits for the one before
-it, and for the segment after which it writes a task. No segment begins before the earliest start of
-its task, which counts from the beginning of the run.
+Both are numbered in one row, segments first; segments of 0 rounds are done. A segment waits for the
+earlier ones on its devices and of its tasks, and for its tasks to be read back from the disk; a
+move waits for the one before it, and for the segment after which it writes a task. Or there are
+transfers from node to node instead of moves (`plans.nodes.order`). No segment begins before the
+earliest start of its task, which counts from the beginning of the run.
 
 What is skipped hands its predecessors on to those that waited for it. They need only wait for
 those that share a device, a task or host bytes with them: a segment whose threads never return must
@@ -12,12 +13,13 @@ not hold up one that it cannot touch. Who begins without such a wait hands it on
 
 from collections.abc import Collection
 
-from plans.disk import order, regions
+from plans import disk, nodes
 from plans.schema import Plan, parse_id
 from plans.segments import claims
 from profiles.units import LARGEST
 
 _DISK = -1  # a device that all moves use
+_NODE = -1  # and one for each node, that its transfers use
 
 
 class Turns:
@@ -27,20 +29,25 @@ class Turns:
 
     def __init__(self, plan: Plan) -> None:
         moves = plan.disk.moves if plan.disk else ()
+        transfers = plan.net.transfers if plan.net else ()
+        moved = [one.id for one in moves] + [one.id for one in transfers]
         self._segments = len(plan.segments)
-        self.waiting = dict(enumerate(order(plan)))
+        self._to_disk = bool(moves)
+        self._ended = {index for index, one in enumerate(plan.segments) if not one.rounds}
+        known = enumerate(nodes.order(plan) if transfers else disk.order(plan))
+        self.waiting = {i: before for i, before in known if i not in self._ended}
         self.names = [f"segment {index}" for index in range(self._segments)]
-        self.names += [move.id for move in moves]
+        self.names += moved
         self.tasks = [plan.trained(segment) for segment in plan.segments]
-        self.tasks += [(parse_id(move.id).task,) for move in moves]
+        self.tasks += [(parse_id(name).task,) for name in moved]
         users = [*(segment.devices for segment in plan.segments), *((_DISK,) for _ in moves)]
+        users += [(_NODE - one.source, _NODE - one.target) for one in transfers]
         self._claims = [claims(*own) for own in zip(users, self.tasks, strict=True)]
-        self._regions = regions(plan)
+        self._regions = disk.regions(plan)
         early = {task.name: task.start_us for task in plan.tasks}
         self._starts = [max(map(early.__getitem__, plan.trained(s))) for s in plan.segments]
-        self._starts += [0] * len(moves)
+        self._starts += [0] * len(moved)
         self._inherited: dict[int, set[int]] = {}
-        self._ended: set[int] = set()
 
     def ready(self, now_us: int = LARGEST) -> list[int]:
         """Those that may begin at this time of the run, in the plan's order."""
@@ -67,6 +74,7 @@ class Turns:
         """No segment and no move of this task will begin any more; where its state is `whole`, but
         for the next move, which writes it to the disk."""
         gone = [index for index in self.waiting if task in self.tasks[index]]
+        whole = whole and self._to_disk
         spared = next((i for i in gone if whole and i >= self._segments), None)
         for index in gone:
             if index != spared:

@@ -19,7 +19,7 @@ class Watch:
 
     def __init__(self, plan: Plan, settings: Settings, turns: Turns) -> None:
         self.lost: dict[int, Activity] = {}  # stopped, and some op does not return
-        self._limit_s = settings.stall_seconds or _patience_s(plan)
+        self._limit_s = patience_s(plan, settings)
         self._keep_going = settings.keep_going
         self._turns = turns
         self._failed: dict[int, float] = {}  # when one was found silent
@@ -60,7 +60,10 @@ def state(active: Mapping[int, Activity]) -> str:
     return "; ".join(sorted(lines, key=lambda line: " waits for " in line)) or "no op"
 
 
-def _patience_s(plan: Plan) -> float:
-    """Twenty times the longest op the plan predicts, a minute at least."""
+def patience_s(plan: Plan, settings: Settings) -> float:
+    """The silence that is a stall: as asked for, or twenty times the longest op that the plan
+    predicts, a minute at least."""
+    if settings.stall_seconds:
+        return settings.stall_seconds
     longest = max(op.end_us - op.start_us for program in plan.programs for op in program.ops)
     return max(60.0, 20 * longest / 1e6)

@@ -20,6 +20,7 @@ from torch import Tensor
 from executor.devices.device import Mark, aligned, until
 from executor.errors import RunError
 from executor.numerics import Cast
+from plans.metrics import Interval, union
 from plans.schema import Device, Plan
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -35,8 +36,9 @@ class HostMemory:
         """`count` uninitialised bytes that begin at a multiple of ALIGNMENT."""
         return aligned(count)
 
-    def lock(self, flat: Tensor) -> None:
-        """Use memory that the process has already, in whole pages."""
+    def lock(self, flat: Tensor, spans: Sequence[Interval]) -> None:
+        """Use memory that the process has already, in whole pages, of which these bytes are copied
+        from and to."""
 
     def close(self) -> None:
         """No more copies will be made."""
@@ -57,10 +59,14 @@ class PageLocked(HostMemory):
         raw = aligned(size + PAGE)
         skip = -raw.data_ptr() % PAGE
         flat = raw[skip : skip + count]
-        self.lock(flat)
+        self._lock(flat)
         return flat
 
-    def lock(self, flat: Tensor) -> None:
+    def lock(self, flat: Tensor, spans: Sequence[Interval]) -> None:
+        for begin, end in union((at // PAGE * PAGE, pages(end)) for at, end in spans):
+            self._lock(flat[begin:end])
+
+    def _lock(self, flat: Tensor) -> None:
         if not len(flat):
             return
         size = pages(len(flat))

@@ -1,204 +1,170 @@
-"""A run of several processes, from their meeting to their end.
+"""A run of several processes, from their connections to their end.
 
-all     meet at torchrun's store, connect, compare what they were given
-lead    makes the host store; all map it, open their devices, build their models, connect devices
-lead    conducts; the others do what it says
+all     connect, once they have agreed on what they are given
+all     of a node map its host store, which its first process makes
+all     open their devices, build their models, connect devices and stores
+lead    conducts; the others do what it says, and end as it does
 """
 
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from itertools import count
+from functools import cached_property
+from types import FrameType
 
 import torch.distributed as dist
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-from torch.distributed.rendezvous import rendezvous
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from executor import driver
+from executor.conducting import patience_s
 from executor.devices import default_source
+from executor.distributed.addresses import interface_of, own_address
+from executor.distributed.jobs import Jobs
 from executor.distributed.lead import Lead
 from executor.distributed.links import Clock, GroupWire, Pair, machine_id, pairs, wires
-from executor.distributed.memory import SharedMemory
 from executor.distributed.mesh import Mesh
-from executor.distributed.messages import Bye, Hello, Ready, Time, Welcome
+from executor.distributed.messages import Bye, Join, Ready, Time, Welcome
+from executor.distributed.stores import Carrier, SharedMemory, carrier, node_store
 from executor.distributed.team import Peers
 from executor.distributed.worker import Worker
 from executor.distributed.world import World
-from executor.errors import MismatchError, RunError, UsageError, text_of
+from executor.errors import ProcessError, RunError, UsageError, exit_code_of, text_of
 from executor.records import Options, Result, checkpoint
 from executor.replay import Recorder
-from executor.shards import Cutter, HostStore
+from executor.shards import Cutter, HostStore, Shared
 from executor.workload import Task
+from plans.nodes import host_bytes
+from plans.rest import rest
 from plans.schema import Plan
-from profiles.console import heard
-from profiles.errors import GantryError
+from profiles.console import Interrupted, heard
 
-_MEET_S = 60  # until all processes have come
+CONNECT_S = 60  # until all processes are connected
 
 _QUESTIONS = 20  # for the time, before a run begins
-_LOOK_S = 1.0  # between two looks at whether the agent is there
-_LATE_S = 30.0  # that a run may take to end without it
+_FETCH_S = 60.0  # that nothing may come of what is fetched to be written
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-_RUNS = count()  # of these processes, each of which meets anew
-
-Inputs = Mapping[str, str]  # what has to be the same in all processes, by name
+_PART_S = 1.0  # until the others have heard that the run is over
+_NEWS_S = 0.5  # that come before a signal, where that follows from them
 
 
 @dataclass(frozen=True)
-class _Met:
+class Met:
     """The processes of a run, connected."""
 
     plan: Plan
     world: World
     mesh: Mesh
 
+    @cached_property
+    def ranks(self) -> Sequence[int]:
+        return self.world.ranks(self.plan)
+
     @property
-    def devices(self) -> range:
-        share = self.world.share(len(self.plan.devices))
-        return range(self.world.rank * share, (self.world.rank + 1) * share)
+    def devices(self) -> list[int]:
+        return [number for number, rank in enumerate(self.ranks) if rank == self.world.rank]
 
     def rank_of(self, device: int) -> int:
-        return self.world.rank_of(device, len(self.plan.devices))
+        return self.ranks[device]
 
     def wires(self) -> dict[Pair, GroupWire]:
         backend = "nccl" if self.plan.devices[0].kind == "cuda" else "gloo"
         return wires(pairs(self.plan, self.rank_of), self.rank_of, backend)
 
+    def store(self) -> SharedMemory:
+        return node_store(self.world, self.mesh, host_bytes(self.plan))
+
+    def carrier(self, memory: SharedMemory) -> Carrier:
+        world = self.world
+        return carrier(self.plan, world.node, memory.flat, world.first, world.nodes)
+
 
 class _Others:
     """The processes that this one leads."""
 
-    def __init__(self, met: _Met, inputs: Inputs) -> None:
-        self.devices = met.devices
-        self.lead: Lead | None = None
-        self._met = met
-        size = _store_bytes(met.plan)
-        trouble = _compared(met, inputs)
-        memory = SharedMemory(0 if trouble else size)
-        self.slab = memory.flat
-        self._memory = memory
+    def __init__(self, met: Met, options: Options) -> None:
+        self.devices: Sequence[int] = met.devices
+        self._lead: Lead | None = None
+        self._met, self._limit_s = met, options.stall_seconds or _FETCH_S
+        earlier = options.earlier
+        self._left = earlier.rest if earlier else met.plan
         for rank in met.mesh.others:
-            met.mesh.send(rank, Welcome(trouble, memory.path, size, machine_id()))
-        if trouble:
-            raise MismatchError(trouble)
+            met.mesh.send(rank, Welcome(machine_id(), earlier.reached if earlier else None))
+        self._memory = met.store()
+        self.store = Shared(self._memory.flat, 0, fills=True, bring=self._bring)
 
     def joined(self) -> Lead:
-        met = self._met
-        for rank in met.mesh.others:
-            while isinstance(message := met.mesh.receive(rank), Time):
-                met.mesh.send(rank, Time(message.asked, time.perf_counter()))
+        met, mesh, world = self._met, self._met.mesh, self._met.world
+        waiting = set(mesh.others)
+        while waiting:
+            rank, message = mesh.receive(waiting)
+            if isinstance(message, Time):
+                mesh.send(rank, Time(message.asked, time.perf_counter()))
+                continue
             assert isinstance(message, Ready), message
             if message.trouble:
-                raise RunError(f"process {rank}: {message.trouble}")
-        self._memory.release()
-        self.lead = Lead(met.plan, met.mesh, met.rank_of, met.wires())
-        met.mesh.listen(self.lead.hear)
-        return self.lead
+                raise ProcessError(f"process {rank}: {message.trouble}", message.code)
+            waiting.discard(rank)
+        for rank in mesh.others:
+            mesh.send(rank, Join())
+        wires, carried = met.wires(), met.carrier(self._memory)
+        firsts = [world.first(node) for node in range(world.nodes)]
+        jobs = Jobs(self._left, mesh, carried, self._memory, firsts, self._limit_s)
+        self._lead = Lead(self._left, mesh, met.rank_of, wires, jobs)
+        mesh.listen(self._lead.hear)
+        return self._lead
 
-    def goodbye(self, trouble: str) -> None:
-        """The run is over, because of that if it did not end well."""
-        if self.lead:
-            self.lead.over = True
-        for rank in self._met.mesh.others:
-            with suppress(RunError):
-                self._met.mesh.send(rank, Bye(trouble))
+    def _bring(self, task: str) -> None:
+        assert self._lead, "nothing is trained before"
+        self._lead.bring(task)
 
 
-def lead(
-    plan: Plan,
-    tasks: Sequence[Task],
-    options: Options,
-    cut: Cutter,
-    world: World,
-    inputs: Inputs,
-) -> Result:
+def lead(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> Result:
     """`driver.run` in process 0 of several."""
-    with _met(plan, world) as met:
-        others, trouble = _Others(met, inputs), "process 0 has failed"
+    return driver.run(plan, tasks, options, cut, _Others(met, options))
+
+
+def goodbye(met: Met, code: int) -> None:
+    """Let the others end with this exit code."""
+    for rank in met.mesh.others:
+        with suppress(RunError):
+            met.mesh.send(rank, Bye(code))
+    met.mesh.part(_PART_S)
+
+
+def follow(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> int:
+    """Do what process 0 says until the end; the exit code. It tells what went wrong, unless it is
+    gone: RunError."""
+    mesh, world = met.mesh, met.world
+    with ExitStack() as stack:
+        welcome = mesh.expect(0, Welcome)
+        left = rest(plan, welcome.reached) if welcome.reached else plan
+        files = welcome.reached.files if welcome.reached else None
+        memory = met.store()
         try:
-            result = driver.run(met.plan, tasks, options, cut, others)
-            trouble = ""
-        except BaseException as error:
-            trouble = text_of(error)
-            raise
-        finally:
-            others.goodbye(trouble)
-        return result
-
-
-def follow(
-    plan: Plan,
-    tasks: Sequence[Task],
-    options: Options,
-    cut: Cutter,
-    world: World,
-    inputs: Inputs,
-) -> int:
-    """Do what process 0 says until the end; the exit code. Process 0 tells what went wrong."""
-    with _met(plan, world) as met:
-        mesh = met.mesh
-        mesh.send(0, Hello(world.rank, dict(inputs)))
-        welcome = mesh.receive(0)
-        assert isinstance(welcome, Welcome), welcome
-        if welcome.trouble:
-            return 2
-        memory = SharedMemory(welcome.store_bytes, welcome.store)
-        memory.release()
-        with driver.machine(plan, met.devices) as (devices, pages):
-            try:
-                source = default_source(plan.devices[0].kind)
-                saved = checkpoint.load(options.resume, plan.tasks)
-                own = plan, tasks, pages, source, saved, cut, None, memory.flat
-                store = HostStore(*own, fills=False)
-                for device in devices.values():
-                    device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
-                driver.warm_up(plan)
-            except GantryError as error:
-                mesh.send(0, Ready(str(error)))
-                return 1
-            clock = _clock(mesh, welcome.machine)
-            mesh.send(0, Ready())
-            peers = Peers(world.rank, mesh, met.rank_of, met.wires(), clock)
-            worker = Worker(plan, store, devices, Recorder(plan, 0.0, world.rank), options, peers)
-            mesh.listen(worker.hear)
-            with heard(_ENDS, lambda *_: None):  # process 0 hears of them, too, and says what ends
-                return 1 if worker.work() else 0
-
-
-@contextmanager
-def _met(plan: Plan, world: World) -> Iterator[_Met]:
-    """The processes, connected; UsageError where they do not come together."""
-    world.share(len(plan.devices))
-    _divisible(plan, partial(world.rank_of, devices=len(plan.devices)))
-    _with_agent(world)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    limit, run = timedelta(seconds=_MEET_S), next(_RUNS)
-    try:
-        store, _, _ = next(rendezvous("env://", timeout=limit))
-        dist.init_process_group(
-            "gloo",
-            store=PrefixStore(f"gloo {run}", store),
-            rank=world.rank,
-            world_size=world.size,
-            timeout=limit,
-        )
-        mesh = Mesh(world.rank, world.size, PrefixStore(f"gantry {run}", store))
-    except (RuntimeError, OSError, EOFError) as error:
-        raise UsageError(
-            f"the {world.size} processes do not come together: {text_of(error)}"
-        ) from None
-    try:
-        yield _Met(plan, world, mesh)
-    finally:
-        mesh.close()
-        dist.destroy_process_group()
+            devices, pages = stack.enter_context(driver.machine(plan, met.devices))
+            source = default_source(plan.devices[0].kind)
+            saved = checkpoint.load(options.resume, left.tasks, files)
+            shared = Shared(memory.flat, world.node, world.rank == world.first(world.node))
+            store = HostStore(left, tasks, pages, source, saved, cut, None, shared)
+            for device in devices.values():
+                device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
+            driver.warm_up(plan)
+            ready = Ready()
+        except Exception as error:
+            ready = Ready(text_of(error), exit_code_of(error))
+        clock = _clock(mesh, welcome.machine)
+        mesh.send(0, ready)
+        mesh.expect(0, Join)
+        peers = Peers(world.rank, mesh, met.rank_of, met.wires(), clock)
+        own = Recorder(plan, 0.0, world.rank), options, peers, met.carrier(memory)
+        worker = Worker(left, store, devices, *own)
+        mesh.listen(worker.hear)
+        return worker.work()
 
 
 def _clock(mesh: Mesh, machine: str) -> Clock:
@@ -206,15 +172,54 @@ def _clock(mesh: Mesh, machine: str) -> Clock:
     clock = Clock(same=machine == machine_id())
     for _ in range(_QUESTIONS if clock.due() else 0):
         mesh.send(0, Time(time.perf_counter()))
-        answer = mesh.receive(0)
-        assert isinstance(answer, Time), answer
+        answer = mesh.expect(0, Time)
         assert answer.there is not None, "process 0 knows its own time"
         clock.note(answer.asked, answer.there)
     return clock
 
 
-def _divisible(plan: Plan, rank_of: Callable[[int], int]) -> None:
-    """UsageError for what only one process can do."""
+@contextmanager
+def connected(plan: Plan, options: Options, world: World, store: Store) -> Iterator[Met]:
+    """The processes, connected by way of torchrun's store; UsageError where that cannot be.
+
+    Process 0 alone hears of signals meanwhile, and the others of what it makes of them. torchrun
+    ends all when one has ended: a signal that follows from that is not heard, but what it follows
+    from."""
+    try:
+        address = own_address(world, store, os.environ)
+        if interface := interface_of(address):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        dist.init_process_group(
+            "gloo",
+            store=PrefixStore("gloo", store),
+            rank=world.rank,
+            world_size=world.size,
+            timeout=timedelta(seconds=CONNECT_S),
+        )
+        mesh = Mesh(world.rank, world.size, store, address, patience_s(plan, options))
+    except (RuntimeError, OSError, EOFError) as error:
+        raise UsageError(f"the {world.size} processes cannot connect: {text_of(error)}") from None
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        deadline = time.monotonic() + _NEWS_S
+        while not world.rank and not mesh.gone:
+            if time.monotonic() > deadline:
+                raise Interrupted(number)
+            time.sleep(_NEWS_S / 20)
+
+    with heard(_ENDS, hear):
+        try:
+            yield Met(plan, world, mesh)
+        finally:
+            mesh.close()
+            end = threading.Thread(target=dist.destroy_process_group, daemon=True)
+            end.start()
+            end.join(_PART_S)  # it waits for ops, where some do not end
+
+
+def divisible(plan: Plan, world: World) -> None:
+    """UsageError for what only one process can do, and where devices or nodes do not fit."""
+    rank_of = world.ranks(plan).__getitem__
     for segment in plan.segments:
         if len(set(map(rank_of, segment.devices))) > 1:
             for name in plan.trained(segment):
@@ -233,38 +238,3 @@ def _divisible(plan: Plan, rank_of: Callable[[int], int]) -> None:
                     f"emulated device {number} shares its link with a device of another process; "
                     "run with processes that have all devices of a link"
                 )
-
-
-def _with_agent(world: World) -> None:
-    """End with the agent that has started this process, however that ends: process 0 as if
-    interrupted, the others with it, or some time later."""
-    agent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == agent:
-            time.sleep(_LOOK_S)
-        if world.rank == 0:
-            os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_LATE_S)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="agent").start()
-
-
-def _compared(met: _Met, inputs: Inputs) -> str:
-    """The first thing that is not the same in all processes."""
-    for rank in met.mesh.others:
-        hello = met.mesh.receive(rank)
-        assert isinstance(hello, Hello), hello
-        for name in sorted(inputs.keys() | hello.inputs.keys()):
-            own, theirs = inputs.get(name, "none"), hello.inputs.get(name, "none")
-            if own != theirs:
-                return (
-                    f"process {rank} has another {name} than process 0: {theirs} and {own}; start "
-                    "all of them with the same files"
-                )
-    return ""
-
-
-def _store_bytes(plan: Plan) -> int:
-    return max((b.offset + b.bytes for b in plan.host.buffers), default=0)

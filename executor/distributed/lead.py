@@ -9,16 +9,19 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
+from executor.distributed.jobs import Jobs, TransferRun
 from executor.distributed.links import Clock, GroupWire, Pair
 from executor.distributed.mesh import Mesh
 from executor.distributed.messages import (
     Ask,
     Begin,
+    Carried,
     Ended,
     Failed,
     Finish,
     Freeze,
     Frozen,
+    Gone,
     Heard,
     Message,
     Part,
@@ -40,7 +43,7 @@ _ANSWER_S = 1.0  # that others have to say what they are doing
 
 class Lead(Peers):
     """The other processes of a run, which do what this one says. peaks: most bytes used and late
-    allocations of their devices. over: who goes now is not missed."""
+    allocations of their devices."""
 
     def __init__(
         self,
@@ -48,15 +51,15 @@ class Lead(Peers):
         mesh: Mesh,
         rank_of: Callable[[int], int],
         wires: Mapping[Pair, GroupWire],
+        jobs: Jobs,
     ) -> None:
         super().__init__(0, mesh, rank_of, wires, Clock())
+        self.jobs = jobs
         self.peaks: dict[int, tuple[int, int]] = {}
         self._plan = plan
         self._first_steps = first_steps(plan)
         self._segments: dict[int, LedSegment] = {}
         self._setup: Setup | None = None
-        self._gone: dict[int, str] = {}
-        self.over = False
 
     def begin(
         self, index: int, setup: Setup, own: SegmentRun | None, *, metered: bool
@@ -84,23 +87,34 @@ class Lead(Peers):
             made.messages[rank] = Begin(index, metered, states)
         return made
 
+    def transfer(self, number: int, setup: Setup) -> TransferRun:
+        """A transfer of the plan."""
+        self._setup = setup
+        return TransferRun(self.jobs, number, setup)
+
+    def bring(self, task: str) -> None:
+        """Let the store of this node have all of a task, from wherever it was trained last."""
+        self.jobs.bring(task, self.check)
+
     def check(self) -> None:
         """RunError for a process that is gone."""
-        for text in self._gone.values():
+        for text in self.mesh.gone.values():
             raise RunError(text)
 
-    def hear(self, rank: int, message: Message | None) -> None:
+    def hear(self, rank: int, message: Message) -> None:
         """Take a message of a process in, from its thread."""
         setup = self._setup
-        if message is None:
-            self._lose(rank)
-        elif isinstance(message, Heard):
+        if isinstance(message, Heard):
             self.heard(message)
+        elif isinstance(message, Carried):
+            self.jobs.hear(rank, message)
         elif isinstance(message, Time):
             with suppress(RunError):  # it is gone, which ends the run
                 self.mesh.send(rank, Time(message.asked, time.perf_counter()))
         elif setup is None:
             return
+        elif isinstance(message, Gone):
+            setup.halt.fail(message.text)
         elif isinstance(message, Records):
             for record in message.ops:
                 setup.recorder.ended(record)
@@ -108,9 +122,8 @@ class Lead(Peers):
             feed = setup.tasks[message.task].feed(evaluates=message.evaluates)
             feed.add(message.step, message.part, message.value)
         elif isinstance(message, Failed):
-            text = message.text if message.op else f"process {rank}: {message.text}"
             where = message.op, message.stream, message.round, message.step, message.fatal
-            setup.failed(Failure(tuple(message.tasks), text, *where))
+            setup.failed(Failure(tuple(message.tasks), message.text, *where, process=rank))
         elif isinstance(message, Ended | Frozen | States):
             if isinstance(message, Ended):
                 self.peaks |= message.peaks
@@ -120,12 +133,6 @@ class Lead(Peers):
     def tasks(self, index: int) -> tuple[str, ...]:
         """The tasks of a segment."""
         return self._plan.trained(self._plan.segments[index])
-
-    def _lose(self, rank: int) -> None:
-        if not self.over:
-            self._gone[rank] = f"process {rank} is gone, it was killed or crashed: see its output"
-            if self._setup:
-                self._setup.halt.fail(self._gone[rank])
 
 
 class LedSegment(SegmentActivity):
@@ -223,6 +230,7 @@ class LedSegment(SegmentActivity):
     def close(self) -> None:
         for known in self._states:
             take(self._setup.tasks[known.task], known)
+        self._lead.jobs.copies.trained(self._index)
         self._lead.forget(self._index)
 
     def hear(self, rank: int, message: Ended | Frozen | States) -> None:

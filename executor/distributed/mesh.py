@@ -1,46 +1,70 @@
 """Connections between all processes of a run, for messages; each is read by a thread of its own.
 
 A process that ends, however it does, closes its connections: whoever reads from one knows at once.
+One that is frozen closes nothing. So the process that leads and each other one let each other hear
+a beat, and whoever is silent for too long counts as gone.
 """
 
 import os
 import secrets
+import select
+import signal
 import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from executor.distributed.messages import AnyMessage, Message
-from executor.errors import RunError
+from executor.distributed.messages import AnyMessage, Beat, Bye, Gone, Message
+from executor.errors import ProcessError, RunError
 
-_LOCAL = "127.0.0.1"  # nobody else can reach it
+M = TypeVar("M", bound=Message)
 
-Heard = Callable[[int, Message | None], None]  # a message of a process, None: it is gone
+_BEAT_S = 1.0  # between two beats, if no shorter silence is too long
+
+Heard = Callable[[int, Message], None]  # a message of a process, the last of which is Gone
 
 
 class Mesh:
-    """The connections of process `rank` to all others of `size`, made in one order everywhere."""
+    """The connections of process `rank` to all others of `size`, made in one order everywhere.
 
-    def __init__(self, rank: int, size: int, store: Store) -> None:
+    address: where the others reach it; silence_s: what silence is too long. gone: the processes
+    that are, and how that is known."""
+
+    def __init__(self, rank: int, size: int, store: Store, address: str, silence_s: float) -> None:
+        self.gone: dict[int, str] = {}
+        self._silence_s = silence_s
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(AnyMessage)
         self._locks = {other: threading.Lock() for other in range(size)}
         self._ends: dict[int, Connection] = {}
+        self._kept: list[tuple[int, Message]] = []  # until somebody listens
+        self._heard: Heard = self._keep
+        self._changed = threading.Condition()
+        self._pids: dict[int, int] = {}
+        self._closed = threading.Event()
         key = self._key(rank, store)
-        with Listener((_LOCAL, 0), backlog=size, authkey=key) as listener:
-            store.set(f"gantry/{rank}", str(listener.address[1]))
+        with Listener((address, 0), backlog=size, authkey=key) as listener:
+            store.set(f"gantry/{rank}", f"{address} {listener.address[1]}")
             for other in range(rank):
-                port = int(store.get(f"gantry/{other}"))
-                end = Client((_LOCAL, port), authkey=key)
+                host, port = store.get(f"gantry/{other}").decode().split()
+                end = Client((host, int(port)), authkey=key)
                 end.send_bytes(str(rank).encode())
                 self._ends[other] = _prompt(end)
             for _ in range(rank + 1, size):
                 end = listener.accept()
                 self._ends[int(end.recv_bytes())] = _prompt(end)
+        self._latest = dict.fromkeys(self._ends, time.monotonic())
+        for other, end in self._ends.items():
+            _thread(f"from {other}", partial(self._read, other, end))
+        _thread("beats", partial(self._beat, [0] if rank else self.others))
 
     @property
     def others(self) -> list[int]:
@@ -54,12 +78,11 @@ class Mesh:
         return bytes(store.get("gantry/key"))
 
     def listen(self, heard: Heard) -> None:
-        """Hand on all that comes from now on, from a thread for each process."""
-        for other, end in self._ends.items():
-            args = other, end, heard
-            threading.Thread(
-                target=self._read, args=args, daemon=True, name=f"from {other}"
-            ).start()
+        """Hand on all that has come and comes from now on, from a thread for each process."""
+        with self._changed:
+            for rank, message in self._kept:
+                heard(rank, message)
+            self._heard = heard
 
     def send(self, rank: int, message: Message) -> None:
         """RunError where the process is gone."""
@@ -68,32 +91,122 @@ class Mesh:
             with self._locks[rank]:
                 self._ends[rank].send_bytes(content)
         except OSError:
-            raise RunError(f"process {rank} is gone") from None
+            raise RunError(self.gone.get(rank, f"process {rank} is gone")) from None
 
-    def receive(self, rank: int) -> Message:
-        """The next message of a process, before `listen`; RunError where it is gone."""
-        try:
-            return self._decoder.decode(self._ends[rank].recv_bytes())
-        except (OSError, EOFError):
-            raise RunError(f"process {rank} is gone") from None
+    def receive(self, ranks: Collection[int]) -> tuple[int, Message]:
+        """The next message of any of these processes, before `listen`; RunError where one of them
+        is gone."""
+        with self._changed:
+            while True:
+                for place, (rank, message) in enumerate(self._kept):
+                    if rank in ranks:
+                        if isinstance(message, Gone):
+                            raise RunError(message.text)
+                        del self._kept[place]
+                        return rank, message
+                self._changed.wait()
+
+    def loss(self, seconds: float) -> str:
+        """What is known of a process that is gone, or is within so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.gone, seconds)
+            return next(iter(self.gone.values()), "")
+
+    def part(self, seconds: float) -> None:
+        """Wait until all others are gone, no longer than so."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ends.keys() <= self.gone.keys(), seconds)
+
+    def expect(self, rank: int, kind: type[M]) -> M:
+        """The next message of a process, which is of this kind; ProcessError where it is Bye."""
+        _, message = self.receive([rank])
+        if isinstance(message, Bye):
+            raise ProcessError("process 0 has ended the run", message.code)
+        assert isinstance(message, kind), message
+        return message
 
     def close(self) -> None:
+        self._closed.set()
         for end in self._ends.values():
             with suppress(OSError):
                 end.close()
 
-    def _read(self, other: int, end: Connection, heard: Heard) -> None:
-        while True:
+    def _read(self, other: int, end: Connection) -> None:
+        while other not in self.gone:
             try:
-                content = end.recv_bytes()
-            except (OSError, EOFError):
-                heard(other, None)
-                return
-            heard(other, self._decoder.decode(content))
+                message = self._decoder.decode(end.recv_bytes())
+            except (OSError, EOFError, TypeError):  # the last: closed here, by another thread
+                message = Gone(f"process {other} is gone, it was killed or crashed: see its output")
+            except msgspec.DecodeError as error:
+                message = Gone(f"process {other} sends what is no message: {error}")
+            self._latest[other] = time.monotonic()
+            if isinstance(message, Beat):
+                self._pids[other] = message.pid
+            else:
+                self._hand_on(other, message)
+
+    def _hand_on(self, other: int, message: Message) -> None:
+        with self._changed:
+            if isinstance(message, Gone):
+                if other in self.gone:
+                    return
+                self.gone[other] = message.text
+            heard = self._heard
+            if heard == self._keep:
+                heard(other, message)
+            self._changed.notify_all()
+        if heard != self._keep:
+            heard(other, message)
+
+    def _keep(self, other: int, message: Message) -> None:
+        self._kept.append((other, message))
+
+    def _beat(self, others: Collection[int]) -> None:
+        """Let these hear that this process is alive, and hear whether they are."""
+        beat = self._encoder.encode(Beat(os.getpid()))
+        while not self._closed.wait(min(_BEAT_S, self._silence_s / 4)):
+            for other in set(others) - self.gone.keys():
+                silence = time.monotonic() - self._latest[other]
+                if silence > self._silence_s:
+                    self._lose(other, silence)
+                elif self._locks[other].acquire(blocking=False):
+                    with suppress(OSError, ValueError):
+                        if select.select([], [self._ends[other]], [], 0)[1]:
+                            self._ends[other].send_bytes(beat)
+                    self._locks[other].release()
+
+    def _lose(self, other: int, silence: float) -> None:
+        """A process is frozen: end it, if that can be from here, and whoever waits to send to
+        it."""
+        text = (
+            f"process {other} has said nothing for {silence:.1f} s, the limit is "
+            f"{self._silence_s:g}: it hangs, or was stopped; raise --stall-seconds if it is only "
+            "slow"
+        )
+        self._hand_on(other, Gone(text))
+        pid = self._pids.get(other, 0)
+        with suppress(OSError, ValueError):
+            if _parent(pid) == os.getppid():
+                os.kill(pid, signal.SIGKILL)
+        with suppress(OSError), _socket(self._ends[other]) as end:
+            end.shutdown(socket.SHUT_RDWR)
 
 
 def _prompt(end: Connection) -> Connection:
     """The connection, which sends small messages at once."""
-    with socket.socket(fileno=os.dup(end.fileno())) as same:
+    with _socket(end) as same:
         same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return end
+
+
+def _socket(end: Connection) -> socket.socket:
+    return socket.socket(fileno=os.dup(end.fileno()))
+
+
+def _thread(name: str, play: Callable[[], None]) -> None:
+    threading.Thread(target=play, daemon=True, name=name).start()
+
+
+def _parent(pid: int) -> int:
+    """The parent of a process of this machine."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from executor.distributed.values import Parcel
+from plans.rest import Reached
 from plans.runlog import OpRecord
 
 
@@ -13,21 +14,34 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Anything that one process says to another."""
 
 
-class Hello(Message, frozen=True):
-    """A process has come. `inputs`: what has to be the same in all of them."""
+class Gone(Message, frozen=True):
+    """A process is gone: what its connection says last, no message that is sent."""
 
-    rank: int
-    inputs: dict[str, str]
+    text: str
+
+
+class Beat(Message, frozen=True):
+    """The process `pid` is alive."""
+
+    pid: int
 
 
 class Welcome(Message, frozen=True):
-    """The run begins; `trouble`: it does not. store: the path of the host store. machine: of
-    process 0, see `links.machine_id`."""
+    """The run begins. machine: of process 0, see `links.machine_id`; reached: where the plan goes
+    on."""
 
-    trouble: str = ""
-    store: str = ""
-    store_bytes: int = 0
-    machine: str = ""
+    machine: str
+    reached: Reached | None
+
+
+class Store(Message, frozen=True):
+    """The path of the node's host store."""
+
+    path: str
+
+
+class Mapped(Message, frozen=True):
+    """The process has mapped it."""
 
 
 class Time(Message, frozen=True):
@@ -38,9 +52,14 @@ class Time(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The process has its devices and models. `trouble`: it could not."""
+    """The process has its devices and models. `trouble`: it could not; code: of such a failure."""
 
     trouble: str = ""
+    code: int = 0
+
+
+class Join(Message, frozen=True):
+    """All processes are ready: connect devices."""
 
 
 class Begin(Message, frozen=True):
@@ -126,6 +145,24 @@ class Failed(Message, frozen=True):
     fatal: bool
 
 
+class Carry(Message, frozen=True):
+    """Send some shards of a task from your node's store, or receive them; see `stores.Job`."""
+
+    number: int
+    task: str
+    shards: Sequence[int]
+    source: int
+    target: int
+
+
+class Carried(Message, frozen=True):
+    """An end of a job has got on; `over`: to its end, unless there is trouble."""
+
+    number: int
+    over: bool = False
+    trouble: str = ""
+
+
 class Ask(Message, frozen=True):
     """Say what a segment's threads are doing."""
 
@@ -140,16 +177,21 @@ class States(Message, frozen=True):
 
 
 class Bye(Message, frozen=True):
-    """The run is over; `trouble`: because of that."""
+    """The run is over: end with this exit code."""
 
-    trouble: str = ""
+    code: int
 
 
 AnyMessage = (
-    Hello
+    Beat
     | Welcome
+    | Store
+    | Mapped
+    | Carry
+    | Carried
     | Time
     | Ready
+    | Join
     | Begin
     | Stop
     | Freeze

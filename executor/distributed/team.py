@@ -2,12 +2,44 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from torch import Tensor
 
 from executor.distributed.links import Clock, GroupWire, Pair
 from executor.distributed.mesh import Mesh
 from executor.distributed.messages import Heard
 from executor.distributed.values import pack_facts, unpack_facts
-from executor.replay import News, Wire
+from executor.errors import RunError
+from executor.replay import News, Stopped, Wire
+
+T = TypeVar("T")
+
+_NEWS_S = 1.0  # until a process that is gone is known to be
+
+
+@dataclass(frozen=True)
+class _Guarded:
+    """A wire that stops where it fails because a process is gone: that ends the run."""
+
+    wire: GroupWire
+    mesh: Mesh
+
+    def send(self, source: Tensor, segment: int) -> None:
+        self._guard(partial(self.wire.send, source, segment))
+
+    def receive(self, target: Tensor, segment: int) -> Callable[[], object]:
+        return partial(self._guard, self._guard(partial(self.wire.receive, target, segment)))
+
+    def _guard(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except RunError:
+            if self.mesh.loss(_NEWS_S):
+                raise Stopped from None
+            raise
 
 
 class Peers:
@@ -50,7 +82,7 @@ class Peers:
 
     def wire(self, source: int, target: int) -> Wire:
         """The wire from one device to another."""
-        return self._wires[source, target]
+        return _Guarded(self._wires[source, target], self.mesh)
 
     def heard(self, message: Heard) -> None:
         """Take news in."""

@@ -3,18 +3,24 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from queue import Empty, SimpleQueue
+
+from msgspec.structs import astuple
 
 from executor.devices import Device
 from executor.distributed.messages import (
     Ask,
     Begin,
     Bye,
+    Carried,
+    Carry,
     Ended,
     Failed,
     Finish,
     Freeze,
     Frozen,
+    Gone,
     Heard,
     Message,
     Part,
@@ -24,6 +30,7 @@ from executor.distributed.messages import (
     Time,
 )
 from executor.distributed.state import parcel, roles_of, take
+from executor.distributed.stores import Carrier, Job
 from executor.distributed.team import Peers
 from executor.distributed.values import Parcel
 from executor.errors import RunError, text_of
@@ -56,11 +63,13 @@ class Worker:
         recorder: Recorder,
         settings: Settings,
         peers: Peers,
+        carrier: Carrier,
     ) -> None:
+        self._carrier = carrier
         self._plan, self._peers, self._recorder = plan, peers, recorder
         self._first_steps = first_steps(plan)
         self._places = places_of(devices)
-        self._news: SimpleQueue[Message | None] = SimpleQueue()
+        self._news: SimpleQueue[Message] = SimpleQueue()
         self._active: dict[int, SegmentRun] = {}
         self._halt = Halt()
         threads = max(device.threads for device in plan.devices)
@@ -77,7 +86,7 @@ class Worker:
         self._tick_s = settings.limits.tick_s
         self._setup = Setup(self._places, self._tasks, store, *shared)
 
-    def hear(self, rank: int, message: Message | None) -> None:
+    def hear(self, rank: int, message: Message) -> None:
         """Take a message in, from the thread of its process."""
         if isinstance(message, Heard):
             self._peers.heard(message)
@@ -87,8 +96,9 @@ class Worker:
             self._news.put(message)
             self._halt.tell()
 
-    def work(self) -> str:
-        """Do what the lead says until the run is over; why it did not end well, or nothing."""
+    def work(self) -> int:
+        """Do what the lead says until the run is over; the exit code. RunError where the lead is
+        gone."""
         try:
             while True:
                 try:
@@ -96,10 +106,10 @@ class Worker:
                 except Empty:
                     self._report()
                     continue
-                if message is None:
-                    return "process 0, which leads, is gone"
+                if isinstance(message, Gone):
+                    raise RunError(message.text)
                 if isinstance(message, Bye):
-                    return message.trouble
+                    return message.code
                 self._do(message)
                 self._report()
         finally:
@@ -113,6 +123,8 @@ class Worker:
         elif isinstance(message, Ask):
             one = self._active.get(message.segment)
             self._send(States(message.segment, one.states() if one else []))
+        elif isinstance(message, Carry):
+            self._carry(Job(*astuple(message)))
         elif isinstance(message, Stop | Freeze | Finish):
             one = self._active.get(message.segment)
             if one is None:
@@ -139,6 +151,12 @@ class Worker:
             return
         self._active[index] = one
         one.start()
+
+    def _carry(self, job: Job) -> None:
+        moved = partial(self._send, Carried(job.number))
+        self._carrier.start(
+            job, moved, lambda trouble: self._send(Carried(job.number, True, trouble))
+        )
 
     def _report(self) -> None:
         """Hand on what has happened since the last time."""

@@ -1,40 +1,71 @@
 """The processes of a run, as torchrun has started them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from executor.driver import expect_nodes
 from executor.errors import UsageError
+from plans.schema import Plan
 
 
 @dataclass(frozen=True)
 class World:
-    """Process `rank` of `size`, each of which has as many neighbouring devices of a plan."""
+    """Process `rank` of `size` on so many nodes, each of which has as many processes in a row."""
 
     rank: int
     size: int
+    nodes: int = 1
 
-    def share(self, devices: int) -> int:
-        """The devices of each process; UsageError where they do not divide."""
-        if devices % self.size:
-            raise UsageError(
-                f"{self.size} processes cannot share the plan's {devices} devices equally; start "
-                f"torchrun with a --nproc-per-node that divides {devices}, or build for "
-                f"--devices {-(-devices // self.size) * self.size}"
-            )
-        return devices // self.size
+    @property
+    def node(self) -> int:
+        """The node of this process."""
+        return self.rank // (self.size // self.nodes)
 
-    def rank_of(self, device: int, devices: int) -> int:
-        """The process that has a device of so many."""
-        return device // self.share(devices)
+    def first(self, node: int) -> int:
+        """The first process of a node, which makes its host store."""
+        return node * (self.size // self.nodes)
+
+    @property
+    def mates(self) -> range:
+        """The other processes of this process' node, for its first one."""
+        return range(self.first(self.node) + 1, self.first(self.node + 1))
+
+    def ranks(self, plan: Plan) -> Sequence[int]:
+        """The process that has each device of a plan: those of a node have its devices in their
+        order, each as many. UsageError where devices or nodes are not as many as that takes."""
+        expect_nodes(plan, self.nodes)
+        local = self.size // self.nodes
+        ranks = [0] * len(plan.devices)
+        for node in range(self.nodes):
+            own = [number for number, one in enumerate(plan.devices) if one.node == node]
+            if len(own) % local:
+                of = (
+                    f"node {node}'s {len(own)} devices" if self.nodes > 1 else f"{len(own)} devices"
+                )
+                least = -(-len(own) // local) * local
+                raise UsageError(
+                    f"{local} processes cannot share the plan's {of} equally; start torchrun with "
+                    f"a --nproc-per-node that divides {len(own)}, or build for "
+                    + (f"--nodes {self.nodes}x{least}" if self.nodes > 1 else f"--devices {least}")
+                )
+            share = len(own) // local
+            for place, number in enumerate(own):
+                ranks[number] = self.first(node) + place // share
+        return ranks
 
 
 def world(environ: Mapping[str, str] = os.environ) -> World | None:
-    """The processes that torchrun has started, None for one alone. UsageError where they are on
-    several machines."""
+    """The processes that torchrun has started, None for one alone. UsageError where nodes do not
+    have equally many."""
     size = int(environ.get("WORLD_SIZE", "1"))
     if "TORCHELASTIC_RUN_ID" not in environ or size == 1:
         return None
-    if int(environ.get("LOCAL_WORLD_SIZE", size)) != size:
-        raise UsageError("a run on several machines is not possible yet; start torchrun on one")
-    return World(int(environ["RANK"]), size)
+    nodes = int(environ.get("GROUP_WORLD_SIZE", "1"))
+    local = int(environ.get("LOCAL_WORLD_SIZE", size))
+    if local * nodes != size:
+        raise UsageError(
+            f"node {environ.get('GROUP_RANK')} has {local} of {size} processes on {nodes} nodes; "
+            "start torchrun with the same --nproc-per-node on all of them"
+        )
+    return World(int(environ["RANK"]), size, nodes)

@@ -22,6 +22,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from executor.devices import Device, HostMemory, apart, until
+from executor.distributed import interface_of, own_address, world
 from executor.distributed.links import GroupWire, Pair, wires
 from executor.errors import RunError, UsageError, text_of
 from executor.profiling import links
@@ -159,18 +160,18 @@ def _all_there() -> Iterator[None]:
 @contextmanager
 def others() -> Iterator[Others | None]:
     """The processes that torchrun has started; None where this one is alone."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
+    known = world()
+    if known is None:
         yield None
         return
-    local = int(os.environ["LOCAL_WORLD_SIZE"])
-    if local == size:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nobody else can reach it
+    size = known.size
     try:
-        store, rank, _ = next(rendezvous("env://", timeout=_MEET))
-        name = PrefixStore(f"profile {next(_PROFILES)}", store)
-        dist.init_process_group("gloo", store=name, rank=rank, world_size=size, timeout=_MEET)
-        team = Others(local)
+        found, rank, _ = next(rendezvous("env://", timeout=_MEET))
+        store = PrefixStore(f"profile {next(_PROFILES)}", found)
+        if interface := interface_of(own_address(known, store, os.environ)):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_MEET)
+        team = Others(size // known.nodes)
     except (RuntimeError, OSError) as error:
         raise UsageError(f"the {size} processes do not come together: {text_of(error)}") from None
     code = 1

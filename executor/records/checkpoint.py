@@ -4,9 +4,10 @@ import io
 import os
 import pickle
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from errno import EFBIG
+from hashlib import sha256
 from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit
 from typing import Any
@@ -109,22 +110,34 @@ def step_of(path: Path) -> int:
         return 0
 
 
-def load(folder: Path | None, tasks: Sequence[PlanTask]) -> dict[str, Saved]:
-    """The states from which tasks that were trained before this plan go on, by name.
+def identity(path: Path) -> str:
+    """A text that is the same for files with the same content, by their manifests; "none" where
+    there is no checkpoint with one."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return sha256(repr(content["manifest"]).encode()).hexdigest()
+    except Exception:  # `load` says why
+        return "none"
+
+
+def load(
+    folder: Path | None, tasks: Sequence[PlanTask], files: Mapping[str, str] | None = None
+) -> dict[str, Saved]:
+    """The states from which tasks that were trained before this plan go on, by name. files: where
+    they are, for a run that begins again.
 
     UsageError without a folder; MismatchError, a line for everything that is wrong, for files that
     are missing, damaged, of another step, or not as they were written.
     """
     begun = [task for task in tasks if task.done]
-    if begun and folder is None:
+    if begun and folder is None and files is None:
         raise UsageError(
             f"task {begun[0].name} goes on after step {begun[0].done}; say where its checkpoint "
             "is, --resume DIR"
         )
     found, lines = {}, []
     for task in begun:
-        assert folder is not None
-        path = path_of(folder, task.name, task.done)
+        path = Path(files[task.name]) if files else path_of(folder or Path(), task.name, task.done)
         try:
             content = _read(path)
         except UsageError as error:

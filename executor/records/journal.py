@@ -18,7 +18,7 @@ from executor.records.stopping import stopped_by
 from executor.replay import Recorder
 from executor.shards import HostTask
 from plans.additions import additions
-from plans.runlog import CheckpointRecord, DropRecord, End, Header, Line
+from plans.runlog import CheckpointRecord, DropRecord, End, Header, Line, RestartRecord
 from plans.schema import Plan
 from profiles.codec import pretty, sha256
 
@@ -43,14 +43,15 @@ class Journal:
         self._log, self._checkpoints = log, checkpoints
         self._progress = Progress(plan, recorder)
         self._warned = 0  # tasks
+        self._placed = options.earlier.placed if options.earlier else _same
         if log is not None:
-            log.begin()
-            log.write([_header(plan, options.plan_sha256), *_begun(plan, options.resume)])
+            lines = _first_lines(plan, options, recorder)
+            log.begin(lines, goes_on=options.earlier is not None)
 
     def tell(self, lines: Sequence[Line]) -> None:
         """Write the records, say what went wrong, show the progress."""
         if self._log is not None:
-            self._log.write(lines)
+            self._log.write(list(map(self._placed, lines)))
         new = list(self._recorder.warnings.items())[self._warned :]
         self._warned += len(new)
         for task, text in new:
@@ -94,6 +95,18 @@ def drop_text(drop: DropRecord) -> str:
     """`a in step 3, a.s0.F1: RuntimeError: ...`, for people."""
     op = f", {drop.op}" if drop.op else ""
     return f"{drop.task} in step {drop.step}{op}: {drop.reason}"
+
+
+def _first_lines(plan: Plan, options: Options, recorder: Recorder) -> list[Line]:
+    """The lines before those of the first op."""
+    if earlier := options.earlier:
+        restart = RestartRecord(earlier.error, recorder.now())
+        return [earlier.header, *earlier.standing(), restart]
+    return [_header(plan, options.plan_sha256), *_begun(plan, options.resume)]
+
+
+def _same(line: Line) -> Line:
+    return line
 
 
 def _begun(plan: Plan, resume: Path | None) -> list[CheckpointRecord]:

@@ -23,9 +23,10 @@ Note = Callable[[str, int, Path], None]  # task, step, file
 class Kept:
     """The folder as one run writes it."""
 
-    def __init__(self, folder: Path, tasks: Sequence[Task]) -> None:
+    def __init__(self, folder: Path, tasks: Sequence[Task], left: Sequence[Task]) -> None:
+        """`left`: the same tasks with the steps that are left of the run."""
         self._folder = folder
-        self._done = {task.name: task.done for task in tasks}
+        self._done = {task.name: task.done for task in left}
         self._old: dict[str, list[Path]] = {  # goes when there is something newer of the task
             task.name: [path for step, path in _steps(folder, task.name) if step > task.done]
             for task in tasks
@@ -65,15 +66,16 @@ def opened(options: Options, tasks: Sequence[Task]) -> Iterator[Kept | None]:
     the plan would not go on from.
     """
     folder = options.checkpoints
+    left = options.earlier.rest.tasks if options.earlier else tasks
     if folder is None:
-        _refuse_later(options, tasks)
+        _refuse_later(options, left)
         yield None
         return
     last = {checkpoint.path_of(folder, t.name, t.done + t.steps).name: t for t in tasks}
     sizes = {name: kept_bytes(task) for name, task in last.items()}
     with own_folder(folder, sizes, "--checkpoints"):
-        _refuse_later(options, tasks)
-        yield Kept(folder, tasks)
+        _refuse_later(options, left)
+        yield Kept(folder, tasks, left)
 
 
 def _refuse_later(options: Options, tasks: Sequence[Task]) -> None:

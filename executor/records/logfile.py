@@ -1,7 +1,7 @@
 """The file of a run log, locked while a run writes it, and never overwritten silently."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -23,13 +23,17 @@ class LogFile:
         self._overwrite = overwrite
         self._file: BinaryIO | None = None
 
-    def begin(self) -> None:
-        """Make the file. The log of a killed run, and one by which a run can go on, gets another
-        name first, unless all is to be written over."""
+    def begin(self, lines: Iterable[Line], *, goes_on: bool) -> None:
+        """Make the file, which begins with these lines. The log of a killed run, and one by which a
+        run can go on, gets another name first, unless all is to be written over, or the run goes
+        on and the lines are what stands of that log."""
+        new = self._part.with_name(f"{self._part.name}.new") if goes_on else self._part
         try:
-            if not self._overwrite:
+            if not self._overwrite and not goes_on:
                 self._set_aside()
-            self._file = open(self._part, "wb")  # noqa: SIM115
+            self._file = open(new, "wb")  # noqa: SIM115
+            self.write(list(lines), sync=goes_on)
+            new.replace(self._part)
         except OSError as error:
             raise UsageError(f"{self._out}: cannot be written: {error.strerror}") from None
 

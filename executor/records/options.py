@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from executor.records.earlier import Earlier
 from executor.records.stopping import Rule
 from executor.records.tracing import Trace
 from executor.replay import Settings
@@ -17,6 +18,7 @@ class Options(Settings):
     plan_sha256: of the plan's file, for the log. trace: of torch's profiler.
     stop: rules that end a task early, looked at where a segment of it ends.
     disk: the folder in which idle tasks wait, for a plan that says so.
+    earlier: an earlier start of this very run, from whose checkpoints it goes on.
     overwrite: later checkpoints than the plan goes on from may go, and logs at the log's path.
     """
 
@@ -28,3 +30,4 @@ class Options(Settings):
     stop: tuple[Rule, ...] = ()
     disk: Path | None = None
     overwrite: bool = False
+    earlier: Earlier | None = None

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from tqdm import tqdm
 
@@ -29,8 +30,9 @@ class Progress:
                 self._runs[name].append((segment, program))
         self._dropped: set[str] = set()
         self._shown = time.perf_counter()
-        total = sum(self._steps.values())
-        self._bar = tqdm(total=total, unit="step", leave=False) if sys.stderr.isatty() else None
+        total, known = sum(self._steps.values()), sum(map(len, recorder.losses.values()))
+        bar = partial(tqdm, total=total, initial=known, unit="step", leave=False)
+        self._bar = bar() if sys.stderr.isatty() else None
 
     def show(self, lines: Sequence[Line]) -> None:
         """Show what these records say, if it is time."""

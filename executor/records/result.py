@@ -17,10 +17,10 @@ class Result:
     store: trained models and optimizer states. dropped: tasks that failed, their states undefined.
     stopped: tasks that a rule ended, their states whole. Per device: peak_bytes, slab and
     transients with live graphs; late_allocations, how often torch asked the device for memory after
-    the first rounds of a segment, which should be never. traffic: to the disk and back, None
-    without a disk. val_losses: of each task's evaluations, by the steps done. warnings: the first
-    of each task whose loss was no number. troubles: a line for each file that could not be written
-    at the end.
+    the first rounds of a segment, which should be never. traffic: to the disk and back, and between
+    nodes, None where tasks stay in the store. val_losses: of each task's evaluations, by the steps
+    done. warnings: the first of each task whose loss was no number. troubles: a line for each file
+    that could not be written at the end.
     """
 
     losses: dict[str, list[float]]
@@ -41,7 +41,8 @@ class Result:
         """The trained model, its parameters views of the host store. Parameters that the store
         does not hold are cast from their masters now.
 
-        Where tasks took turns in the store, the model is valid until another one is asked for.
+        Where tasks took turns in the store, or came there from other nodes, the model is valid
+        until another one is asked for.
         """
         return self.store.at_hand(task).whole()
 

@@ -7,7 +7,7 @@ from executor.replay.segment import SegmentRun
 from executor.replay.settings import Limits, Settings
 from executor.replay.task_state import Norming, TaskState
 from executor.replay.team import Facts, News, Team, Wire
-from executor.replay.tickets import Halt
+from executor.replay.tickets import Halt, Stopped
 
 __all__ = [
     "Activity",
@@ -24,6 +24,7 @@ __all__ = [
     "SegmentRun",
     "Settings",
     "Setup",
+    "Stopped",
     "TaskState",
     "Team",
     "Traffic",

@@ -16,7 +16,7 @@ class Failure:
     """One failure, and the op it happened in.
 
     tasks: those that cannot go on, one wherever an op failed. step: None outside of all steps.
-    fatal: no task's numbers can be trusted any more.
+    fatal: no task's numbers can be trusted any more. process: of several, the one that failed.
     """
 
     tasks: tuple[str, ...]
@@ -26,10 +26,12 @@ class Failure:
     round: int = 0
     step: int | None = None
     fatal: bool = False
+    process: int | None = None
 
     def __str__(self) -> str:
-        where = f"{self.op} on {self.stream} in round {self.round}: " if self.op else ""
-        return where + self.text
+        where = [f"{self.op} on {self.stream} in round {self.round}"] if self.op else []
+        where += [] if self.process is None else [f"process {self.process}"]
+        return f"{', '.join(where)}: {self.text}" if where else self.text
 
 
 def trouble(losses: Mapping[int, float], step: int, precision: str) -> str:

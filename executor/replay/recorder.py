@@ -2,8 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
-from math import isfinite
+from collections.abc import Iterable, Sequence
+from math import isfinite, nan
 from typing import NamedTuple, Protocol, TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -96,6 +96,15 @@ class Recorder:
         """Note the loss of an evaluation after so many steps."""
         self.val_losses[task][step] = loss
         self.note(EvaluationRecord(task, step, _number(loss), self.now()))
+
+    def recall(self, lines: Iterable[Line]) -> None:
+        """Know what an earlier start of the run has noted."""
+        for line in lines:
+            if isinstance(line, StepRecord | EvaluationRecord):
+                known = self.losses if isinstance(line, StepRecord) else self.val_losses
+                known[line.task][line.step] = nan if line.loss is None else line.loss
+            if isinstance(line, StepRecord):
+                self.ended_us[line.task] = line.at_us
 
     def warn(self, task: str, text: str) -> None:
         """Note what is wrong with a task that goes on, once for each task."""

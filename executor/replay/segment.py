@@ -145,7 +145,8 @@ class SegmentRun(SegmentActivity):
         first = self._first_steps.get(task, 0)
         step = first + (0 if self.evaluates else number) if op in self._in_round else None
         tasks = (task,) if task else tuple(self._first_steps)
-        return Failure(tasks, text, op or stream.name, stream.name, number, step)
+        me = self._setup.team.me if self._setup.team else None
+        return Failure(tasks, text, op or stream.name, stream.name, number, step, process=me)
 
     def _load(self, program: Program) -> None:
         """Let batches be prepared while all else is made: where there is a team, those microbatches

@@ -9,7 +9,7 @@ from executor.shards.parameters import NONE, Absent
 from executor.shards.place import Place, places_of
 from executor.shards.replicas import Replicas
 from executor.shards.shard import Shard
-from executor.shards.store import Cutter, HostStore, HostTask
+from executor.shards.store import Cutter, HostStore, HostTask, Shared
 from executor.shards.tied import Tie, joined, tie_bytes, ties
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Replicas",
     "Saved",
     "Shard",
+    "Shared",
     "StateFile",
     "Tick",
     "Tie",

@@ -7,15 +7,17 @@ from torch import nn
 from executor.devices import free_host_bytes, ring_bytes
 from executor.errors import RunError
 from executor.workload import Task, staging_bytes
+from plans.nodes import held, spans
 from plans.schema import Plan, Shard
 from plans.schema import Task as PlanTask
 from profiles.units import show_bytes
 
 
-def check_room(plan: Plan, tasks: Mapping[str, Task], store: int) -> None:
-    """RunError with what would be taken, line by line, when the machine has less memory free."""
-    free = free_host_bytes()
-    staging = {task.name: staging_bytes(task) for task in plan.tasks}
+def check_room(plan: Plan, tasks: Mapping[str, Task], node: int) -> None:
+    """RunError with what would be taken, line by line, when a node has less memory free."""
+    free, store = free_host_bytes(), store_bytes(plan, node)
+    here = {name for name, _ in held(plan, node)}
+    staging = {task.name: staging_bytes(task) * (task.name in here) for task in plan.tasks}
     models = {task.name: _model_bytes(task, tasks[task.name]) for task in plan.tasks}
     largest = max(models.values())  # one model at a time is built beside the store
     needed = store + sum(staging.values()) + ring_bytes(plan) + largest
@@ -42,6 +44,21 @@ def _model_bytes(plan: PlanTask, task: Task) -> int:
     built = 0 if isinstance(task.model, nn.Module) else parameters * (1 + low)
     runs = plan.cut is None or plan.cut.samples > 0
     return built + parameters * (low and runs)
+
+
+def store_bytes(plan: Plan, node: int) -> int:
+    """Bytes that the host store of a node takes: of what it uses; in node 0 also of the largest
+    task that comes there only to be written to a file."""
+    used = held(plan, node)
+    guests = [
+        sum(
+            sum(kept_sizes(shard).values())
+            for number, shard in enumerate(task.shards)
+            if node == 0 and (task.name, number) not in used
+        )
+        for task in plan.tasks
+    ]
+    return sum(end - begin for begin, end in spans(plan, node)) + max(guests)
 
 
 def kept_sizes(shard: Shard) -> dict[str, int]:

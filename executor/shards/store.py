@@ -4,7 +4,8 @@ The models are the user's own, their parameters views of the store. What devices
 replicas, so the store is never pointed elsewhere by a device.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from executor.shards.shard import Shard
 from executor.shards.tied import tying
 from executor.workload import Ending, Task, build, staging_bytes
 from plans.disk import begins_away, moved
+from plans.nodes import held, host_bytes, spans
 from plans.schema import Plan
 from plans.schema import Task as PlanTask
 
@@ -39,8 +41,8 @@ Cutter = Callable[[PlanTask, Task, nn.Module], list[nn.Module]]
 class HostTask:
     """A task's model in the store: its shards, and where its random numbers begin.
 
-    `saved`: where an earlier run left it. `fills`: it writes what it begins with into the store,
-    which otherwise another process does.
+    `saved`: where an earlier run left it. `fills`: the shards of which it writes what they begin
+    with into the store; None where another process does that.
     """
 
     def __init__(
@@ -52,8 +54,7 @@ class HostTask:
         source: Source,
         saved: Saved | None,
         cut: Cutter,
-        *,
-        fills: bool = True,
+        fills: Collection[int] | None,
     ) -> None:
         self.plan = plan
         self.task = task
@@ -72,23 +73,28 @@ class HostTask:
         ]
         for k, shard in enumerate(self.shards):
             expect_shard(plan, k, shard.parameters)
-            own = self._flats[k] if fills else {}
+            own = self._flats[k] if k in (fills or ()) else {}
             shard.write_params(own.get("param"), own.get("state"))
         self.buffer_bytes = sum(shard.buffers.bytes for shard in self.shards)
         self.numbers = _numbers(self.model, self.shards)
         self.trainable = sum(map(len, self.numbers))
         expect_task(plan, task, self.trainable)
-        if saved and fills:
-            self._restore(saved)
+        if saved and fills is not None:
+            self._restore(saved, fills)
 
-    def _restore(self, saved: Saved) -> None:
-        """Let the optimizers go on. MismatchError, a line for everything that does not fit."""
+    def _restore(self, saved: Saved, fills: Collection[int]) -> None:
+        """Let the optimizers go on, in the store those of the shards that it `fills`.
+        MismatchError, a line for everything that does not fit."""
         lines = dtype_mismatches(self.model.state_dict(), saved.model)
-        for shard, own in zip(self.shards, self._flats, strict=True):
+        for k, (shard, own) in enumerate(zip(self.shards, self._flats, strict=True)):
+            state = own["state"] if k in fills else torch.empty_like(own["state"])
             try:
-                shard.restore(saved.optimizer, self._names, own["state"], saved.settings)
+                shard.restore(saved.optimizer, self._names, state, saved.settings)
             except MismatchError as error:
                 lines.append(str(error))
+                continue
+            if shard.optimizer:
+                shard.optimizer.bind(own["state"])
         if lines:
             raise misfit(self.plan, dict.fromkeys(lines))
 
@@ -152,13 +158,29 @@ class HostTask:
         return merged([s.optimizer.settings(self._names) for s in self.shards if s.optimizer])
 
 
+def _nothing(task: str) -> None:
+    """All of the task is there."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The host store of a node that several processes have, its bytes in `slab`. One of them
+    `fills` it. bring: called with a task before its files are written, fetches what of it is in the
+    stores of other nodes."""
+
+    slab: Tensor
+    node: int
+    fills: bool
+    bring: Callable[[str], None] = _nothing
+
+
 class HostStore:
     """All host buffers of the plan, and what batches are prepared in, from `memory`.
 
     `tasks` are the models in it, by name. Everything is taken before the first model is built;
     RunError with a table when the machine has less. Tasks may take turns in the same bytes: those
     `away` are in their `files`, all but their module buffers and what their optimizers count.
-    slab: the bytes of the store, where processes share it; one of them `fills` it.
+    shared: the memory that it is in, where several processes have it.
     """
 
     def __init__(
@@ -170,9 +192,7 @@ class HostStore:
         saved: Mapping[str, Saved],
         cut: Cutter,
         files: Mapping[str, StateFile] | None = None,
-        slab: Tensor | None = None,
-        *,
-        fills: bool = True,
+        shared: Shared | None = None,
     ) -> None:
         by_name = {task.name: task for task in tasks}
         for planned in plan.tasks:
@@ -181,14 +201,20 @@ class HostStore:
                     f"the plan trains task {planned.name}, the workload has "
                     f"{', '.join(by_name) or 'none'}; build the plan again"
                 )
-        self.bytes = max((b.offset + b.bytes for b in plan.host.buffers), default=0)
-        check_room(plan, by_name, self.bytes)
-        if slab is None:
-            slab = memory.take(self.bytes)
+        self.bytes, node = host_bytes(plan), shared.node if shared else 0
+        here: dict[str, list[int]] = {}
+        for name, number in held(plan, node):
+            here.setdefault(name, []).append(number)
+        check_room(plan, by_name, node)
+        if shared:
+            slab = shared.slab
+            memory.lock(slab, spans(plan, node))
         else:
-            memory.lock(slab)
+            slab = memory.take(self.bytes)
+        self._bring = shared.bring if shared else _nothing
         self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in plan.host.buffers}
-        staging = {task.name: memory.take(staging_bytes(task)) for task in plan.tasks}
+        sizes = {task.name: staging_bytes(task) * (task.name in here) for task in plan.tasks}
+        staging = {name: memory.take(size) for name, size in sizes.items()}
         self.away: set[str] = set()
         self._files = files or {}
         self._gone: set[str] = set()
@@ -197,12 +223,13 @@ class HostStore:
         lines: list[str] = []
         for t in sorted(plan.tasks, key=lambda t: t.name not in waiting):
             own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name), cut
+            fills = None if shared and not shared.fills else here.get(t.name, [])
             try:
-                self.tasks[t.name] = HostTask(t, *own, fills=fills)
+                self.tasks[t.name] = HostTask(t, *own, fills)
             except MismatchError as error:
                 lines += error.lines
                 continue
-            if t.name in waiting and not lines and fills:
+            if t.name in waiting and not lines and fills is not None:
                 self.spill(t.name)
         if lines:
             raise MismatchError(*lines)
@@ -225,11 +252,12 @@ class HostStore:
         self.away.discard(task)
 
     def at_hand(self, task: str) -> HostTask:
-        """The task with its state in the store, when nothing runs any more.
+        """The task with its state in the store, when no op runs that uses it.
 
         Those whose place it takes go to the disk; their models are of use again when they come
-        back.
+        back. What of it is in the stores of other nodes is here until another task is asked for.
         """
+        self._bring(task)
         if task in self.away:
             for other in self._beside(task):
                 self.spill(other)

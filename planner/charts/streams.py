@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from planner.charts.axes import Mark, Panel, top
 from planner.charts.bars import Bar, Row
 from planner.views import Window
-from plans.metrics import DISK, phases, plan_stream, planned_moves, rank, streams
+from plans.metrics import moves_state, phases, plan_stream, planned_moves, rank, streams
 from plans.runlog import RunLog
 from plans.schema import Op, Plan, parse_id
 from plans.trace import happened
@@ -37,7 +37,7 @@ class View:
 
 
 def view(plan: Plan, devices: Collection[int] | None = None) -> View:
-    """A row for each stream in use, also the disk's, or those of some devices."""
+    """A row for each stream in use, also those of moves of state, or those of some devices."""
     used = [s for s in streams(plan) if devices is None or rank(s)[0] in devices]
     return View(stacked(used), {}, lambda _, op: (_names(op), None), lambda *_: None)
 
@@ -63,7 +63,7 @@ def stacked(used: Sequence[str], gap: float = _GAP) -> dict[str, Row]:
 
 
 def planned(plan: Plan, view: View) -> list[Bar]:
-    """Every op of the plan in these rows once, with its repetitions, and every move of the disk."""
+    """Every op of the plan in these rows once, with its repetitions, and every move of state."""
     found: list[Bar] = []
     for index, segment in enumerate(plan.segments):
         for phase in phases(plan.program(segment.program), segment):
@@ -91,11 +91,11 @@ def _bars(
 ) -> Iterator[Bar]:
     """An op's bar, if its stream has a row, and its arrow, if it is a send. times: of the first,
     how long, their period, and how many."""
-    name = parse_id(op.id)
+    name, moves = parse_id(op.id), moves_state(stream)
     if row := view.rows.get(stream):
-        names, tone = (_names(op), None) if stream == DISK else view.look(segment, op)
+        names, tone = (_names(op), None) if moves else view.look(segment, op)
         yield Bar(row, name.task, name.kind, names, *times, tone)
-    if ends := view.sends(segment, op):
+    if not moves and (ends := view.sends(segment, op)):
         yield Bar(ends[0], name.task, name.kind, (), *times, to=ends[1])
 
 

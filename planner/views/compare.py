@@ -6,7 +6,7 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from plans.metrics import DISK, Planned, exposed_copy_us, planned_moves, timeline
+from plans.metrics import DISK, NET, Planned, exposed_copy_us, moves_state, planned_moves, timeline
 from plans.runlog import DropRecord, RunLog
 from plans.schema import Op, Plan, parse_id
 from plans.trace import happened
@@ -17,7 +17,7 @@ from profiles.units import show_bytes, show_us
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KINDS = (*"FBIWNURPSX", f"{DISK} S", f"{DISK} P")
+KINDS = (*"FBIWNURPSX", f"{DISK} S", f"{DISK} P", f"{NET} X")
 COMPUTE = "FBIWNUR"
 _NAMED = 10  # so many missing ops are named, the others counted
 _DRAWN = {
@@ -150,14 +150,14 @@ def _times_of(ops: Sequence[Planned]) -> Ratio:
 
 
 def _kind_of(one: Planned) -> str:
-    """An op's kind; `disk S` and `disk P` are moves of whole tasks."""
+    """An op's kind; `disk S` and `disk P` are moves of whole tasks, `net X` is a transfer."""
     kind = parse_id(one.op.id).kind
-    return f"{DISK} {kind}" if one.stream == DISK else kind
+    return f"{one.stream.split('.')[0]} {kind}" if moves_state(one.stream) else kind
 
 
 def _tasks(plan: Plan, ops: Iterable[Planned]) -> dict[str, Ratio]:
     spans: dict[str, tuple[int, int]] = {}
-    for one in (one for one in ops if one.stream != DISK):
+    for one in (one for one in ops if not moves_state(one.stream)):
         name = parse_id(one.op.id).task
         start, end = spans.get(name, (one.start_us, one.end_us))
         spans[name] = min(start, one.start_us), max(end, one.end_us)

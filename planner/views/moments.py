@@ -12,7 +12,7 @@ from planner.views.layout import receiver, spaces
 from plans.disk import begins_away, kept_bytes, moved
 from plans.metrics import PhaseName, Planned, pending, streams
 from plans.op_words import meaning
-from plans.schema import Move, Plan, parse_id
+from plans.schema import Move, Plan, Transfer, parse_id
 from plans.segments import first_steps
 from profiles.console import columns
 from profiles.errors import FormatError
@@ -77,8 +77,8 @@ class WaitingDevice:
 
 
 @dataclass(frozen=True)
-class DiskMove:
-    """The move that the disk does, or does next."""
+class StateMove:
+    """A move of a task's state that runs, or comes next."""
 
     move: str
     what: str
@@ -90,7 +90,8 @@ class DiskMove:
 @dataclass(frozen=True)
 class Moment:
     """Everything about one moment; with `task` what concerns that task alone. disk: None without a
-    disk, and when it has nothing left to do."""
+    disk, and when it has nothing left to do. net: the transfers between nodes that run, or else the
+    next one, if there is any."""
 
     at_us: int
     makespan_us: int
@@ -98,7 +99,8 @@ class Moment:
     task: str | None
     segments: tuple[ActiveSegment, ...]
     waiting_devices: tuple[WaitingDevice, ...]
-    disk: DiskMove | None
+    disk: StateMove | None
+    net: tuple[StateMove, ...] = ()
 
 
 def moment(plan: Plan, us: int, task: str | None = None) -> Moment:
@@ -117,16 +119,37 @@ def moment(plan: Plan, us: int, task: str | None = None) -> Moment:
     busy = {device for one in found for device in one.devices}
     idle = [d for d in range(len(plan.devices)) if d not in busy] if task is None else []
     waiting = tuple(WaitingDevice(d, _next_segment(plan, us, device=d)) for d in idle)
-    return Moment(us, end, plan.estimated, task, found, waiting, _disk_move(plan, us, task))
+    moves = _disk_move(plan, us, task), _transfers(plan, us, task)
+    return Moment(us, end, plan.estimated, task, found, waiting, *moves)
 
 
-def _disk_move(plan: Plan, us: int, task: str | None) -> DiskMove | None:
+def _disk_move(plan: Plan, us: int, task: str | None) -> StateMove | None:
     """The first move to end after `us`, of all tasks or of one."""
     for move in plan.disk.moves if plan.disk else ():
         if us < move.end_us and task in (None, parse_id(move.id).task):
             what = _moved(plan, move)
-            return DiskMove(move.id, what, move.segment, move.start_us, move.end_us)
+            return StateMove(move.id, what, move.segment, move.start_us, move.end_us)
     return None
+
+
+def _transfers(plan: Plan, us: int, task: str | None) -> tuple[StateMove, ...]:
+    """The transfers under way at `us`, of all tasks or of one; or else the next to begin."""
+    left = [one for one in (plan.net.transfers if plan.net else ()) if us < one.end_us]
+    left = [one for one in left if task in (None, parse_id(one.id).task)]
+    running = [one for one in left if one.start_us <= us]
+    following = sorted(left, key=lambda one: one.start_us)[:1]
+    return tuple(
+        StateMove(one.id, _carried(plan, one), one.segment, one.start_us, one.end_us)
+        for one in running or following
+    )
+
+
+def _carried(plan: Plan, one: Transfer) -> str:
+    """A transfer in words: `brings 12.0 MiB of a from node 0 to node 1 for segment 3`."""
+    task = parse_id(one.id).task
+    size = show_bytes(kept_bytes(plan.task(task), one.shards))
+    ends = f"from node {one.source} to node {one.target}"
+    return f"brings {size} of {task} {ends} for segment {one.segment}"
 
 
 def _moved(plan: Plan, move: Move) -> str:
@@ -233,11 +256,17 @@ def describe_moment(plan: Plan, at: Moment) -> str:
         waits = [(f"device {one.device}", one.next_segment) for one in at.waiting_devices]
         lines = (_waits(plan, *one) or f"{one[0]}: has nothing left to do" for one in waits)
         sections.append("\n".join(lines))
-    if move := at.disk:
-        idle = "" if move.start_us <= at.at_us else "idle until "
-        times = f"from {show_clock(move.start_us)} to {show_clock(move.end_us)}"
-        sections.append(f"disk: {idle}{move.move}: {move.what}, {times}")
+    if at.disk:
+        sections.append(f"disk: {_moving(at, at.disk)}")
+    if at.net:
+        sections.append("\n".join(f"network: {_moving(at, one)}" for one in at.net))
     return "\n\n".join(sections)
+
+
+def _moving(at: Moment, move: StateMove) -> str:
+    idle = "" if move.start_us <= at.at_us else "idle until "
+    times = f"from {show_clock(move.start_us)} to {show_clock(move.end_us)}"
+    return f"{idle}{move.move}: {move.what}, {times}"
 
 
 def _waits(plan: Plan, who: str, index: int | None, where: str = "") -> str:

@@ -7,9 +7,10 @@ from textwrap import wrap
 from planner.views.focus import on_devices
 from planner.views.layout import bubble, layout_words, ranges, shards_on, stages
 from planner.views.stalls import diagnosis
-from planner.views.summary import host_bytes, mean_completion_us, traffic
+from planner.views.summary import host_bytes, mean_completion_us, traffic, waited_us
 from plans.metrics import rank, round_compute_us, round_exposed_us
-from plans.schema import Device, Op, Plan, Program, Shard, Task
+from plans.nodes import node_count, store_bytes
+from plans.schema import Device, Op, Plan, Program, Shard, Task, parse_id
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
@@ -33,7 +34,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
     gangs = [program for program in plan.programs if program.devices > 1]
     sections = (
         [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{_marks(plan)}"],
-        ["devices", *_indented(_devices(plan)), *_host(plan), *_disk(plan)],
+        ["devices", *_indented(_devices(plan)), *_host(plan), *_disk(plan), *_net(plan)],
         ["tasks", *(line for task in plan.tasks for line in _task(task))],
         ["segments", *_segments(plan)],
         ["bounds", *_indented(_bounds(plan))],
@@ -65,15 +66,18 @@ def _result(plan: Plan) -> str:
 def _devices(plan: Plan) -> list[tuple[str, ...]]:
     head = ("", "kind", "budget", "peak", "busy", "bubble", "exposed copies")
     rows: list[tuple[str, ...]] = [head]
-    makespan = max(plan.prediction.makespan_us, 1)
+    makespan, several = max(plan.prediction.makespan_us, 1), node_count(plan) > 1
     for number, (device, p) in enumerate(zip(plan.devices, plan.prediction.devices, strict=True)):
-        row = (f"{number} {device.name}", _kind(device), show_bytes(device.budget_bytes))
+        name = f"{number} {device.name}" + (f", node {device.node}" if several else "")
+        row = (name, _kind(device), show_bytes(device.budget_bytes))
         busy = p.compute_us / makespan
         times = (f"{busy:.1%}", f"{1 - busy:.1%}", show_us(p.exposed_copy_us))
         rows.append((*row, show_bytes(p.peak_bytes), *times))
-    host = plan.host
-    used = (show_bytes(host.budget_bytes), show_bytes(host.bytes))
-    rows.append(("host store", "", *used, "", "", ""))
+    for node, size in enumerate(store_bytes(plan)):
+        used = (show_bytes(plan.host.budget_bytes), show_bytes(size))
+        rows.append(
+            (f"host store of node {node}" if several else "host store", "", *used, "", "", "")
+        )
     return rows
 
 
@@ -93,6 +97,21 @@ def _disk(plan: Plan) -> list[str]:
         f"  disk: {told.tasks} task(s) wait there at times in {show_bytes(plan.disk.bytes)}; "
         f"{show_bytes(told.written_bytes)} written, {show_bytes(told.read_bytes)} read, "
         f"{busy:.1%} busy; segments wait {show_us(told.waits_us)} for it"
+    ]
+
+
+def _net(plan: Plan) -> list[str]:
+    """The traffic between nodes, if tasks move between them."""
+    if plan.net is None:
+        return []
+    transfers = plan.net.transfers
+    tasks = {parse_id(one.id).task for one in transfers}
+    there: dict[int, int] = {}  # segment -> end of its last transfer
+    for one in transfers:
+        there[one.segment] = max(there.get(one.segment, 0), one.end_us)
+    return [
+        f"  network: {len(transfers)} transfer(s) bring {len(tasks)} task(s) to other nodes, "
+        f"{show_bytes(plan.net.bytes)}; segments wait {show_us(waited_us(plan, there))} for them"
     ]
 
 

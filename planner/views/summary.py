@@ -1,11 +1,14 @@
-"""A plan in figures: what scripts read of it, what its host memory holds, what its disk does."""
+"""A plan in figures: what scripts read of it, what its host memory holds, what its disk and its
+network do."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from planner.views.layout import bubble, layout, stages
 from plans.disk import kept_bytes
 from plans.metrics import longest, union
+from plans.nodes import store_bytes
 from plans.schema import Buffer, Plan, Program, parse_id
 from plans.segments import waits_for
 
@@ -31,6 +34,8 @@ def summary(plan: Plan) -> dict[str, Any]:
         "peak_bytes": [device.peak_bytes for device in prediction.devices],
         "host_bytes": plan.host.bytes,
         "host": host_bytes(plan),
+        "node_host_bytes": store_bytes(plan),
+        "net_bytes": plan.net.bytes if plan.net else 0,
         "policy": plan.solver.policy,
         "status": plan.solver.status,
         "estimated": plan.estimated,
@@ -103,9 +108,15 @@ def traffic(plan: Plan) -> Traffic:
         busy += move.end_us - move.start_us
         if name.kind == "P":
             read[move.segment] = move.end_us
+    return Traffic(len(tasks), size["S"], size["P"], busy, waited_us(plan, read))
+
+
+def waited_us(plan: Plan, ready_us: Mapping[int, int]) -> int:
+    """µs that segments wait until their state is there, at the time given, when all else that they
+    need is."""
     waits = 0
     for index, before in enumerate(waits_for(plan)):
         ready = [plan.segments[other].end_us for other in before]
         ready += [plan.task(name).start_us for name in plan.trained(plan.segments[index])]
-        waits += max(0, read.get(index, 0) - max(ready))
-    return Traffic(len(tasks), size["S"], size["P"], busy, waits)
+        waits += max(0, ready_us.get(index, 0) - max(ready))
+    return waits

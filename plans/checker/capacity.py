@@ -58,11 +58,12 @@ def values_fit(view: View) -> Iterator[str]:
                 )
 
 
-def host_fits(plan: Plan) -> Iterator[str]:
-    """The host store fits its budget, and its buffers the store."""
+def host_fits(plan: Plan, nodes: int) -> Iterator[str]:
+    """The host store fits its budget, and its buffers the store; each of several nodes has but a
+    part of it, which `network` counts."""
     host = plan.host
     yield from aligned(host.buffers)
-    if host.bytes > host.budget_bytes:
+    if host.bytes > host.budget_bytes and nodes == 1:
         yield f"host: {host.bytes} bytes exceed the budget of {host.budget_bytes}"
     for buffer in host.buffers:
         end = buffer.offset + buffer.bytes
@@ -118,9 +119,10 @@ def task_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def foreign_writes(view: View, extents: list[Extent], stays: Stays) -> Iterator[str]:
+def foreign_writes(view: View, extents: list[Extent], stays: Stays, nodes: int) -> Iterator[str]:
     """No op writes over what the store keeps for a task that its program does not train, unless
-    that is on the disk meanwhile.
+    that is on the disk meanwhile; on several nodes nor over anything else that the store keeps,
+    which may be the latest on that node.
 
     `extents` are those of `kept`.
     """
@@ -137,9 +139,11 @@ def foreign_writes(view: View, extents: list[Extent], stays: Stays) -> Iterator[
                 start, end, other = extents[index]
                 if start >= buffer.offset + buffer.bytes:
                     break
-                if end <= buffer.offset or other in own:
+                if end <= buffer.offset or (other in own and (nodes == 1 or other == name)):
                     continue
-                if not stays.absent(view.program.name, task_of(other)):
+                if other in own:
+                    yield f"{op.id}: writes {role} to {name}, over {other}, which every node keeps"
+                elif not stays.absent(view.program.name, task_of(other)):
                     yield (
                         f"{op.id}: writes {role} to {name}, over {other} of a task that program "
                         f"{view.program.name!r} does not train"
@@ -158,7 +162,7 @@ def devices_fit(program: Program, plan: Plan, numbers: tuple[int, ...]) -> Itera
             )
 
 
-def memory_fits(view: View, host: Host) -> Iterator[str]:
+def memory_fits(view: View) -> Iterator[str]:
     """Buffers lie inside the program's slabs, transients inside its reserves."""
     program = view.program
     yield from aligned(program.buffers)
@@ -169,18 +173,30 @@ def memory_fits(view: View, host: Host) -> Iterator[str]:
                 f"{buffer.name}: ends at byte {end} but device {buffer.space} of program "
                 f"{program.name!r} has a slab of {slab}"
             )
-    hungry: dict[int | None, list[Load]] = {}  # by device, None for the host
+    hungry: dict[int, list[Load]] = {}  # by device
     for stream, load in heaviest(view).items():
         kind, local = site(stream)
-        hungry.setdefault(None if kind == "host" else local, []).append(load)
+        if kind != "host":
+            hungry.setdefault(local, []).append(load)
     for local, memory in enumerate(program.memory):
         yield from _reserve(hungry.get(local, []), local, program.name, memory.reserve_bytes)
-    needed = host.bytes + sum(load.bytes for load in hungry.get(None, []))
+
+
+def updates_fit(view: View, host: Host) -> Iterator[str]:
+    """The transients of updates lie beside the host store; for several nodes `network` looks
+    at that."""
+    needed = host.bytes + sum(updating(view).values())
     if needed > host.budget_bytes >= host.bytes:
         yield (
-            f"{program.name}: the host store and the transients of its updates take {needed} "
+            f"{view.program.name}: the host store and the transients of its updates take {needed} "
             f"bytes, the host budget is {host.budget_bytes}"
         )
+
+
+def updating(view: View) -> dict[int, int]:
+    """The transient bytes of each device's ops on the host."""
+    at = ((site(stream), load.bytes) for stream, load in heaviest(view).items())
+    return {device: size for (kind, device), size in at if kind == "host"}
 
 
 def _reserve(loads: list[Load], local: int, program: str, reserve: int) -> Iterator[str]:

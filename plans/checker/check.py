@@ -1,12 +1,13 @@
 """The checker: proves that a plan can run, fits, and trains the right numbers.
 
-It trusts neither planner nor executor and knows only the format. The nine groups of rules are
+It trusts neither planner nor executor and knows only the format. The ten groups of rules are
 in README.md; each has its module: shape and roles, order, races, symbolic (versions), capacity,
-times, graphs, disk, and whole tasks here.
+times, graphs, disk, network, and whole tasks here.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from msgspec import structs
 
@@ -19,10 +20,25 @@ from plans.checker.capacity import (
     kept,
     memory_fits,
     stores,
+    updates_fit,
     values_fit,
 )
 from plans.checker.concurrent import shared_bytes
 from plans.checker.graphs import activations, kept_graphs, left_over
+from plans.checker.network import (
+    MOST_WAYS,
+    Nodes,
+    ledger,
+    nodes_shape,
+    on_nodes,
+    spread,
+    states_found,
+    transfer_order,
+    transfer_times,
+    transfers_shape,
+    ways,
+    ways_few,
+)
 from plans.checker.order import cycles, linearise, phases
 from plans.checker.races import own_conflicts, races
 from plans.checker.roles import casts
@@ -51,8 +67,9 @@ def findings(plan: Plan) -> Findings:
     """Every rule that `plan` breaks."""
     found = Findings()
     named = not found.add("names", plan_shape(plan))
-    plan = known(plan)
-    found.add("host store", host_fits(plan))
+    plan, nodes = known(plan), len({device.node for device in plan.devices})
+    found.add("host store", host_fits(plan, nodes))
+    linked = not (found.add("nodes", nodes_shape(plan)) | found.add("nodes", transfers_shape(plan)))
     # Moves that make no sense would let everything else look wrong, or right.
     moved = not found.add("disk", moves_shape(plan))
     stays = Stays(plan if moved else structs.replace(plan, disk=None))
@@ -68,8 +85,10 @@ def findings(plan: Plan) -> Findings:
     found.add("tasks", left_over(plan))
     found.add("steps", _steps(plan))
     found.add("evaluations", evaluations(plan))
-    sound = _programs(found, plan, stays if moved else None)
+    sound = _programs(found, plan, stays if moved else None, nodes)
     found.add("devices", _placed(plan, sound))
+    if named and linked and len(sound) == len(plan.programs):
+        _between(found, plan, sound, nodes)
     if moved:
         found.add("segments", shared_bytes(plan, sound, stays))
     found.add("times", segment_times(plan))
@@ -79,14 +98,26 @@ def findings(plan: Plan) -> Findings:
     return found
 
 
-def _programs(found: Findings, plan: Plan, stays: Stays | None) -> dict[str, View]:
+def _between(found: Findings, plan: Plan, sound: dict[str, View], nodes: int) -> None:
+    """Violations between nodes, of a plan of sound shape."""
+    if nodes > 1:
+        found.add("nodes", states_found(plan))
+        found.add("nodes", ledger(plan, sound))
+    if plan.net:
+        found.add("nodes", transfer_order(plan))
+        found.add("times", transfer_times(plan))
+
+
+def _programs(found: Findings, plan: Plan, stays: Stays | None, nodes: int) -> dict[str, View]:
     """Look at every program; those of sound shape, by name. `stays`: None where moves make no
     sense."""
     tasks = {task.name: task for task in plan.tasks}
     host = {buffer.name: buffer for buffer in plan.host.buffers}
     extents = kept(plan)
+    placed = ways(plan)
+    found.add("nodes", ways_few(placed))
     sound: dict[str, View] = {}
-    proven: set[bytes] = set()  # likenesses of programs that break no rule
+    proven: set[tuple[bytes, frozenset[Nodes]]] = set()  # likenesses, with the ways, of sound ones
     for program in plan.programs:
         where = f" [program {program.name!r}]" if len(plan.programs) > 1 else ""
         what = view(program, tasks, host)
@@ -94,19 +125,29 @@ def _programs(found: Findings, plan: Plan, stays: Stays | None) -> dict[str, Vie
             continue
         sound[program.name] = what
         if stays:
-            found.add("host store", foreign_writes(what, extents, stays), where)
-        if (alike := likeness(what)) not in proven:
+            found.add("host store", foreign_writes(what, extents, stays, nodes), where)
+        own = placed.get(program.name, {(): ()})
+        alike = likeness(what), frozenset(own)
+        if alike not in proven:
             before = found.total
-            _inside(found, what, plan.host, where)
+            first = islice(own.values(), MOST_WAYS)
+            _inside(found, what, where, first, plan.host if nodes == 1 else None)
             proven |= {alike} if found.total == before else set()
     return sound
 
 
-def _inside(found: Findings, what: View, store: Host, where: str) -> None:
-    """Violations inside a program of sound shape; programs that are alike are judged once."""
+def _inside(
+    found: Findings, what: View, where: str, placed: Iterable[Nodes], store: Host | None
+) -> None:
+    """Violations inside a program of sound shape; programs that are alike are judged once.
+
+    placed: the nodes of its devices, in every way in which segments run it. store: None where
+    several nodes have parts of it."""
     parts = phases(what.program)
     found.add("memory", values_fit(what), where)
-    found.add("memory", memory_fits(what, store), where)
+    found.add("memory", memory_fits(what), where)
+    if store:
+        found.add("memory", updates_fit(what, store), where)
     found.add("graphs", kept_graphs(what), where)
     own = (line for op in what.program.ops for line in own_conflicts(op, what.buffers))
     found.add("races", own, where)
@@ -115,11 +156,19 @@ def _inside(found: Findings, what: View, store: Host, where: str) -> None:
         return
     found.add("times", phase_times(what.program, parts), where)
     orders = [linearise(phase) for phase in parts]
-    raced = False
+    wrong = False
+    for nodes in placed:
+        wrong |= _stores(found, spread(what, nodes), orders, where + on_nodes(nodes))
+    if not wrong:
+        found.add("memory", live_bytes(what, parts, orders), where)
+
+
+def _stores(found: Findings, what: View, orders: list[list[int]], where: str) -> bool:
+    """True if races or wrong values are among the violations of a program with these stores."""
+    parts, raced = phases(what.program), False
     for phase, order in zip(parts, orders, strict=True):
         raced |= found.add("races", races(phase, order, what.buffers), where)
-    if not found.add("values", versions(what, parts, orders), where) and not raced:
-        found.add("memory", live_bytes(what, parts, orders), where)
+    return found.add("values", versions(what, parts, orders), where) or raced
 
 
 def _placed(plan: Plan, sound: dict[str, View]) -> Iterator[str]:

@@ -1,11 +1,13 @@
 """Rule 3 between segments: those that may run at the same time share no written host bytes.
 
 Segments that share a device or a task run one after the other; what they touch on devices is
-theirs alone. The host store is what others can reach too. Segments of tasks that are never in the
-store together never run together either.
+theirs alone. The host store is what others on their nodes can reach too. Segments of tasks that are
+never in the store together never run together either.
 """
 
 from collections.abc import Iterator
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 from plans.disk import Stays
@@ -34,16 +36,17 @@ def shared_bytes(plan: Plan, views: dict[str, View], stays: Stays) -> Iterator[s
     """One line per segment and program of an earlier segment that may run with it and conflicts;
     `views` are those of the programs of sound shape, others are passed over."""
     ended: list[int] = []
+    near: list[int] = []
     runs: dict[str, list[int]] = {}
     bits: dict[str, int] = {}  # the same, as bits of an integer
     for index, segment in enumerate(plan.segments):
         runs.setdefault(segment.program, []).append(index)
         bits[segment.program] = bits.get(segment.program, 0) | 1 << index
     for pair in _clashes(views):
-        ended = ended or ancestors(plan)
+        ended, near = ended or ancestors(plan), near or neighbours(plan)
         for one, other in (pair.programs, pair.programs[::-1]):
             for high in runs.get(one, []):
-                beside = bits.get(other, 0) & ~ended[high] & ((1 << high) - 1)
+                beside = bits.get(other, 0) & near[high] & ~ended[high] & ((1 << high) - 1)
                 low = next((at for at in _ones(beside) if not stays.exclude(at, high)), None)
                 if low is not None:
                     yield (
@@ -97,3 +100,16 @@ def ancestors(plan: Plan) -> list[int]:
         for index in before:
             ended[-1] |= ended[index] | 1 << index
     return ended
+
+
+def neighbours(plan: Plan) -> list[int]:
+    """For each segment, as bits of an integer, the segments with a device on one of its nodes."""
+    count, found = len(plan.devices), dict[int, int]()
+    placed = [
+        {plan.devices[number].node for number in one.devices if number < count}
+        for one in plan.segments
+    ]
+    for index, nodes in enumerate(placed):
+        for node in nodes:
+            found[node] = found.get(node, 0) | 1 << index
+    return [reduce(or_, map(found.__getitem__, nodes), 0) for nodes in placed]

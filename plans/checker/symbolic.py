@@ -12,7 +12,7 @@ from plans.checker.order import ROUNDS, Phase
 from plans.checker.races import Span, place, spans, used
 from plans.schema import Op, OpName, Role, Task, parse_id
 from plans.ties import crossing
-from plans.view import View, stored
+from plans.view import View
 
 
 class Value(NamedTuple):
@@ -107,17 +107,12 @@ class _Run:
         self.found: dict[tuple[str, str], str] = {}
         self._tasks = view.tasks
         self._buffers = view.buffers
-        self._stored = {
-            name: Value(role, task.name, number, 0)
-            for task in view.tasks.values()
-            for name, (number, role) in stored(task).items()
-            if name in view.buffers
-        }
+        self._ends = view.ends
         alive = {b.name: b for b in used(phases, view.buffers)}
-        alive |= {name: view.buffers[name] for name in self._stored}
+        alive |= {name: view.buffers[name] for name in (*view.begins, *view.ends)}
         self._memory = _Memory(*spans(alive.values()))
-        for name, value in self._stored.items():
-            self._memory.write(name, value, "the store")
+        for name, (task, shard, role) in view.begins.items():
+            self._memory.write(name, Value(role, task, shard, 0), "the store")
 
     def execute(self, op: Op, step: int, label: str) -> None:
         """Run one op in the round of number `step`."""
@@ -135,9 +130,9 @@ class _Run:
 
     def finish(self) -> None:
         """After leave, the host store holds what the last update made."""
-        for buffer, first in self._stored.items():
+        for buffer, (task, shard, role) in self._ends.items():
             held = self._memory.read(buffer)
-            wanted = first._replace(step=self._version(first.task, first.shard, ROUNDS))
+            wanted = Value(role, task, shard, self._version(task, shard, ROUNDS))
             if held not in (wanted, UNKNOWN):
                 self.found[buffer, ""] = (
                     f"{buffer}: after {ROUNDS} rounds and leave the host store must hold {wanted}, "

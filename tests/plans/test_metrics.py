@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import timetables
+from support import noded, timetables
 
 from plans import metrics
 from plans.schema import Program, Segment
@@ -75,3 +75,14 @@ def test_timeline_has_every_op_of_every_round_on_its_device() -> None:
     starts = [p.start_us for p in mine if p.op.id == "d.s0.F1"]
     assert [b - a for a, b in pairwise(starts)] == [program.period_us] * 3
     assert max(p.end_us for p in mine) == plan.segments[1].end_us
+
+
+def test_transfers_are_ops_of_the_network_behind_all_devices() -> None:
+    """On a stream of the node that they leave, with their segment and times."""
+    plan = noded.gang()
+    assert plan.net
+    ops = [one for one in metrics.timeline(plan) if metrics.moves_state(one.stream)]
+    assert [(p.op.id, p.segment, p.stream, p.start_us, p.end_us) for p in ops] == [
+        (t.id, t.segment, f"net.{t.source}", t.start_us, t.end_us) for t in plan.net.transfers
+    ]
+    assert metrics.streams(plan)[-2:] == ["net.0", "net.1"]

@@ -94,12 +94,12 @@ def first_values(task: Task, s: int) -> tuple[bytes, bytes]:
     return cast(task, s, state) if shard.cast else param, state
 
 
-def reference(task: Task) -> tuple[Seen, dict[str, bytes]]:
+def reference(task: Task, rounds: int = ROUNDS) -> tuple[Seen, dict[str, bytes]]:
     """What every op reads, and the final parameters and state, in plain sequential training."""
     seen: Seen = {}
     held = {s: first_values(task, s) for s in range(len(task.shards))}
     last = len(task.shards) - 1
-    for step in range(ROUNDS):
+    for step in range(rounds):
         grads: dict[int, bytes] = {}
         for m in range(task.microbatches):
             x = [_batch(task, step, m)]

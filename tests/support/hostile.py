@@ -263,12 +263,52 @@ def no_values() -> Tree:
     return plan
 
 
+def many_ways() -> Tree:
+    """A program that every segment places on nodes in another way."""
+    plan = _plain(large(2500))
+    program, (segment,) = plan["programs"][0], plan["segments"]
+    program["memory"] = program["memory"][:1] * 12
+    plan["devices"] = [plan["devices"][0] | {"node": n // 12} for n in range(24)]
+    row = {"compute_us": 0, "exposed_copy_us": 0, "peak_bytes": 0}
+    plan["prediction"]["devices"] = [row] * 24
+    ways = ([12 * (way >> k & 1) + k for k in range(12)] for way in range(4096))
+    plan["segments"] = _cut([segment | {"devices": way, "rounds": 1} for way in ways], plan)
+    return plan
+
+
+def many_nodes() -> Tree:
+    """A device on a node of its own for every segment of one task."""
+    plan = _plain(large(600))
+    program, (segment,) = plan["programs"][0], plan["segments"]
+    program["memory"] = program["memory"][:1] * 2
+    long = segment | {"devices": [9999, 9999]}
+    rows = _cut([[plan["devices"][0] | {"node": n}, long] for n in range(9999)], plan)
+    plan["devices"] = [device for device, _ in rows]
+    plan["segments"] = [segment | {"devices": [n, n - 1]} for n in range(1, len(rows))]
+    return plan
+
+
+def many_transfers() -> Tree:
+    """Transfers back and forth, each for the last segment of many."""
+    plan = tree("moved")
+    plan["devices"][1]["node"] = 1
+    plan["segments"] *= 3000
+    plan["net"] = {"bytes": 0, "transfers": []}
+    ends = ({"source": n % 2, "target": 1 - n % 2, "shards": [0]} for n in range(20_000))
+    names = (
+        {"id": f"a.net.X{n}", "segment": 5999, "start_us": 0, "end_us": 0} for n in range(20_000)
+    )
+    rows = _cut([{**name, **end} for name, end in zip(names, ends, strict=True)], plan)
+    plan["net"] = {"bytes": 1280 * len(rows), "transfers": rows}
+    return plan
+
+
 HOSTILE: dict[str, Callable[[], Tree]] = {
     made.__name__: made
     for made in (
         *(endless_evaluations, endless_rounds, many_reaches, endless_microbatches, many_ties),
         *(strange_tasks, strange_edges, many_streams, many_races, many_ends, many_rings),
         *(missing_ops, many_stays, many_programs, many_segments, long_names, long_numbers),
-        *(many_devices, many_bounds, no_values),
+        *(many_devices, many_bounds, no_values, many_ways, many_nodes, many_transfers),
     )
 }

@@ -30,3 +30,16 @@ def assert_same(
             for key, value in values.items():
                 same = torch.equal(state[name][key], value) if value is not None else True
                 assert same, (name, key)
+
+
+def same(one: object, two: object) -> bool:
+    """True if two values hold the same bits, also in what they consist of."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(two, torch.Tensor) and torch.equal(one, two)
+    if isinstance(one, dict):
+        assert isinstance(two, dict)
+        return one.keys() == two.keys() and all(same(one[k], two[k]) for k in one)
+    if isinstance(one, list | tuple):
+        assert isinstance(two, list | tuple)
+        return type(one) is type(two) and len(one) == len(two) and all(map(same, one, two))
+    return one == two

@@ -194,6 +194,20 @@ def test_the_ring_of_casts_is_host_memory_of_the_run(monkeypatch: pytest.MonkeyP
         run(plan, tasks)
 
 
+def test_of_a_store_the_pages_in_use_are_locked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that share a page, or lie in neighbouring ones, are locked together."""
+    seen, page = fake_cuda.install(monkeypatch), hostmem.PAGE
+    flat = aligned(10 * page)
+    begin = -flat.data_ptr() % page
+    memory = hostmem.PageLocked()
+    spans = [(10, 20), (page - 5, page + 5), (2 * page, 2 * page + 1), (7 * page + 1, 8 * page)]
+    memory.lock(flat[begin:], spans)
+    first = flat.data_ptr() + begin
+    assert seen.locked == {first: 3 * page, first + 7 * page: page}
+    memory.close()
+    assert seen.locked == {}
+
+
 def test_memory_that_cannot_be_locked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the bytes and the remedy."""
     fake_cuda.install(monkeypatch)

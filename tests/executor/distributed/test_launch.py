@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ pytest.importorskip("torch")
 import torch
 from support import small_tasks
 from support.cli import executor_cli, planner_cli, succeeded
+from support.same import same
 from support.steady import steady
 
 import profiles
@@ -101,19 +101,7 @@ def test_two_processes_have_the_bits_of_one(folder: Path, together: list[int], n
     assert files
     for file in files:
         saved = [torch.load(folder / name / many / file.name) for many in ("one", "two")]
-        assert _same(*saved)
-
-
-def _same(one: object, two: object) -> bool:
-    if isinstance(one, torch.Tensor):
-        return isinstance(two, torch.Tensor) and torch.equal(one, two)
-    if isinstance(one, dict):
-        assert isinstance(two, dict)
-        return one.keys() == two.keys() and all(_same(one[k], two[k]) for k in one)
-    if isinstance(one, list | tuple):
-        assert isinstance(two, list | tuple)
-        return type(one) is type(two) and len(one) == len(two) and all(map(_same, one, two))
-    return one == two
+        assert same(*saved)
 
 
 def test_bad_worlds_are_refused_in_one_line(folder: Path, together: list[int]) -> None:
@@ -126,25 +114,6 @@ def test_bad_worlds_are_refused_in_one_line(folder: Path, together: list[int]) -
         "--nproc-per-node that divides 2, or build for --devices 3"
     ]
     assert "exitcode  : 2" in output
-
-
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_process_ends_the_run(folder: Path, together: list[int], victim: int) -> None:
-    """Within seconds, and nothing is left over."""
-    call = torchrun(2, "-m", "executor", "run", "long.json", "-o", f"k{victim}.jsonl")
-    _long(folder)
-    agent = subprocess.Popen(
-        call, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    workers = _workers(agent.pid, folder / f"k{victim}.jsonl")
-    os.kill(workers[victim], signal.SIGKILL)
-    begun = time.monotonic()
-    output, _ = agent.communicate(timeout=60)
-    assert time.monotonic() - begun < 20
-    assert agent.returncode == 1
-    if victim:
-        assert "process 1 is gone" in output
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
 def test_an_interrupt_ends_the_run_where_states_are_whole(

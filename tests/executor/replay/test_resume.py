@@ -1,6 +1,5 @@
 """What was trained in two runs is what one run trains."""
 
-import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from support import handmade, noted
 from support.chains import tasks_for
 from support.fit import fit, later
 from support.plain import train
+from support.presses import press
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
@@ -49,17 +49,6 @@ def test_a_run_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
     clip = 0.05 if name in noted.NOTED else None
     tasks = [replace(task, clip=clip) for task in tasks_for(PLANS[name]())]
     assert_goes_on(fit(PLANS[name](), tasks), tasks, tmp_path)
-
-
-def press(on: str, at: int, task: Task) -> Task:
-    """The task, with an interrupt where it asks for the batch of a step."""
-
-    def data(step: int) -> tuple[Tensor, Tensor]:
-        if (task.name, step) == (on, at):
-            signal.raise_signal(signal.SIGINT)
-        return task.data(step)
-
-    return replace(task, data=data)
 
 
 @pytest.mark.parametrize(("on", "step"), [("a", 1), ("b", 2), ("a", 3)])

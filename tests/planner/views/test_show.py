@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support import sketched, timetables
+from support import noded, sketched, timetables
 from support.cli import planner_cli, refused, succeeded
 
 from planner.views.show import describe
@@ -174,3 +174,17 @@ def test_many_streams_are_cut_with_a_count() -> None:
     assert lines[-1] == "  … and 24 more streams"
     streams = [line.split(":")[0].strip() for line in lines[-41:-1]]
     assert streams[-2:] == ["19.compute", "19.p2p"]
+
+
+def test_nodes_have_a_host_store_each_and_a_network() -> None:
+    """Devices say their node; what moves between nodes is a line."""
+    plan = noded.turns()
+    block = next(part for part in describe(plan).split("\n\n") if part.startswith("devices"))
+    lines = block.splitlines()
+    assert [line.split("  ")[1] for line in lines[2:5]] == [
+        f"{k} cpu{k}, node {k}" for k in range(3)
+    ]
+    assert [line.split()[:5] for line in lines[5:8]] == [
+        ["host", "store", "of", "node", str(node)] for node in range(3)
+    ]
+    assert lines[-1].startswith("  network: 6 transfer(s) bring 3 task(s) to other nodes, ")

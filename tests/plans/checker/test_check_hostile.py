@@ -18,7 +18,7 @@ from profiles.errors import FormatError
 from profiles.findings import MOST, Findings
 from profiles.schema import Evaluation
 
-SLOW = {"missing_ops"}  # some seconds
+SLOW = {"missing_ops", "many_ways"}  # some seconds
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name not in SLOW])

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from support.disked import disked
 from support.edits import with_prediction
 from support.handmade import PLANS
+from support.noded import NODED
 
 import plans
 from plans.checker.check import violations
@@ -36,7 +37,7 @@ UNPROVEN = {
     # Measured; the checker holds the reserve against them.
     r"programs\.(enter|round|leave)\.transient_bytes",
     # Facts of the machine.
-    r"devices\.threads|devices\.emulation\..*",
+    r"devices\.threads|devices\.node|devices\.emulation\..*",
     # What no plan at all can beat: of another plan, so that nothing of this one says how much it
     # is. A smaller one is a weaker claim and true as well.
     r"prediction\.bounds\.us|prediction\.configuration_us",
@@ -49,6 +50,8 @@ UNPROVEN = {
 def made(name: str) -> Plan:
     if name == "sample":
         return plans.load(SAMPLE)
+    if name in NODED:
+        return NODED[name]()
     return disked("beside") if name == "disk" else PLANS[name]()
 
 
@@ -62,7 +65,7 @@ def numbers(tree: Any, path: str = "") -> Iterator[tuple[Any, Any, str]]:
             yield tree, key, here[1:]
 
 
-@pytest.mark.parametrize("name", ["resident", "saved", "fleet", "disk", "sample"])
+@pytest.mark.parametrize("name", ["resident", "saved", "fleet", "disk", "turns", "sample"])
 def test_every_number_is_proven_or_no_ones_to_prove(name: str) -> None:
     """Any number set to 1 is refused, but for facts that the plan only quotes."""
     tree = msgspec.json.decode(msgspec.json.encode(made(name)))

@@ -1,4 +1,5 @@
-"""Memory that all processes of a machine share: the host store.
+"""Memory that all processes of a node share: its host store. Its pages are taken when somebody
+first touches them.
 
 It has no name in any file system, so that nothing of it is left when they are killed, and the size
 of /dev/shm does not limit it. Other processes map it by way of its descriptor in /proc.
@@ -12,9 +13,11 @@ from torch import Tensor
 
 from executor.errors import RunError
 
+PAGE = mmap.PAGESIZE
+
 
 class SharedMemory:
-    """So many bytes, `flat` (uint8), mapped here; `path` is where others find them meanwhile."""
+    """So many bytes, `flat` (uint8), mapped here; `path`: where others find them meanwhile."""
 
     def __init__(self, count: int, path: str = "") -> None:
         size = max(count, 1)
@@ -34,3 +37,9 @@ class SharedMemory:
     def release(self) -> None:
         """All have mapped it: nobody else can from now on."""
         os.close(self._descriptor)
+
+    def give_back(self, begin: int, end: int) -> None:
+        """Take no memory for these bytes any more, as far as they have pages of their own."""
+        begin, end = -(-begin // PAGE) * PAGE, end // PAGE * PAGE
+        if begin < end:
+            self._map.madvise(mmap.MADV_REMOVE, begin, end - begin)

@@ -1,0 +1,105 @@
+"""What goes from the host store of one node to that of another one, between their first processes.
+
+Every route has a group of its own, made and used once at the start, and every job on it a tag: jobs
+do not wait for each other.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from executor.errors import text_of
+from plans.nodes import values
+from plans.schema import Plan
+
+Route = tuple[int, int]  # nodes, the sender first
+
+PIECE = 16 << 20  # bytes of one message
+_AT_ONCE = 2  # messages under way, so that no end waits for the other between two
+_TELL_S = 0.2  # between two reports that it goes on
+
+
+class Job(NamedTuple):
+    """Some shards of a task on their way from one node to another; the number is nobody else's."""
+
+    number: int
+    task: str
+    shards: tuple[int, ...]
+    source: int
+    target: int
+
+
+class Carrier:
+    """The ends of all jobs in this process, the first of its node, whose store is `flat`."""
+
+    def __init__(
+        self, plan: Plan, node: int, flat: Tensor, groups: Mapping[Route, dist.ProcessGroup]
+    ) -> None:
+        self._plan, self._node, self._flat, self._groups = plan, node, flat, groups
+
+    def start(self, job: Job, moved: Callable[[], None], ended: Callable[[str], None]) -> None:
+        """Send or receive in a thread of its own. moved: called now and then, while it goes on;
+        ended: last of all, with what went wrong."""
+
+        def carry() -> None:
+            try:
+                self._carry(job, moved)
+            except Exception as error:
+                ended(text_of(error))
+            else:
+                ended("")
+
+        threading.Thread(target=carry, daemon=True, name=f"job {job.number}").start()
+
+    def _carry(self, job: Job, moved: Callable[[], None]) -> None:
+        group = self._groups[job.source, job.target]
+        ranks = dist.get_process_group_ranks(group)
+        sender, receiver = ranks if job.source < job.target else reversed(ranks)
+        told, under_way = time.monotonic(), deque[dist.Work]()
+        for piece in self._pieces(job):
+            if self._node == job.source:
+                work = dist.isend(piece, receiver, group=group, tag=job.number)
+            else:
+                work = dist.irecv(piece, sender, group=group, tag=job.number)
+            assert work, "this process is in the group"
+            under_way.append(work)
+            if len(under_way) == _AT_ONCE:
+                under_way.popleft().wait()
+            if time.monotonic() - told > _TELL_S:
+                told = time.monotonic()
+                moved()
+        for work in under_way:
+            work.wait()
+
+    def _pieces(self, job: Job) -> Iterable[Tensor]:
+        for buffer, count in values(self._plan, ((job.task, number) for number in job.shards)):
+            yield from torch.split(self._flat[buffer.offset : buffer.offset + count], PIECE)
+
+
+def carrier(
+    plan: Plan, node: int, flat: Tensor, first: Callable[[int], int], nodes: int
+) -> Carrier:
+    """The carrier of this process; `first` says which is the first of a node. All processes make
+    all groups, in one order."""
+    groups = {}
+    byte = torch.zeros(1, dtype=torch.uint8)
+    for route in _routes(plan, nodes):
+        sender, receiver = map(first, route)
+        groups[route] = group = dist.new_group(sorted((sender, receiver)), backend="gloo")
+        if dist.get_rank() == sender:
+            dist.send(byte, receiver, group=group)
+        elif dist.get_rank() == receiver:
+            dist.recv(byte, sender, group=group)
+    return Carrier(plan, node, flat, groups)
+
+
+def _routes(plan: Plan, nodes: int) -> list[Route]:
+    """Those of the plan's transfers, and from all others to node 0, which writes files."""
+    planned = {(one.source, one.target) for one in plan.net.transfers} if plan.net else set()
+    return sorted(planned | {(node, 0) for node in range(1, nodes)})

@@ -1,0 +1,133 @@
+"""An earlier start of a run, by its log: how far it came, and which lines of the log stand.
+
+Work after the latest checkpoints is lost with the process that was killed, and done again; so are
+its lines. The log goes on with the others, and its times count from the first start.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from executor.outputs import part_of
+from plans import runlog
+from plans.evaluation import due_of
+from plans.rest import Reached, rest
+from plans.runlog import (
+    CheckpointRecord,
+    DropRecord,
+    End,
+    EvaluationRecord,
+    Header,
+    Line,
+    OpRecord,
+    StepRecord,
+    StopRecord,
+)
+from plans.schema import Plan
+from profiles.errors import FormatError
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The earlier start of a run of `plan`. reached: where its tasks go on; error: why it ended,
+    empty where it was killed."""
+
+    plan: Plan
+    header: Header
+    reached: Reached
+    lines: Sequence[Line]
+    error: str
+
+    @cached_property
+    def rest(self) -> Plan:
+        """The plan of what is left."""
+        return rest(self.plan, self.reached)
+
+    @cached_property
+    def made(self) -> dict[int, int]:
+        """The rounds that are behind each segment, for those that go on in their middle."""
+        pairs = enumerate(zip(self.plan.segments, self.rest.segments, strict=True))
+        return {
+            index: whole.rounds - left.rounds
+            for index, (whole, left) in pairs
+            if 0 < left.rounds < whole.rounds
+        }
+
+    @property
+    def over(self) -> list[DropRecord | StopRecord]:
+        """The tasks that were dropped or stopped."""
+        return [line for line in self.lines if isinstance(line, DropRecord | StopRecord)]
+
+    def standing(self) -> Iterator[Line]:
+        """The lines of the log that stand."""
+        done, left = self.reached.done, self.rest.segments
+        over = _transfers(self.plan) - _transfers(self.rest)
+        for line in self.lines:
+            if isinstance(line, OpRecord):
+                stands = not left[line.segment].rounds or line.op in over
+                stands |= self._repeats(line) and line.round < self.made[line.segment]
+            elif isinstance(line, StepRecord):
+                stands = line.step < done[line.task]
+            elif isinstance(line, EvaluationRecord):
+                stands = line.step <= done[line.task]
+            else:
+                stands = not isinstance(line, End)
+            if stands:
+                yield line
+
+    def placed(self, line: Line) -> Line:
+        """A line of the rest as one of the whole plan."""
+        if isinstance(line, OpRecord) and self._repeats(line):
+            return replace(line, round=line.round + self.made[line.segment])
+        return line
+
+    @cached_property
+    def _in_rounds(self) -> dict[int, frozenset[str]]:
+        """The ops that are repeated, of segments that go on in their middle."""
+        programs = {index: self.plan.segments[index].program for index in self.made}
+        return {
+            i: frozenset(op.id for op in self.plan.program(p).round) for i, p in programs.items()
+        }
+
+    def _repeats(self, line: OpRecord) -> bool:
+        return line.op in self._in_rounds.get(line.segment, ())
+
+
+def _transfers(plan: Plan) -> set[str]:
+    return {transfer.id for transfer in plan.net.transfers} if plan.net else set()
+
+
+def find(log: Path, plan: Plan, plan_sha256: str, since: float) -> Earlier | None:
+    """The earlier start of a run of this plan that has written the log, and has begun no earlier
+    than at that time (of time.time()); None where there is none."""
+    for path in filter(Path.is_file, (part_of(log), log)):
+        try:
+            header, lines = runlog.read(path)
+        except FormatError:
+            continue
+        if header.plan_sha256 == plan_sha256 and began(header) >= since:
+            error = next((line.error for line in lines if isinstance(line, End)), "")
+            return Earlier(plan, header, _reached(plan, lines), lines, error)
+    return None
+
+
+def began(header: Header) -> float:
+    """When the run of a log began, as time.time() counts; in full seconds."""
+    return datetime.fromisoformat(header.started).timestamp()
+
+
+def _reached(plan: Plan, lines: Sequence[Line]) -> Reached:
+    """The point that the latest checkpoints are of."""
+    kept = {line.task: line for line in lines if isinstance(line, CheckpointRecord)}
+    done = {t.name: kept[t.name].step if t.name in kept else t.done for t in plan.tasks}
+    judged = {(line.task, line.step) for line in lines if isinstance(line, EvaluationRecord)}
+    owed = [
+        task.name
+        for task in plan.tasks
+        if done[task.name] in due_of(task) and (task.name, done[task.name]) not in judged
+    ]
+    return Reached(done, tuple(owed), {name: line.file for name, line in kept.items()})

@@ -1,0 +1,33 @@
+"""Transfers begin when what they wait for has ended, segments when their transfers have."""
+
+from collections.abc import Iterator
+
+from plans.nodes import order
+from plans.schema import Plan, Segment, Transfer
+from plans.segments import rings
+
+
+def transfer_order(plan: Plan) -> Iterator[str]:
+    """Segments and transfers never wait for each other in a ring; told for one of them."""
+    transfers = plan.net.transfers if plan.net else ()
+    yield from rings(plan, [one.id for one in transfers], order(plan))
+
+
+def transfer_times(plan: Plan) -> Iterator[str]:
+    """No transfer is predicted to start before what it waits for ends, nor its segment before it.
+
+    Segments among themselves are another rule's."""
+    count, transfers = len(plan.segments), plan.net.transfers if plan.net else ()
+    spans: list[Segment | Transfer] = [*plan.segments, *transfers]
+    names = [f"segment {index}" for index in range(count)] + [one.id for one in transfers]
+    for one in transfers:
+        if one.end_us < one.start_us:
+            yield f"{one.id}: lasts from {one.start_us} µs to {one.end_us} µs"
+    for index, before in enumerate(order(plan)):
+        for other in sorted(before):
+            late = spans[index].start_us < spans[other].end_us
+            if late and max(index, other) >= count:
+                yield (
+                    f"{names[index]}: starts at {spans[index].start_us} µs but waits for "
+                    f"{names[other]}, which ends at {spans[other].end_us} µs"
+                )

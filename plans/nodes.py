@@ -1,0 +1,190 @@
+"""Nodes: machines with a host store each. All stores have the buffers of the plan at the same
+offsets; an op finds host buffers in the store of the node that has its device.
+
+Every node can begin with any task, which comes from the workload or from a checkpoint. Once a
+program has written a shard, its state is where that was written, and goes elsewhere by transfers.
+
+    node 0   |  0: a  |--a-->               segment 0 leaves a in the store of node 0; the transfer
+    node 1   |            |  1: a  |        a.net.X0 brings it to node 1 before segment 1
+"""
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from plans.metrics import Interval, union
+from plans.schema import Buffer, Plan, Program, Segment, Task, Transfer, parse_id
+from plans.segments import predecessors, waits_for
+from plans.view import site, stored
+
+Kept = tuple[str, int]
+"""A shard of a task: by the task's name, and its number."""
+
+
+class Use(NamedTuple):
+    """The nodes in whose stores a program finds the state of a shard, and those in whose stores it
+    writes it."""
+
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+
+def nodes_of(plan: Plan, segment: Segment) -> tuple[int, ...]:
+    """The node of each of a segment's devices."""
+    return tuple(plan.devices[number].node for number in segment.devices)
+
+
+def node_count(plan: Plan) -> int:
+    """The number of nodes, counted up to the last that has a device."""
+    return max(device.node for device in plan.devices) + 1
+
+
+def uses(program: Program, tasks: Iterable[Task], nodes: Sequence[int]) -> Mapping[Kept, Use]:
+    """The use of every shard that a program on devices of these nodes has of its tasks' state."""
+    kept = {
+        name: (task.name, number) for task in tasks for name, (number, _) in stored(task).items()
+    }
+    reads: dict[Kept, set[int]] = {shard: set() for shard in kept.values()}
+    writes: dict[Kept, set[int]] = {shard: set() for shard in kept.values()}
+    for op in program.ops:
+        node = nodes[site(op.stream)[1]]
+        for found, buffers in ((reads, op.reads), (writes, op.writes)):
+            for name in buffers.values():
+                if name in kept:
+                    found[kept[name]].add(node)
+    return {shard: Use(frozenset(reads[shard]), frozenset(writes[shard])) for shard in reads}
+
+
+def held(plan: Plan, node: int) -> frozenset[Kept]:
+    """The shards whose state the store of a node ever has: of programs there, and of transfers."""
+    if node_count(plan) == 1:
+        return frozenset((t.name, number) for t in plan.tasks for number in range(len(t.shards)))
+    found: set[Kept] = set()
+    for program, nodes in _places(plan):
+        for shard, use in uses(program, map(plan.task, program.tasks), nodes).items():
+            if node in use.reads | use.writes:
+                found.add(shard)
+    for one in plan.net.transfers if plan.net else ():
+        if node in (one.source, one.target):
+            found |= moved(one)
+    return frozenset(found)
+
+
+def moved(transfer: Transfer) -> set[Kept]:
+    """The shards that a transfer moves."""
+    task = parse_id(transfer.id).task
+    return {(task, number) for number in transfer.shards}
+
+
+def values(plan: Plan, shards: Iterable[Kept]) -> list[tuple[Buffer, int]]:
+    """The host buffers with all that the store keeps of these shards, in the order of the store,
+    each with the bytes of its value."""
+    wanted, found = set(shards), list[tuple[Buffer, int]]()
+    buffers = {buffer.name: buffer for buffer in plan.host.buffers}
+    for task in map(plan.task, {name for name, _ in wanted}):
+        for name, (number, role) in stored(task).items():
+            if (task.name, number) in wanted:
+                shard = task.shards[number]
+                count = shard.param_bytes if role == "param" else shard.state_bytes
+                found.append((buffers[name], count))
+    return sorted(found, key=lambda pair: pair[0].offset)
+
+
+def spans(plan: Plan, node: int) -> list[Interval]:
+    """The bytes of the host store that a node uses: of what its store ever has, and of all other
+    buffers of its ops."""
+    if node_count(plan) == 1:
+        return union([(0, host_bytes(plan))])
+    return _spans(plan, next(islice(_used(plan), node, None)))
+
+
+def store_bytes(plan: Plan) -> list[int]:
+    """The bytes of the host store that each node takes memory for; on one node all of them."""
+    if node_count(plan) == 1:
+        return [plan.host.bytes]
+    used = (_spans(plan, names) for names in _used(plan))
+    return [sum(end - start for start, end in own) for own in used]
+
+
+def _spans(plan: Plan, names: Collection[str]) -> list[Interval]:
+    own = (buffer for buffer in plan.host.buffers if buffer.name in names)
+    return union((buffer.offset, buffer.offset + buffer.bytes) for buffer in own)
+
+
+def _used(plan: Plan) -> Iterator[set[str]]:
+    """For each node in turn the buffers that its ops name and, of shards whose state its store ever
+    has, all that is kept."""
+    whole = {task.name: _kept(task) for task in plan.tasks}
+    named = {program.name: _named(program, whole) for program in plan.programs}
+    found: list[set[tuple[str, ...]]] = [set() for _ in range(node_count(plan))]
+    for program, devices in dict.fromkeys((s.program, s.devices) for s in plan.segments):
+        for local, number in enumerate(devices):
+            found[plan.devices[number].node].add(named[program].get(local, ()))
+    for one in plan.net.transfers if plan.net else ():
+        for task, number in moved(one):
+            found[one.source].add(whole[task].get(number, ()))
+            found[one.target].add(whole[task].get(number, ()))
+    for groups in found:
+        yield set().union(*groups)
+
+
+def _kept(task: Task) -> dict[int, tuple[str, ...]]:
+    """The names of all that is kept of each shard."""
+    found: dict[int, tuple[str, ...]] = {}
+    for name, (number, _) in stored(task).items():
+        found[number] = (*found.get(number, ()), name)
+    return found
+
+
+def _named(
+    program: Program, whole: Mapping[str, Mapping[int, tuple[str, ...]]]
+) -> dict[int, tuple[str, ...]]:
+    """The buffers that the ops of each of a program's devices name, with all that is kept of their
+    shards."""
+    shards = {
+        name: names for task in program.tasks for names in whole[task].values() for name in names
+    }
+    found: dict[int, set[str]] = {}
+    for op in program.ops:
+        own = found.setdefault(site(op.stream)[1], set())
+        for name in (*op.reads.values(), *op.writes.values()):
+            own.update(shards.get(name, (name,)))
+    return {local: tuple(sorted(names)) for local, names in found.items()}
+
+
+def host_bytes(plan: Plan) -> int:
+    """The bytes of the host store, up to the end of its last buffer."""
+    return max((buffer.offset + buffer.bytes for buffer in plan.host.buffers), default=0)
+
+
+def _places(plan: Plan) -> Iterator[tuple[Program, tuple[int, ...]]]:
+    """Each program with the nodes of the devices that it runs on, once."""
+    for name, nodes in dict.fromkeys((s.program, nodes_of(plan, s)) for s in plan.segments):
+        yield plan.program(name), nodes
+
+
+def order(plan: Plan) -> list[set[int]]:
+    """For each segment and then each transfer all that it waits for, by their numbers in this list.
+
+    A transfer waits for the latest earlier segment of its task, and for the latest earlier
+    transfers of its task and of its nodes; its segment waits for it."""
+    found = waits_for(plan)
+    transfers = plan.net.transfers if plan.net else ()
+    own = _segments(plan) if transfers else {}
+    claimed = [(one.source, one.target, parse_id(one.id).task) for one in transfers]
+    for one, before in zip(transfers, predecessors(claimed), strict=True):
+        number, mine = len(found), own.get(parse_id(one.id).task, [])
+        earlier = mine[: bisect_left(mine, one.segment)][-1:]
+        found.append({len(plan.segments) + other for other in before} | set(earlier))
+        found[one.segment].add(number)
+    return found
+
+
+def _segments(plan: Plan) -> dict[str, list[int]]:
+    """The segments of each task."""
+    found: dict[str, list[int]] = {}
+    for index, segment in enumerate(plan.segments):
+        for task in plan.trained(segment):
+            found.setdefault(task, []).append(index)
+    return found

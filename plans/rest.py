@@ -1,0 +1,71 @@
+"""The rest of a plan of which a run has done a part, up to where its tasks' states were kept.
+
+    a  │  0: 10 rounds  │  2: 10 rounds  │       a is kept after 13 steps: segment 0 has 0 rounds
+    b  │  1: 10 rounds           │               left, and segment 2 has 7
+
+Segments keep their numbers; one of 0 rounds is done. The programs are those of the plan, and the
+checker proves them for any number of rounds, so that the rest of a sound plan is sound.
+"""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from plans.schema import Net, Plan, Segment, parse_id
+from plans.segments import first_steps
+from profiles.errors import FormatError
+from profiles.schema import Count, Struct
+
+
+class Reached(Struct, frozen=True):
+    """The point that a run has come to. done: each task's steps, with those before the plan; owed:
+    the tasks whose evaluation after these steps is missing; files: the tasks' checkpoints."""
+
+    done: dict[str, Count]
+    owed: tuple[str, ...] = ()
+    files: dict[str, str] = {}
+
+
+def rest(plan: Plan, reached: Reached) -> Plan:
+    """The plan with the steps and rounds that are left; FormatError where nobody can go on with it
+    from there."""
+    if plan.disk:
+        raise FormatError("a plan whose tasks wait on the disk goes on from its beginning only")
+    tasks = []
+    for task in plan.tasks:
+        done, evaluation = reached.done[task.name], task.evaluation
+        if evaluation:
+            evaluation = replace(evaluation, owed=task.name in reached.owed)
+        left = task.done + task.steps - done
+        tasks.append(replace(task, done=done, steps=left, evaluation=evaluation))
+    made = replace(plan, tasks=tuple(tasks), segments=tuple(_segments(plan, reached)))
+    return replace(made, net=_net(made)) if made.net else made
+
+
+def _segments(plan: Plan, reached: Reached) -> Iterator[Segment]:
+    for index, (segment, steps) in enumerate(zip(plan.segments, first_steps(plan), strict=True)):
+        evaluates = plan.program(segment.program).evaluates
+        made = set()
+        for name, first in steps.items():
+            done = reached.done[name]
+            if evaluates:
+                over = first < done or (first == done and name not in reached.owed)
+                made.add(segment.rounds if over else 0)
+            else:
+                made.add(min(max(done - first, 0), segment.rounds))
+        if len(made) > 1:
+            held = ", ".join(f"{name} after step {reached.done[name]}" for name in steps)
+            raise FormatError(f"segment {index} has tasks that were kept at several points: {held}")
+        yield replace(segment, rounds=segment.rounds - max(made))
+
+
+def _net(left: Plan) -> Net:
+    """The transfers of what a segment that is left writes before: any node can begin with any
+    task."""
+    assert left.net
+    kept = []
+    for one in left.net.transfers:
+        task, before = parse_id(one.id).task, left.segments[: one.segment]
+        if any(s.rounds and task in left.program(s.program).tasks for s in before):
+            kept.append(one)
+    return replace(left.net, transfers=tuple(kept))

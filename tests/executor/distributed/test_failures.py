@@ -1,0 +1,239 @@
+"""Runs of several processes that fail: one message, the same exit code, and nothing is left; and
+runs that torchrun starts again."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from support import failing_tasks
+from support.cli import executor_cli, planner_cli, succeeded
+from support.same import same
+from support.steady import steady
+
+import profiles
+from executor.profiling.profiler import Options, profile
+from plans import runlog
+from profiles.schema import Emulation
+
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
+TURNS = Path(__file__).parents[2] / "support" / "failing_turns.py"
+TASKS = "failing_tasks.py"
+
+
+def torchrun(*commands: dict[str, Any], restarts: int = 0) -> list[str]:
+    """The command that starts two processes, which run these commands in turn."""
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    run += ["--max-restarts", str(restarts), str(TURNS)]
+    return [*run, *map(json.dumps, commands)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan of two devices, another one, and two folders in which the workloads differ."""
+    folder = tmp_path_factory.mktemp("failures")
+    own = Path(failing_tasks.__file__).read_text()
+    for name, text in (("", own), ("0", own), ("1", own + "\n")):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / TASKS).write_text(text)
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        options = Options(
+            device_bytes=1 << 20, emulation=Emulation(10**9, 10**9, 5), devices=2, samples=1
+        )
+        measured = steady(profile(f"{TASKS}:tasks", options))
+        profiles.save("profile.json", measured)
+        build = ("build", "profile.json", "--devices", "2", "--layout", "2x1", "-o")
+        succeeded(planner_cli(*build, "plan.json", "--segment-steps", "10"))
+        succeeded(planner_cli(*build, "plan1.json"))
+        shutil.copy("plan.json", "plan0.json")
+        for name in "01":
+            shutil.copy("plan.json", f"{name}/plan.json")
+        succeeded(executor_cli("run", "plan.json", "-o", "one.jsonl", "--save", "one"))
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def turns(folder: Path) -> dict[str, tuple[list[int], str]]:
+    """The exit codes of both processes and all errors, by the name of what goes wrong."""
+    call = ["run", "plan.json", "--checkpoints", "kept", "--overwrite", "-o"]
+    (folder / "log.jsonl.part").symlink_to("/dev/full")
+    cases: dict[str, dict[str, Any]] = {
+        "plan": {"call": ["run", "plan{rank}.json"]},
+        "workload": {"call": ["run", "plan.json"], "folder": "{rank}"},
+        "build": {"call": [*call, "build.jsonl"], "fails": "build 1"},
+        "raise": {"call": [*call, "raise.jsonl"], "fails": "raise 1"},
+        "log": {"call": [*call, "log.jsonl"]},
+        "disk": {"call": [*call, "disk.jsonl"], "fails": "disk 0"},
+        "hang": {"call": [*call, "hang.jsonl", "--stall-seconds", "2"], "fails": "hang 1"},
+    }
+    done = subprocess.run(
+        torchrun(*cases.values()), cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    codes = [json.loads((folder / f"codes.0.{rank}").read_text()) for rank in range(2)]
+    parts = re.split(r"^== 0 \d+\n", done.stderr, flags=re.MULTILINE)
+    return {
+        name: ([codes[0][k], codes[1][k]], "\n".join(re.findall("^error: .*", parts[k], re.M)))
+        for k, name in enumerate(cases)
+    }
+
+
+TOLD = {
+    "plan": (2, r"error: process 1 has another plan than process 0: \w+ and \w+; start all of .*"),
+    "workload": (2, r"error: process 1: failing_tasks\.py.*"),
+    "build": (2, r"error: process 1: task t: building the model: ValueError: no such weights"),
+    "raise": (1, r"error: t\.s\d\.F0 on 1\.compute in round 0, process 1: ValueError: odd values"),
+    "log": (1, r"error: .*log\.jsonl: cannot be written: No space left on device"),
+    "disk": (1, r"error: kept/t-10\.pt: cannot be written: No space left on device; it takes .*"),
+    "hang": (
+        1,
+        r"error: no op ended for 2\.\d s, the limit is 2: t\.s\d\.F0 runs on 1\.compute .*",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_failure_is_told_once_and_ends_all(
+    turns: dict[str, tuple[list[int], str]], name: str
+) -> None:
+    """One line says what was wrong and where; both processes have the same exit code."""
+    code, told = TOLD[name]
+    codes, errors = turns[name]
+    assert codes == [code, code]
+    assert re.fullmatch(told, errors), errors
+
+
+@pytest.mark.parametrize("name", ["raise", "disk", "hang"])
+def test_the_log_of_a_failed_run_can_be_read(
+    folder: Path, turns: dict[str, tuple[list[int], str]], name: str
+) -> None:
+    """It ends with what was told."""
+    end = runlog.load(folder / f"{name}.jsonl").end
+    assert end
+    assert end.status == "failed"
+    assert f"error: {end.error}" == turns[name][1]
+
+
+class Started:
+    """A run that torchrun has started, each step of which takes a while."""
+
+    def __init__(self, folder: Path, *call: str, restarts: int = 0) -> None:
+        self._part = folder / "x.jsonl.part"
+        turn = {"call": ["run", "plan.json", "-o", "x.jsonl", *call]}
+        with open(folder / "said", "w") as said:
+            self.agent = subprocess.Popen(
+                torchrun(turn, restarts=restarts),
+                cwd=folder,
+                env=os.environ | {"SLOW": "0.02"},
+                stdout=said,
+                stderr=said,
+            )
+
+    def strike(self, number: int, victim: int, attempt: int, steps: int) -> float:
+        """Send a signal to a process, or to the agent (-1), once so many steps are in the log of
+        this attempt; the seconds until all processes of the attempt are gone."""
+        deadline = time.monotonic() + 60
+        while not self._at(attempt, steps):
+            assert time.monotonic() < deadline
+            assert self.agent.poll() is None
+            time.sleep(0.02)
+        workers = dict(_workers(self.agent.pid))
+        os.kill(workers[victim] if victim >= 0 else self.agent.pid, number)
+        begun = time.monotonic()
+        while any(_runs(pid) for pid in workers.values()):
+            assert time.monotonic() < begun + 60
+            time.sleep(0.02)
+        return time.monotonic() - begun
+
+    def _at(self, attempt: int, steps: int) -> bool:
+        if not self._part.exists() or not self._part.stat().st_size:
+            return False
+        log = runlog.load(self._part)
+        return len(log.restarts) == attempt and len(log.steps) >= steps
+
+
+def _workers(agent: int) -> Iterator[tuple[int, int]]:
+    """The processes that an agent has started, by rank."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and _parent(int(entry.name)) == agent:
+            environ = (entry / "environ").read_bytes().split(b"\0")
+            ranks = [int(e[5:]) for e in environ if e.startswith(b"RANK=")]
+            yield from ((rank, int(entry.name)) for rank in ranks)
+
+
+def _stat(pid: int) -> list[str]:
+    """State and parent of a process, and more; nothing where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _parent(pid: int) -> int:
+    return int((_stat(pid) or ["", "-1"])[1])
+
+
+def _runs(pid: int) -> bool:
+    return (_stat(pid) or ["Z"])[0] != "Z"
+
+
+def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(folder: Path) -> None:
+    """Each process is killed and frozen in turn. The others end soon and with exit code 1, and the
+    next start goes on from what is kept: losses, evaluations, ops and what is saved are those of an
+    undisturbed run, each once in one log."""
+    before = set(os.listdir("/dev/shm"))
+    call = ("--checkpoints", "again", "--save", "saved", "--stall-seconds", "3")
+    run = Started(folder, *call, restarts=4)
+    strikes = [(signal.SIGKILL, 1), (signal.SIGKILL, 0), (signal.SIGSTOP, 1), (signal.SIGSTOP, 0)]
+    for attempt, (number, victim) in enumerate(strikes):
+        # Long before torchrun kills by itself who does not end.
+        assert run.strike(number, victim, attempt, steps=12 * attempt + 5) < 15
+        codes = folder / f"codes.{attempt}.{1 - victim}"
+        assert json.loads(codes.read_text()) == [1]
+    assert run.agent.wait(60) == 0, (folder / "said").read_text()
+    assert set(os.listdir("/dev/shm")) <= before
+    one, again = (runlog.load(folder / f"{name}.jsonl") for name in ("one", "x"))
+    gone, silent = "process 1 is gone", "process 1 has said nothing for 3"
+    whys = [restart.error for restart in again.restarts]
+    assert [why[: len(told)] for why, told in zip(whys, (gone, "", silent, ""), strict=True)] == [
+        *(gone, "", silent, "")
+    ]
+    assert again.steps == tuple(sorted(again.steps, key=lambda step: step.at_us))
+    assert [(s.task, s.step, s.loss) for s in again.steps] == [
+        (s.task, s.step, s.loss) for s in one.steps
+    ]
+    found = [[(e.task, e.step, e.loss) for e in log.evaluations] for log in (one, again)]
+    assert found[0] == found[1]
+    ops = [Counter((op.segment, op.op, op.round) for op in log.ops) for log in (one, again)]
+    assert ops[0] == ops[1]
+    saved = [torch.load(folder / name / "t.pt") for name in ("one", "saved")]
+    assert same(*saved)
+    assert [path.name for path in (folder / "again").iterdir()] == ["t-60.pt"]
+
+
+def test_processes_end_with_their_torchrun(folder: Path) -> None:
+    """When it is killed, by themselves, and the log says so."""
+    (folder / "x.jsonl").unlink(missing_ok=True)
+    run = Started(folder)
+    assert run.strike(signal.SIGKILL, -1, 0, steps=1) < 15
+    run.agent.wait()
+    end = runlog.load(folder / "x.jsonl").end
+    assert end
+    assert end.status == "interrupted"

@@ -1,0 +1,260 @@
+"""Plans for two nodes, which two agents on one machine replay, against one process; stores that
+take memory only for what their node uses; worlds of another shape than the plan."""
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from msgspec.structs import replace
+from support import small_tasks
+from support.agents import Ended, on_nodes
+from support.cli import executor_cli, planner_cli, refused, succeeded
+from support.netted import moving, relaid
+from support.steady import steady
+
+import plans
+import profiles
+from executor import driver
+from executor.cutting import planned
+from executor.devices import HostMemory, default_source
+from executor.distributed.stores import SharedMemory
+from executor.distributed.stores.memory import PAGE
+from executor.distributed.world import World, world
+from executor.errors import UsageError
+from executor.numerics import same
+from executor.profiling.profiler import Options, profile
+from executor.records import checkpoint
+from executor.shards import HostStore, Saved, Shared
+from executor.workload import load
+from plans import runlog
+from plans.disk import kept_bytes
+from plans.schema import Plan
+from profiles.schema import Emulation
+
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
+LINK = Emulation(10**9, 10**9, 5)
+NODES = (0, 0, 1, 1)
+
+# By name: for one node and for two, what is kept, and what it goes on from.
+Case = tuple[Plan, Plan, Sequence[str]]
+
+
+def profiled(folder: Path, workload: str) -> Path:
+    """A profile on a device with room for all."""
+    options = Options(device_bytes=1 << 20, emulation=LINK, devices=1, samples=1)
+    measured = steady(profile(f"{small_tasks.__file__}:{workload}", options))
+    profiles.save(folder / f"{workload}.json", measured)
+    return folder / f"{workload}.json"
+
+
+def built(source: Path, *asked: str) -> Plan:
+    """A plan for four devices."""
+    target = source.with_name("built.json")
+    succeeded(planner_cli("build", source, "--devices", "4", *asked, "-o", target))
+    return plans.load(target)
+
+
+def part(plan: Plan, done: int, steps: int) -> Plan:
+    """The plan for these steps of its task."""
+    return replace(plan, tasks=(replace(plan.tasks[0], done=done, steps=steps),))
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+    folder = tmp_path_factory.mktemp("built")
+    dropout, three = profiled(folder, "dropout"), profiled(folder, "three")
+    little = ("--layout", "1x1", "--device-memory", "110KiB")
+    one = built(dropout, *little)
+    there = relaid(one, [("t", (device,), 1) for device in (0, 2, 1, 3)])
+    begun = relaid(part(one, 0, 2), [("t", (0,), 2)])
+    rest = relaid(part(one, 2, 2), [("t", (3,), 1), ("t", (2,), 1)])
+    asked = ("--layout", "2x1", "--order", "1f1b")
+    pipeline = relaid(built(dropout, *asked), [("t", (1, 2), 4)])
+    many, homes = built(three, *little), {"a": 0, "bb": 2, "ccc": 3}
+    runs = [(s.program, (homes[many.trained(s)[0]],), s.rounds) for s in many.segments]
+    tasks = relaid(many, runs)
+    return {
+        "moving": (there, moving(there, NODES), ("--checkpoints", "moving/kept-{}")),
+        "pipeline": (pipeline, moving(pipeline, NODES), ()),
+        "tasks": (tasks, moving(tasks, NODES), ("--checkpoints", "tasks/kept-{}")),
+        "begun": (begun, moving(begun, NODES), ("--checkpoints", "begun/kept-{}")),
+        "rest": (rest, moving(rest, NODES), ("--resume", "begun/kept-{}")),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, cases: dict[str, Case]) -> Path:
+    """The plans, and what one process makes of those for one node."""
+    folder = tmp_path_factory.mktemp("nodes")
+    for name, plans_of in cases.items():
+        for many, plan in zip(("one", "two"), plans_of[:2], strict=True):
+            plans.prove(plan)
+            plans.save(folder / f"{name}-{many}.json", plan)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in cases:
+            succeeded(executor_cli(*command(cases, name, "one")))
+    return folder
+
+
+def command(cases: dict[str, Case], name: str, many: str) -> list[str]:
+    """The command that replays a case."""
+    options = [option.format(many) for option in cases[name][2]]
+    files = ["-o", f"{name}-{many}.jsonl", "--save", f"{name}/{many}"]
+    return ["run", f"{name}-{many}.json", *files, *options]
+
+
+@pytest.fixture(scope="module")
+def ended(folder: Path, cases: dict[str, Case]) -> list[Ended]:
+    """All cases in two processes of each of two nodes, and last a plan for one node."""
+    calls = [command(cases, name, "two") for name in cases]
+    other = ["run", "moving-one.json", "-o", "other.jsonl"]
+    return on_nodes(folder, [*calls, other], nodes=2, processes=2)
+
+
+@pytest.mark.parametrize("name", ["moving", "pipeline", "tasks", "begun", "rest"])
+def test_two_nodes_have_the_bits_of_one_process(
+    folder: Path, ended: list[Ended], cases: dict[str, Case], name: str
+) -> None:
+    """Losses, ops, all that files hold which process 0 has written, and the most memory used."""
+    assert ended[0].codes[:-1] == [0] * len(cases), ended[0].output
+    one, two = (runlog.load(folder / f"{name}-{many}.jsonl") for many in ("one", "two"))
+    for kind in ("steps", "evaluations"):
+        losses = [{(s.task, s.step): s.loss for s in getattr(log, kind)} for log in (one, two)]
+        assert losses[0] == losses[1]
+    ops = [
+        sorted((op.segment, op.op, op.round) for op in log.ops if ".net." not in op.op)
+        for log in (one, two)
+    ]
+    assert ops[0] == ops[1]
+    assert one.end
+    assert two.end
+    assert two.end.peak_bytes == one.end.peak_bytes
+    files = [path.relative_to(folder) for path in (folder / name).glob("*one/*.pt")]
+    assert files
+    for file in files:
+        other = folder / str(file).replace("one", "two")
+        assert same(torch.load(folder / file), torch.load(other))
+
+
+def test_every_transfer_is_in_the_log_and_its_bytes_in_the_report(
+    folder: Path, ended: list[Ended], cases: dict[str, Case]
+) -> None:
+    """Each between the segments that it joins."""
+    plan = cases["moving"][1]
+    assert plan.net
+    log = runlog.load(folder / "moving-two.jsonl")
+    found = {op.op: op for op in log.ops if ".net." in op.op}
+    assert sorted(found) == [one.id for one in plan.net.transfers]
+    for one in plan.net.transfers:
+        before = [op.end_us for op in log.ops if op.segment == one.segment - 1]
+        after = [op for op in log.ops if op.segment == one.segment and op.op not in found]
+        assert max(before) <= found[one.id].start_us
+        assert found[one.id].end_us <= min(op.start_us for op in after)
+    assert plan.net.bytes == 3 * kept_bytes(plan.tasks[0])
+    assert "network: 425.2 KiB moved" in ended[0].output
+    assert "(3 transfers)" in ended[0].output
+
+
+def test_a_plan_for_one_node_is_refused_on_two(ended: list[Ended]) -> None:
+    """In one line, of process 0; exit code 2 everywhere."""
+    assert [one.codes[-1] for one in ended] == [2, 2]
+    assert [one.code for one in ended] == [1, 1]  # torchrun's own
+    told = [line for one in ended for line in one.output.splitlines() if "error:" in line]
+    assert told == [
+        "error: the plan is for 1 node(s), and this run is on 2; start torchrun --nnodes 1 "
+        "--nproc-per-node N -m executor run PLAN on one, or build for --nodes"
+    ]
+
+
+def test_a_plan_for_two_nodes_is_refused_on_one(folder: Path) -> None:
+    """Whether there are several processes or one."""
+    log = folder / "none.jsonl"
+    answer = executor_cli("run", folder / "moving-two.json", "-o", log)
+    refused(answer, 2, "is for 2 node(s), and this run is on 1; start torchrun --nnodes 2")
+    assert not log.exists()
+    with pytest.raises(UsageError, match="for 2 node"):
+        World(0, 2).ranks(plans.load(folder / "moving-two.json"))
+
+
+def test_processes_have_the_devices_of_their_node(cases: dict[str, Case]) -> None:
+    """In the order of the plan, wherever the plan has them."""
+    plan = cases["moving"][1]
+    assert World(1, 2, nodes=2).ranks(plan) == [0, 0, 1, 1]
+    assert World(1, 4, nodes=2).ranks(plan) == [0, 1, 2, 3]
+    mixed = [replace(d, node=node) for d, node in zip(plan.devices, (1, 0, 1, 0), strict=True)]
+    assert World(1, 4, nodes=2).ranks(replace(plan, devices=tuple(mixed))) == [2, 0, 3, 1]
+    with pytest.raises(UsageError, match="node 0's 2 devices equally"):
+        World(1, 6, nodes=2).ranks(plan)
+
+
+def test_nodes_have_equally_many_processes() -> None:
+    """Said by every process that sees it."""
+    given = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2", "RANK": "3"}
+    assert world(given | {"LOCAL_WORLD_SIZE": "2"}) == World(3, 4, 2)
+    with pytest.raises(UsageError, match="node 1 has 3 of 4 processes on 2 nodes"):
+        world(given | {"LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "1"})
+
+
+def taken(memory: SharedMemory) -> int:
+    """Bytes of the pages that have been touched."""
+    return os.stat(memory.path).st_blocks * 512
+
+
+def stored(plan: Plan, memory: SharedMemory, node: int, saved: Mapping[str, Saved]) -> HostStore:
+    """The plan's store as the first process of a node has it."""
+    tasks, _ = load(plan.tasks[0].workload.ref, plan.tasks[0].workload.sha256)
+    shared = Shared(memory.flat, node, fills=True)
+    source = default_source("cpu")
+    return HostStore(plan, tasks, HostMemory(), source, saved, planned, None, shared)
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_store_takes_memory_for_what_its_node_uses(cases: dict[str, Case], node: int) -> None:
+    """A pipeline with a stage on each: the pages of the other stage are not touched."""
+    plan = cases["pipeline"][1]
+    memory = SharedMemory(plan.host.bytes)
+    store = stored(plan, memory, node, {})
+    own = sum(store.flats[f"t.s{node}.{role}"].numel() for role in ("param", "state"))
+    assert 0 < taken(memory) <= own + 4 * PAGE < plan.host.bytes
+    memory.give_back(0, plan.host.bytes)
+    assert taken(memory) <= PAGE
+
+
+def test_a_task_that_goes_on_elsewhere_takes_no_memory(
+    folder: Path, cases: dict[str, Case]
+) -> None:
+    """Its counters are known in process 0 as well, which hands them on."""
+    plan = cases["rest"][1]
+    saved = checkpoint.load(folder / "begun" / "kept-one", plan.tasks)
+    memories = [SharedMemory(plan.host.bytes) for _ in range(2)]
+    stores = [stored(plan, memory, node, saved) for node, memory in enumerate(memories)]
+    assert taken(memories[0]) == 0
+    assert taken(memories[1]) > 0
+    known = [store.tasks["t"].carried(0) for store in stores]
+    assert known[0]
+    assert same(known[0]._asdict(), known[1]._asdict() if known[1] else None)
+
+
+def test_devices_have_the_numbers_of_their_machine(
+    cases: dict[str, Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first GPU of a node is its number 0."""
+    plan, seen = cases["moving"][1], list[int]()
+
+    def noted(*_: object, first: int, casts: bool) -> list[None]:
+        seen.append(first)
+        return [None]
+
+    monkeypatch.setattr(driver, "open_devices", noted)
+    for number in range(4):
+        with suppress(AttributeError), driver.machine(plan, [number]):
+            pass
+    assert seen == [0, 1, 0, 1]

@@ -1,0 +1,61 @@
+"""A workload in which something goes wrong where the environment says so: FAILS is `WHAT RANK`."""
+
+import os
+import time
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from executor.workload.task import Evaluation, Task
+
+WIDTH, BATCH, STEPS = 8, 4, 60
+
+
+def _fails(what: str) -> bool:
+    """True in the process that is to fail in this way."""
+    return os.environ.get("FAILS") == f"{what} {os.environ.get('RANK')}"
+
+
+class Odd(nn.Module):
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        if _fails("build"):
+            raise ValueError("no such weights")
+        self.layer = nn.Linear(WIDTH, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if _fails("raise"):
+            raise ValueError("odd values")
+        if _fails("hang"):
+            time.sleep(600)
+        return self.layer(x).tanh()
+
+
+def _batch(seed: int, step: int) -> tuple[Tensor, Tensor]:
+    time.sleep(float(os.environ.get("SLOW", "0")))
+    generator = torch.Generator().manual_seed(1000 * seed + step)
+    inputs = torch.randn(BATCH, WIDTH, generator=generator)
+    return inputs, torch.randn(BATCH, 2, generator=generator)
+
+
+def _model() -> nn.Module:
+    """Its first layer and its last one fail, so that every process has one that does."""
+    return nn.Sequential(Odd(), nn.Dropout(0.1), Odd(), nn.Dropout(0.1), Odd(2))
+
+
+def tasks() -> list[Task]:
+    """One that is evaluated."""
+    return [
+        Task(
+            name="t",
+            model=_model,
+            data=partial(_batch, 1),
+            loss=F.mse_loss,
+            optimizer=partial(AdamW, lr=1e-2),
+            steps=STEPS,
+            evaluate=Evaluation(every=20, data=partial(_batch, 2), batches=1),
+        )
+    ]

@@ -1,0 +1,175 @@
+"""What a plan on several nodes would do to bytes, from its first segment to its last; shares no
+code with the checker.
+
+Every node has a host store of its own that begins with all tasks. Segments, transfers and the ops
+of each segment run in random orders that the plan leaves open; ops hash what they read.
+"""
+
+import random
+import re
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
+from support.emulate import Harm, Machine, Seen, first_values, kept, need, reference
+from support.noded import every_op, node_of, shard_of, size, taken
+from support.oracle import _graph, _races, _random_order
+
+from plans.schema import Buffer, Plan, Program, Segment, parse_id
+
+Stores = dict[int, bytearray]
+
+
+def net_harm(plan: Plan, orders: int = 2) -> str | None:
+    """What goes wrong in some of so many random orders, None if nothing does."""
+    try:
+        _static(plan)
+        for seed in range(orders):
+            _run(plan, random.Random(seed))
+    except Harm as found:
+        return str(found)
+    except (KeyError, IndexError, ValueError) as error:
+        return f"cannot run: {error!r}"
+    return None
+
+
+def _static(plan: Plan) -> None:
+    transfers = plan.net.transfers if plan.net else ()
+    nodes = {device.node for device in plan.devices}
+    for one in transfers:
+        need({one.source, one.target} <= nodes and one.source != one.target, f"{one.id}: nodes")
+    need(sum(size(plan, t) for t in transfers) == (plan.net.bytes if plan.net else 0), "net bytes")
+    for node in nodes:
+        need(taken(plan, node) <= plan.host.budget_bytes, f"node {node} is too small")
+    for segment in plan.segments:
+        program = plan.program(segment.program)
+        _apart(plan, program, segment)
+
+
+def _apart(plan: Plan, program: Program, segment: Segment) -> None:
+    """No two ops race, where each node has host buffers of its own."""
+    own: dict[str, Buffer] = {b.name: b for b in program.buffers}
+    host = {b.name: b for b in plan.host.buffers}
+    nodes = [device.node for device in plan.devices]
+    made = {}
+    for op in every_op(program):
+        node = node_of(op, segment.devices, nodes)
+        roles = []
+        for named in (op.reads, op.writes):
+            roles.append({r: f"{n}/{node}" if n in host else n for r, n in named.items()})
+            for name in named.values():
+                if name in host:
+                    there = replace(host[name], space=f"host {node}")
+                    own[f"{name}/{node}"] = there
+        made[op.id] = replace(op, reads=roles[0], writes=roles[1])
+    for phase, rounds in ((program.enter, 1), (program.round, 2), (program.leave, 1)):
+        ops = tuple(made[op.id] for op in phase)
+        _races(*_graph(ops, rounds, rounds=rounds > 1), own)
+
+
+def _needs(plan: Plan) -> dict[str, set[str]]:
+    """What each segment, by its number, and each transfer waits for."""
+    needs: dict[str, set[str]] = {}
+    tasks = [{*plan.trained(one)} for one in plan.segments]
+    for index, one in enumerate(plan.segments):
+        needs[str(index)] = {
+            str(other)
+            for other in range(index)
+            if {*one.devices} & {*plan.segments[other].devices} or tasks[index] & tasks[other]
+        }
+    transfers = plan.net.transfers if plan.net else ()
+    for place, transfer in enumerate(transfers):
+        task = transfer.id.split(".")[0]
+        before = {str(k) for k in range(min(transfer.segment, len(tasks))) if task in tasks[k]}
+        for other in transfers[:place]:
+            ends = {transfer.source, transfer.target} & {other.source, other.target}
+            if ends or other.id.split(".")[0] == task:
+                before.add(other.id)
+        needs[transfer.id] = before
+        needs[str(transfer.segment)].add(transfer.id)
+    return needs
+
+
+def _run(plan: Plan, rng: random.Random) -> None:
+    stores = _first(plan)
+    wanted = {task.name: reference(task, task.steps) for task in plan.tasks}
+    seen: Seen = {}
+    for one, _ in wanted.values():
+        seen |= one
+    transfers = {one.id: one for one in (plan.net.transfers if plan.net else ())}
+    needs, done = _needs(plan), set[str]()
+    steps = {task.name: 0 for task in plan.tasks}
+    while len(done) < len(needs):
+        ready = [name for name, before in needs.items() if name not in done and before <= done]
+        need(bool(ready), "nothing can begin any more")
+        name = rng.choice(ready)
+        done.add(name)
+        if name in transfers:
+            one = transfers[name]
+            for buffer in _carried(plan, name.split(".")[0], one.shards):
+                place = slice(buffer.offset, buffer.offset + buffer.bytes)
+                stores[one.target][place] = stores[one.source][place]
+        else:
+            _segment(plan, plan.segments[int(name)], stores, steps, seen, rng)
+    for _, final in wanted.values():
+        _over(plan, stores, final)
+
+
+def _first(plan: Plan) -> Stores:
+    """Every node's store with all tasks as they begin."""
+    host = {b.name: b for b in plan.host.buffers}
+    nodes = {device.node for device in plan.devices}
+    stores = {node: bytearray(plan.host.bytes) for node in nodes}
+    for task in plan.tasks:
+        for number in range(len(task.shards)):
+            for name, value in kept(task, {number: first_values(task, number)}).items():
+                for store in stores.values():
+                    store[host[name].offset : host[name].offset + len(value)] = value
+    return stores
+
+
+def _carried(plan: Plan, task: str, shards: tuple[int, ...]) -> Iterator[Buffer]:
+    for buffer in plan.host.buffers:
+        if shard_of(buffer.name) in {f"{task}.s{number}" for number in shards}:
+            yield buffer
+
+
+def _segment(
+    plan: Plan,
+    segment: Segment,
+    stores: Stores,
+    steps: dict[str, int],
+    seen: Mapping[tuple[str, int, str], bytes],
+    rng: random.Random,
+) -> None:
+    """Run a segment; every op sees what it sees in plain training."""
+    program, nodes = plan.program(segment.program), [device.node for device in plan.devices]
+    buffers = {b.name: b for b in [*plan.host.buffers, *program.buffers]}
+    machine = Machine(plan, program, buffers)
+    graphs = [
+        _graph(program.enter, 1, rounds=False),
+        _graph(program.round, segment.rounds, rounds=True),
+        _graph(program.leave, 1, rounds=False),
+    ]
+    for node in [node for graph in graphs for node in _random_order(*graph, rng)]:
+        name = parse_id(node.op.id)
+        step = steps[name.task] + node.round
+        machine.memory["host"] = stores[node_of(node.op, segment.devices, nodes)]
+        for role, value in machine.step(node.op, step).items():
+            whole = re.sub(r"\.[IW](\d+)$", r".B\1", node.op.id)
+            if name.kind in "FU" or (name.kind in "BIW" and role != "grad"):
+                told = f"{node.op.id} step {step} sees another {role}"
+                need(seen[whole, step, role] == value, told)
+    for task in program.tasks:
+        steps[task] += segment.rounds
+
+
+def _over(plan: Plan, stores: Stores, final: Mapping[str, bytes]) -> None:
+    """All that is kept of each shard lies in the store of some node in the end."""
+    host = {b.name: b for b in plan.host.buffers}
+    for shard in {shard_of(name) for name in final}:
+        own = {host[name].offset: value for name, value in final.items() if shard_of(name) == shard}
+        whole = (
+            all(store[at : at + len(value)] == value for at, value in own.items())
+            for store in stores.values()
+        )
+        need(any(whole), f"the last state of {shard} is lost")
