@@ -18,11 +18,10 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from executor.devices import Device, HostMemory, apart, until
-from executor.distributed import interface_of, own_address, world
 from executor.distributed.links import GroupWire, Pair, wires
 from executor.errors import RunError, UsageError, text_of
 from executor.profiling import links
@@ -158,22 +157,18 @@ def _all_there() -> Iterator[None]:
 
 
 @contextmanager
-def others() -> Iterator[Others | None]:
-    """The processes that torchrun has started; None where this one is alone."""
-    known = world()
-    if known is None:
-        yield None
-        return
-    size = known.size
+def others(nodes: int, interface: Callable[[Store], str]) -> Iterator[Others]:
+    """The processes that torchrun has started on so many nodes. `interface`: of the network by
+    which they reach each other."""
     try:
-        found, rank, _ = next(rendezvous("env://", timeout=_MEET))
+        found, rank, size = next(rendezvous("env://", timeout=_MEET))
         store = PrefixStore(f"profile {next(_PROFILES)}", found)
-        if interface := interface_of(own_address(known, store, os.environ)):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        if name := interface(store):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_MEET)
-        team = Others(size // known.nodes)
+        team = Others(size // nodes)
     except (RuntimeError, OSError) as error:
-        raise UsageError(f"the {size} processes do not come together: {text_of(error)}") from None
+        raise UsageError(f"the processes do not come together: {text_of(error)}") from None
     code = 1
     try:
         yield team
