@@ -162,9 +162,9 @@ def _others() -> AbstractContextManager["Others | None"]:
     """The other processes of torchrun."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return nullcontext()
-    from executor.profiling import across
+    from executor import processes
 
-    return across.others()
+    return processes.measuring()
 
 
 def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache, partial
@@ -22,6 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 from executor import distributed, run
 from executor.cutting import left_out, planned
 from executor.errors import ProcessError, UsageError, exit_code_of, text_of
+from executor.profiling import across
 from executor.records import Options, Result, checkpoint, earlier
 from executor.workload import Task
 from plans.schema import Plan
@@ -62,6 +64,18 @@ def main(prepare: Callable[[], Given], finish: Callable[[Given, Train], int]) ->
         return _follow(world, prepare)
     except (GantryError, console.Interrupted) as error:  # process 0 says it
         return exit_code_of(error)
+
+
+def measuring() -> AbstractContextManager[across.Others | None]:
+    """The processes that torchrun has started, for a profile; None for one alone."""
+    world = distributed.world()
+    if world is None:
+        return nullcontext()
+
+    def interface(store: Store) -> str:
+        return distributed.interface_of(distributed.own_address(world, store, os.environ))
+
+    return across.others(world.nodes, interface)
 
 
 def _lead(

@@ -1,7 +1,19 @@
 """Several processes that replay one plan: torchrun starts them, torch.distributed carries what
 crosses."""
 
+from executor.distributed.addresses import interface_of, own_address
 from executor.distributed.launch import Met, connected, divisible, follow, goodbye, lead
 from executor.distributed.world import World, world
 
-__all__ = ["Met", "World", "connected", "divisible", "follow", "goodbye", "lead", "world"]
+__all__ = [
+    "Met",
+    "World",
+    "connected",
+    "divisible",
+    "follow",
+    "goodbye",
+    "interface_of",
+    "lead",
+    "own_address",
+    "world",
+]

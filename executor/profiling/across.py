@@ -18,7 +18,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from executor.devices import Device, HostMemory, apart, until
@@ -157,22 +157,18 @@ def _all_there() -> Iterator[None]:
 
 
 @contextmanager
-def others() -> Iterator[Others | None]:
-    """The processes that torchrun has started; None where this one is alone."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
-        yield None
-        return
-    local = int(os.environ["LOCAL_WORLD_SIZE"])
-    if local == size:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nobody else can reach it
+def others(nodes: int, interface: Callable[[Store], str]) -> Iterator[Others]:
+    """The processes that torchrun has started on so many nodes. `interface`: of the network by
+    which they reach each other."""
     try:
-        store, rank, _ = next(rendezvous("env://", timeout=_MEET))
-        name = PrefixStore(f"profile {next(_PROFILES)}", store)
-        dist.init_process_group("gloo", store=name, rank=rank, world_size=size, timeout=_MEET)
-        team = Others(local)
+        found, rank, size = next(rendezvous("env://", timeout=_MEET))
+        store = PrefixStore(f"profile {next(_PROFILES)}", found)
+        if name := interface(store):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_MEET)
+        team = Others(size // nodes)
     except (RuntimeError, OSError) as error:
-        raise UsageError(f"the {size} processes do not come together: {text_of(error)}") from None
+        raise UsageError(f"the processes do not come together: {text_of(error)}") from None
     code = 1
     try:
         yield team

@@ -105,16 +105,21 @@ def nothing_to_do() -> Iterator[None]:
 
 def replayed(plan: Plan, *, alone: bool) -> tuple[float, runlog.RunLog] | None:
     """Seconds of the run, and its log; None where another process leads it, or does it `alone`."""
-    tasks = tasks_for(plan)
+    if alone and not leads():
+        return None
+    found = []
     with TemporaryDirectory() as folder, nothing_to_do():
-        options = Options(log=Path(folder) / "run.jsonl")
-        if not leads():
-            if not alone and processes.follow(plan, tasks, options):
-                sys.exit(1)
-            return None
-        start = time.perf_counter()
-        (run if alone else processes.lead)(plan, tasks, options)
-        return time.perf_counter() - start, runlog.load(folder + "/run.jsonl")
+        given = plan, tasks_for(plan), Options(log=Path(folder) / "run.jsonl")
+
+        def finish(given: processes.Given, train: processes.Train) -> int:
+            start = time.perf_counter()
+            train(*given)
+            found.append((time.perf_counter() - start, runlog.load(folder + "/run.jsonl")))
+            return 0
+
+        if finish(given, run) if alone else processes.main(lambda: given, finish):
+            sys.exit(1)
+    return found[0] if found else None
 
 
 def overhead(name: str, rounds: int) -> Iterator[Row]:

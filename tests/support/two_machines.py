@@ -10,5 +10,5 @@ from executor.cli import main
 if __name__ == "__main__":
     near, far = map(json.loads, sys.argv[1:])
     code = main(near)
-    os.environ["LOCAL_WORLD_SIZE"] = "1"
+    os.environ |= {"LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "2"}
     sys.exit(max(code, main(far)))
