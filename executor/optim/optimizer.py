@@ -136,7 +136,7 @@ class ShardOptimizer:
             for twin in self._given.values()
         }
         slots = [(twins[id(twin)], key, spec) for twin, key, spec in self._adopted.slots()]
-        begun = [names[id(parameter)] for parameter in self._begun]
+        begun = sorted(names[id(parameter)] for parameter in self._begun)
         return Carried(self.settings(names), slots, state, begun, self._adopted.bytes)
 
     def carry_on(self, known: Carried, names: Mapping[int, str], state_flat: Tensor) -> None:
