@@ -5,7 +5,6 @@ runs the plan on bytes.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -70,8 +69,10 @@ def test_every_harmful_mutant_is_refused(
 
 def test_every_mutator_does_harm_somewhere() -> None:
     """No mutator is idle: each makes at least one plan that the oracle refuses."""
-    harmed: Counter[str] = Counter()
+    idle = {mutator.__name__ for mutator in MUTATORS}
     for made in ALL.values():
-        for mutant in mutants(made(), seed=2, limit=4 * len(MUTATORS)):
-            harmed[mutant.name.split(":")[0]] += harm(mutant.plan) is not None
-    assert {mutator.__name__ for mutator in MUTATORS} == {n for n, count in harmed.items() if count}
+        for mutant in mutants(made(), seed=2, limit=4 * len(MUTATORS)) if idle else ():
+            name = mutant.name.split(":")[0]
+            if name in idle and harm(mutant.plan):
+                idle.remove(name)
+    assert not idle
