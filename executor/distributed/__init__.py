@@ -1,8 +1,8 @@
 """Several processes that replay one plan: torchrun starts them, torch.distributed carries what
 crosses."""
 
-from executor.distributed.addresses import interface_of, own_address
 from executor.distributed.launch import Met, connected, divisible, follow, goodbye, lead
+from executor.distributed.links import interface_of, own_address
 from executor.distributed.world import World, world
 
 __all__ = [

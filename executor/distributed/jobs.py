@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count
 
 from executor.devices import Now
-from executor.distributed.mesh import Mesh
+from executor.distributed.links import Mesh
 from executor.distributed.messages import Carried, Carry
 from executor.distributed.stores import Carrier, Copies, Job, SharedMemory
 from executor.errors import RunError

@@ -23,11 +23,19 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from executor import driver
 from executor.conducting import patience_s
 from executor.devices import default_source
-from executor.distributed.addresses import interface_of, own_address
 from executor.distributed.jobs import Jobs
 from executor.distributed.lead import Lead
-from executor.distributed.links import Clock, GroupWire, Pair, machine_id, pairs, wires
-from executor.distributed.mesh import Mesh
+from executor.distributed.links import (
+    Clock,
+    GroupWire,
+    Mesh,
+    Pair,
+    interface_of,
+    machine_id,
+    own_address,
+    pairs,
+    wires,
+)
 from executor.distributed.messages import Bye, Join, Ready, Time, Welcome
 from executor.distributed.stores import Carrier, SharedMemory, carrier, node_store
 from executor.distributed.team import Peers

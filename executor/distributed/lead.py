@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from executor.distributed.jobs import Jobs, TransferRun
-from executor.distributed.links import Clock, GroupWire, Pair
-from executor.distributed.mesh import Mesh
+from executor.distributed.links import Clock, GroupWire, Mesh, Pair
 from executor.distributed.messages import (
     Ask,
     Begin,

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from executor.distributed.links import Clock, GroupWire, Pair
-from executor.distributed.mesh import Mesh
+from executor.distributed.links import Clock, GroupWire, Mesh, Pair
 from executor.distributed.messages import Heard
 from executor.distributed.values import pack_facts, unpack_facts
 from executor.errors import RunError

@@ -1,6 +1,19 @@
-"""What lies between two processes: wires that carry bytes, and the difference of their clocks."""
+"""What lies between two processes: connections for messages, wires for bytes, the difference of
+their clocks."""
 
+from executor.distributed.links.addresses import interface_of, own_address
 from executor.distributed.links.clock import Clock, machine_id
+from executor.distributed.links.mesh import Mesh
 from executor.distributed.links.wires import GroupWire, Pair, pairs, wires
 
-__all__ = ["Clock", "GroupWire", "Pair", "machine_id", "pairs", "wires"]
+__all__ = [
+    "Clock",
+    "GroupWire",
+    "Mesh",
+    "Pair",
+    "interface_of",
+    "machine_id",
+    "own_address",
+    "pairs",
+    "wires",
+]

@@ -1,6 +1,6 @@
 """The host store of a node, made by its first process and mapped by the others."""
 
-from executor.distributed.mesh import Mesh
+from executor.distributed.links import Mesh
 from executor.distributed.messages import Mapped, Store
 from executor.distributed.stores.memory import SharedMemory
 from executor.distributed.world import World

@@ -132,8 +132,6 @@ class Mesh:
             with suppress(OSError), _socket(end) as same:
                 same.shutdown(socket.SHUT_RDWR)
             with suppress(OSError):
-                with _socket(end) as same:
-                    same.shutdown(socket.SHUT_RDWR)
                 end.close()
 
     def _read(self, other: int, end: Connection) -> None:
