@@ -210,14 +210,15 @@ def _run(arguments: argparse.Namespace) -> int:
         from executor import processes  # slow to load
 
         return processes.main(prepare, finish)
-    return finish(prepare(), run)
+    return finish(prepare(proves=True), run)
 
 
-def _prepared(arguments: argparse.Namespace) -> Given:
-    """All that a run is given, proven and loaded."""
+def _prepared(arguments: argparse.Namespace, *, proves: bool) -> Given:
+    """All that a run is given, loaded, and its plan proven unless another process does that."""
     data = read_bytes(arguments.plan)
     plan = plans.loads(data, str(arguments.plan))
-    plans.prove(plan)
+    if proves:
+        plans.prove(plan)
     log = _log(arguments)
     check_target(log, arguments.plan, *(_source(task.workload.ref) for task in plan.tasks))
     rules = tuple(map(stopping.parse, arguments.stop))

@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
@@ -41,6 +42,13 @@ _LOOK_S = 1.0  # between two looks at whether the agent is there
 _END_S = 30.0  # that a run may take to end without it
 
 
+class Prepare(Protocol):
+    """Loads all that a run is given. proves: and proves its plan, which process 0 does for all:
+    theirs has the same hash."""
+
+    def __call__(self, *, proves: bool) -> Given: ...
+
+
 class _Note(msgspec.Struct, frozen=True):
     """How the preparations of a process went. inputs: what has to be the same in all of them, by
     name."""
@@ -50,12 +58,12 @@ class _Note(msgspec.Struct, frozen=True):
     inputs: dict[str, str] = {}
 
 
-def main(prepare: Callable[[], Given], finish: Callable[[Given, Train], int]) -> int:
+def main(prepare: Prepare, finish: Callable[[Given, Train], int]) -> int:
     """Train in one of several processes what they have prepared; the exit code, one for all.
     `finish` trains by the function that it is given, saves and reports, in process 0."""
     world = distributed.world()
     if world is None:
-        plan, tasks, options = prepare()
+        plan, tasks, options = prepare(proves=True)
         return finish((plan, tasks, _begun_again(plan, options)), run)
     _end_with_agent(world)
     if world.rank == 0:
@@ -78,9 +86,7 @@ def measuring() -> AbstractContextManager[across.Others | None]:
     return across.others(world.nodes, interface)
 
 
-def _lead(
-    world: distributed.World, prepare: Callable[[], Given], finish: Callable[[Given, Train], int]
-) -> int:
+def _lead(world: distributed.World, prepare: Prepare, finish: Callable[[Given, Train], int]) -> int:
     store, verdict = _meet(world), _Note("process 0 has ended", 1)
     try:
         plan, tasks, options = _prepared(world, prepare)
@@ -111,7 +117,7 @@ def _lead(
     return code
 
 
-def _follow(world: distributed.World, prepare: Callable[[], Given]) -> int:
+def _follow(world: distributed.World, prepare: Prepare) -> int:
     store = _meet(world)
     note = _Note("its preparations ended", 1)
     try:
@@ -133,8 +139,8 @@ def _follow(world: distributed.World, prepare: Callable[[], Given]) -> int:
             raise
 
 
-def _prepared(world: distributed.World, prepare: Callable[[], Given]) -> Given:
-    plan, tasks, options = prepare()
+def _prepared(world: distributed.World, prepare: Prepare) -> Given:
+    plan, tasks, options = prepare(proves=world.rank == 0)
     distributed.divisible(plan, world)
     return plan, tasks, options
 

@@ -83,7 +83,7 @@ def done(job: Job, folder: Path) -> Bits:
     return bits
 
 
-def _given(plan: Plan, job: Job, options: Options) -> processes.Given:
+def _given(plan: Plan, job: Job, options: Options, *, proves: bool) -> processes.Given:
     return plan, job.tasks, options
 
 
