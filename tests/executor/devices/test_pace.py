@@ -214,7 +214,7 @@ def test_a_profile_of_slow_devices_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     """Copies inside the device are its work and take longer, those of links do not; fewer devices
     than there are compute at once while one is measured."""
     rate = Rate(bytes_per_s=7000, latency_us=3)
-    monkeypatch.setattr(link_profiler, "_rate", lambda *_: rate)
+    monkeypatch.setattr(link_profiler._Line, "rate", lambda *_: rate)
     options = Options(1 << 20, PACED, devices=8, samples=1, host_bytes=1 << 30)
     found = profile(f"{TOYS}:mlp", options)
     assert found.machine.load == 2

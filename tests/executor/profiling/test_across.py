@@ -56,7 +56,7 @@ def test_a_link_has_its_pace_and_what_processes_take(
     """An emulated link is as fast as it says, and a copy between processes takes longer to begin
     than it says, whatever the machine."""
     for rate in (link(found[machines], kind).alone, link(found[machines], kind).both):
-        assert RATE // 2 < rate.bytes_per_s < RATE * 11 // 10
+        assert RATE // 2 < rate.bytes_per_s < 2 * RATE
         assert rate.latency_us > 2 * PACE_US
 
 

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 from torch.distributed import HashStore
 
-from executor.distributed import addresses
+from executor.distributed.links import addresses
 from executor.distributed.links.addresses import LOOPBACK, interface_of, own_address
 from executor.distributed.world import World
 from executor.errors import UsageError
