@@ -144,8 +144,11 @@ class Bench:
 
     @property
     def splits(self) -> bool:
-        """True if there is a gradient of the input, and both parts give the bits of the whole."""
-        if self.dx is None:
+        """True if there is a gradient of the input, and both parts give the bits of the whole.
+
+        Where the input needs none, as above layers that learn nothing, the first part would do
+        all."""
+        if self.dx is None or not any(self.x.layout.needs):
             return False
         self.recompute_backward()
         whole = self.grads.clone(), self.dx.clone()

@@ -329,6 +329,13 @@ def test_parts_of_other_bits_are_not_timed() -> None:
         assert (layer_cost(case, LAB).backward_input is not None) is splits
 
 
+def test_a_layer_whose_input_needs_no_gradient_is_not_split() -> None:
+    """As above one that learns nothing: the first part of its backward would do all of it."""
+    x, layer = torch.ones(4, WIDTH), nn.Linear(WIDTH, WIDTH)
+    case = Case(_task(layer), layer, x, None, first=False, microbatch=4)
+    assert layer_cost(case, LAB).left_bytes is None
+
+
 def test_slow_devices_draw_beside_each_other() -> None:
     """Two of them share the generator in a run, even if one at a time computes while measured."""
     slow = Emulation(10**9, 10**9, 5, 3)

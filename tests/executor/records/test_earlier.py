@@ -25,6 +25,7 @@ def _ops(log: RunLog) -> Counter[tuple[int, str, int]]:
     return Counter((op.segment, op.op, op.round) for op in log.ops)
 
 
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(("on", "step"), [("a", 1), ("b", 2), ("a", 3)])
 def test_it_goes_on_in_the_middle_of_segments(on: str, step: int, tmp_path: Path) -> None:
     """Each round and each step is in the log once, and trained once."""

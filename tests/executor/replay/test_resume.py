@@ -51,6 +51,7 @@ def test_a_run_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
     assert_goes_on(fit(PLANS[name](), tasks), tasks, tmp_path)
 
 
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(("on", "step"), [("a", 1), ("b", 2), ("a", 3)])
 def test_a_task_on_several_devices_goes_on_on_others(on: str, step: int, tmp_path: Path) -> None:
     """Interrupted beside one on a single device, in a segment of several: what is left of both is
