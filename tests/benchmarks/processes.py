@@ -117,7 +117,10 @@ def replayed(plan: Plan, *, alone: bool) -> tuple[float, runlog.RunLog] | None:
             found.append((time.perf_counter() - start, runlog.load(folder + "/run.jsonl")))
             return 0
 
-        if finish(given, run) if alone else processes.main(lambda: given, finish):
+        def prepare(*, proves: bool) -> processes.Given:
+            return given
+
+        if finish(given, run) if alone else processes.main(prepare, finish):
             sys.exit(1)
     return found[0] if found else None
 
