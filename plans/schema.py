@@ -135,7 +135,24 @@ class Shard(Struct, frozen=True):
     left_bytes: Count = 0
 
 
+class Lengths(Struct, frozen=True):
+    """Samples of every length, and the microbatch of each sample of each step.
+
+    sha256, samples: of the profile's lengths. table: of a file beside the plan, little-endian
+    uint16, `batch` for each of the task's steps: the microbatch of each of the step's samples.
+    padded: each sequence of a microbatch is extended to the longest one there.
+    """
+
+    sha256: Sha256
+    samples: Positive
+    table: Sha256
+    padded: bool = False
+
+
 class Task(Struct, frozen=True, kw_only=True):
+    """A task with `lengths` has `batch` samples in a step, microbatches of at most `microbatch`
+    tokens (the bytes of one are for so many), and at most `microbatches` of them in a round."""
+
     name: Name
     workload: Workload
     steps: Positive
@@ -152,6 +169,7 @@ class Task(Struct, frozen=True, kw_only=True):
     norm_bytes: Count = 0  # of all gradients' norms; 0: updates do not wait for them
     evaluation: Evaluation | None = None
     cut: Cut | None = None  # None: a run finds and proves the layers itself
+    lengths: Lengths | None = None  # None: all samples are alike
     shards: Annotated[tuple[Shard, ...], msgspec.Meta(min_length=1)]
 
 
@@ -192,6 +210,15 @@ class Memory(Struct, frozen=True):
     live_bytes: Count | None = None
 
 
+class RoundKind(Struct, frozen=True):
+    """Another kind of round of a program: its ops, and the most tokens of each microbatch."""
+
+    tokens: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)]
+    period_us: Count
+    round_us: Count
+    ops: Annotated[tuple[Op, ...], msgspec.Meta(min_length=1)]
+
+
 class Program(Struct, frozen=True):
     """The ops of a segment: `enter` once, `round` again and again, `leave` once.
 
@@ -200,6 +227,8 @@ class Program(Struct, frozen=True):
     Op times are relative to their phase: enter begins at 0, round r at enter_us + r * period_us,
     leave when the last round (which lasts round_us) ends.
     evaluates: its rounds are batches of which only the loss is taken; they change nothing.
+    tokens: the most tokens of each microbatch of `round`, in a task with lengths. kinds: the other
+    kinds of rounds, numbered from 1; `round` is kind 0. Rounds of different kinds do not overlap.
     """
 
     name: Label
@@ -214,6 +243,8 @@ class Program(Struct, frozen=True):
     round: Annotated[tuple[Op, ...], msgspec.Meta(min_length=1)]
     leave: tuple[Op, ...]
     evaluates: bool = False
+    tokens: tuple[Positive, ...] = ()
+    kinds: tuple[RoundKind, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -228,13 +259,16 @@ class Program(Struct, frozen=True):
 
 class Segment(Struct, frozen=True):
     """`rounds` rounds of a program on some devices. Segments that share a device or a task run in
-    the order of the list, each beginning when the earlier ones have ended."""
+    the order of the list, each beginning when the earlier ones have ended.
+
+    kinds: pairs (kind, rounds) in turn; none: all are of kind 0."""
 
     program: Label
     devices: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
     rounds: Positive
     start_us: Count
     end_us: Count
+    kinds: tuple[tuple[Count, Positive], ...] = ()
 
 
 class Move(Struct, frozen=True):

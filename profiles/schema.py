@@ -143,6 +143,29 @@ class Cut(Struct, frozen=True):
     versions: str = ""
 
 
+class Curve(Struct, frozen=True):
+    """The time of one kind of op over s tokens, of one sequence:
+
+        square_fs s^2 / 1e9 + linear_ps s / 1e6 + fixed_ns / 1e3    us
+
+    op: the field of `LayerCost` whose medians it fits. off_ppm: the most by which it is off at a
+    measured length, in millionths of that time."""
+
+    op: Literal[
+        "forward",
+        "recompute_backward",
+        "backward",
+        "pack_backward",
+        "unpack_backward",
+        "backward_input",
+        "backward_weight",
+    ]
+    square_fs: Count
+    linear_ps: Count
+    fixed_ns: Count
+    off_ppm: Count
+
+
 class LayerCost(Struct, frozen=True):
     """One layer at one microbatch size. Byte counts are of tensors beside the slab.
 
@@ -199,6 +222,7 @@ class Layer(Struct, frozen=True, kw_only=True):
     norm_peak_bytes: Count = 0
     in_turn: bool = False
     costs: Annotated[tuple[LayerCost, ...], msgspec.Meta(min_length=1)]
+    curves: tuple[Curve, ...] = ()  # of a task with lengths
 
 
 class BatchCost(Struct, frozen=True):
@@ -218,6 +242,20 @@ class Evaluation(Struct, frozen=True):
     owed: bool = False
 
 
+class Lengths(Struct, frozen=True):
+    """The tokens of every sample, as little-endian uint32 in a file beside the profile.
+
+    A task with lengths has `batch` samples in a step: step t has samples t * batch and those that
+    follow, and begins again after the last one. The size of its microbatches is their tokens.
+    why_not: why no two sequences may share a microbatch; empty where they may."""
+
+    sha256: Sha256
+    samples: Positive
+    tokens: Positive
+    longest: Positive
+    why_not: str = ""
+
+
 class Task(Struct, frozen=True, kw_only=True):
     name: Name
     workload: Workload
@@ -231,6 +269,7 @@ class Task(Struct, frozen=True, kw_only=True):
     norm_bytes: Count = 0  # of all gradients' norms; 0: updates do not wait for them
     evaluation: Evaluation | None = None
     cut: Cut | None = None  # None: a run finds and proves the layers itself
+    lengths: Lengths | None = None  # None: all samples are alike
     layers: Annotated[tuple[Layer, ...], msgspec.Meta(min_length=1)]
 
 

@@ -99,7 +99,7 @@ TOLD = {
     "plan": (2, r"error: process 1 has another plan than process 0: \w+ and \w+; start all of .*"),
     "workload": (2, r"error: process 1: failing_tasks\.py.*"),
     "build": (2, r"error: process 1: task t: building the model: ValueError: no such weights"),
-    "raise": (1, r"error: t\.s\d\.[FB]0 on 1\.compute in round 0, process 1: ValueError: odd values"),
+    "raise": (1, r"error: t\.s\d\.[FB]0 on 1\.compute in round 0, .* 1: ValueError: odd values"),
     "log": (1, r"error: .*log\.jsonl: cannot be written: No space left on device"),
     "disk": (1, r"error: kept/t-10\.pt: cannot be written: No space left on device; it takes .*"),
     "hang": (
