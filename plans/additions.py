@@ -64,12 +64,19 @@ def _sums(program: Program, task: str) -> dict[int, str]:
             before = f"{held[source]}+" if source in held else ""
             held[op.writes["grad"]] = f"{before}{name.index}"
         elif name.kind == "R":
-            held[op.writes["grad"]] = f"({held[source]})+({held[op.reads['other']]})"
+            # Two sums are the same in either order.
+            low, high = sorted((held[source], held[op.reads["other"]]), key=_first)
+            held[op.writes["grad"]] = f"({low})+({high})"
         elif name.kind == "U" and source in held:
             found[name.number] = held[source]
         elif name.kind in "XSP" and source in held:
             held |= dict.fromkeys(op.writes.values(), held[source])
     return found
+
+
+def _first(text: str) -> int:
+    """The first microbatch of a sum."""
+    return int(text.lstrip("(").partition(")")[0].partition("+")[0])
 
 
 def _in_order(ops: Sequence[Op]) -> Iterator[Op]:

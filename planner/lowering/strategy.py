@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from planner.inputs import Layout
+from planner.lowering.trees import Join, joins
 from planner.orders import Order, Pass
 from planner.shards import Mode, ShardCost, TaskCosts
 
@@ -69,8 +70,7 @@ class PipelineStrategy:
 
     @cached_property
     def replicas(self) -> tuple[tuple[int, ...], ...]:
-        """The devices of every shard, by the first microbatch that each has: gradients are added
-        in this order."""
+        """The devices of every shard, by the first microbatch that each has."""
         found: list[dict[int, int]] = [{} for _ in self.shards]
         for k, m in sorted(self.where):
             found[k].setdefault(self.where[k, m], m)
@@ -87,14 +87,15 @@ class PipelineStrategy:
         return tuple(homes)
 
     @cached_property
-    def added(self) -> tuple[tuple[int, ...], ...]:
-        """The replicas of every shard in the order in which their gradients are added, to those of
-        the first; the first two may come either way round, the home before the other."""
-        pairs = zip(self.replicas, self.homes, strict=True)
-        return tuple(
-            (home, *(d for d in devices if d != home)) if home in devices[:2] else devices
-            for devices, home in pairs
-        )
+    def added(self) -> tuple[tuple[Join, ...], ...]:
+        """For every shard how the gradients of its replicas are added."""
+        return tuple(map(joins, self.replicas, self.homes))
+
+    @cached_property
+    def sent(self) -> tuple[tuple[Join, ...], ...]:
+        """For every shard the way by which its users get parameters from its home, backwards."""
+        pairs = zip(self.users, self.homes, strict=True)
+        return tuple(joins(sorted((home, *users)), home) for users, home in pairs)
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:

@@ -6,10 +6,11 @@ what adds, notes and updates. One after the other they would be right.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
 
 from planner.lowering.strategy import PipelineStrategy
+from planner.lowering.trees import sums
 from planner.orders import Order, Pass
 from planner.rounds import execution_order, once
 from planner.shards import Links, forward_us, pass_us
@@ -34,7 +35,7 @@ class _Begun(NamedTuple):
 
 
 def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
-    """All turns of a round. Gradients are added when those of one more replica have come, and then
+    """All turns of a round. Gradients are added when those of another replica have come, and then
     the shard is updated: where its parameters stay, when no pass of its home waits for that."""
     begun = list(_begun(strategy, links))
     ends = {(one.shard, device): end for _, end, device, one in sorted(begun, key=lambda b: b.end)}
@@ -68,18 +69,19 @@ class _Closing:
         self.strategy, self.links = strategy, links
         self.ready = additions(strategy, links, ends)
         self.free = Counter[int]()
-        self.patient: list[list[_Due]] = [[] for _ in strategy.order]  # by home
+        self.patient: list[list[_Due]] = [[] for _ in strategy.order]  # by device
         self.hasty: list[_Due] = []  # of parameters that come and go: what they take is free sooner
 
     def add(self, k: int) -> None:
         """Those of one more shard."""
-        own, home, ready = self.strategy, self.strategy.homes[k], self.ready[k]
-        made = [_Due(us, k, n, Turn(home, "R", k, n)) for n, us in enumerate(ready[1:])]
+        own, home, (*ready, whole) = self.strategy, self.strategy.homes[k], self.ready[k]
+        each = zip(own.added[k], ready, strict=True)
+        made = [_Due(us, k, n, Turn(to, "R", k, n)) for n, ((to, _), us) in enumerate(each)]
         kinds: tuple[Literal["N", "U"], ...] = ("N", "U") if own.costs.noted else ("U",)
-        made += [_Due(ready[-1], k, len(ready), Turn(home, kind, k, 0)) for kind in kinds]
+        made += [_Due(whole, k, len(made), Turn(home, kind, k, 0)) for kind in kinds]
         stays = own.modes[k].params == "resident"
         for due in made:
-            heappush(self.patient[home] if stays else self.hasty, due)
+            heappush(self.patient[due.turn.device] if stays else self.hasty, due)
 
     def before(self, device: int, start: int) -> Iterator[Turn]:
         """Those that go before a pass that starts then."""
@@ -88,7 +90,20 @@ class _Closing:
         line = self.patient[device]
         while line and (end := max(line[0].ready, self.free[device]) + self._us(line[0])) <= start:
             self.free[device] = end
-            yield heappop(line).turn
+            yield from self._behind(heappop(line))
+
+    def _behind(self, due: "_Due") -> Iterator[Turn]:
+        """A turn behind those on another device that make what it adds."""
+        if due.turn.kind == "R":
+            device = self.strategy.added[due.shard][due.number].other
+            line = self.patient[device]
+            first = sorted(d for d in line if d.shard == due.shard and d.number < due.number)
+            self.patient[device] = [one for one in line if one not in first]
+            heapify(self.patient[device])
+            for one in first:
+                self.free[device] = max(one.ready, self.free[device]) + self._us(one)
+                yield from self._behind(one)
+        yield due.turn
 
     def rest(self) -> Iterator[Turn]:
         """All others, as they become ready."""
@@ -118,32 +133,20 @@ def gathered(
 ) -> list[int]:
     """By shard, when its gradients of all replicas are added up on its home, and no pass reads it.
     ends: of its passes on each device that has it."""
-    each = zip(strategy.shards, additions(strategy, links, ends), strict=True)
-    return [own[-1] + links.add_us(shard.grad_bytes) * (len(own) > 1) for shard, own in each]
+    return [own[-1] for own in additions(strategy, links, ends)]
 
 
 def additions(
     strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
 ) -> list[list[int]]:
-    """By shard, when its gradients of each replica can be added to those before on its home, in
-    this order; the last ones no sooner than any pass has read the shard.
-
-    A device sends one after the other, and a home has room for two that are not yet added."""
-    found: list[list[int]] = [[] for _ in strategy.shards]
-    free = Counter[int]()  # when a device has sent what it had
-    first = [min(ends[k, device] for device in own) for k, own in enumerate(strategy.added)]
-    for k in sorted(range(len(found)), key=first.__getitem__):
-        own, size = found[k], strategy.shards[k].grad_bytes
-        adds = links.add_us(size)
-        for n, device in enumerate(strategy.added[k]):
-            us = ends[k, device]
-            if device != strategy.homes[k]:
-                room = own[n - 2] + adds if n > 2 else 0
-                us = max(us, free[device], room) + links.send_us(size, device, strategy.homes[k])
-                free[device] = us
-            own.append(max(us, own[-1] + adds * (n > 1)) if own else us)
-        readers = strategy.readers(k)
-        own[-1] = max(own[-1], *(ends[r, d] for r in readers for d in strategy.replicas[r]))
+    """By shard, when each of its additions can begin, and when all are done and no pass reads the
+    shard."""
+    own = [{device: ends[k, device] for device in on} for k, on in enumerate(strategy.replicas)]
+    sizes = [shard.grad_bytes for shard in strategy.shards]
+    found = sums(strategy.added, own, sizes, links)
+    for k, (size, added) in enumerate(zip(sizes, found, strict=True)):
+        whole = added[-1] + links.add_us(size) if added else 0
+        added.append(max(whole, *(us for r in strategy.readers(k) for us in own[r].values())))
     return found
 
 

@@ -3,6 +3,8 @@ are noted, and the home, or the host, updates.
 
     replica    B ─ grad ─ X ─▶┐                     ┌▶ param
     home       B ─ grad ──────┴ R ─ N ─ U ─ param ─ X
+
+Of several replicas each adds what it gets to its own before that goes on, as `trees` says.
 """
 
 from planner.lowering.lives import Item, Lives
@@ -40,55 +42,30 @@ class Updates:
         """The gradients of a shard that a device makes, in use, and so many turns longer."""
         return self.lives.use(device, f"s{k}.grad", self.shards[k].grad_bytes, "grad", after=after)
 
-    def _other(self, k: int) -> Item:
-        """Gradients of another replica at a shard's home, by its device."""
-        return Item(f"o{k}", k, "grad", self.shards[k].grad_bytes)
-
-    def _handed(self, device: int, k: int) -> list[Copy | Send]:
-        """The gradients of a replica go to the shard's home, unless it is that: when they are to be
-        added, so that those of a few are there at once."""
-        home = self.strategy.homes[k]
-        if device == home:
-            return []
-        name = self.grad(device, k, after=1)
-        there = self.lives.receive(home, self._other(k), device)
-        return [Send(device, "s", k, "grad", self.shards[k].grad_bytes, name, home, there)]
-
-    def _part(self, k: int, device: int, *, last: bool = False, after: int = 0) -> str:
-        """The value at a shard's home with the gradients of a replica; last: nothing uses it so
-        many turns later."""
-        home, other = self.strategy.homes[k], self._other(k)
-        if device == home:
-            return self.grad(home, k, after)
-        name = self.lives.find(home, other, device) or ""
-        if last:
-            self.lives.give(home, other, device, after)
-        return name
-
     def _add(self, turn: Turn) -> Visit:
-        """R: gradients of one more replica, in their order."""
-        home, _, k, n = turn
-        first, *others = self.strategy.added[k]
-        brings = [] if n else self._handed(first, k)
-        brings += self._handed(others[n], k)
-        at: dict[Role, str] = {
-            "grad": self._part(k, first),
-            "other": self._part(k, others[n], last=True),
-        }
-        return Visit(k, n, "R", at, brings, device=home)
+        """R: the sum of another device comes when it is to be added, so that a few are there at
+        once."""
+        device, _, k, n = turn
+        source, size = self.strategy.added[k][n].other, self.shards[k].grad_bytes
+        other = Item(f"o{k}", k, "grad", size)
+        there = self.lives.receive(device, other, n)
+        send = Send(source, "s", k, "grad", size, self.grad(source, k, after=1), device, there)
+        self.lives.give(device, other, n)
+        at: dict[Role, str] = {"grad": self.grad(device, k), "other": there}
+        return Visit(k, n, "R", at, [send], device=device)
 
     def _note(self, turn: Turn) -> Visit:
         """N: behind the norms of the shards before, wherever those are."""
         home, _, k, _ = turn
         brings = self._normed(home)
         self.norms, self.known = home, {home}
-        at: dict[Role, str] = {"grad": self._part(k, self.strategy.added[k][0]), "norm": "norm"}
+        at: dict[Role, str] = {"grad": self.grad(home, k), "norm": "norm"}
         return Visit(k, 0, "N", at, brings, device=home)
 
     def _on_host(self, turn: Turn) -> Visit:
         """U on the host, of gradients that go there."""
         home, _, k, _ = turn
-        grad = self._part(k, self.strategy.added[k][0], last=True, after=1)
+        grad = self.grad(home, k, after=1)
         brings = [copied(self.shards[k], k, "S", "grad", grad), *self._hosted(home)]
         return Visit(k, 0, "U", {"grad": grad}, brings, device=home)
 
@@ -97,7 +74,7 @@ class Updates:
         home, _, k, _ = turn
         shard, mode, now = self.shards[k], self.strategy.modes[k], self.lives.now[home]
         at: dict[Role, str] = {
-            "grad": self._part(k, self.strategy.added[k][0], last=True),
+            "grad": self.grad(home, k),
             "param": self.stays.at(home, k, now).name,
             "state": f"s{k}.state",
             "norm": "norm",
@@ -110,8 +87,8 @@ class Updates:
             takes.append(copied(shard, k, "S", "state"))
         if mode.params == "resident":
             size, name = shard.param_bytes, at["param"]
-            for user in self.strategy.users[k]:
-                takes.append(Send(home, "s", k, "param", size, name, user, name))
+            for device, user in reversed(self.strategy.sent[k]):
+                takes.append(Send(device, "s", k, "param", size, name, user, name))
         else:
             takes.append(copied(shard, k, "S", "param", at["param"]))
         return Visit(k, 0, "U", at, brings, takes, device=home)

@@ -8,9 +8,8 @@ device 1      F1 F1 F1 B1 B1 B1 U1       F1       from F1 to the last B1 and bac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 
-from planner.lowering import PipelineStrategy, gathered
+from planner.lowering import PipelineStrategy, gathered, needed, spread
 from planner.orders import Cost, Pipeline, Places, late, timed
 from planner.shards import Links, Mode, ShardCost, backward_us, forward_us, pass_us
 
@@ -149,12 +148,11 @@ class Delays:
         shard = self.strategy.shards[k]
         if mode.update == "host":
             return shard.update_host_us
-        return sum(self._sends(k)) if mode.params == "resident" else 0
-
-    def _sends(self, k: int) -> list[int]:
-        """The time of sending a shard's parameters from its home to each other user."""
-        home, size = self.strategy.homes[k], self.strategy.shards[k].param_bytes
-        return [self.links.send_us(size, home, user) for user in self.strategy.users[k]]
+        if mode.params != "resident":
+            return 0
+        home, size = self.strategy.homes[k], shard.param_bytes
+        own = [join for join in self.strategy.sent[k] if join.to == home]
+        return sum(self.links.send_us(size, *join) for join in own)
 
     def back_us(self, first: int, k: int, mode: Mode) -> int:
         """From a shard's first pass to its first one of the next round, if its parameters take
@@ -170,21 +168,22 @@ class Delays:
             us += links.prefetch_us(shard.param_bytes)
             if mode.update == "device-streamed":  # the state goes first
                 us += links.spill_us(shard.state_bytes)
-        return us + self.served_us(k, mode) - min(self._firsts(k))
+        return us + self.served_us(k, mode) - min(self._firsts(k).values())
 
-    def _firsts(self, k: int) -> list[int]:
+    def _firsts(self, k: int) -> dict[int, int]:
         """The starts of a shard's first passes, on its home and its other users, where these begin
-        no sooner than their gradients are needed at home."""
-        own, size = self.strategy, self.strategy.shards[k].grad_bytes
-        found = [self.firsts[k, own.homes[k]]]
+        no sooner than their gradients are needed."""
+        own, home, end = self.strategy, self.strategy.homes[k], self.gathered[k]
+        found = {home: self.firsts[k, home]}
+        due = needed(own.added[k], home, end, own.shards[k].grad_bytes, self.links)
         for device in own.users[k]:
-            send = self.links.send_us(size, device, own.homes[k])
-            early = self.gathered[k] - send - self.lasts.get((k, device), self.gathered[k])
-            found.append(self.firsts[k, device] + max(0, early))
+            early = due[device] - self.lasts[k, device] if device in due else 0
+            found[device] = self.firsts[k, device] + max(0, early)
         return found
 
     def _sent_us(self, k: int) -> int:
-        """From the first pass of a device to the time it has what the home sends to each in turn;
-        the longest, were all sent from 0 on."""
-        sent = accumulate(self._sends(k), initial=0)
-        return max(us - start for us, start in zip(sent, self._firsts(k), strict=True))
+        """From the first pass of a device to the time it has what comes from the home; the
+        longest, were all sent from 0 on."""
+        own, home, size = self.strategy, self.strategy.homes[k], self.strategy.shards[k].param_bytes
+        sent, firsts = spread(own.sent[k], home, size, self.links), self._firsts(k)
+        return max(us - firsts[device] for device, us in sent.items())

@@ -60,7 +60,7 @@ class Sketch:
     @property
     def guess_us(self) -> int:
         """About how long a round is: its bound, or a device's work and then the exchange of its
-        last shard, whose gradients go to one replica, which sends new parameters to all others."""
+        last shard, whose gradients go to one replica in a tree, and new parameters back."""
         costs, send, most = self.costs, self.links.send_us, self.bound_us
         for place, (a, b) in enumerate(pairwise(self.stages)):
             replicas = self.layout.replicas[place % self.layout.depth]
@@ -68,7 +68,8 @@ class Sketch:
                 whole = costs.total("grad_bytes", a, b)
                 largest = max(layer.grad_bytes for layer in costs.layers[a:b])
                 own = -(-costs.microbatches // replicas) * costs.total("least", a, b)
-                most = max(most, own + replicas * send(max(largest, whole // _PIECES[-1])))
+                hops = 2 * (replicas - 1).bit_length()
+                most = max(most, own + hops * send(max(largest, whole // _PIECES[-1])))
         return most
 
     @cached_property

@@ -202,25 +202,28 @@ def _played(draft: Draft) -> list[list[int]]:
         if not left:
             heappush(ready[streams[run]], wanted[run])
     free, ends = [True] * len(numbers), list[int]()
-    starts, now = [0] * runs, 0
+    starts, now, changed = [0] * runs, 0, set(numbers.values())  # streams that may begin an op
     while True:
-        for number, queue in enumerate(ready):
-            if queue and free[number]:
+        for number in changed:
+            if free[number] and (queue := ready[number]):
                 run = heappop(queue) % runs
                 starts[run], free[number] = now, False
                 heappush(ends, (now + us[run]) * runs + run)
         if not ends:
             return [starts[lap * count :][:count] for lap in laps]
         now = ends[0] // runs
+        changed.clear()
         while ends and ends[0] // runs == now:
             run = heappop(ends) % runs
             free[streams[run]] = True
+            changed.add(streams[run])
             for delta in followers[run % count]:
                 later = run + delta
                 if later < runs:
                     waiting[later] -= 1
                     if not waiting[later]:
                         heappush(ready[streams[later]], wanted[later])
+                        changed.add(streams[later])
 
 
 def _chained(draft: Draft) -> list[Sequence[int]]:

@@ -4,6 +4,7 @@ A wrong value is told once, at the first op that meets it; what follows from it 
 silence, so that a list of violations is a list of causes.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,13 +13,14 @@ from plans.checker.order import ROUNDS, Phase
 from plans.checker.races import Span, place, spans, used
 from plans.schema import Op, OpName, Role, Task, parse_id
 from plans.ties import crossing
-from plans.view import View
+from plans.view import View, op_name
 
 
 class Value(NamedTuple):
     """The content of a buffer. `step` is a version for param and state: the updates it has seen.
 
-    Of a gradient that R added, `replicas` are the first microbatches of those it is the sum of.
+    Of a gradient that R added, `replicas` are the first microbatches of those it is the sum of, and
+    `depth` is how many additions followed one another.
     Of kind norm, `shard` is 0 and `microbatches` are the shards whose gradients' norms it has; of
     kind tie, `shard` is the last that added to it, so that all holders above it have.
     """
@@ -29,6 +31,7 @@ class Value(NamedTuple):
     step: int
     microbatches: tuple[int, ...] = ()
     replicas: tuple[int, ...] = ()
+    depth: int = 0
 
     def __str__(self) -> str:
         if self.kind in ("param", "state"):
@@ -108,6 +111,7 @@ class _Run:
         self._tasks = view.tasks
         self._buffers = view.buffers
         self._ends = view.ends
+        self._firsts = _firsts(op for phase in phases for op in phase.ops)
         alive = {b.name: b for b in used(phases, view.buffers)}
         alive |= {name: view.buffers[name] for name in (*view.begins, *view.ends)}
         self._memory = _Memory(*spans(alive.values()))
@@ -236,8 +240,8 @@ class _Run:
             self._tell(op, "norm", label, str(due), held)
 
     def _merge(self, op: Op, name: OpName, step: int, label: str) -> Value:
-        """R adds a replica's gradients to those of the replicas before it: these are counted by
-        their first microbatches, and added one after the other as a plain loop would."""
+        """R adds a replica's gradients to those of the replicas before it, or half of some replicas
+        to the other: they are counted by their first microbatches."""
         if "grad" not in op.reads or "other" not in op.reads:
             return UNKNOWN  # a shard without gradient bytes
         wanted = Value("grad", name.task, name.number, step)
@@ -249,13 +253,29 @@ class _Run:
             text = f"a gradient without microbatch {_numbers(tuple(both))}, which grad has already"
             self._tell(op, "other", label, text, other)
             return UNKNOWN
-        before, last = sorted(part.replicas or part.microbatches[:1] for part in (mine, other))
-        if len(last) > 1 or last < before[-1:]:
-            text = f"the next replica, by first microbatches, to be added to {mine},"
+        before, last = sorted(parts.values(), key=_replicas)
+        if not self._neighbours(before, last):
+            text = f"the next replica, or half, by first microbatches, to be added to {mine},"
             self._tell(op, "other", label, text, other)
             return UNKNOWN
-        together = tuple(sorted(mine.microbatches + other.microbatches))
-        return wanted._replace(microbatches=together, replicas=before + last)
+        return wanted._replace(
+            microbatches=tuple(sorted(mine.microbatches + other.microbatches)),
+            replicas=_replicas(before) + _replicas(last),
+            depth=max(before.depth, last.depth) + 1,
+        )
+
+    def _neighbours(self, before: Value, last: Value) -> bool:
+        """True if two sums are next to each other in one of the orders in which a plain loop would
+        add: each replica to all before it, or halves of halves."""
+        every = self._firsts[before.task, before.shard]
+        low, high = _replicas(before), _replicas(last)
+        at, size = every.index(low[0]) if low[0] in every else -1, len(low)
+        if every[at : at + size + len(high)] != low + high:
+            return False
+        in_turn = at == 0 and len(high) == 1 and before.depth == size - 1
+        rest = len(every) - at - size
+        even = size & (size - 1) == at % (2 * size) == 0 and len(high) == min(size, rest)
+        return in_turn or (even and all(_halved(one) for one in (before, last)))
 
     def _part(self, op: Op, role: Role, wanted: Value, label: str) -> Value:
         """The gradients that R finds in a role."""
@@ -291,6 +311,27 @@ class _Run:
         text = f"{label}: reads {role} from {place(buffer)}, expected {wanted} but {_holds(held)}"
         self.found.setdefault((op.id, role), text)
         self._memory.excuse(buffer.name)
+
+
+def _firsts(ops: Iterable[Op]) -> dict[tuple[str, int], tuple[int, ...]]:
+    """By task and shard the first microbatch of every replica, ascending."""
+    found: dict[tuple[str, int], dict[str, int]] = {}
+    for op in ops:
+        name = op_name(op.id)
+        if name.kind in "BW":
+            own = found.setdefault((name.task, name.number), {})
+            own[op.stream] = min(name.index, own.get(op.stream, name.index))
+    return {key: tuple(sorted(own.values())) for key, own in found.items()}
+
+
+def _replicas(part: Value) -> tuple[int, ...]:
+    """The first microbatches of the replicas that a gradient is the sum of."""
+    return part.replicas or part.microbatches[:1]
+
+
+def _halved(part: Value) -> bool:
+    """True if a sum was made in halves."""
+    return part.depth == (len(_replicas(part)) - 1).bit_length()
 
 
 def _holds(held: Value | str) -> str:
