@@ -5,4 +5,12 @@ from planner.lowering.strategy import PipelineStrategy, separable, whole
 from planner.lowering.trees import needed, spread
 from planner.lowering.turns import gathered
 
-__all__ = ["PipelineRound", "PipelineStrategy", "gathered", "needed", "separable", "spread", "whole"]
+__all__ = [
+    "PipelineRound",
+    "PipelineStrategy",
+    "gathered",
+    "needed",
+    "separable",
+    "spread",
+    "whole",
+]

@@ -255,7 +255,7 @@ class _Run:
             return UNKNOWN
         before, last = sorted(parts.values(), key=_replicas)
         if not self._neighbours(before, last):
-            text = f"the next replica, or half, by first microbatches, to be added to {mine},"
+            text = f"the next replica, by first microbatches, or half, to be added to {mine},"
             self._tell(op, "other", label, text, other)
             return UNKNOWN
         return wanted._replace(

@@ -24,8 +24,11 @@ class Plain(NamedTuple):
     val_losses: dict[int, float]
 
 
-Shares = Mapping[str, Sequence[Sequence[int]]]
-"""For every parameter the microbatches of its replicas, in the order in which these are added."""
+Share = int | Sequence["Share"]
+"""A microbatch, or parts that are added one after the other."""
+
+Shares = Mapping[str, Sequence[Share]]
+"""For every parameter the microbatches of its replicas, as these are added."""
 
 
 def train(
@@ -101,8 +104,7 @@ class _Loop:
                 found.append({name: p.grad for name, p in self.model.named_parameters()})
                 self.model.zero_grad()
         for name, parameter in self.model.named_parameters() if self.shares is not None else ():
-            shares = [[found[m][name] for m in share] for share in self.shares[name]]
-            parameter.grad = _added(map(_added, shares))
+            parameter.grad = _shared(self.shares[name], [one[name] for one in found])
         self._update()
         return total
 
@@ -163,6 +165,13 @@ class _Loop:
             for p, master in self.masters.items():
                 if p is not master:
                     p.copy_(master)
+
+
+def _shared(share: Share, gradients: Sequence[Tensor | None]) -> Tensor | None:
+    """The sum of a share of the microbatches' gradients."""
+    if isinstance(share, int):
+        return gradients[share]
+    return _added(_shared(part, gradients) for part in share)
 
 
 def _added(gradients: Iterable[Tensor | None]) -> Tensor | None:

@@ -1,7 +1,7 @@
 """Tasks on several devices, as the planner plans them: their bits are those of a plain loop that
 adds gradients as they do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 from support.fit import later
 from support.pipeline_cases import CASES, Case, built, counting, profiled
-from support.plain import Plain, Shares, train
+from support.plain import Plain, Share, Shares, train
 from support.quick import measured, quickly
 from support.same import assert_same
 from support.toys import batches
@@ -30,7 +30,8 @@ def oracle(plan: Plan) -> Callable[[Task, int], Plain]:
 
 
 def shares_of(plan: Plan, task: Task) -> Shares:
-    """For every parameter the microbatches of each replica of its shard, by their first ones."""
+    """For every parameter the microbatches of each replica of its shard, by their first ones, and
+    in halves of these."""
     (planned,) = plan.tasks
     found: dict[int, dict[str, list[int]]] = {}
     for op in plan.programs[0].round:
@@ -43,8 +44,16 @@ def shares_of(plan: Plan, task: Task) -> Shares:
         layer = int(name.partition(".")[0])
         k = next(k for k, shard in enumerate(planned.shards) if layer < shard.end_layer)
         each = [sorted(own) for own in found.get(k, {}).values()]
-        shares[name] = sorted(each) if parameter.requires_grad else []
+        shares[name] = halves(sorted(each)) if parameter.requires_grad else []
     return shares
+
+
+def halves(parts: list[list[int]]) -> Sequence[Share]:
+    """The first 1, 2, 4, ... parts and the others, each added in the same way before."""
+    if len(parts) < 2:
+        return parts
+    first = max(n for n in (1, 2, 4, 8) if n < len(parts))
+    return [halves(parts[:first]), halves(parts[first:])]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -219,7 +219,7 @@ CHANGES: dict[str, tuple[str, Callable[[Plan], Plan], str, str]] = {
     "replicas are added in another order": (
         "data parallel",
         lambda made: exchanged(made, "a.s0.R0", "a.s0.R1"),
-        "a.s0.R1",
+        "a.s0.R0",
         "the next replica, by first microbatches",
     ),
     "gradients are added before they have come": (
