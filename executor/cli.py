@@ -5,7 +5,7 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import profiles
 from executor import report, run, saving
 from executor.errors import UsageError
 from executor.records import Options, Result, Trace, stopping
-from executor.workload import NO_CACHE, Task, load_tasks
+from executor.workload import NO_CACHE, Task, Wanted, load_tasks
 from plans.schema import Plan
 from profiles import console
 from profiles.codec import check_target, file_sha256, read_bytes
@@ -229,11 +229,15 @@ class _Asked:
         check_target(log, path, *(_source(task.workload.ref) for task in plan.tasks))
         evaluated = [task.name for task in plan.tasks if task.evaluation]
         stopping.check(options.stop, [task.name for task in plan.tasks], evaluated)
-        return plan, load_tasks(plan.tasks), options
+        return plan, self.tasks(plan.tasks), options
 
     def options(self) -> Options:
         """Its options; the plan's file is read, but not decoded."""
         return self._options(file_sha256(self._arguments.plan))
+
+    def tasks(self, wanted: Iterable[Wanted]) -> Sequence[Task]:
+        """These tasks of the plan, from their workloads."""
+        return load_tasks(wanted)
 
     def _options(self, plan_sha256: str) -> Options:
         arguments = self._arguments

@@ -9,7 +9,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -27,9 +27,8 @@ from executor.cutting import left_out, planned
 from executor.errors import ProcessError, UsageError, exit_code_of, text_of
 from executor.profiling import across
 from executor.records import Options, Result, checkpoint, earlier
-from executor.workload import Task, load_tasks
+from executor.workload import Task, Wanted
 from plans.schema import Plan
-from plans.schema import Task as PlanTask
 from profiles import console
 from profiles.errors import FormatError, GantryError
 from profiles.schema import Workload
@@ -54,6 +53,9 @@ class Asked(Protocol):
 
     def options(self) -> Options:
         """Its options, with the hash of the plan's file."""
+
+    def tasks(self, wanted: Iterable[Wanted]) -> Sequence[Task]:
+        """These tasks of the plan, loaded."""
 
 
 class _Wanted(msgspec.Struct, frozen=True):
@@ -157,7 +159,7 @@ def _follow(world: distributed.World, asked: Asked) -> int:
         work = _heard(store, "work", _Work)
         if isinstance(work, _Note):
             return work.code
-        tasks, silence_s = load_tasks(work.tasks), work.silence_s
+        tasks, silence_s = asked.tasks(work.tasks), work.silence_s
         note = _Note(inputs=_inputs(work.tasks, options))
     except GantryError as error:
         note = _Note(str(error), error.exit_code)
@@ -302,7 +304,7 @@ def _end_with_agent(world: distributed.World) -> None:
     threading.Thread(target=watch, daemon=True, name="agent").start()
 
 
-def _inputs(tasks: Sequence[_Wanted | PlanTask], options: Options) -> dict[str, str]:
+def _inputs(tasks: Sequence[Wanted], options: Options) -> dict[str, str]:
     """The files that have to be the same in all processes, by name."""
     sources = {f"workload {task.workload.ref}": task.workload.sha256 for task in tasks}
     begun = [task for task in tasks if task.done and options.resume]

@@ -4,16 +4,20 @@ import random
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError
 
+import msgspec
 import pytest
 from msgspec import structs
 from support import handmade
 from support.piped import drawn, planned
 from support.rendezvous import Replay
+from support.seen import Seen
+from support.seen import Ticket as Waits
 
 from executor.replay.sides import BEGUN, READY, Sides, lane_of, sides
+from executor.replay.tickets import Ticket, jobs_of
 from plans import violations
 from plans.checker.order import phases
-from plans.parts import program_parts
+from plans.parts import Part, parts, program_parts
 from plans.schema import Op, Plan, Program, parse_id
 
 ROUNDS = 2  # edges reach back one
@@ -85,6 +89,41 @@ def test_sound_plans_come_to_their_end_in_any_order_of_arrival(chunk: int) -> No
         assert not replay.stuck, (seed, ranks, replay.stuck)
         assert_in_order(program, replay)
         assert_heard(program, ranks, replay)
+
+
+def test_processes_have_the_jobs_that_all_of_a_plan_gives_them() -> None:
+    """From their parts, as messages bring them: the ops of every stream and of every way for X, in
+    their order, the numbers that they wait for, and who is told of them."""
+    told = 0
+    for seed in range(60):
+        plan, ranks = some_plan(seed)
+        (program,) = plan.programs
+        expected, jobs, tells = Seen(program, ranks, ROUNDS), {}, {}
+        for me, part in parts(plan, ranks).items():
+            part = msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=Part)
+            known = sides(part.program(0), ranks.__getitem__)
+            jobs |= {(me, *key): own for key, own in replayed(known).items()}
+            tells |= {(me, *key): set(own) for key, own in known.tells.items()}
+            assert part.ranks == {device: ranks[device] for device in part.ranks}
+            assert part.segments[0].ranks == sorted({rank for rank, *_ in expected.jobs} - {me})
+        assert jobs == expected.jobs
+        assert tells == expected.tells
+        told += sum(">" not in name for _, _, name in tells)
+    assert told
+
+
+def replayed(known: Sides) -> dict[tuple[str, str], list[tuple[str, frozenset[Waits]]]]:
+    """By phase and stream the jobs that a process replays, with the numbers they wait for."""
+    found: dict[tuple[str, str], list[tuple[str, frozenset[Waits]]]] = {}
+    names = {op.stream: op.stream for ops in known.phases.values() for op in ops}
+
+    def job(phase: str, op: Op, own: Ticket, waits: tuple[Ticket, ...]) -> None:
+        if op.stream in known.own:
+            told = frozenset((str(t.stream), t.base, t.stride) for t in waits)
+            found.setdefault((phase, op.stream), []).append((op.id, told))
+
+    jobs_of(known.phases, {"enter": 1, "round": ROUNDS, "leave": 1}, names, job)  # type: ignore[arg-type]
+    return found
 
 
 def closing(program: Program, rng: random.Random) -> Program:
