@@ -1,6 +1,6 @@
 """Numbers that follow from a plan's: the time of any op in any round, and how copies hide."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
@@ -68,7 +68,7 @@ def duration_us(program: Program, rounds: int) -> int:
     return program.enter_us + (rounds - 1) * program.period_us + program.round_us + program.leave_us
 
 
-def plan_stream(stream: str, devices: Sequence[int]) -> str:
+def plan_stream(stream: str, devices: Sequence[int] | Mapping[int, int]) -> str:
     """A program's stream name with the device number of the plan: `0.h2d` on (3,) is `3.h2d`."""
     if stream.startswith("host."):
         return f"host.{devices[int(stream[5:])]}"

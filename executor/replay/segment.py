@@ -16,7 +16,7 @@ from executor.replay.crossing import Crossing, Remote
 from executor.replay.failures import Failure
 from executor.replay.launches import launch_of, marked
 from executor.replay.ops import Run, Work, run_of
-from executor.replay.sides import BEGUN, READY, alone, lane_of, sides
+from executor.replay.sides import BEGUN, READY, lane_of, sides
 from executor.replay.team import Facts, heed
 from executor.replay.tickets import (
     PHASES,
@@ -31,22 +31,21 @@ from executor.replay.tickets import (
 from executor.shards import Place
 from plans.checker import value_bytes
 from plans.metrics import plan_stream
-from plans.schema import Memory, Op, Program, Role, Segment, parse_id
+from plans.parts import ProgramPart, SegmentPart
+from plans.schema import Memory, Op, Role, parse_id
 from plans.view import site
 
 _ALL = "all streams"  # waited for at the end of a phase
 
 
 class SegmentRun(SegmentActivity):
-    """A segment replayed here, as far as its devices are this process'. `first_steps`: each task's
-    step in round 0."""
+    """A segment replayed here, as far as its devices are this process'."""
 
     def __init__(
         self,
         index: int,
-        program: Program,
-        segment: Segment,
-        first_steps: Mapping[str, int],
+        program: ProgramPart,
+        segment: SegmentPart,
         setup: Setup,
         *,
         metered: bool,
@@ -55,19 +54,17 @@ class SegmentRun(SegmentActivity):
         self._index = index
         self._segment = segment
         self._metered = metered
-        self._first_steps = first_steps
-        self._in_round = {op.id for op in program.round}
+        self._first_steps = segment.steps
+        self._in_round = {op.id for op in program.phases["round"].ops}
         self._tasks = [setup.tasks[name] for name in program.tasks]
         self.evaluates = program.evaluates
         self._rounds = {"enter": 1, "round": segment.rounds, "leave": 1}
         self._laps = {phase: Laps(count) for phase, count in self._rounds.items()}
         team = setup.team
-        ranks = [team.rank(number) for number in segment.devices] if team else []
-        self._sides = sides(program, ranks, team.me) if team else alone(program)
+        self._sides = sides(program, self._rank)
         self._crossing: Crossing | None = None
-        if team and set(ranks) > {team.me}:
-            others = set(ranks) - {team.me}
-            self._crossing = Crossing(index, team, others, setup.store.flats.keys(), self._halt)
+        if team and segment.ranks:
+            self._crossing = Crossing(index, team, setup.store.flats.keys(), self._halt)
         self._load(program)
         ops = Counter(op.stream for line in self._sides.phases.values() for op in line)
         self._streams = {name: self._stream(name, 4 * ops[name] + 1) for name in sorted(ops)}
@@ -75,11 +72,14 @@ class SegmentRun(SegmentActivity):
         job = self._job_maker(program)
         phases = self._sides.phases
         self._jobs, self._ends = jobs_of(phases, self._rounds, self._streams, job)
-        for number in setup.places.keys() & set(segment.devices):
+        self._others = {r: self._stream(_process(r), len(PHASES)) for r in segment.ranks}
+        self._halt.watch(list(self._others.values()))
+        for number in setup.places.keys() & set(segment.devices.values()):
             setup.places[number].begin()  # its replicas are there now
         self._plays({n: partial(self._play, n) for n in self._streams if n in self._sides.own})
         if self._crossing:
-            self._crossing.begin(self._streams)
+            others = {stream.name: stream for stream in self._others.values()}
+            self._crossing.begin({**self._streams, **others})
 
     @property
     def latest(self) -> float:
@@ -107,6 +107,11 @@ class SegmentRun(SegmentActivity):
         for task in self._tasks:
             task.drop()
         gc.collect()  # of failed ops, frames and graphs may hold each other
+
+    def _rank(self, local: int) -> int:
+        """The process that has a device of the program."""
+        team = self._setup.team
+        return team.rank(self._segment.devices[local]) if team else 0
 
     def _stream(self, name: str, keep: int) -> Stream:
         """A stream with its queue; marks of the rounds that may be under way are kept."""
@@ -148,10 +153,10 @@ class SegmentRun(SegmentActivity):
         me = self._setup.team.me if self._setup.team else None
         return Failure(tasks, text, op or stream.name, stream.name, number, step, process=me)
 
-    def _load(self, program: Program) -> None:
+    def _load(self, program: ProgramPart) -> None:
         """Let batches be prepared while all else is made: where there is a team, those microbatches
         that this process takes."""
-        own = [parse_id(op.id) for op in program.round if op.stream in self._sides.own]
+        own = [parse_id(op.id) for op in program.phases["round"].ops]
         for task in self._tasks:
             name, feed = task.plan.name, task.feed(evaluates=self.evaluates)
             taken = {n.index for n in own if n.task == name and n.item == "batch" and n.kind == "P"}
@@ -164,11 +169,11 @@ class SegmentRun(SegmentActivity):
         """Let a task go on with what another process wrote."""
         heed(facts, self._setup.tasks[facts.op.task], self._flats.__getitem__)
 
-    def _job_maker(self, program: Program) -> MakeJob:
+    def _job_maker(self, program: ProgramPart) -> MakeJob:
         """Makes the job of an op: its buffers found, its launch as the run's options say."""
         setup, devices = self._setup, self._segment.devices
         spaces = {buffer.name: int(buffer.space) for buffer in program.buffers}
-        places = {d: setup.places[n] for d, n in enumerate(devices) if n in setup.places}
+        places = {d: setup.places[devices[d]] for d in program.memory}
         views = {
             b.name: places[int(b.space)].device.slab[b.offset : b.offset + b.bytes]
             for b in program.buffers
@@ -254,15 +259,29 @@ class SegmentRun(SegmentActivity):
                 stream.skip(len(jobs) * (self._rounds[phase] - laps.count))
                 if stream.now is not None:
                     stream.now = ("waits for ", *stream.now[1:3], _ALL)
-                if self._crossing:
-                    until(stream.queue.mark(), self._halt.check)
-                    self._crossing.ended(name, self._ends[name][phase])
-                for other, peer in self._streams.items():
-                    if not other.endswith(BEGUN):
-                        self._wait(stream, peer, self._ends[other][phase])
+                self._gather(name, phase)
             until(stream.queue.mark(), self._halt.check)
         stream.now = None
         self._drain(stream)
+
+    def _gather(self, name: str, phase: str) -> None:
+        """Wait until all streams of all processes have ended a phase. Each process says once, by
+        way of its first stream, that its own ones have, and those who know a stream hear of it."""
+        stream, own = self._streams[name], self._sides.own
+        if self._crossing and (knowers := self._sides.knowers.get(name)):
+            until(stream.queue.mark(), self._halt.check)
+            self._crossing.ended(name, self._ends[name][phase], knowers)
+        for other in sorted(own):
+            self._wait(stream, self._streams[other], self._ends[other][phase])
+        number = PHASES.index(phase) + 1
+        if self._crossing and name == min(own):
+            until(stream.queue.mark(), self._halt.check)
+            self._crossing.ended(_process(self._crossing.me), number, self._others)
+        for peer in self._others.values():
+            self._wait(stream, peer, number)
+        for other in self._streams.keys() - own:
+            if not other.endswith(BEGUN):
+                self._wait(stream, self._streams[other], self._ends[other][phase])
 
     def _drain(self, stream: Stream) -> None:
         """Wait for what was launched before the segment was stopped: it still uses the device.
@@ -301,6 +320,11 @@ class SegmentRun(SegmentActivity):
         mark = other.wait(count)
         if mark is not None and other is not stream:
             stream.queue.wait(mark, self._halt.check)
+
+
+def _process(rank: int) -> str:
+    """The stream of a process' phases."""
+    return f"process {rank}"
 
 
 def _unnoted(*_: object) -> None:

@@ -11,7 +11,7 @@ from executor.workload.batches import (
     part,
     staging_bytes,
 )
-from executor.workload.loading import NO_CACHE, caching, load
+from executor.workload.loading import NO_CACHE, Wanted, caching, load, load_tasks
 from executor.workload.loss import Batch, Ending, loss_in
 from executor.workload.task import Evaluation, Task, build
 
@@ -22,6 +22,7 @@ __all__ = [
     "Ending",
     "Evaluation",
     "Task",
+    "Wanted",
     "batch_bytes",
     "batch_of",
     "build",
@@ -31,6 +32,7 @@ __all__ = [
     "held_batch",
     "inputs_of",
     "load",
+    "load_tasks",
     "loss_in",
     "part",
     "staging_bytes",

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from executor.replay.sides import BEGUN, READY, Sides, lane_of, sides
 from executor.replay.tickets import PHASES, Job, Ticket, jobs_of
+from plans.parts import program_parts
 from plans.schema import Op, Program, parse_id
 
 Key = tuple[Any, ...]  # of a counter
@@ -53,8 +54,11 @@ class Replay:
         self._buffered = rng.random() < 0.5
         self._spaces = {buffer.name: int(buffer.space) for buffer in program.buffers}
         self._ranks = ranks
-        for me in sorted(set(ranks)):
-            self._enter(sides(program, ranks, me), me)
+        parts = program_parts(program, ranks)
+        known = {me: sides(own, ranks.__getitem__) for me, own in parts.items()}
+        self._busy = {me for me, own in parts.items() if own.busy}
+        for me in sorted(known):
+            self._enter(known[me], me)
         self._run()
         self.stuck = set(self._doing.values())
 
@@ -72,7 +76,7 @@ class Replay:
 
         jobs, ends = jobs_of(known.phases, self._rounds, names, job)  # type: ignore[arg-type]
         for name in known.own:
-            self._start(self._play(me, name, jobs[name], ends))
+            self._start(self._play(me, name, jobs[name], ends, known))
 
     def _play(
         self,
@@ -80,10 +84,11 @@ class Replay:
         name: str,
         jobs: Mapping[str, Sequence[Job]],
         ends: Mapping[str, Mapping[str, int]],
+        known: Sides,
     ) -> Playing:
         """A stream's thread."""
-        others = {rank for rank in self._ranks if rank != me}
-        for phase in PHASES:
+        others = self._busy - {me}
+        for place, phase in enumerate(PHASES, 1):
             for number in range(self._rounds[phase]):
                 for job in jobs[phase]:
                     waits = tuple((t.stream, t.base + t.stride * number) for t in job.tickets)
@@ -94,8 +99,14 @@ class Replay:
                     yield from self._op(me, op, own, phase, number, waits)
                     self._bump((me, name))
                     self._tell(me, tells, name, own.base + own.stride * number)
-            self._tell(me, others, name, ends[name][phase])
-            for other in ends:
+            self._tell(me, known.knowers.get(name, ()), name, ends[name][phase])
+            for other in known.own:
+                yield (me, other), ends[other][phase]
+            if name == min(known.own):
+                self._tell(me, others, f"process {me}", place)
+            for rank in others:
+                yield (me, f"process {rank}"), place
+            for other in ends.keys() - known.own:
                 if not other.endswith(BEGUN):
                     yield (me, other), ends[other][phase]
         self._doing.pop((me, name), None)
