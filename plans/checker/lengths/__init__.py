@@ -8,6 +8,7 @@ from plans.checker.lengths.kinds import (
     lengths_shape,
     runs_shape,
 )
+from plans.checker.lengths.table import other_lengths, tables
 
 __all__ = [
     "Pair",
@@ -16,6 +17,8 @@ __all__ = [
     "kinds_shape",
     "known_kinds",
     "lengths_shape",
+    "other_lengths",
     "pairs",
     "runs_shape",
+    "tables",
 ]
