@@ -37,7 +37,7 @@ class _State:
 
     def __init__(self, pool: Pool, times: Array, places: Array) -> None:
         self.places = places
-        self._type, self._fill = pool.type_of, pool.depths - 1
+        self._type, self._fill = pool.type_of, pool.depths[pool.type_of] - 1
         self._times = times
         self._all = np.arange(len(places))
         self._held = [np.flatnonzero(places == number) for number in range(pool.pipelines)]
@@ -76,7 +76,10 @@ class _State:
             us = max(int(after[best]), left[0] + int(self._fill[last]) * left[1])
             found.append(_Change(us, item, best, -1))
         where = self.places
-        theirs, own = self._times[self._type[where], self._all], self._times[self._type[where], item]
+        theirs, own = (
+            self._times[self._type[where], self._all],
+            self._times[self._type[where], item],
+        )
         back = self._times[self._type[last]]
         top = np.where(theirs == self._tops[0, where], self._tops[1, where], self._tops[0, where])
         there = self._loads[where] - theirs + own + self._fill[where] * np.maximum(top, own)

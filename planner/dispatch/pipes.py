@@ -1,6 +1,5 @@
 """Pipelines of several types, and what a sequence of some length takes on each."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,10 +20,14 @@ class Curve:
     linear: float
     fixed: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not np.isfinite((self.square, self.linear, self.fixed)).all() or self.square < 0:
+            raise ValueError(f"{self}: all three must be finite, and square at least 0")
+
     def us(self, lengths: Array) -> Array:
-        """The time of each of so many tokens, rounded up."""
+        """The time of each of so many tokens, rounded up; at least 1."""
         times = (self.square * lengths + self.linear) * lengths + self.fixed
-        return np.ceil(times).astype(np.int64)
+        return np.asarray(np.maximum(1, np.ceil(times)), np.int64)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ class PipelineType:
     longest: int
     count: int = 1
 
+    def __post_init__(self) -> None:
+        if min(self.depth, self.longest, self.count) < 1:
+            raise ValueError(f"{self}: depth, longest and count must be at least 1")
+
 
 @dataclass(frozen=True)
 class Pool:
@@ -50,6 +57,10 @@ class Pool:
     """
 
     types: tuple[PipelineType, ...]
+
+    def __post_init__(self) -> None:
+        if not self.types:
+            raise ValueError("a pool must have at least one type of pipelines, has none")
 
     @property
     def pipelines(self) -> int:
@@ -62,8 +73,8 @@ class Pool:
 
     @cached_property
     def depths(self) -> Array:
-        """The depth of every pipeline."""
-        return np.array([one.depth for one in self.types])[self.type_of]
+        """The depth of every type."""
+        return np.array([one.depth for one in self.types])
 
     @property
     def longest(self) -> int:
@@ -72,21 +83,27 @@ class Pool:
 
     def times(self, lengths: Array) -> Array:
         """The time of every sequence on every type (types x sequences), NEVER where it does not
-        fit. ValueError for a sequence that fits nowhere."""
-        rows = [np.where(lengths > one.longest, NEVER, one.curve.us(lengths)) for one in self.types]
-        times: Array = np.stack(rows)
-        if len(lengths) and int(times.min(axis=0).max()) >= NEVER:
+        fit. ValueError for a sequence that fits nowhere, or has no tokens."""
+        if len(lengths) and int(lengths.min()) < 1:
+            at = int(lengths.argmin())
+            raise ValueError(f"sequence {at} has {int(lengths[at])} tokens, must be at least 1")
+        if len(lengths) and int(lengths.max()) > self.longest:
+            at = int(lengths.argmax())
             raise ValueError(
-                f"a sequence has {int(lengths.max())} tokens, no pipeline holds more than "
+                f"sequence {at} has {int(lengths[at])} tokens, no pipeline holds more than "
                 f"{self.longest}"
             )
-        return times
+        rows = [np.where(lengths > one.longest, NEVER, one.curve.us(lengths)) for one in self.types]
+        return np.stack(rows)
 
-    def finishes(self, times: Array, places: Sequence[int] | Array) -> Array:
+    def alone(self, times: Array) -> Array:
+        """When a sequence is done that has a pipeline of each type for itself, by its times."""
+        return np.where(times < NEVER, self.depths[:, None] * times, NEVER)
+
+    def finishes(self, times: Array, places: Array) -> Array:
         """When every pipeline is done, with each sequence in its place."""
-        where = np.asarray(places, np.int64)
-        own = times[self.type_of[where], np.arange(len(where))]
+        own = times[self.type_of[places], np.arange(len(places))]
         loads, tops = np.zeros(self.pipelines, np.int64), np.zeros(self.pipelines, np.int64)
-        np.add.at(loads, where, own)
-        np.maximum.at(tops, where, own)
-        return loads + (self.depths - 1) * tops
+        np.add.at(loads, places, own)
+        np.maximum.at(tops, places, own)
+        return loads + (self.depths[self.type_of] - 1) * tops
