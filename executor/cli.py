@@ -16,7 +16,7 @@ import profiles
 from executor import report, run, saving
 from executor.errors import MismatchError, UsageError
 from executor.records import Options, Result, Trace, stopping
-from executor.workload import NO_CACHE, Task, load
+from executor.workload import NO_CACHE, Task, lengths_of, load, tables_of
 from plans.schema import Plan
 from profiles import console
 from profiles.codec import check_target, read_bytes
@@ -225,6 +225,11 @@ def _prepared(arguments: argparse.Namespace, *, proves: bool) -> Given:
     evaluated = [task.name for task in plan.tasks if task.evaluation]
     stopping.check(rules, [task.name for task in plan.tasks], evaluated)
     tasks = load_tasks(plan)
+    tables = tables_of(plan, arguments.plan, {task.name: task for task in tasks})
+    if proves and tables:
+        plans.prove_tables(
+            plan, arguments.plan, {t.name: lengths_of(t) for t in tasks if t.name in tables}
+        )
     folder, name = arguments.torch_profile, arguments.plan.stem
     trace = Trace(folder, name) if folder else None
     options = Options(
@@ -239,6 +244,7 @@ def _prepared(arguments: argparse.Namespace, *, proves: bool) -> Given:
         stop=rules,
         disk=arguments.disk,
         overwrite=arguments.overwrite,
+        tables=tables,
     )
     return plan, tasks, options
 

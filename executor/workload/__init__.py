@@ -13,7 +13,7 @@ from executor.workload.batches import (
 from executor.workload.loading import NO_CACHE, caching, load
 from executor.workload.loss import Batch, Ending, loss_in
 from executor.workload.packed import lengths_of, pack, padded, padding, take, tokens_of
-from executor.workload.steps import Steps, Table, steps_of
+from executor.workload.steps import Steps, Table, steps_of, tables_of
 from executor.workload.task import Evaluation, Task, build
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "part",
     "staging_bytes",
     "steps_of",
+    "tables_of",
     "take",
     "tokens_of",
 ]
