@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from plans.kinds import part
 from plans.schema import Net, Plan, Segment, parse_id
 from plans.segments import first_steps
 from profiles.errors import FormatError
@@ -56,7 +57,8 @@ def _segments(plan: Plan, reached: Reached) -> Iterator[Segment]:
         if len(made) > 1:
             held = ", ".join(f"{name} after step {reached.done[name]}" for name in steps)
             raise FormatError(f"segment {index} has tasks that were kept at several points: {held}")
-        yield replace(segment, rounds=segment.rounds - max(made))
+        done, left = max(made), segment.rounds - max(made)
+        yield replace(segment, rounds=left, kinds=part(segment.kinds, done, left))
 
 
 def _net(left: Plan) -> Net:
