@@ -5,7 +5,7 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import plans
 import profiles
 from executor import report, run, saving
-from executor.errors import MismatchError, UsageError
+from executor.errors import UsageError
 from executor.records import Options, Result, Trace, stopping
-from executor.workload import NO_CACHE, Task, lengths_of, load, tables_of
+from executor.workload import NO_CACHE, Task, Wanted, lengths_of, load, load_tasks, steps_of
 from plans.schema import Plan
 from profiles import console, lengths
-from profiles.codec import check_target, read_bytes
+from profiles.codec import check_target, file_sha256, read_bytes
 from profiles.schema import Emulation, Numerics, Workload
 from profiles.units import LARGEST
 
@@ -216,48 +216,64 @@ def _source(ref: str) -> str:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    prepare, finish = partial(_prepared, arguments), partial(_finished, arguments)
+    asked, finish = _Asked(arguments), partial(_finished, arguments)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from executor import processes  # slow to load
 
-        return processes.main(prepare, finish)
-    return finish(prepare(proves=True), run)
+        return processes.main(asked, finish)
+    return finish(asked.given(lambda *_: None), run)
 
 
-def _prepared(arguments: argparse.Namespace, *, proves: bool) -> Given:
-    """All that a run is given, loaded, and its plan proven unless another process does that."""
-    data = read_bytes(arguments.plan)
-    plan = plans.loads(data, str(arguments.plan))
-    if proves:
+class _Asked:
+    """What the arguments of `run` ask for."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+
+    def given(self, told: Callable[[Plan, Options], None]) -> Given:
+        """All that a run is given, loaded, and its plan proven; `told` what is there before."""
+        path, log = self._arguments.plan, _log(self._arguments)
+        data = read_bytes(path)
+        plan, options = plans.loads(data, str(path)), self._options(plans.sha256(data))
+        told(plan, options)
         plans.prove(plan)
-    log = _log(arguments)
-    check_target(log, arguments.plan, *(_source(task.workload.ref) for task in plan.tasks))
-    rules = tuple(map(stopping.parse, arguments.stop))
-    evaluated = [task.name for task in plan.tasks if task.evaluation]
-    stopping.check(rules, [task.name for task in plan.tasks], evaluated)
-    tasks = load_tasks(plan)
-    tables = tables_of(plan, arguments.plan, {task.name: task for task in tasks})
-    if proves and tables:
-        plans.prove_tables(
-            plan, arguments.plan, {t.name: lengths_of(t) for t in tasks if t.name in tables}
+        check_target(log, path, *(_source(task.workload.ref) for task in plan.tasks))
+        evaluated = [task.name for task in plan.tasks if task.evaluation]
+        stopping.check(options.stop, [task.name for task in plan.tasks], evaluated)
+        tasks = self.tasks(plan.tasks)
+        measured = {}
+        for planned, task in zip(plan.tasks, tasks, strict=True):
+            if planned.lengths:
+                steps_of(planned, task, (), path)  # of the samples that were planned
+                measured[task.name] = lengths_of(task)
+        plans.prove_tables(plan, path, measured)
+        return plan, tasks, options
+
+    def options(self) -> Options:
+        """Its options; the plan's file is read, but not decoded."""
+        return self._options(file_sha256(self._arguments.plan))
+
+    def tasks(self, wanted: Iterable[Wanted]) -> Sequence[Task]:
+        """These tasks of the plan, from their workloads."""
+        return load_tasks(wanted)
+
+    def _options(self, plan_sha256: str) -> Options:
+        arguments = self._arguments
+        folder, name = arguments.torch_profile, arguments.plan.stem
+        return Options(
+            log=_log(arguments),
+            checkpoints=arguments.checkpoints,
+            resume=arguments.resume,
+            serial_copies=arguments.serial_copies,
+            stall_seconds=arguments.stall_seconds,
+            plan_sha256=plan_sha256,
+            trace=Trace(folder, name) if folder else None,
+            keep_going=arguments.keep_going,
+            stop=tuple(map(stopping.parse, arguments.stop)),
+            disk=arguments.disk,
+            overwrite=arguments.overwrite,
+            tables=arguments.plan,
         )
-    folder, name = arguments.torch_profile, arguments.plan.stem
-    trace = Trace(folder, name) if folder else None
-    options = Options(
-        log=log,
-        checkpoints=arguments.checkpoints,
-        resume=arguments.resume,
-        serial_copies=arguments.serial_copies,
-        stall_seconds=arguments.stall_seconds,
-        plan_sha256=plans.sha256(data),
-        trace=trace,
-        keep_going=arguments.keep_going,
-        stop=rules,
-        disk=arguments.disk,
-        overwrite=arguments.overwrite,
-        tables=tables,
-    )
-    return plan, tasks, options
 
 
 def _finished(
@@ -283,17 +299,3 @@ def _finished(
 
 def _log(arguments: argparse.Namespace) -> Path:
     return arguments.output or Path("runs") / f"{arguments.plan.stem}.jsonl"
-
-
-def load_tasks(plan: Plan) -> list[Task]:
-    """The plan's tasks from their workloads, which must be those that the plan was made for."""
-    loaded: dict[Workload, dict[str, Task]] = {}
-    for planned in plan.tasks:
-        source = planned.workload
-        if source not in loaded:
-            tasks, _ = load(source.ref, source.sha256)
-            loaded[source] = {task.name: task for task in tasks}
-        if planned.name not in loaded[source]:
-            names = ", ".join(loaded[source])
-            raise MismatchError(f"{source.ref}: has no task {planned.name}, only {names}")
-    return [loaded[planned.workload][planned.name] for planned in plan.tasks]

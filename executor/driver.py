@@ -38,6 +38,7 @@ from executor.shards import Cutter, HostStore, Shared, StateFile, opened
 from executor.workload import Task
 from plans.disk import kept_bytes, moved
 from plans.nodes import node_count
+from plans.parts import Part, whole
 from plans.runlog import End
 from plans.schema import Plan
 
@@ -45,10 +46,10 @@ __all__ = ["Options", "Result", "run"]
 
 
 class Others(Protocol):
-    """The other processes of a run that this one leads. devices: those that it has itself; store:
-    the host store of its node, which processes share."""
+    """The other processes of a run that this one leads. part: of the plan, or of what is left of
+    it, its own; store: the host store of its node, which processes share."""
 
-    devices: Sequence[int]
+    part: Part
     store: Shared
 
     def joined(self) -> Led:
@@ -71,30 +72,31 @@ def run(
         expect_nodes(plan, 1)
     if plan.disk and options.disk is None:
         raise UsageError("the plan lets idle tasks wait on the disk; say where, --disk DIR")
+    earlier = options.earlier
+    left = earlier.rest if earlier else plan
+    part = others.part if others else whole(left)
     with (
         options.trace.alone() if options.trace else nullcontext(),
         kept.opened(options, plan.tasks) as checkpoints,
         logfile.opened(options.log, options.overwrite) as log,
-        machine(plan, others.devices if others else None) as (devices, memory),
+        machine(part) as (devices, memory),
     ):
-        earlier = options.earlier
-        left = earlier.rest if earlier else plan
         saved = checkpoint.load(
             options.resume, left.tasks, earlier.reached.files if earlier else None
         )
         with _files(plan, options) as files:
-            source = default_source(plan.devices[0].kind)
+            source = default_source(part.kind)
             shared = others.store if others else None
-            store = HostStore(left, tasks, memory, source, saved, cut, files, shared)
+            store = HostStore(part, tasks, memory, source, saved, cut, files, shared)
             for device in devices.values():  # replicas have module buffers beside its budget
                 device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
-            warm_up(plan)
+            warm_up(part)
             team = others.joined() if others else None
             recorder = _recorder(plan, earlier, 0 if others else UNSET)
             journal = Journal(plan, options, recorder, log, checkpoints)
             if checkpoints:
                 checkpoints.clear()
-            replay = Conductor(left, store, devices, recorder, options, journal, team)
+            replay = Conductor(left, part, store, devices, recorder, options, journal, team)
             if earlier:
                 replay.leave_out(earlier.over)
             return _replay(plan, options, replay, recorder, journal, store)
@@ -103,9 +105,9 @@ def run(
 def _recorder(plan: Plan, earlier: Earlier | None, rank: int | UnsetType) -> Recorder:
     """The recorder of a run, whose times count from when it began first."""
     if earlier is None:
-        return Recorder(plan, rank=rank)
+        return Recorder(plan.tasks, rank=rank)
     origin = time.perf_counter() - (time.time() - began(earlier.header))
-    recorder = Recorder(plan, origin, rank)
+    recorder = Recorder(plan.tasks, origin, rank)
     recorder.recall(earlier.standing())
     return recorder
 
@@ -190,21 +192,17 @@ def _end(error: str, replay: Conductor, recorder: Recorder, store: HostStore) ->
 
 
 @contextmanager
-def machine(
-    plan: Plan, numbers: Sequence[int] | None = None
-) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
-    """The plan's devices, or those of these numbers, and the memory of the host store.
+def machine(part: Part) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
+    """The devices of a process, by number, and the memory of the host store.
 
     The garbage collector passes over what was there before: it stops every thread, and would for
     a tenth of a second each time it goes through all that torch brings along."""
-    apply(plan.numerics)
-    mine = range(len(plan.devices)) if numbers is None else numbers
-    node = plan.devices[mine[0]].node
-    first = sum(device.node == node for device in plan.devices[: mine[0]])
-    specs, slabs = [plan.devices[number] for number in mine], _slabs(plan)
-    opened = open_devices(specs, [slabs[n] for n in mine], first=first, casts=ring_bytes(plan) > 0)
-    devices = dict(zip(mine, opened, strict=True))
-    memory = host_memory(plan.devices)
+    apply(part.numerics)
+    casts = ring_bytes(part.tasks, part.kind) > 0
+    specs, slabs = list(part.devices.values()), list(part.slabs.values())
+    opened = open_devices(specs, slabs, first=part.first, casts=casts)
+    devices = dict(zip(part.devices, opened, strict=True))
+    memory = host_memory(specs)
     gc.freeze()
     try:
         yield devices, memory
@@ -224,19 +222,9 @@ def _files(plan: Plan, options: Options) -> AbstractContextManager[dict[str, Sta
     return opened(options.disk, sizes)
 
 
-def _slabs(plan: Plan) -> list[int]:
-    """Bytes of each device's slab: the largest of the programs that run there."""
-    slabs = [0] * len(plan.devices)
-    for segment in plan.segments:
-        program = plan.program(segment.program)
-        for number, memory in zip(segment.devices, program.memory, strict=True):
-            slabs[number] = max(slabs[number], memory.slab_bytes)
-    return slabs
-
-
-def warm_up(plan: Plan) -> None:
+def warm_up(part: Part) -> None:
     """Take now what would be taken in the first ops: a second's worth of imports, a compiler."""
-    if any(task.precision == "bf16" for task in plan.tasks):
+    if any(task.precision == "bf16" for task in part.tasks):
         onepass.available()
     with MemoryMeter():
         torch.zeros(1)

@@ -9,28 +9,31 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from executor import distributed, run
+from executor.conducting import patience_s
 from executor.cutting import left_out, planned
 from executor.errors import ProcessError, UsageError, exit_code_of, text_of
 from executor.profiling import across
 from executor.records import Options, Result, checkpoint, earlier
-from executor.workload import Task
+from executor.workload import Task, Wanted
 from plans.schema import Plan
 from profiles import console
 from profiles.errors import FormatError, GantryError
+from profiles.schema import Workload
 
+S = TypeVar("S", bound=msgspec.Struct)
 Given = tuple[Plan, Sequence[Task], Options]
 Train = Callable[[Plan, Sequence[Task], Options], Result]
 
@@ -42,11 +45,32 @@ _LOOK_S = 1.0  # between two looks at whether the agent is there
 _END_S = 30.0  # that a run may take to end without it
 
 
-class Prepare(Protocol):
-    """Loads all that a run is given. proves: and proves its plan, which process 0 does for all:
-    theirs has the same hash."""
+class Asked(Protocol):
+    """A run that the command line asks for."""
 
-    def __call__(self, *, proves: bool) -> Given: ...
+    def given(self, told: Callable[[Plan, Options], None]) -> Given:
+        """All that it is given, loaded, and the plan proven; `told` what is there before that."""
+
+    def options(self) -> Options:
+        """Its options, with the hash of the plan's file."""
+
+    def tasks(self, wanted: Iterable[Wanted]) -> Sequence[Task]:
+        """These tasks of the plan, loaded."""
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """A task that the plan trains."""
+
+    name: str
+    workload: Workload
+    done: int
+
+
+class _Work(msgspec.Struct, frozen=True):
+    """What process 0 says of the plan before it has proven it. silence_s: that is too long."""
+
+    tasks: tuple[_Wanted, ...]
+    silence_s: float
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -58,18 +82,18 @@ class _Note(msgspec.Struct, frozen=True):
     inputs: dict[str, str] = {}
 
 
-def main(prepare: Prepare, finish: Callable[[Given, Train], int]) -> int:
-    """Train in one of several processes what they have prepared; the exit code, one for all.
-    `finish` trains by the function that it is given, saves and reports, in process 0."""
+def main(asked: Asked, finish: Callable[[Given, Train], int]) -> int:
+    """Train in one of several processes what is asked for; the exit code, one for all. `finish`
+    trains by the function that it is given, saves and reports, in process 0."""
     world = distributed.world()
     if world is None:
-        plan, tasks, options = prepare(proves=True)
+        plan, tasks, options = asked.given(lambda *_: None)
         return finish((plan, tasks, _begun_again(plan, options)), run)
     _end_with_agent(world)
     if world.rank == 0:
-        return _lead(world, prepare, finish)
+        return _lead(world, asked, finish)
     try:
-        return _follow(world, prepare)
+        return _follow(world, asked)
     except (GantryError, console.Interrupted) as error:  # process 0 says it
         return exit_code_of(error)
 
@@ -86,16 +110,26 @@ def measuring() -> AbstractContextManager[across.Others | None]:
     return across.others(world.nodes, interface)
 
 
-def _lead(world: distributed.World, prepare: Prepare, finish: Callable[[Given, Train], int]) -> int:
+def _lead(world: distributed.World, asked: Asked, finish: Callable[[Given, Train], int]) -> int:
     store, verdict = _meet(world), _Note("process 0 has ended", 1)
+    silence_s = 0.0
+
+    def told(plan: Plan, options: Options) -> None:
+        nonlocal silence_s
+        distributed.divisible(plan, world)
+        silence_s = patience_s(plan, options)
+        tasks = tuple(_Wanted(task.name, task.workload, task.done) for task in plan.tasks)
+        _say(store, "work", _Work(tasks, silence_s))
+
     try:
-        plan, tasks, options = _prepared(world, prepare)
+        plan, tasks, options = asked.given(told)
         options = _begun_again(plan, options)
-        _judge(store, world, _inputs(plan, options))
+        _judge(store, world, _inputs(plan.tasks, options))
         verdict = _Note()
     except GantryError as error:
         verdict = _Note(str(error), error.exit_code)
         console.fail(verdict.trouble, verdict.code)
+        _say(store, "verdict", verdict)
         _wait(store, _notes(world), _LATE_S)
         return verdict.code
     except KeyboardInterrupt as error:
@@ -104,7 +138,7 @@ def _lead(world: distributed.World, prepare: Prepare, finish: Callable[[Given, T
     finally:
         _say(store, "verdict", verdict)
     code = 1
-    with distributed.connected(plan, options, world, store) as met, left_out():
+    with distributed.connected(world, store, silence_s) as met, left_out():
         try:
             code = finish((plan, tasks, options), partial(distributed.lead, cut=planned, met=met))
         except GantryError as error:
@@ -117,32 +151,30 @@ def _lead(world: distributed.World, prepare: Prepare, finish: Callable[[Given, T
     return code
 
 
-def _follow(world: distributed.World, prepare: Prepare) -> int:
+def _follow(world: distributed.World, asked: Asked) -> int:
     store = _meet(world)
     note = _Note("its preparations ended", 1)
     try:
-        plan, tasks, options = _prepared(world, prepare)
-        note = _Note(inputs=_inputs(plan, options))
+        options = asked.options()
+        work = _heard(store, "work", _Work)
+        if isinstance(work, _Note):
+            return work.code
+        tasks, silence_s = asked.tasks(work.tasks), work.silence_s
+        note = _Note(inputs=_inputs(work.tasks, options))
     except GantryError as error:
         note = _Note(str(error), error.exit_code)
     finally:
         _say(store, _notes(world)[world.rank - 1], note)
-    verdict = _verdict(store)
+    verdict = _heard(store, "verdict", _Note)
     if verdict.code:
         return verdict.code
-    with distributed.connected(plan, options, world, store) as met, left_out():
+    with distributed.connected(world, store, silence_s) as met, left_out():
         try:
-            return distributed.follow(plan, tasks, options, planned, met)
+            return distributed.follow(tasks, options, planned, met)
         except GantryError as error:
             if min({*met.mesh.others, world.rank} - met.mesh.gone.keys()) == world.rank:
                 console.fail(f"process {world.rank}: {error}", 1)
             raise
-
-
-def _prepared(world: distributed.World, prepare: Prepare) -> Given:
-    plan, tasks, options = prepare(proves=world.rank == 0)
-    distributed.divisible(plan, world)
-    return plan, tasks, options
 
 
 def _meet(world: distributed.World) -> Store:
@@ -180,7 +212,7 @@ def _notes(world: distributed.World) -> list[str]:
     return [f"note of process {rank}" for rank in range(1, world.size)]
 
 
-def _say(store: Store, key: str, note: _Note) -> None:
+def _say(store: Store, key: str, note: msgspec.Struct) -> None:
     store.set(key, msgspec.json.encode(note).decode())
 
 
@@ -211,20 +243,22 @@ def _judge(store: Store, world: distributed.World, inputs: dict[str, str]) -> No
                 )
 
 
-def _verdict(store: Store) -> _Note:
-    """What process 0 says of all preparations. A signal counts if it says nothing soon: torchrun
-    ends all processes when one has ended."""
+def _heard(store: Store, key: str, kind: type[S]) -> S | _Note:
+    """What process 0 says by this key, or its verdict on all preparations where that comes first. A
+    signal counts if it says nothing soon: torchrun ends all processes when one has ended."""
     signals: list[int] = []
     kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     deadline = time.monotonic() + 2 * _MEET_S
     with console.heard(kinds, lambda number, _: signals.append(number)):
-        while not store.check(["verdict"]):
+        while not store.check([key]):
+            if store.check(["verdict"]) and not store.check([key]):
+                return msgspec.json.decode(store.get("verdict"), type=_Note)
             time.sleep(_ASK_S)
             if signals:
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
             if time.monotonic() > deadline:
                 raise console.Interrupted(signals[0] if signals else signal.SIGTERM)
-    return msgspec.json.decode(store.get("verdict"), type=_Note)
+    return msgspec.json.decode(store.get(key), type=kind)
 
 
 def _begun_again(plan: Plan, options: Options) -> Options:
@@ -270,10 +304,10 @@ def _end_with_agent(world: distributed.World) -> None:
     threading.Thread(target=watch, daemon=True, name="agent").start()
 
 
-def _inputs(plan: Plan, options: Options) -> dict[str, str]:
+def _inputs(tasks: Sequence[Wanted], options: Options) -> dict[str, str]:
     """The files that have to be the same in all processes, by name."""
-    sources = {f"workload {task.workload.ref}": task.workload.sha256 for task in plan.tasks}
-    begun = [task for task in plan.tasks if task.done and options.resume]
+    sources = {f"workload {task.workload.ref}": task.workload.sha256 for task in tasks}
+    begun = [task for task in tasks if task.done and options.resume]
     files = [checkpoint.path_of(options.resume or Path(), task.name, task.done) for task in begun]
     kept = {f"checkpoint {file.name}": checkpoint.identity(file) for file in files}
     return {"plan": options.plan_sha256 or "", **sources, **kept}

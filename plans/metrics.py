@@ -1,7 +1,7 @@
 """Numbers that follow from a plan's: the time of any op in any round, and how copies hide."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
@@ -81,7 +81,7 @@ def _run_us(kind: RoundKind, rounds: int) -> int:
     return (rounds - 1) * kind.period_us + kind.round_us
 
 
-def plan_stream(stream: str, devices: Sequence[int]) -> str:
+def plan_stream(stream: str, devices: Sequence[int] | Mapping[int, int]) -> str:
     """A program's stream name with the device number of the plan: `0.h2d` on (3,) is `3.h2d`."""
     if stream.startswith("host."):
         return f"host.{devices[int(stream[5:])]}"

@@ -10,7 +10,6 @@ program has written a shard, its state is where that was written, and goes elsew
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from plans.metrics import Interval, union
@@ -56,19 +55,21 @@ def uses(program: Program, tasks: Iterable[Task], nodes: Sequence[int]) -> Mappi
     return {shard: Use(frozenset(reads[shard]), frozenset(writes[shard])) for shard in reads}
 
 
-def held(plan: Plan, node: int) -> frozenset[Kept]:
-    """The shards whose state the store of a node ever has: of programs there, and of transfers."""
+def held(plan: Plan) -> list[frozenset[Kept]]:
+    """The shards whose state the store of each node ever has: of programs there, and of
+    transfers."""
     if node_count(plan) == 1:
-        return frozenset((t.name, number) for t in plan.tasks for number in range(len(t.shards)))
-    found: set[Kept] = set()
+        every = frozenset((t.name, number) for t in plan.tasks for number in range(len(t.shards)))
+        return [every]
+    found: list[set[Kept]] = [set() for _ in range(node_count(plan))]
     for program, nodes in _places(plan):
         for shard, use in uses(program, map(plan.task, program.tasks), nodes).items():
-            if node in use.reads | use.writes:
-                found.add(shard)
+            for node in use.reads | use.writes:
+                found[node].add(shard)
     for one in plan.net.transfers if plan.net else ():
-        if node in (one.source, one.target):
-            found |= moved(one)
-    return frozenset(found)
+        for node in (one.source, one.target):
+            found[node] |= moved(one)
+    return list(map(frozenset, found))
 
 
 def moved(transfer: Transfer) -> set[Kept]:
@@ -77,13 +78,16 @@ def moved(transfer: Transfer) -> set[Kept]:
     return {(task, number) for number in transfer.shards}
 
 
-def values(plan: Plan, shards: Iterable[Kept]) -> list[tuple[Buffer, int]]:
-    """The host buffers with all that the store keeps of these shards, in the order of the store,
-    each with the bytes of its value."""
+def values(
+    store: Iterable[Buffer], tasks: Iterable[Task], shards: Iterable[Kept]
+) -> list[tuple[Buffer, int]]:
+    """The buffers of a store with all that it keeps of these shards, in its order, each with the
+    bytes of its value; tasks: those of the shards, and others."""
     wanted, found = set(shards), list[tuple[Buffer, int]]()
-    buffers = {buffer.name: buffer for buffer in plan.host.buffers}
-    for task in map(plan.task, {name for name, _ in wanted}):
-        for name, (number, role) in stored(task).items():
+    names = {name for name, _ in wanted}
+    buffers = {buffer.name: buffer for buffer in store}
+    for task in tasks:
+        for name, (number, role) in stored(task).items() if task.name in names else ():
             if (task.name, number) in wanted:
                 shard = task.shards[number]
                 count = shard.param_bytes if role == "param" else shard.state_bytes
@@ -91,20 +95,19 @@ def values(plan: Plan, shards: Iterable[Kept]) -> list[tuple[Buffer, int]]:
     return sorted(found, key=lambda pair: pair[0].offset)
 
 
-def spans(plan: Plan, node: int) -> list[Interval]:
-    """The bytes of the host store that a node uses: of what its store ever has, and of all other
-    buffers of its ops."""
+def spans(plan: Plan) -> list[list[Interval]]:
+    """The bytes of the host store that each node uses: of what its store ever has, and of all other
+    buffers of its ops; on one node all of them."""
     if node_count(plan) == 1:
-        return union([(0, host_bytes(plan))])
-    return _spans(plan, next(islice(_used(plan), node, None)))
+        return [union([(0, host_bytes(plan))])]
+    return [_spans(plan, names) for names in _used(plan)]
 
 
 def store_bytes(plan: Plan) -> list[int]:
     """The bytes of the host store that each node takes memory for; on one node all of them."""
     if node_count(plan) == 1:
         return [plan.host.bytes]
-    used = (_spans(plan, names) for names in _used(plan))
-    return [sum(end - start for start, end in own) for own in used]
+    return [sum(end - start for start, end in own) for own in spans(plan)]
 
 
 def _spans(plan: Plan, names: Collection[str]) -> list[Interval]:

@@ -32,13 +32,25 @@ def sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def file_sha256(path: str | Path) -> str:
+    """The hash of a file of any size; FormatError as of `read_bytes`."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _unread(path, error) from None
+
+
 def read_bytes(path: str | Path) -> bytes:
     """The file's bytes, or a FormatError that names it."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise FormatError(f"{path}: cannot be read: {reason}") from None
+        raise _unread(path, error) from None
+
+
+def _unread(path: str | Path, error: OSError) -> FormatError:
+    return FormatError(f"{path}: cannot be read: {error.strerror or type(error).__name__}")
 
 
 def decode(data: bytes, kind: type[T], *, version: int, where: str) -> T:

@@ -59,7 +59,7 @@ MAY_IMPORT = {
         "driver": "conducting records replay shards workload optim devices numerics outputs",
         "profiling": "distributed cutting shards workload optim devices numerics outputs",
         "distributed": "driver conducting records replay shards workload optim devices numerics",
-        "processes": "distributed cutting records workload profiling",
+        "processes": "distributed conducting cutting records workload profiling",
         "report": "records replay",
         "saving": "records outputs",
         "cli": "processes report saving driver records profiling workload",

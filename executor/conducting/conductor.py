@@ -33,6 +33,7 @@ from executor.replay import (
 )
 from executor.shards import HostStore, places_of
 from plans.evaluation import due_of
+from plans.parts import Part
 from plans.runlog import DropRecord, StopRecord
 from plans.schema import Plan
 from plans.segments import first_steps
@@ -63,12 +64,13 @@ class Led(Team, Protocol):
 class Conductor:
     """Replays a plan on open devices; call `execute` once, then read the public attributes.
 
-    `devices`: those of this process, by number; the others are led. `whole`: a signal ended the run
-    where states are whole."""
+    `part`: of the plan, this process' own; `devices`: those of it, by number; others are led.
+    `whole`: a signal ended the run where states are whole."""
 
     def __init__(
         self,
         plan: Plan,
+        part: Part,
         store: HostStore,
         devices: Mapping[int, Device],
         recorder: Recorder,
@@ -76,7 +78,8 @@ class Conductor:
         listener: Listener,
         team: Led | None = None,
     ) -> None:
-        self._plan, self._store, self._recorder = plan, store, recorder
+        self._plan, self._part = plan, part
+        self._store, self._recorder = store, recorder
         self._settings, self._listener = settings, listener
         self._halt = Halt()
         self._turns = Turns(plan)
@@ -94,7 +97,9 @@ class Conductor:
         self._team = team
         self.places = places_of(devices)
         source, told = next(iter(devices.values())).source, (self._step, recorder.evaluation)
-        self._tasks = task_states(plan, store.tasks, source, settings.tables, *told, alone=not team)
+        self._tasks = task_states(
+            part, store.tasks, source, settings.tables, *told, plan=plan, alone=not team
+        )
         locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
         shared = recorder, self._halt, settings, self._failed, locks, self.traffic, team
         self._setup = Setup(self.places, self._tasks, store, *shared)
@@ -210,13 +215,13 @@ class Conductor:
         return self._team.transfer(number, self._setup)
 
     def _segment(self, index: int) -> SegmentActivity:
-        segment, steps = self._plan.segments[index], self._first_steps[index]
-        program = self._plan.program(segment.program)
-        metered = program.name not in self._seen
+        program = self._plan.segments[index].program
+        metered = program not in self._seen
         made: SegmentRun | None = None
-        if not self.places.keys().isdisjoint(segment.devices):
-            made = SegmentRun(index, program, segment, steps, self._setup, metered=metered)
-        self._seen.add(program.name)
+        if own := self._part.segments.get(index):
+            known = self._part.program(index)
+            made = SegmentRun(index, known, own, self._setup, metered=metered)
+        self._seen.add(program)
         self._recorder.latest[index] = time.perf_counter()
         if self._team:
             return self._team.begin(index, self._setup, made, metered=metered)

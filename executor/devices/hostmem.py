@@ -9,7 +9,7 @@ While one piece is copied, the next one is cast. CPU devices need no ring: they 
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from executor.devices.device import Mark, aligned, until
 from executor.errors import RunError
 from executor.numerics import Cast
 from plans.metrics import Interval, union
-from plans.schema import Device, Plan
+from plans.schema import Device, Task
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PIECE = 4 << 20  # bytes of a slot
@@ -120,15 +120,15 @@ class Ring:
                 self._slots.append((slot, mark()))
 
 
-def host_memory(specs: Sequence[Device]) -> HostMemory:
+def host_memory(specs: Iterable[Device]) -> HostMemory:
     """Page-locked memory if any of the devices copies by itself."""
     return PageLocked() if any(spec.kind == "cuda" for spec in specs) else HostMemory()
 
 
-def ring_bytes(plan: Plan) -> int:
-    """Host memory of the rings of the plan's devices."""
-    casts = any(shard.cast for task in plan.tasks for shard in task.shards)
-    return RING_BYTES * casts * sum(device.kind == "cuda" for device in plan.devices)
+def ring_bytes(tasks: Iterable[Task], kind: str) -> int:
+    """Host memory of the ring of a device of this kind that these tasks are trained on."""
+    casts = any(shard.cast for task in tasks for shard in task.shards)
+    return RING_BYTES * (casts and kind == "cuda")
 
 
 def free_host_bytes() -> int | None:

@@ -3,7 +3,7 @@ fetches to write files."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import count
 
@@ -15,7 +15,7 @@ from executor.errors import RunError
 from executor.replay import Activity, Failure, Setup
 from plans.metrics import NET, union
 from plans.nodes import Kept, held, moved, values
-from plans.schema import Plan, parse_id
+from plans.schema import Buffer, Plan, parse_id
 from profiles.units import show_bytes
 
 _LOOK_S = 0.1  # between two looks at what is fetched
@@ -74,7 +74,7 @@ class Jobs:
         self.plan = plan
         self._mesh, self._carrier = mesh, carrier
         self._memory, self._firsts, self._limit_s = memory, firsts, limit_s
-        self._own = held(plan, 0)
+        self._own = held(plan)[0]
         self._guests: set[Kept] = set()
         self._going: dict[int, Going] = {}
         self._numbers: Iterator[int] = count(len(plan.net.transfers) if plan.net else 0)
@@ -117,9 +117,13 @@ class Jobs:
                 raise RunError(f"task {task} cannot be fetched from node {source}: {going.trouble}")
             self.copies.copied(shards, 0)
 
+    def values(self, shards: Iterable[Kept]) -> list[tuple[Buffer, int]]:
+        """The host buffers with all that is kept of these shards, each with its bytes."""
+        return values(self.plan.host.buffers, self.plan.tasks, shards)
+
     def _give_back(self, shards: set[Kept]) -> None:
         """Take no memory for these any more."""
-        used = ((b.offset, b.offset + b.bytes) for b, _ in values(self.plan, shards))
+        used = ((b.offset, b.offset + b.bytes) for b, _ in self.values(shards))
         for begin, end in union(used):
             self._memory.give_back(begin, end)
         self.copies.lost(shards, 0)
@@ -137,7 +141,7 @@ class TransferRun(Activity):
         self._jobs, self._transfer = jobs, jobs.plan.net.transfers[number]
         one, task = self._transfer, parse_id(self._transfer.id).task
         self._going = Going(Job(number, task, one.shards, one.source, one.target), self._over)
-        self._bytes = sum(size for _, size in values(jobs.plan, moved(one)))
+        self._bytes = sum(size for _, size in jobs.values(moved(one)))
         self._begun = Now()
 
     @property

@@ -14,14 +14,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
 from types import FrameType
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from executor import driver
-from executor.conducting import patience_s
 from executor.devices import default_source
 from executor.distributed.jobs import Jobs
 from executor.distributed.lead import Lead
@@ -29,15 +27,13 @@ from executor.distributed.links import (
     Clock,
     GroupWire,
     Mesh,
-    Pair,
     interface_of,
     machine_id,
     own_address,
-    pairs,
     wires,
 )
 from executor.distributed.messages import Bye, Join, Ready, Time, Welcome
-from executor.distributed.stores import Carrier, SharedMemory, carrier, node_store
+from executor.distributed.stores import SharedMemory, carrier, node_store
 from executor.distributed.team import Peers
 from executor.distributed.worker import Worker
 from executor.distributed.world import World
@@ -46,8 +42,7 @@ from executor.records import Options, Result, checkpoint
 from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, Shared
 from executor.workload import Task
-from plans.nodes import host_bytes
-from plans.rest import rest
+from plans.parts import Pair, Part, parts
 from plans.schema import Plan
 from profiles import console
 from profiles.console import Interrupted, heard
@@ -65,47 +60,34 @@ _NEWS_S = 0.5  # that come before a signal, where that follows from them
 class Met:
     """The processes of a run, connected."""
 
-    plan: Plan
     world: World
     mesh: Mesh
 
-    @cached_property
-    def ranks(self) -> Sequence[int]:
-        return self.world.ranks(self.plan)
-
-    @property
-    def devices(self) -> list[int]:
-        return [number for number, rank in enumerate(self.ranks) if rank == self.world.rank]
-
-    def rank_of(self, device: int) -> int:
-        return self.ranks[device]
-
-    def wires(self) -> dict[Pair, GroupWire]:
-        backend = "nccl" if self.plan.devices[0].kind == "cuda" else "gloo"
+    def wires(self, part: Part) -> dict[Pair, GroupWire]:
         with _connecting(self.world, self.mesh):
-            return wires(pairs(self.plan, self.rank_of), self.rank_of, backend)
+            backend = "nccl" if part.kind == "cuda" else "gloo"
+            return wires(part.pair_count, part.pairs, part.ranks.__getitem__, backend)
 
-    def store(self) -> SharedMemory:
-        return node_store(self.world, self.mesh, host_bytes(self.plan))
-
-    def carrier(self, memory: SharedMemory) -> Carrier:
-        world = self.world
-        return carrier(self.plan, world.node, memory.flat, world.first, world.nodes)
+    def store(self, part: Part) -> SharedMemory:
+        return node_store(self.world, self.mesh, part.store_bytes)
 
 
 class _Others:
     """The processes that this one leads."""
 
-    def __init__(self, met: Met, options: Options) -> None:
-        self.devices: Sequence[int] = met.devices
+    def __init__(self, plan: Plan, options: Options, met: Met) -> None:
         self._lead: Lead | None = None
         self._met, self._limit_s = met, options.stall_seconds or _FETCH_S
         earlier = options.earlier
-        self._left = earlier.rest if earlier else met.plan
+        self._left = earlier.rest if earlier else plan
+        self._ranks = met.world.ranks(plan)
+        self._parts = parts(self._left, self._ranks)
+        self.part = self._parts[0]
+        files = earlier.reached.files if earlier else None
         for rank in met.mesh.others:
-            met.mesh.send(rank, Welcome(machine_id(), earlier.reached if earlier else None))
-        self._memory = met.store()
-        self.store = Shared(self._memory.flat, 0, fills=True, bring=self._bring)
+            met.mesh.send(rank, Welcome(machine_id(), self._parts[rank], files))
+        self._memory = met.store(self.part)
+        self.store = Shared(self._memory.flat, fills=True, bring=self._bring)
 
     def joined(self) -> Lead:
         met, mesh, world = self._met, self._met.mesh, self._met.world
@@ -121,10 +103,11 @@ class _Others:
             waiting.discard(rank)
         for rank in mesh.others:
             mesh.send(rank, Join())
-        wires, carried = met.wires(), met.carrier(self._memory)
+        wires, carried = met.wires(self.part), carrier(self.part, self._memory.flat)
         firsts = [world.first(node) for node in range(world.nodes)]
         jobs = Jobs(self._left, mesh, carried, self._memory, firsts, self._limit_s)
-        self._lead = Lead(self._left, mesh, met.rank_of, wires, jobs)
+        rank_of = self._ranks.__getitem__
+        self._lead = Lead(self._left, self._parts, mesh, rank_of, wires, jobs)
         mesh.listen(self._lead.hear)
         return self._lead
 
@@ -135,7 +118,7 @@ class _Others:
 
 def lead(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> Result:
     """`driver.run` in process 0 of several."""
-    return driver.run(plan, tasks, options, cut, _Others(met, options))
+    return driver.run(plan, tasks, options, cut, _Others(plan, options, met))
 
 
 def goodbye(met: Met, code: int) -> None:
@@ -146,33 +129,32 @@ def goodbye(met: Met, code: int) -> None:
     met.mesh.part(_PART_S)
 
 
-def follow(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> int:
+def follow(tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> int:
     """Do what process 0 says until the end; the exit code. It tells what went wrong, unless it is
     gone: RunError."""
     mesh, world = met.mesh, met.world
     with ExitStack() as stack:
         welcome = mesh.expect(0, Welcome)
-        left = rest(plan, welcome.reached) if welcome.reached else plan
-        files = welcome.reached.files if welcome.reached else None
-        memory = met.store()
+        part = welcome.part
+        memory = met.store(part)
         try:
-            devices, pages = stack.enter_context(driver.machine(plan, met.devices))
-            source = default_source(plan.devices[0].kind)
-            saved = checkpoint.load(options.resume, left.tasks, files)
-            shared = Shared(memory.flat, world.node, world.rank == world.first(world.node))
-            store = HostStore(left, tasks, pages, source, saved, cut, None, shared)
+            devices, pages = stack.enter_context(driver.machine(part))
+            source = default_source(part.kind)
+            saved = checkpoint.load(options.resume, part.tasks, welcome.files)
+            shared = Shared(memory.flat, world.rank == world.first(world.node))
+            store = HostStore(part, tasks, pages, source, saved, cut, None, shared)
             for device in devices.values():
                 device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
-            driver.warm_up(plan)
+            driver.warm_up(part)
             ready = Ready()
         except Exception as error:
             ready = Ready(text_of(error), exit_code_of(error))
         clock = _clock(mesh, welcome.machine)
         mesh.send(0, ready)
         mesh.expect(0, Join)
-        peers = Peers(world.rank, mesh, met.rank_of, met.wires(), clock)
-        own = Recorder(plan, 0.0, world.rank), options, peers, met.carrier(memory)
-        worker = Worker(left, store, devices, *own)
+        peers = Peers(world.rank, mesh, part.ranks.__getitem__, met.wires(part), clock)
+        recorder, carried = Recorder(part.tasks, 0.0, world.rank), carrier(part, memory.flat)
+        worker = Worker(part, store, devices, recorder, options, peers, carried)
         mesh.listen(worker.hear)
         return worker.work()
 
@@ -212,8 +194,9 @@ def _clock(mesh: Mesh, machine: str) -> Clock:
 
 
 @contextmanager
-def connected(plan: Plan, options: Options, world: World, store: Store) -> Iterator[Met]:
-    """The processes, connected by way of torchrun's store; UsageError where that cannot be.
+def connected(world: World, store: Store, silence_s: float) -> Iterator[Met]:
+    """The processes, connected by way of torchrun's store; UsageError where that cannot be. One
+    that is silent for so long counts as gone.
 
     Process 0 alone hears of signals meanwhile, and the others of what it makes of them. torchrun
     ends all when one has ended: a signal that follows from that is not heard, but what it follows
@@ -229,7 +212,7 @@ def connected(plan: Plan, options: Options, world: World, store: Store) -> Itera
             world_size=world.size,
             timeout=timedelta(seconds=CONNECT_S),
         )
-        mesh = Mesh(world.rank, world.size, store, address, patience_s(plan, options))
+        mesh = Mesh(world.rank, world.size, store, address, silence_s)
     except (RuntimeError, OSError, EOFError) as error:
         raise UsageError(f"the {world.size} processes cannot connect: {text_of(error)}") from None
 
@@ -242,7 +225,7 @@ def connected(plan: Plan, options: Options, world: World, store: Store) -> Itera
 
     with heard(_ENDS, hear):
         try:
-            yield Met(plan, world, mesh)
+            yield Met(world, mesh)
         finally:
             mesh.close()
             end = threading.Thread(target=dist.destroy_process_group, daemon=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from executor.distributed.jobs import Jobs, TransferRun
-from executor.distributed.links import Clock, GroupWire, Mesh, Pair
+from executor.distributed.links import Clock, GroupWire, Mesh
 from executor.distributed.messages import (
     Ask,
     Begin,
@@ -22,8 +22,8 @@ from executor.distributed.messages import (
     Frozen,
     Gone,
     Heard,
+    LossPart,
     Message,
-    Part,
     Records,
     States,
     Stop,
@@ -34,6 +34,7 @@ from executor.distributed.team import Peers
 from executor.distributed.values import Parcel
 from executor.errors import RunError
 from executor.replay import Failure, SegmentActivity, SegmentRun, Setup
+from plans.parts import Pair, Part
 from plans.schema import Plan
 from plans.segments import first_steps
 
@@ -47,6 +48,7 @@ class Lead(Peers):
     def __init__(
         self,
         plan: Plan,
+        parts: Mapping[int, Part],
         mesh: Mesh,
         rank_of: Callable[[int], int],
         wires: Mapping[Pair, GroupWire],
@@ -55,7 +57,7 @@ class Lead(Peers):
         super().__init__(0, mesh, rank_of, wires, Clock())
         self.jobs = jobs
         self.peaks: dict[int, tuple[int, int]] = {}
-        self._plan = plan
+        self._plan, self._parts = plan, parts
         self._first_steps = first_steps(plan)
         self._segments: dict[int, LedSegment] = {}
         self._setup: Setup | None = None
@@ -67,20 +69,18 @@ class Lead(Peers):
         self._setup = setup
         segment = self._plan.segments[index]
         program = self._plan.program(segment.program)
-        others: dict[int, list[int]] = {}
-        for place, device in enumerate(segment.devices):
-            if self.rank(device):
-                others.setdefault(self.rank(device), []).append(place)
-        made = LedSegment(self, setup, index, own, others.keys(), segment.rounds)
+        others = sorted({*map(self.rank, segment.devices)} - {self.me})
+        made = LedSegment(self, setup, index, own, others, segment.rounds)
         made.evaluates = program.evaluates
         self._segments[index] = made
         if not program.evaluates:
             for name, first in self._first_steps[index].items():
                 task = setup.tasks[name]
                 task.rng.go_on(first, task.host.rng_state)
-        for rank, places in others.items():
+        for rank in others:
+            part = self._parts[rank].program(index)
             states = [
-                parcel(setup.tasks[name], first, roles_of(program, name, places), begins=True)
+                parcel(setup.tasks[name], first, roles_of(part, name), begins=True)
                 for name, first in self._first_steps[index].items()
             ]
             made.messages[rank] = Begin(index, metered, states)
@@ -117,7 +117,7 @@ class Lead(Peers):
         elif isinstance(message, Records):
             for record in message.ops:
                 setup.recorder.ended(record)
-        elif isinstance(message, Part):
+        elif isinstance(message, LossPart):
             feed = setup.tasks[message.task].feed(evaluates=message.evaluates)
             feed.add(message.step, message.part, message.value)
         elif isinstance(message, Failed):

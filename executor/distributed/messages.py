@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from executor.distributed.values import Parcel
-from plans.rest import Reached
+from plans.parts import Part
 from plans.runlog import OpRecord
 
 
@@ -27,11 +27,12 @@ class Beat(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The run begins. machine: of process 0, see `links.machine_id`; reached: where the plan goes
-    on."""
+    """The run begins. machine: of process 0, see `links.machine_id`; files: the tasks' checkpoints,
+    where it goes on from those of an earlier start."""
 
     machine: str
-    reached: Reached | None
+    part: Part
+    files: dict[str, str] | None
 
 
 class Store(Message, frozen=True):
@@ -123,7 +124,7 @@ class Records(Message, frozen=True):
     ops: Sequence[OpRecord]
 
 
-class Part(Message, frozen=True):
+class LossPart(Message, frozen=True):
     """A part of a step's loss."""
 
     task: str
@@ -200,7 +201,7 @@ AnyMessage = (
     | Ended
     | Heard
     | Records
-    | Part
+    | LossPart
     | Failed
     | Ask
     | States

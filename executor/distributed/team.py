@@ -8,11 +8,12 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from executor.distributed.links import Clock, GroupWire, Mesh, Pair
+from executor.distributed.links import Clock, GroupWire, Mesh
 from executor.distributed.messages import Heard
 from executor.distributed.values import pack_facts, unpack_facts
 from executor.errors import RunError
 from executor.replay import News, Stopped, Wire
+from plans.parts import Pair
 
 T = TypeVar("T")
 

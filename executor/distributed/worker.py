@@ -22,8 +22,8 @@ from executor.distributed.messages import (
     Frozen,
     Gone,
     Heard,
+    LossPart,
     Message,
-    Part,
     Records,
     States,
     Stop,
@@ -45,9 +45,8 @@ from executor.replay import (
     task_states,
 )
 from executor.shards import HostStore, places_of
+from plans.parts import Part
 from plans.runlog import OpRecord
-from plans.schema import Plan
-from plans.segments import first_steps
 
 _LEAD = 0
 
@@ -57,7 +56,7 @@ class Worker:
 
     def __init__(
         self,
-        plan: Plan,
+        part: Part,
         store: HostStore,
         devices: Mapping[int, Device],
         recorder: Recorder,
@@ -66,17 +65,16 @@ class Worker:
         carrier: Carrier,
     ) -> None:
         self._carrier = carrier
-        self._plan, self._peers, self._recorder = plan, peers, recorder
-        self._first_steps = first_steps(plan)
+        self._part, self._peers, self._recorder = part, peers, recorder
         self._places = places_of(devices)
         self._news: SimpleQueue[Message] = SimpleQueue()
         self._active: dict[int, SegmentRun] = {}
         self._halt = Halt()
         source, told = next(iter(devices.values())).source, (_never, _never)
-        self._tasks = task_states(plan, store.tasks, source, settings.tables, *told, alone=False)
+        self._tasks = task_states(part, store.tasks, source, settings.tables, *told)
         for name, task in self._tasks.items():
             for evaluates in (False, True):
-                task.feed(evaluates=evaluates).told = self._part(name, evaluates)
+                task.feed(evaluates=evaluates).told = self._told(name, evaluates)
         locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
         shared = recorder, self._halt, settings, self._failed, locks, Traffic(), peers
         self._tick_s = settings.limits.tick_s
@@ -134,13 +132,12 @@ class Worker:
 
     def _begin(self, message: Begin) -> None:
         index = message.segment
-        segment, steps = self._plan.segments[index], self._first_steps[index]
-        program = self._plan.program(segment.program)
+        segment, program = self._part.segments[index], self._part.program(index)
         try:
             for known in message.states:
                 take(self._tasks[known.task], known)
             self._recorder.latest[index] = time.perf_counter()
-            one = SegmentRun(index, program, segment, steps, self._setup, metered=message.metered)
+            one = SegmentRun(index, program, segment, self._setup, metered=message.metered)
         except Exception as error:
             self._failed(Failure(program.tasks, text_of(error)))
             self._send(Ended(index, True, (), {}))
@@ -172,32 +169,25 @@ class Worker:
             self._end(index, self._active.pop(index))
 
     def _end(self, index: int, one: SegmentRun) -> None:
-        segment = self._plan.segments[index]
-        program = self._plan.program(segment.program)
         if one.stopped:
             one.clear()
             states = list[Parcel]()
         else:
-            states = self._states(index, one) if not program.evaluates else []
+            states = [] if self._part.program(index).evaluates else self._states(index, one)
         peaks = {n: (p.peak_bytes, p.late_allocations) for n, p in self._places.items()}
         self._peers.forget(index)
         self._send(Ended(index, one.stopped, states, peaks))
 
     def _states(self, index: int, one: SegmentRun) -> list[Parcel]:
-        segment = self._plan.segments[index]
-        program = self._plan.program(segment.program)
-        mine = [place for place, n in enumerate(segment.devices) if n in self._places]
-        made = []
-        for name, first in self._first_steps[index].items():
+        program, made = self._part.program(index), []
+        for name, first in self._part.segments[index].steps.items():
             task = self._tasks[name]
             task.replicas.settle()
-            made.append(
-                parcel(task, first + one.rounds, roles_of(program, name, mine), begins=False)
-            )
+            made.append(parcel(task, first + one.rounds, roles_of(program, name), begins=False))
         return made
 
-    def _part(self, task: str, evaluates: bool) -> Callable[[int, int, float], None]:
-        return lambda step, part, value: self._send(Part(task, evaluates, step, part, value))
+    def _told(self, task: str, evaluates: bool) -> Callable[[int, int, float], None]:
+        return lambda step, part, value: self._send(LossPart(task, evaluates, step, part, value))
 
     def _failed(self, failure: Failure) -> None:
         """Tell the lead; called from any thread."""

@@ -22,9 +22,10 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from executor.devices import Device, HostMemory, apart, until
-from executor.distributed.links import GroupWire, Pair, wires
+from executor.distributed.links import GroupWire, wires
 from executor.errors import RunError, UsageError, text_of
 from executor.profiling import links
+from plans.parts import Pair
 from profiles.errors import GantryError
 from profiles.schema import Link, Rate
 
@@ -128,8 +129,10 @@ class Others:
         if self.leads:
             self.told()
         every = [pair for _, other in self.partners for pair in ((0, other), (other, 0))]
-        lines, news = (wires(every, lambda rank: rank, one) for one in (backend, "gloo"))
         found, me = [], dist.get_rank()
+        own = {number: pair for number, pair in enumerate(every) if me in pair}
+        made = partial(wires, len(every), own, lambda rank: rank)
+        lines, news = made(backend), made("gloo")
         with _all_there():
             for kind, other in self.partners:
                 if me in (0, other):

@@ -43,16 +43,19 @@ class Remote(Stream):
 
 
 class Crossing:
-    """The exchange of segment `index` with the processes `others`. `hosted`: names of buffers in
-    host memory, which they read as well: facts of what is written there go with the news of it."""
+    """The exchange of segment `index` with other processes. `hosted`: names of buffers in host
+    memory, which they read as well: facts of what is written there go with the news of it."""
 
-    def __init__(
-        self, index: int, team: Team, others: Collection[int], hosted: Set[str], halt: Halt
-    ) -> None:
-        self._index, self._team, self._others, self._halt = index, team, others, halt
+    def __init__(self, index: int, team: Team, hosted: Set[str], halt: Halt) -> None:
+        self._index, self._team, self._halt = index, team, halt
         self._hosted = hosted
         # By lane, what completes the receiving that its process has asked for.
         self._asked: dict[str, deque[Callable[[], object]]] = defaultdict(deque)
+
+    @property
+    def me(self) -> int:
+        """This process."""
+        return self._team.me
 
     def begin(self, streams: Mapping[str, Stream]) -> None:
         """Let the news come to the streams that they are of."""
@@ -64,9 +67,9 @@ class Crossing:
 
         self._team.listen(self._index, hear)
 
-    def ended(self, stream: str, count: int) -> None:
-        """A stream has come to the end of a phase."""
-        self._tell(self._others, News(stream, count, time.perf_counter()))
+    def ended(self, stream: str, count: int, ranks: Collection[int]) -> None:
+        """A stream has come to the end of a phase: these processes wait for that."""
+        self._tell(ranks, News(stream, count, time.perf_counter()))
 
     def told(
         self, launch: Launch, stream: str, own: Ticket, tells: Collection[int], work: Work | None

@@ -13,7 +13,7 @@ from executor.devices import Mark
 from executor.errors import one_line
 from executor.shards import HostTask
 from plans.runlog import EvaluationRecord, Line, OpRecord, StepRecord
-from plans.schema import Plan
+from plans.schema import Task
 
 T = TypeVar("T")
 
@@ -51,12 +51,13 @@ class Recorder:
     """
 
     def __init__(
-        self, plan: Plan, origin: float | None = None, rank: int | UnsetType = UNSET
+        self, tasks: Iterable[Task], origin: float | None = None, rank: int | UnsetType = UNSET
     ) -> None:
         """`origin`: a time.perf_counter() when the run began, by default now. `rank`: of this
         process, where there are several."""
-        self.losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
-        self.val_losses: dict[str, dict[int, float]] = {task.name: {} for task in plan.tasks}
+        names = [task.name for task in tasks]
+        self.losses: dict[str, dict[int, float]] = {name: {} for name in names}
+        self.val_losses: dict[str, dict[int, float]] = {name: {} for name in names}
         self.ended_us: dict[str, int] = {}  # when a task's latest step was complete
         self.warnings: dict[str, str] = {}  # of each task, the first
         self.latest: dict[int, float] = {}  # when a segment's latest op ended, perf_counter()

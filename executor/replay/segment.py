@@ -16,7 +16,7 @@ from executor.replay.crossing import Crossing, Remote
 from executor.replay.failures import Failure
 from executor.replay.launches import launch_of, marked
 from executor.replay.ops import Run, Work, run_of
-from executor.replay.sides import BEGUN, READY, alone, lane_of, sides
+from executor.replay.sides import BEGUN, READY, lane_of, sides
 from executor.replay.team import Facts, heed
 from executor.replay.tickets import (
     END,
@@ -29,29 +29,26 @@ from executor.replay.tickets import (
     Stream,
     Ticket,
     jobs_of,
-    phase_of,
     spans_of,
 )
 from executor.shards import Place
 from plans.checker import value_bytes
-from plans.kinds import kinds_of, runs
 from plans.metrics import plan_stream
-from plans.schema import Memory, Op, Program, Role, Segment, parse_id
+from plans.parts import ProgramPart, SegmentPart, phase_of
+from plans.schema import Memory, Op, Role, parse_id
 from plans.view import site
 
 _ALL = "all streams"  # waited for at the beginning of a phase
 
 
 class SegmentRun(SegmentActivity):
-    """A segment replayed here, as far as its devices are this process'. `first_steps`: each task's
-    step in round 0."""
+    """A segment replayed here, as far as its devices are this process'."""
 
     def __init__(
         self,
         index: int,
-        program: Program,
-        segment: Segment,
-        first_steps: Mapping[str, int],
+        program: ProgramPart,
+        segment: SegmentPart,
         setup: Setup,
         *,
         metered: bool,
@@ -60,18 +57,17 @@ class SegmentRun(SegmentActivity):
         self._index = index
         self._segment = segment
         self._metered = metered
-        self._first_steps = first_steps
-        self._in_round = {op.id for kind in kinds_of(program) for op in kind.ops}
+        self._first_steps = segment.steps
+        rounds = (part for name, part in program.phases.items() if name not in (ENTER, LEAVE))
+        self._in_round = {op.id for part in rounds for op in part.ops}
         self._tasks = [setup.tasks[name] for name in program.tasks]
         self.evaluates = program.evaluates
         self._laps = Laps(segment.rounds)
         team = setup.team
-        ranks = [team.rank(number) for number in segment.devices] if team else []
-        self._sides = sides(program, ranks, team.me) if team else alone(program)
+        self._sides = sides(program, self._rank)
         self._crossing: Crossing | None = None
-        if team and set(ranks) > {team.me}:
-            others = set(ranks) - {team.me}
-            self._crossing = Crossing(index, team, others, setup.store.flats.keys(), self._halt)
+        if team and segment.ranks:
+            self._crossing = Crossing(index, team, setup.store.flats.keys(), self._halt)
         self._load(program)
         phases = self._sides.phases
         self._spans = spans_of(phases)
@@ -79,11 +75,14 @@ class SegmentRun(SegmentActivity):
         self._halt.watch(list(self._streams.values()))
         job = self._job_maker(program)
         self._jobs = jobs_of(phases, segment.rounds, self._streams, job)
-        for number in setup.places.keys() & set(segment.devices):
+        self._others = {r: self._stream(_process(r), 4) for r in segment.ranks}
+        self._halt.watch(list(self._others.values()))
+        for number in setup.places.keys() & set(segment.devices.values()):
             setup.places[number].begin()  # its replicas are there now
         self._plays({n: partial(self._play, n) for n in self._streams if n in self._sides.own})
         if self._crossing:
-            self._crossing.begin(self._streams)
+            others = {stream.name: stream for stream in self._others.values()}
+            self._crossing.begin({**self._streams, **others})
 
     @property
     def latest(self) -> float:
@@ -111,6 +110,11 @@ class SegmentRun(SegmentActivity):
         for task in self._tasks:
             task.drop()
         gc.collect()  # of failed ops, frames and graphs may hold each other
+
+    def _rank(self, local: int) -> int:
+        """The process that has a device of the program."""
+        team = self._setup.team
+        return team.rank(self._segment.devices[local]) if team else 0
 
     def _stream(self, name: str, keep: int) -> Stream:
         """A stream with its queue; marks of the rounds that may be under way are kept."""
@@ -152,10 +156,10 @@ class SegmentRun(SegmentActivity):
         me = self._setup.team.me if self._setup.team else None
         return Failure(tasks, text, op or stream.name, stream.name, number, step, process=me)
 
-    def _load(self, program: Program) -> None:
+    def _load(self, program: ProgramPart) -> None:
         """Let batches be prepared while all else is made: where there is a team, those microbatches
         that this process takes."""
-        own = {parse_id(op.id) for op in program.ops if op.stream in self._sides.own}
+        own = {parse_id(op.id) for op in program.ops}
         for task in self._tasks:
             name, feed = task.plan.name, task.feed(evaluates=self.evaluates)
             taken = {n.index for n in own if n.task == name and n.item == "batch" and n.kind == "P"}
@@ -168,11 +172,11 @@ class SegmentRun(SegmentActivity):
         """Let a task go on with what another process wrote."""
         heed(facts, self._setup.tasks[facts.op.task], self._flats.__getitem__)
 
-    def _job_maker(self, program: Program) -> MakeJob:
+    def _job_maker(self, program: ProgramPart) -> MakeJob:
         """Makes the job of an op: its buffers found, its launch as the run's options say."""
         setup, devices = self._setup, self._segment.devices
         spaces = {buffer.name: int(buffer.space) for buffer in program.buffers}
-        places = {d: setup.places[n] for d, n in enumerate(devices) if n in setup.places}
+        places = {d: setup.places[devices[d]] for d in program.memory}
         views = {
             b.name: places[int(b.space)].device.slab[b.offset : b.offset + b.bytes]
             for b in program.buffers
@@ -180,12 +184,10 @@ class SegmentRun(SegmentActivity):
         }
         self._flats = {**setup.store.flats, **views}
 
-        tokens = {phase_of(k): kind.tokens for k, kind in enumerate(kinds_of(program))}
-
         def job(phase: str, op: Op, own: Ticket, waits: tuple[Ticket, ...]) -> Job | None:
             if op.stream not in self._sides.own:
                 return None
-            most = tokens.get(phase, ())
+            most = program.tokens.get(phase, ())
             stream, crossing, work = self._streams[op.stream], self._crossing, None
             tells = self._sides.tells.get((phase, op.id), ())
             lane = lane_of(op.stream)
@@ -274,7 +276,7 @@ class SegmentRun(SegmentActivity):
         one kind in a row are one phase; those that are not made have none."""
         first, planned = 0, self._segment.rounds
         yield ENTER, 0, range(1)
-        for kind, rounds in runs(self._segment):
+        for kind, rounds in self._segment.kinds or ((0, planned),):
             if first >= self._laps.count:
                 break
             yield phase_of(kind), first, self._laps.each(first, first + rounds)
@@ -283,18 +285,30 @@ class SegmentRun(SegmentActivity):
         yield END, planned, ()
 
     def _gather(self, name: str, phase: str, first: int) -> None:
-        """Wait until all streams have come to a phase. Ops before it that this one has not launched
-        by then will not be."""
-        stream, number = self._streams[name], self._spans[name].before(phase, first)
-        stream.advance(number, stream.queue.mark())
+        """Wait until all streams of all processes have come to a phase, behind so many rounds. Ops
+        before it that this one has not launched by then will not be. Each process says once, by way
+        of its first stream, that its own ones have, and those who know a stream hear of it."""
+        if phase == ENTER:
+            return
+        stream, own = self._streams[name], self._sides.own
+        numbers = {other: span.before(phase, first) for other, span in self._spans.items()}
+        stream.advance(numbers[name], stream.queue.mark())
         if stream.now is not None:
             stream.now = ("waits for ", *stream.now[1:3], _ALL)
-        if self._crossing and number:
+        if self._crossing and (knowers := self._sides.knowers.get(name)):
             until(stream.queue.mark(), self._halt.check)
-            self._crossing.ended(name, number)
-        for other, peer in self._streams.items():
+            self._crossing.ended(name, numbers[name], knowers)
+        for other in sorted(own):
+            self._wait(stream, self._streams[other], numbers[other])
+        place = first + {LEAVE: 2, END: 3}.get(phase, 1)  # grows from one to the next
+        if self._crossing and name == min(own):
+            until(stream.queue.mark(), self._halt.check)
+            self._crossing.ended(_process(self._crossing.me), place, self._others)
+        for peer in self._others.values():
+            self._wait(stream, peer, place)
+        for other in self._streams.keys() - own:
             if not other.endswith(BEGUN):
-                self._wait(stream, peer, self._spans[other].before(phase, first))
+                self._wait(stream, self._streams[other], numbers[other])
 
     def _drain(self, stream: Stream) -> None:
         """Wait for what was launched before the segment was stopped: it still uses the device.
@@ -342,6 +356,11 @@ class SegmentRun(SegmentActivity):
         mark = other.wait(count)
         if mark is not None and other is not stream:
             stream.queue.wait(mark, self._halt.check)
+
+
+def _process(rank: int) -> str:
+    """The stream of a process' phases."""
+    return f"process {rank}"
 
 
 def _unnoted(*_: object) -> None:

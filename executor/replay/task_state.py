@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -17,8 +18,16 @@ from executor.errors import RunError
 from executor.numerics import Contents, Grads, Layout, LossScale, Norms, Snapshot, Source, TaskRng
 from executor.optim import Scaling
 from executor.shards import NONE, Absent, Graph, HostTask, Replicas
-from executor.workload import Batches, Steps, Table, data_by_number, steps_of
+from executor.workload import (
+    Batches,
+    Steps,
+    data_by_number,
+    planned_shapes,
+    shapes_here,
+    steps_of,
+)
 from plans.evaluation import due_of
+from plans.parts import Part
 from plans.schema import Plan
 
 
@@ -230,23 +239,24 @@ class TaskState:
 
 
 def task_states(
-    plan: Plan,
+    part: Part,
     tasks: Mapping[str, HostTask],
     source: Source,
-    tables: Mapping[str, Table],
+    tables: Path | None,
     on_step: OnLoss,
     on_evaluation: OnLoss,
     *,
-    alone: bool,
+    plan: Plan | None = None,
+    alone: bool = False,
 ) -> dict[str, TaskState]:
-    """The states of a plan's tasks, by name, see TaskState. RunError for one without its table."""
-    threads = max(device.threads for device in plan.devices)
-    steps = steps_of(plan, {name: one.task for name, one in tasks.items()}, tables)
-    told = on_step, on_evaluation
-    return {
-        name: TaskState(one, threads, source, *told, steps.get(name), alone=alone)
-        for name, one in tasks.items()
-    }
+    """The states of a process' tasks, by name, see TaskState; `plan`, all of it, where losses are
+    put together. Tables lie beside the plan's file `tables`. MismatchError for a task without."""
+    shapes = planned_shapes(plan) if plan else shapes_here(part)
+    told, found = (on_step, on_evaluation), {}
+    for name, one in tasks.items():
+        steps = steps_of(one.plan, one.task, shapes[name], tables) if one.plan.lengths else None
+        found[name] = TaskState(one, part.threads, source, *told, steps, alone=alone)
+    return found
 
 
 def _evaluation_feed(

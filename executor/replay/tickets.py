@@ -8,8 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from executor.devices import Mark, Queue
-from plans.kinds import kinds_of
-from plans.schema import Op, Program
+from plans.schema import Op
 
 ENTER, LEAVE, END = "enter", "leave", "end"
 
@@ -170,21 +169,14 @@ class Span(NamedTuple):
             return 0
         return self.enter + self.round * rounds + (self.leave if phase == END else 0)
 
+    def within(self, phase: str) -> int:
+        """The number of its ops in a phase, of one round."""
+        return {ENTER: self.enter, LEAVE: self.leave}.get(phase, self.round)
+
     @property
     def most(self) -> int:
         """The number of its ops with one round."""
         return self.enter + self.round + self.leave
-
-
-def phase_of(kind: int) -> str:
-    """The name of the rounds of a kind."""
-    return f"round {kind}" if kind else "round"
-
-
-def phases_of(program: Program) -> dict[str, Sequence[Op]]:
-    """The ops of a program: those of `enter`, of the rounds of each kind, and of `leave`."""
-    rounds = {phase_of(number): kind.ops for number, kind in enumerate(kinds_of(program))}
-    return {ENTER: program.enter, **rounds, LEAVE: program.leave}
 
 
 def spans_of(phases: Mapping[str, Sequence[Op]]) -> dict[str, Span]:
@@ -211,7 +203,7 @@ def jobs_of(
         latest = {name: span.before(phase, behind) for name, span in spans.items()}
         for op in ops:
             latest[op.stream] += 1
-            number, stride = latest[op.stream], spans[op.stream].round
+            number, stride = latest[op.stream], spans[op.stream].within(phase)
             tickets[op.id] = Ticket(streams[op.stream], number, stride, op.id)
         for op in ops:
             if one := job(phase, op, tickets[op.id], _waits(op, tickets)):

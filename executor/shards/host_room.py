@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from executor.devices import free_host_bytes, ring_bytes
 from executor.errors import RunError
 from executor.workload import Task, staging_bytes
-from plans.nodes import held, spans
-from plans.schema import Plan, Shard
+from plans.parts import Part
+from plans.schema import Shard
 from plans.schema import Task as PlanTask
 from profiles.units import show_bytes
 
@@ -20,30 +20,27 @@ def at_home(task: str) -> None:
 
 @dataclass(frozen=True)
 class Shared:
-    """The host store of a node that several processes have, its bytes in `slab`. One of them
+    """The host store of a node that several processes have, its bytes in `slab`. The first of them
     `fills` it. bring: called with a task before its files are written, fetches what of it is in the
     stores of other nodes."""
 
     slab: Tensor
-    node: int
     fills: bool
     bring: Callable[[str], None] = at_home
 
 
-def check_room(plan: Plan, tasks: Mapping[str, Task], node: int) -> None:
-    """RunError with what would be taken, line by line, when a node has less memory free."""
-    free, store = free_host_bytes(), store_bytes(plan, node)
-    here = {name for name, _ in held(plan, node)}
-    staging = {task.name: staging_bytes(task) * (task.name in here) for task in plan.tasks}
-    models = {task.name: _model_bytes(task, tasks[task.name]) for task in plan.tasks}
-    largest = max(models.values())  # one model at a time is built beside the store
-    own = sum(device.node == node for device in plan.devices)
-    rings = ring_bytes(plan) * own // len(plan.devices)
+def check_room(part: Part, tasks: Mapping[str, Task]) -> None:
+    """RunError with what would be taken, line by line, when the machine has less memory free."""
+    free, store = free_host_bytes(), store_bytes(part)
+    staging = {task.name: staging_bytes(task) * (task.name in part.held) for task in part.tasks}
+    models = {task.name: _model_bytes(task, tasks[task.name]) for task in part.tasks}
+    largest = max(models.values(), default=0)  # one model at a time is built beside the store
+    rings = ring_bytes(part.tasks, part.kind) * part.node_devices
     needed = store + sum(staging.values()) + rings + largest
     if free is None or needed <= free:
         return
     rows: list[tuple[str, ...]] = [("task", "parameters", "optimizer state", "batches", "model")]
-    for task in plan.tasks:
+    for task in part.tasks:
         sizes = [
             sum(kept_sizes(shard).get(role, 0) for shard in task.shards)
             for role in ("param", "state")
@@ -65,19 +62,18 @@ def _model_bytes(plan: PlanTask, task: Task) -> int:
     return built + parameters * (low and runs)
 
 
-def store_bytes(plan: Plan, node: int) -> int:
+def store_bytes(part: Part) -> int:
     """Bytes that the host store of a node takes: of what it uses; in node 0 also of the largest
     task that comes there only to be written to a file."""
-    used = held(plan, node)
     guests = [
         sum(
             sum(kept_sizes(shard).values())
             for number, shard in enumerate(task.shards)
-            if node == 0 and (task.name, number) not in used
+            if part.node == 0 and number not in part.held.get(task.name, ())
         )
-        for task in plan.tasks
+        for task in part.tasks
     ]
-    return sum(end - begin for begin, end in spans(plan, node)) + max(guests)
+    return sum(end - begin for begin, end in part.spans) + max(guests, default=0)
 
 
 def kept_sizes(shard: Shard) -> dict[str, int]:

@@ -28,9 +28,7 @@ from executor.shards.host_room import Shared, at_home, check_room, kept_sizes
 from executor.shards.shard import Shard
 from executor.shards.tied import tying
 from executor.workload import Ending, Task, build, staging_bytes
-from plans.disk import begins_away, moved
-from plans.nodes import held, host_bytes, spans
-from plans.schema import Plan
+from plans.parts import Part
 from plans.schema import Task as PlanTask
 
 # The layers of a task's model, in the order in which they run.
@@ -158,7 +156,7 @@ class HostTask:
 
 
 class HostStore:
-    """All host buffers of the plan, and what batches are prepared in, from `memory`.
+    """All host buffers of a part of the plan, and what batches are prepared in, from `memory`.
 
     `tasks` are the models in it, by name. Everything is taken before the first model is built;
     RunError with a table when the machine has less. Tasks may take turns in the same bytes: those
@@ -168,7 +166,7 @@ class HostStore:
 
     def __init__(
         self,
-        plan: Plan,
+        part: Part,
         tasks: Sequence[Task],
         memory: HostMemory,
         source: Source,
@@ -178,43 +176,37 @@ class HostStore:
         shared: Shared | None = None,
     ) -> None:
         by_name = {task.name: task for task in tasks}
-        for planned in plan.tasks:
+        for planned in part.tasks:
             if planned.name not in by_name:
                 raise MismatchError(
                     f"the plan trains task {planned.name}, the workload has "
                     f"{', '.join(by_name) or 'none'}; build the plan again"
                 )
-        self.bytes, node = host_bytes(plan), shared.node if shared else 0
-        here: dict[str, list[int]] = {}
-        for name, number in held(plan, node):
-            here.setdefault(name, []).append(number)
-        check_room(plan, by_name, node)
+        self.bytes = part.store_bytes
+        check_room(part, by_name)
         if shared:
             slab = shared.slab
-            memory.lock(slab, spans(plan, node))
+            memory.lock(slab, part.spans)
         else:
             slab = memory.take(self.bytes)
         self._bring = shared.bring if shared else at_home
-        self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in plan.host.buffers}
-        sizes = {task.name: staging_bytes(task) * (task.name in here) for task in plan.tasks}
+        self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in part.buffers}
+        sizes = {task.name: staging_bytes(task) * (task.name in part.held) for task in part.tasks}
         staging = {name: memory.take(size) for name, size in sizes.items()}
         self.away: set[str] = set()
         self._files = files or {}
         self._gone: set[str] = set()
         self.tasks: dict[str, HostTask] = {}
-        waiting = {task for task, moves in moved(plan).items() if begins_away(moves)}
         lines: list[str] = []
-        for t in sorted(plan.tasks, key=lambda t: t.name not in waiting):
-            if node and t.name not in here:
-                continue  # its models are nobody's here; process 0, which leads, has those of all
+        for t in sorted(part.tasks, key=lambda t: t.name not in part.away):
             own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name), cut
-            fills = None if shared and not shared.fills else here.get(t.name, [])
+            fills = None if shared and not shared.fills else part.held.get(t.name, ())
             try:
                 self.tasks[t.name] = HostTask(t, *own, fills)
             except MismatchError as error:
                 lines += error.lines
                 continue
-            if t.name in waiting and not lines and fills is not None:
+            if t.name in part.away and not lines and fills is not None:
                 self.spill(t.name)
         if lines:
             raise MismatchError(*lines)

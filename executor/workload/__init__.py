@@ -10,7 +10,7 @@ from executor.workload.batches import (
     part,
     staging_bytes,
 )
-from executor.workload.loading import NO_CACHE, caching, load
+from executor.workload.loading import NO_CACHE, Wanted, caching, load, load_tasks
 from executor.workload.loss import Batch, Ending, loss_in
 from executor.workload.packed import (
     beginning,
@@ -22,7 +22,13 @@ from executor.workload.packed import (
     take,
     tokens_of,
 )
-from executor.workload.steps import Steps, Table, steps_of, tables_of
+from executor.workload.steps import (
+    Shape,
+    Steps,
+    planned_shapes,
+    shapes_here,
+    steps_of,
+)
 from executor.workload.task import Evaluation, Task, build
 
 __all__ = [
@@ -31,9 +37,10 @@ __all__ = [
     "Batches",
     "Ending",
     "Evaluation",
+    "Shape",
     "Steps",
-    "Table",
     "Task",
+    "Wanted",
     "batch_bytes",
     "batch_of",
     "beginning",
@@ -45,14 +52,16 @@ __all__ = [
     "joined",
     "lengths_of",
     "load",
+    "load_tasks",
     "loss_in",
     "pack",
     "padded",
     "padding",
     "part",
+    "planned_shapes",
+    "shapes_here",
     "staging_bytes",
     "steps_of",
-    "tables_of",
     "take",
     "tokens_of",
 ]

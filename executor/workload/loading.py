@@ -3,12 +3,12 @@
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -16,6 +16,7 @@ from executor.errors import MismatchError, WorkloadError, one_line
 from executor.workload import huggingface
 from executor.workload.task import Task, checked
 from profiles.codec import read_bytes, sha256
+from profiles.schema import Workload
 
 NO_CACHE = "#no-cache"  # at the end of a reference
 
@@ -48,6 +49,33 @@ def load(ref: str, expected: str = "") -> tuple[list[Task], str]:
     except Exception as error:
         raise WorkloadError(f"{ref}: {name}() raised {one_line(error)}") from error
     return checked(ref, tasks), digest
+
+
+class Wanted(Protocol):
+    """A task of a plan, as far as it says whose task of the user it is."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def workload(self) -> Workload: ...
+    @property
+    def done(self) -> int: ...
+
+
+def load_tasks(wanted: Iterable[Wanted]) -> list[Task]:
+    """The tasks of a plan from their workloads, which must be those that it was made for."""
+    loaded: dict[Workload, dict[str, Task]] = {}
+    found = []
+    for one in wanted:
+        source = one.workload
+        if source not in loaded:
+            tasks, _ = load(source.ref, source.sha256)
+            loaded[source] = {task.name: task for task in tasks}
+        if one.name not in loaded[source]:
+            names = ", ".join(loaded[source])
+            raise MismatchError(f"{source.ref}: has no task {one.name}, only {names}")
+        found.append(loaded[source][one.name])
+    return found
 
 
 def _compare(ref: str, digest: str, expected: str) -> None:

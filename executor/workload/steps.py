@@ -1,7 +1,9 @@
 """The steps of a task whose samples have lengths: the samples of each microbatch, by a table."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +15,7 @@ from executor.workload.loss import Batch
 from executor.workload.packed import lengths_of, pack, padded, padding, take, tokens_of
 from executor.workload.task import Task
 from plans.kinds import kinds_of
+from plans.parts import Part, phase_of
 from plans.samples import open_table, table_path, table_sha256
 from plans.schema import Plan
 from plans.schema import Task as PlanTask
@@ -20,28 +23,27 @@ from plans.segments import task_runs
 from profiles.lengths import describe, of_step
 
 
-class Table(NamedTuple):
-    """The microbatch of each sample of each step: row r is that of step `first` + r."""
+class Shape(NamedTuple):
+    """So many `steps` in a row from step `first` on, and the most tokens of each of their
+    microbatches."""
 
     first: int
-    rows: NDArray[np.uint16]
-
-
-class Shapes(NamedTuple):
-    """The most tokens of each microbatch, of every kind of rounds, and the kind of step `first` and
-    of those that follow."""
-
-    first: int
-    tokens: Sequence[Sequence[int]]
-    kinds: NDArray[np.uint32]
+    steps: int
+    tokens: Sequence[int]
 
 
 class Steps:
-    """Takes the samples of a step from the data, and packs its microbatches."""
+    """Takes the samples of a step from the data, and packs its microbatches. rows: of the table,
+    the last of them that of the plan's last step."""
 
-    def __init__(self, planned: PlanTask, task: Task, table: Table, shapes: Shapes) -> None:
+    def __init__(
+        self, planned: PlanTask, task: Task, rows: NDArray[np.uint16], shapes: Sequence[Shape]
+    ) -> None:
         assert planned.lengths is not None
-        self._task, self._table, self._shapes = task, table, shapes
+        self._task, self._rows = replace(task, lengths=lengths_of(task)), rows
+        self._first = planned.done + planned.steps - len(rows)
+        self._shapes = sorted(shapes, key=lambda shape: shape.first)
+        self._begins = [shape.first for shape in self._shapes]
         self._batch, self._padded = planned.batch, planned.lengths.padded
         self._count = planned.lengths.samples
         self._weights = np.asarray(lengths_of(task) if task.weights is None else task.weights)
@@ -49,7 +51,7 @@ class Steps:
 
     def tokens(self, step: int) -> Sequence[int]:
         """The most tokens of each of the step's microbatches."""
-        return self._shapes.tokens[self._shapes.kinds[step - self._shapes.first]]
+        return self._shapes[bisect_right(self._begins, step) - 1].tokens
 
     def divisor(self, step: int, microbatch: int) -> float:
         """By what the sum of a microbatch's losses is divided: the weights of the whole step. One
@@ -88,49 +90,35 @@ class Steps:
         return pack(self._task, pieces)
 
     def _row(self, step: int) -> NDArray[np.uint16]:
-        row: NDArray[np.uint16] = self._table.rows[step - self._table.first]
+        row: NDArray[np.uint16] = self._rows[step - self._first]
         return row
 
     def _samples(self, step: int) -> NDArray[np.int64]:
         return of_step(step, self._batch, self._count)
 
 
-def tables_of(plan: Plan, path: Path, tasks: Mapping[str, Task]) -> dict[str, Table]:
-    """The tables beside the plan's file. MismatchError for tasks that have other samples than
-    planned, or where a table is another one; FormatError where one cannot be read."""
-    found = {}
-    for planned in plan.tasks:
-        if planned.lengths:
-            _expect(planned, tasks[planned.name])
-            own = table_path(path, planned.name)
-            rows, sha256 = open_table(own, planned.batch), table_sha256(own)
-            if sha256 != planned.lengths.table:
-                raise MismatchError(
-                    f"{own}: its sha256 is {sha256[:12]}…, that of the table of task "
-                    f"{planned.name} {planned.lengths.table[:12]}…; give the table that was "
-                    "written with the plan"
-                )
-            found[planned.name] = Table(planned.done, rows)
-    return found
+def steps_of(planned: PlanTask, task: Task, shapes: Sequence[Shape], plan: Path | None) -> Steps:
+    """The steps of a task by its table, which lies beside the plan's file. MismatchError where the
+    task has other samples than planned or the table is another one; FormatError where it cannot be
+    read."""
+    _expect(planned, task)
+    if plan is None:
+        raise MismatchError(
+            f"task {planned.name}: its samples have lengths; say where the plan's file is, beside "
+            "which their table lies"
+        )
+    return Steps(planned, task, _rows(planned, table_path(plan, planned.name)), shapes)
 
 
-def steps_of(
-    plan: Plan, tasks: Mapping[str, Task], tables: Mapping[str, Table]
-) -> dict[str, Steps]:
-    """The steps of those of the tasks whose samples have lengths. MismatchError as above, or for
-    one without a table."""
-    found = {}
-    for planned in plan.tasks:
-        if planned.lengths is None or planned.name not in tasks:
-            continue
-        _expect(planned, task := tasks[planned.name])
-        if planned.name not in tables:
-            raise MismatchError(
-                f"task {planned.name}: its samples have lengths, and their table is missing; give "
-                "the file that was written beside the plan"
-            )
-        found[planned.name] = Steps(planned, task, tables[planned.name], _shapes(plan, planned))
-    return found
+def _rows(planned: PlanTask, path: Path) -> NDArray[np.uint16]:
+    rows, sha256 = open_table(path, planned.batch), table_sha256(path)
+    said = planned.lengths.table if planned.lengths else ""
+    if sha256 != said:
+        raise MismatchError(
+            f"{path}: its sha256 is {sha256[:12]}…, that of the table of task {planned.name} "
+            f"{said[:12]}…; give the table that was written with the plan"
+        )
+    return rows
 
 
 def _expect(planned: PlanTask, task: Task) -> None:
@@ -158,11 +146,26 @@ def _expect(planned: PlanTask, task: Task) -> None:
             )
 
 
-def _shapes(plan: Plan, planned: PlanTask) -> Shapes:
-    found = list(task_runs(plan, planned.name))
-    places: dict[tuple[str, int], int] = {}
-    for run in found:
-        places.setdefault((run.program, run.kind), len(places))
-    tokens = [kinds_of(plan.program(name))[kind].tokens for name, kind in places]
-    kinds = np.array([places[run.program, run.kind] for run in found], np.uint32)
-    return Shapes(planned.done, tokens, np.repeat(kinds, [run.steps for run in found]))
+def planned_shapes(plan: Plan) -> dict[str, list[Shape]]:
+    """The shapes of all steps of a plan's tasks with lengths."""
+    return {
+        task.name: [
+            Shape(run.first, run.steps, kinds_of(plan.program(run.program))[run.kind].tokens)
+            for run in task_runs(plan, task.name)
+        ]
+        for task in plan.tasks
+        if task.lengths
+    }
+
+
+def shapes_here(part: Part) -> dict[str, list[Shape]]:
+    """The shapes of those steps that a process has a part in."""
+    found: dict[str, list[Shape]] = {task.name: [] for task in part.tasks if task.lengths}
+    for segment in part.segments.values():
+        program = part.programs[segment.program]
+        for name in found.keys() & segment.steps.keys():
+            first = segment.steps[name]
+            for kind, rounds in segment.kinds or ((0, segment.rounds),):
+                found[name].append(Shape(first, rounds, program.tokens[phase_of(kind)]))
+                first += rounds
+    return found

@@ -64,7 +64,7 @@ def same_numbers(bench: Bench, name: str) -> Figures:
     with _environment(work.settings):
         path = _plan(bench, work)
         plan = plans.load(path)
-        tasks = executor.cli.load_tasks(plan)
+        tasks = executor.cli.load_tasks(plan.tasks)
         result = executor.run(plan, tasks, driver.Options())
         figures = [
             _difference(bench, settings, plan, planned, task, result)
@@ -223,7 +223,7 @@ def _held(bench: Bench, plan: Plan, size: int) -> Figures:
     base = torch.cuda.memory_allocated() if on_device else 0
     failed, taken = "", 0
     try:
-        result = executor.run(plan, executor.cli.load_tasks(plan), driver.Options())
+        result = executor.run(plan, executor.cli.load_tasks(plan.tasks), driver.Options())
         taken = max(result.peak_bytes)
     except Exception as error:  # whatever it is, this budget did not hold
         failed = f"{type(error).__name__}: {str(error)[:200]}"

@@ -163,6 +163,8 @@ COVERED_BY = {
     "plans.disk": "plans/checker/test_check_disk.py",
     "plans.evaluation": "plans/checker/test_check_casts.py",
     "plans.op_words": "planner/views/test_moments.py",
+    "plans.parts.part": "plans/parts/test_make.py",
+    "plans.parts.split": "executor/replay/test_sides.py",
     "plans.prediction": "plans/test_metrics.py",
     "plans.ties": "plans/checker/test_check_ties.py",
     "plans.view": "plans/checker/test_check_casts.py",

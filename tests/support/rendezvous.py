@@ -14,17 +14,8 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from executor.replay.sides import BEGUN, READY, Sides, lane_of, sides
-from executor.replay.tickets import (
-    END,
-    ENTER,
-    LEAVE,
-    Job,
-    Span,
-    Ticket,
-    jobs_of,
-    phase_of,
-    spans_of,
-)
+from executor.replay.tickets import END, ENTER, LEAVE, Job, Span, Ticket, jobs_of, spans_of
+from plans.parts import phase_of, program_parts
 from plans.schema import Op, Program, parse_id
 
 Key = tuple[Any, ...]  # of a counter
@@ -68,8 +59,11 @@ class Replay:
         self._buffered = rng.random() < 0.5
         self._spaces = {buffer.name: int(buffer.space) for buffer in program.buffers}
         self._ranks = ranks
-        for me in sorted(set(ranks)):
-            self._enter(sides(program, ranks, me), me)
+        parts = program_parts(program, ranks)
+        known = {me: sides(own, ranks.__getitem__) for me, own in parts.items()}
+        self._busy = {me for me, own in parts.items() if own.busy}
+        for me in sorted(known):
+            self._enter(known[me], me)
         self._run()
         self.stuck = set(self._doing.values())
 
@@ -88,7 +82,7 @@ class Replay:
         rounds, spans = sum(length for _, length in self._kinds), spans_of(known.phases)
         jobs = jobs_of(known.phases, rounds, names, job)  # type: ignore[arg-type]
         for name in known.own:
-            self._start(self._play(me, name, jobs[name], spans))
+            self._start(self._play(me, name, jobs[name], spans, known))
 
     def _runs(self) -> Iterator[tuple[str, int, range]]:
         """The phases with the rounds before them and their own."""
@@ -101,17 +95,28 @@ class Replay:
         yield END, first, range(0)
 
     def _play(
-        self, me: int, name: str, jobs: Mapping[str, Sequence[Job]], spans: Mapping[str, Span]
+        self,
+        me: int,
+        name: str,
+        jobs: Mapping[str, Sequence[Job]],
+        spans: Mapping[str, Span],
+        known: Sides,
     ) -> Playing:
         """A stream's thread."""
-        others = {rank for rank in self._ranks if rank != me}
-        for phase, first, rounds in self._runs():
-            begun = spans[name].before(phase, first)
-            self._bump((me, name), begun)
-            self._tell(me, others, name, begun)
-            for other in spans:
+        others = self._busy - {me}
+        for place, (phase, first, rounds) in enumerate(self._runs()):
+            begun = {other: span.before(phase, first) for other, span in spans.items()}
+            self._bump((me, name), begun[name])
+            self._tell(me, known.knowers.get(name, ()), name, begun[name])
+            for other in known.own:
+                yield (me, other), begun[other]
+            if name == min(known.own):
+                self._tell(me, others, f"process {me}", place)
+            for rank in others:
+                yield (me, f"process {rank}"), place
+            for other in begun.keys() - known.own:
                 if not other.endswith(BEGUN):
-                    yield (me, other), spans[other].before(phase, first)
+                    yield (me, other), begun[other]
             for number in rounds:
                 for job in jobs.get(phase, ()):
                     waits = tuple((t.stream, t.base + t.stride * number) for t in job.tickets)

@@ -1,9 +1,11 @@
 """A tiny language model in fp64 for sequences of every length, plans that pack them, and loops
 without Gantry that train it in the same steps."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +20,8 @@ from support.retime import retimed
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from executor.workload import Table, Task, pack, padding, take
-from plans import prove
+from executor.workload import Task, pack, padding, take
+from plans import prove, samples
 from plans.kinds import Runs
 from plans.schema import Lengths, Plan, RoundKind
 from profiles.lengths import describe
@@ -108,16 +110,26 @@ def text_task(layers: int, steps: int, **more: Any) -> Task:
     )
 
 
+_FOLDER, _COUNT = TemporaryDirectory(), count()
+
+
 class Packed(NamedTuple):
-    """A plan with its task, and the table that it was made with."""
+    """A plan with its task, the table that it was made with, and the file that it would have."""
 
     plan: Plan
     task: Task
     rows: NDArray[np.uint16]
+    path: Path
 
-    @property
-    def tables(self) -> dict[str, Table]:
-        return {"a": Table(0, self.rows)}
+
+def with_rows(made: Packed, rows: NDArray[np.uint16]) -> Packed:
+    """The plan with another table."""
+    path = Path(_FOLDER.name) / f"{next(_COUNT)}.json"
+    (task,) = made.plan.tasks
+    assert task.lengths
+    lengths = replace(task.lengths, table=samples.write(samples.table_path(path, "a"), [rows]))
+    plan = replace(made.plan, tasks=(replace(task, lengths=lengths),))
+    return Packed(plan, made.task, rows, path)
 
 
 def packed(
@@ -125,7 +137,7 @@ def packed(
 ) -> Packed:
     """A handmade plan with these kinds of rounds, by the tokens of their microbatches, and these
     runs of them; samples go to microbatches at random, as far as there is room."""
-    made, steps = PLANS[name](), sum(count for _, count in runs)
+    made, steps = PLANS[name](), sum(length for _, length in runs)
     layers = made.tasks[0].shards[-1].end_layer
     task = text_task(layers, steps, **more)
     most = made.tasks[0].microbatches
@@ -137,11 +149,10 @@ def packed(
     )
     old = replace(old, microbatch=MOST, batch=MOST * most, precision=task.precision)
     made = fit(replace(made, tasks=(old,)), [whole], reserve=1 << 26)
-    shapes = [kinds[kind] for kind, count in runs for _ in range(count)]
+    shapes = [kinds[kind] for kind, length in runs for _ in range(length)]
     rows = np.array([_row(step, shape, padded) for step, shape in enumerate(shapes)], "<u2")
     said = describe(task.lengths)
-    table = hashlib.sha256(rows.tobytes()).hexdigest()
-    lengths = Lengths(said.sha256, said.samples, table, padded)
+    lengths = Lengths(said.sha256, said.samples, "0" * 64, padded)
     (program,), (segment,), (planned,) = made.programs, made.segments, made.tasks
     first, *others = kinds
     program = replace(
@@ -158,7 +169,7 @@ def packed(
     )
     plan = retimed(plan)
     prove(plan)
-    return Packed(plan, task, rows)
+    return with_rows(Packed(plan, task, rows, Path()), rows)
 
 
 def samples_of(step: int) -> list[int]:

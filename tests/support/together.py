@@ -14,7 +14,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -76,15 +76,30 @@ def done(job: Job, folder: Path) -> Bits:
         with pytest.MonkeyPatch.context() as patched:
             if job.pauses_us:
                 pausing(patched, number, job.pauses_us)
-            processes.main(partial(_given, plan, job, options), partial(_finish, found, number))
+            processes.main(_Asked(plan, job.tasks, options), partial(_finish, found, number))
         if "error" in found:
             return found
     bits: Bits = json.loads(json.dumps(found))
     return bits
 
 
-def _given(plan: Plan, job: Job, options: Options, *, proves: bool) -> processes.Given:
-    return plan, job.tasks, options
+@dataclass(frozen=True)
+class _Asked:
+    """A plan of a job, as the command line would ask for it."""
+
+    plan: Plan
+    loaded: Sequence[Task]
+    used: Options
+
+    def given(self, told: Callable[[Plan, Options], None]) -> processes.Given:
+        told(self.plan, self.used)
+        return self.plan, self.loaded, self.used
+
+    def options(self) -> Options:
+        return self.used
+
+    def tasks(self, wanted: object) -> Sequence[Task]:
+        return self.loaded
 
 
 def _finish(found: Bits, number: int, given: processes.Given, train: processes.Train) -> int:

@@ -4,16 +4,15 @@ their clocks."""
 from executor.distributed.links.addresses import interface_of, own_address
 from executor.distributed.links.clock import Clock, machine_id
 from executor.distributed.links.mesh import Mesh
-from executor.distributed.links.wires import GroupWire, Pair, pairs, wires
+from executor.distributed.links.wires import GroupWire, groups, wires
 
 __all__ = [
     "Clock",
     "GroupWire",
     "Mesh",
-    "Pair",
+    "groups",
     "interface_of",
     "machine_id",
     "own_address",
-    "pairs",
     "wires",
 ]

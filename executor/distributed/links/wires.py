@@ -4,7 +4,7 @@ Every pair of devices has a group of its own, in each direction: copies of one d
 of another, and all of a pair go in the order of the plan.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -13,11 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from executor.errors import RunError, one_line
-from plans.schema import Plan
-from plans.view import site
+from plans.parts import Pair
 
 T = TypeVar("T")
-Pair = tuple[int, int]  # devices of the plan, the sender first
+Ends = tuple[int, int]  # processes, the sender first
 
 
 @dataclass(frozen=True)
@@ -54,37 +53,37 @@ def _with(rank: int, call: Callable[[], T]) -> T:
         raise RunError(f"process {rank} is gone or does not answer: {one_line(error)}") from None
 
 
-def pairs(plan: Plan, rank_of: Callable[[int], int]) -> list[Pair]:
-    """The pairs of devices in different processes between which the plan has an X."""
-    found: set[Pair] = set()
-    places = dict.fromkeys((s.program, s.devices) for s in plan.segments)
-    for name, devices in places:
-        program = plan.program(name)
-        spaces = {buffer.name: int(buffer.space) for buffer in program.buffers}
-        for op in program.ops:
-            if op.stream.endswith(".p2p"):
-                (target,) = (spaces[buffer] for buffer in op.writes.values())
-                found.add((devices[site(op.stream)[1]], devices[target]))
-    return sorted(pair for pair in found if rank_of(pair[0]) != rank_of(pair[1]))
+def groups(
+    count: int, own: Mapping[int, Ends], backend: str
+) -> Iterator[tuple[int, dist.ProcessGroup]]:
+    """Groups of two processes for the `own` ones of `count` ways, by number, each used once so that
+    no connection is made later on. A group's name is its number among those of a process: all
+    processes count all."""
+    import torch
+
+    byte = torch.zeros(1, dtype=torch.uint8)
+    if backend == "nccl":
+        byte = byte.cuda()
+    me, size = dist.get_rank(), dist.get_world_size()
+    for number in range(count):
+        ends = own.get(number)
+        group = dist.new_group(sorted(ends) if ends else [(me + 1) % size], backend=backend)
+        if ends is None:
+            continue
+        if me == ends[0]:
+            _with(ends[1], partial(dist.send, byte, ends[1], group=group))
+        else:
+            _with(ends[0], partial(dist.recv, byte, ends[0], group=group))
+        yield number, group
 
 
 def wires(
-    every: Iterable[Pair], rank_of: Callable[[int], int], backend: str
+    count: int, own: Mapping[int, Pair], rank_of: Callable[[int], int], backend: str
 ) -> dict[Pair, GroupWire]:
-    """A wire for every pair. All processes make all groups, in one order, and use theirs once, so
-    that no connection is made later on."""
-    import torch
-
-    made = {}
-    for sender, receiver in every:
-        ends = rank_of(sender), rank_of(receiver)
-        group = dist.new_group(sorted(ends), backend=backend)
-        made[sender, receiver] = wire = GroupWire(group, *ends, early=backend == "gloo")
-        byte = torch.zeros(1, dtype=torch.uint8)
-        if backend == "nccl":
-            byte = byte.cuda()
-        if dist.get_rank() == ends[0]:
-            wire.send(byte, 0)
-        elif dist.get_rank() == ends[1]:
-            wire.receive(byte, 0)()
-    return made
+    """Wires for the `own` ones of `count` pairs of devices in different processes, by number;
+    `rank_of` says which process has a device."""
+    ends = {number: (rank_of(pair[0]), rank_of(pair[1])) for number, pair in own.items()}
+    return {
+        own[number]: GroupWire(group, *ends[number], early=backend == "gloo")
+        for number, group in groups(count, ends, backend)
+    }

@@ -14,11 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from executor.distributed.links import groups
 from executor.errors import text_of
 from plans.nodes import values
-from plans.schema import Plan
-
-Route = tuple[int, int]  # nodes, the sender first
+from plans.parts import Part, Route
 
 PIECE = 16 << 20  # bytes of one message
 _AT_ONCE = 2  # messages under way, so that no end waits for the other between two
@@ -38,10 +37,8 @@ class Job(NamedTuple):
 class Carrier:
     """The ends of all jobs in this process, the first of its node, whose store is `flat`."""
 
-    def __init__(
-        self, plan: Plan, node: int, flat: Tensor, groups: Mapping[Route, dist.ProcessGroup]
-    ) -> None:
-        self._plan, self._node, self._flat, self._groups = plan, node, flat, groups
+    def __init__(self, part: Part, flat: Tensor, groups: Mapping[Route, dist.ProcessGroup]) -> None:
+        self._part, self._flat, self._groups = part, flat, groups
 
     def start(self, job: Job, moved: Callable[[], None], ended: Callable[[str], None]) -> None:
         """Send or receive in a thread of its own. moved: called now and then, while it goes on;
@@ -63,7 +60,7 @@ class Carrier:
         sender, receiver = ranks if job.source < job.target else reversed(ranks)
         told, under_way = time.monotonic(), deque[dist.Work]()
         for piece in self._pieces(job):
-            if self._node == job.source:
+            if self._part.node == job.source:
                 work = dist.isend(piece, receiver, group=group, tag=job.number)
             else:
                 work = dist.irecv(piece, sender, group=group, tag=job.number)
@@ -78,28 +75,16 @@ class Carrier:
             work.wait()
 
     def _pieces(self, job: Job) -> Iterable[Tensor]:
-        for buffer, count in values(self._plan, ((job.task, number) for number in job.shards)):
+        shards = ((job.task, number) for number in job.shards)
+        for buffer, count in values(self._part.buffers, self._part.tasks, shards):
             yield from torch.split(self._flat[buffer.offset : buffer.offset + count], PIECE)
 
 
-def carrier(
-    plan: Plan, node: int, flat: Tensor, first: Callable[[int], int], nodes: int
-) -> Carrier:
-    """The carrier of this process; `first` says which is the first of a node. All processes make
-    all groups, in one order."""
-    groups = {}
-    byte = torch.zeros(1, dtype=torch.uint8)
-    for route in _routes(plan, nodes):
-        sender, receiver = map(first, route)
-        groups[route] = group = dist.new_group(sorted((sender, receiver)), backend="gloo")
-        if dist.get_rank() == sender:
-            dist.send(byte, receiver, group=group)
-        elif dist.get_rank() == receiver:
-            dist.recv(byte, sender, group=group)
-    return Carrier(plan, node, flat, groups)
-
-
-def _routes(plan: Plan, nodes: int) -> list[Route]:
-    """Those of the plan's transfers, and from all others to node 0, which writes files."""
-    planned = {(one.source, one.target) for one in plan.net.transfers} if plan.net else set()
-    return sorted(planned | {(node, 0) for node in range(1, nodes)})
+def carrier(part: Part, flat: Tensor) -> Carrier:
+    """The carrier of a process that has this part of the plan."""
+    ends = {
+        number: (part.firsts[source], part.firsts[target])
+        for number, (source, target) in part.routes.items()
+    }
+    made = groups(part.route_count, ends, "gloo")
+    return Carrier(part, flat, {part.routes[number]: group for number, group in made})

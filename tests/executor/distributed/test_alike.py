@@ -65,7 +65,7 @@ def of_text(name: str) -> Job:
     """Samples of every length, in kinds of rounds that change at every step."""
     kinds = ((MOST, MOST), (256, MOST))
     made = packed(name, kinds, ((0, 1), (1, 1), (0, 1), (1, 2)))
-    return Job((made.plan,), [made.task], Options(tables=made.tables))
+    return Job((made.plan,), [made.task], Options(tables=made.path))
 
 
 def going_on(feature: str) -> Job:

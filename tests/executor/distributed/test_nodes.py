@@ -35,6 +35,7 @@ from executor.workload import load
 from plans import runlog
 from plans.disk import kept_bytes
 from plans.nodes import spans
+from plans.parts import Part, parts
 from plans.schema import Plan
 from profiles.schema import Emulation
 
@@ -209,12 +210,19 @@ def taken(memory: SharedMemory) -> int:
     return os.stat(memory.path).st_blocks * 512
 
 
+def first_part(plan: Plan, node: int) -> Part:
+    """The plan as the first process of a node has it, of two."""
+    return parts(plan, World(0, 2, nodes=2).ranks(plan))[node]
+
+
 def stored(plan: Plan, memory: SharedMemory, node: int, saved: Mapping[str, Saved]) -> HostStore:
     """The plan's store as the first process of a node has it."""
     tasks, _ = load(plan.tasks[0].workload.ref, plan.tasks[0].workload.sha256)
-    shared = Shared(memory.flat, node, fills=True)
+    shared = Shared(memory.flat, fills=True)
     source = default_source("cpu")
-    return HostStore(plan, tasks, HostMemory(), source, saved, planned, None, shared)
+    return HostStore(
+        first_part(plan, node), tasks, HostMemory(), source, saved, planned, None, shared
+    )
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -223,7 +231,7 @@ def test_a_store_takes_memory_for_what_its_node_uses(cases: dict[str, Case], nod
     plan = cases["pipeline"][1]
     memory = SharedMemory(plan.host.bytes)
     stored(plan, memory, node, {})
-    own = sum(end // PAGE - start // PAGE + 1 for start, end in spans(plan, node)) * PAGE
+    own = sum(end // PAGE - start // PAGE + 1 for start, end in spans(plan)[node]) * PAGE
     assert 0 < taken(memory) <= own < plan.host.bytes
     memory.give_back(0, plan.host.bytes)
     assert taken(memory) <= PAGE
@@ -239,8 +247,9 @@ def test_a_task_that_goes_on_elsewhere_takes_no_memory(
     stores = [stored(plan, memory, node, saved) for node, memory in enumerate(memories)]
     assert taken(memories[0]) == 0
     assert taken(memories[1]) > 0
-    assert host_room.store_bytes(plan, 0) == kept_bytes(plan.tasks[0])  # to be written to a file
-    assert host_room.store_bytes(plan, 1) == plan.host.bytes
+    sizes = [host_room.store_bytes(first_part(plan, node)) for node in range(2)]
+    guest = kept_bytes(plan.tasks[0])  # to be written to a file
+    assert sizes == [guest, plan.host.bytes]
     known = [store.tasks["t"].carried(0) for store in stores]
     assert known[0]
     assert same(known[0]._asdict(), known[1]._asdict() if known[1] else None)
@@ -257,7 +266,7 @@ def test_devices_have_the_numbers_of_their_machine(
         return [None]
 
     monkeypatch.setattr(driver, "open_devices", noted)
-    for number in range(4):
-        with suppress(AttributeError), driver.machine(plan, [number]):
+    for part in parts(plan, range(4)).values():
+        with suppress(AttributeError), driver.machine(part):
             pass
     assert seen == [0, 1, 0, 1]

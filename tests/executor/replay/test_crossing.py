@@ -94,7 +94,7 @@ def test_who_waits_for_another_process_is_woken_when_the_segment_stops() -> None
 
 
 def crossing(team: FakeTeam, halt: Halt | None = None) -> Crossing:
-    return Crossing(5, team, (1, 2), {"a.s0.param"}, halt or Halt())
+    return Crossing(5, team, {"a.s0.param"}, halt or Halt())
 
 
 def test_an_end_is_told_to_those_who_wait_for_it() -> None:
@@ -164,10 +164,10 @@ def test_a_receiver_asks_for_bytes_and_takes_them_when_they_are_sent() -> None:
     assert target.tolist() == [7, 7]
 
 
-def test_a_stream_tells_all_where_a_phase_ends() -> None:
-    """Also those who wait for none of its ops."""
+def test_a_stream_tells_where_a_phase_ends() -> None:
+    """By its number then."""
     team = FakeTeam()
-    crossing(team).ended("0.compute", 12)
+    crossing(team).ended("0.compute", 12, (1, 2))
     assert team.said == [(1, 5, "0.compute", 12), (2, 5, "0.compute", 12)]
 
 

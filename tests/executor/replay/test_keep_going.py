@@ -428,7 +428,7 @@ def test_a_loss_scale_is_found_in_peace() -> None:
 def test_progress_follows_the_plan() -> None:
     """A task that runs at half the planned speed ends twice as late, and so does who waits."""
     plan, _ = ready(four())
-    recorder = Recorder(plan)
+    recorder = Recorder(plan.tasks)
     progress = Progress(plan, recorder)
     planned = {task.name: progress.planned_us(task.name, task.steps) for task in plan.tasks}
     now = 2 * progress.planned_us("a", 2)

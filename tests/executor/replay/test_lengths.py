@@ -1,6 +1,5 @@
 """Samples of every length: a run trains what loops without Gantry do, however they are packed."""
 
-import hashlib
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,15 +22,15 @@ from support.texted import (
     one_by_one,
     packed,
     trained,
+    with_rows,
 )
 from torch import Tensor
 
 from executor import run
 from executor.errors import InterruptedRun, MismatchError, RunError
 from executor.records import Options, Result
-from executor.workload import Table, pack, steps_of, tables_of, take
+from executor.workload import pack, planned_shapes, steps_of, take
 from plans.rest import Reached, rest
-from plans.schema import Plan
 from profiles.errors import FormatError
 
 KINDS = ((MOST, MOST), (MOST,), (256, 256))
@@ -40,7 +39,7 @@ IN_A_ROW = ((2, 2), (1, 1), (0, 3))
 
 
 def ran(made: Packed, **options: Any) -> Result:
-    return run(made.plan, [made.task], Options(tables=made.tables, **options))
+    return run(made.plan, [made.task], Options(tables=made.path, **options))
 
 
 def params(result: Result) -> dict[str, Tensor]:
@@ -85,18 +84,8 @@ def test_replicas_and_padding_train_it_too(name: str, padded: bool) -> None:
 def test_a_microbatch_without_samples_adds_nothing() -> None:
     """Whatever the loss of its padding is."""
     made = packed("streamed", KINDS, ((0, 3),), loss=lambda y, targets: (y**2).sum() + len(y))
-    made.rows[:] = 1
-    made = made._replace(plan=with_table(made))
+    made = with_rows(made, np.ones_like(made.rows))
     assert_same(ran(made), trained(made.task, one_by_one), rtol=1e-6)
-
-
-def with_table(made: Packed) -> Plan:
-    """The plan for what is in the table now."""
-    (task,) = made.plan.tasks
-    assert task.lengths
-    table = hashlib.sha256(made.rows.tobytes()).hexdigest()
-    own = structs.replace(task, lengths=structs.replace(task.lengths, table=table))
-    return structs.replace(made.plan, tasks=(own,))
 
 
 def test_nothing_attends_across_sequences() -> None:
@@ -123,7 +112,7 @@ def test_only_the_samples_that_are_needed_are_asked_for() -> None:
 
     made = packed("resident", KINDS, ((0, 2),))
     task = replace(made.task, data=noted)
-    (steps,) = steps_of(made.plan, {"a": task}, made.tables).values()
+    steps = steps_of(made.plan.tasks[0], task, planned_shapes(made.plan)["a"], made.path)
     assert set(steps.packed(1, [1])) == {1}
     assert asked == [[BATCH + j for j in np.flatnonzero(made.rows[1] == 1)]]
 
@@ -168,29 +157,26 @@ def test_data_of_another_length_ends_the_run() -> None:
         ran(made._replace(task=replace(made.task, data=longer)))
 
 
-def test_a_run_takes_no_other_lengths_and_no_other_table(tmp_path: Path) -> None:
+def test_a_run_takes_no_other_lengths_and_no_other_table() -> None:
     """One line with both; nothing is trained."""
     made = packed("resident", KINDS[2:], ((0, 2),))
-    path, tasks = tmp_path / "x.json", {"a": made.task}
-    with pytest.raises(FormatError, match=r"x\.a\.samples: cannot be read"):
-        tables_of(made.plan, path, tasks)
-    table = tmp_path / "x.a.samples"
-    table.write_bytes(made.rows.tobytes())
-    assert np.array_equal(tables_of(made.plan, path, tasks)["a"].rows, made.rows)
-    table.write_bytes((1 - made.rows).tobytes())
-    with pytest.raises(MismatchError, match=r"x\.a\.samples: its sha256 is \w{12}…, that of the"):
-        tables_of(made.plan, path, tasks)
     for change, words in (
-        (
-            {"lengths": [*LENGTHS[:-1], 7]},
-            r"sha256 of the lengths: \w{12}… in the plan, \w{12}… in",
-        ),
+        ({"lengths": [*LENGTHS[:-1], 7]}, r"sha256 of the lengths: \w{12}… in the plan, \w{12}…"),
         ({"lengths": LENGTHS[:-1]}, f"samples: {len(LENGTHS)} in the plan, {len(LENGTHS) - 1} in"),
         ({"batch": BATCH + 1}, f"samples of a step: {BATCH} in the plan, {BATCH + 1} in the work"),
     ):
         with pytest.raises(MismatchError, match=f"task a: {words}"):
-            tables_of(made.plan, path, {"a": replace(made.task, **change)})
-    with pytest.raises(MismatchError, match="task a: its samples have lengths, and their table is"):
+            ran(made._replace(task=replace(made.task, **change)))
+    with pytest.raises(MismatchError, match="task a: its samples have lengths; say where the plan"):
         run(made.plan, [made.task])
+    shards = (structs.replace(made.plan.tasks[0].shards[0], rng_draws=3),)
+    tasks = (structs.replace(made.plan.tasks[0], shards=shards),)
+    with pytest.raises(MismatchError, match="task a: shard 0 draws random numbers, a vary"):
+        ran(made._replace(plan=structs.replace(made.plan, tasks=tasks)))
+    full = with_rows(made, np.zeros_like(made.rows))
     with pytest.raises(RunError, match=r"step 0: data: microbatch \d has \d+ tokens, the plan has"):
-        run(made.plan, [made.task], Options(tables={"a": Table(0, np.zeros_like(made.rows))}))
+        ran(full)
+    with pytest.raises(MismatchError, match=r"\.a\.samples: its sha256 is \w{12}…, that of the"):
+        ran(made._replace(path=full.path))
+    with pytest.raises(FormatError, match=r"x\.a\.samples: cannot be read"):
+        ran(made._replace(path=Path("x.json")))

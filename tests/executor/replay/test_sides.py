@@ -4,18 +4,22 @@ import random
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError
 
+import msgspec
 import pytest
 from msgspec import structs
 from support import handmade
 from support.kinded import shorter
 from support.piped import drawn, planned
 from support.rendezvous import Replay
+from support.seen import Seen
+from support.seen import Ticket as Waits
 
-from executor.replay.sides import BEGUN, READY, alone, lane_of, sides
-from executor.replay.tickets import phase_of
+from executor.replay.sides import BEGUN, READY, Sides, lane_of, sides
+from executor.replay.tickets import Ticket, jobs_of
 from plans import violations
 from plans.checker.order import phases
 from plans.kinds import of_kind
+from plans.parts import Part, parts, phase_of, program_parts
 from plans.schema import Op, Plan, Program, RoundKind, parse_id
 
 ROUNDS = 2  # edges reach back one
@@ -89,6 +93,41 @@ def test_sound_plans_come_to_their_end_in_any_order_of_arrival(chunk: int) -> No
         assert_heard(program, ranks, replay)
 
 
+def test_processes_have_the_jobs_that_all_of_a_plan_gives_them() -> None:
+    """From their parts, as messages bring them: the ops of every stream and of every way for X, in
+    their order, the numbers that they wait for, and who is told of them."""
+    told = 0
+    for seed in range(60):
+        plan, ranks = some_plan(seed)
+        (program,) = plan.programs
+        expected, jobs, tells = Seen(program, ranks, ROUNDS), {}, {}
+        for me, part in parts(plan, ranks).items():
+            part = msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=Part)
+            known = sides(part.program(0), ranks.__getitem__)
+            jobs |= {(me, *key): own for key, own in replayed(known).items()}
+            tells |= {(me, *key): set(own) for key, own in known.tells.items()}
+            assert part.ranks == {device: ranks[device] for device in part.ranks}
+            assert part.segments[0].ranks == sorted({rank for rank, *_ in expected.jobs} - {me})
+        assert jobs == expected.jobs
+        assert tells == expected.tells
+        told += sum(">" not in name for _, _, name in tells)
+    assert told
+
+
+def replayed(known: Sides) -> dict[tuple[str, str], list[tuple[str, frozenset[Waits]]]]:
+    """By phase and stream the jobs that a process replays, with the numbers they wait for."""
+    found: dict[tuple[str, str], list[tuple[str, frozenset[Waits]]]] = {}
+    names = {op.stream: op.stream for ops in known.phases.values() for op in ops}
+
+    def job(phase: str, op: Op, own: Ticket, waits: tuple[Ticket, ...]) -> None:
+        if op.stream in known.own:
+            told = frozenset((str(t.stream), t.base, t.stride) for t in waits)
+            found.setdefault((phase, op.stream), []).append((op.id, told))
+
+    jobs_of(known.phases, ROUNDS, names, job)  # type: ignore[arg-type]
+    return found
+
+
 def closing(program: Program, rng: random.Random) -> Program:
     """The program with an op that waits for one behind it, or with two of a stream the other way
     round: that of an X, if there is one."""
@@ -127,11 +166,17 @@ def test_what_would_wait_for_ever_is_refused_by_name() -> None:
     assert refused > 20
 
 
+def both_sides(program: Program) -> list[Sides]:
+    """A program of two devices as the processes of the first and of the second one see it."""
+    parts = program_parts(program, (0, 1))
+    return [sides(parts[me], lambda device: device) for me in (0, 1)]
+
+
 def pipeline() -> tuple[Program, Mapping[str, Mapping[str, Op]]]:
     """A handmade pipeline on two devices, and its rounds as the process of the first one and that
     of the second see them, by op."""
     program = handmade.pipeline().programs[0]
-    known = [sides(program, (0, 1), me) for me in (0, 1)]
+    known = both_sides(program)
     return program, {
         name: {op.id: op for op in one.phases["round"]}
         for name, one in zip(("first", "second"), known, strict=True)
@@ -156,28 +201,32 @@ def test_both_processes_count_the_same_ops_in_every_stream() -> None:
     program, _ = pipeline()
     counted = []
     for me in (0, 1):
-        lines = sides(program, (0, 1), me).phases["round"]
+        lines = both_sides(program)[me].phases["round"]
         streams = {op.stream for op in lines if not op.stream.endswith(BEGUN)}
         counted.append({name: sum(op.stream == name for op in lines) for name in streams})
-    assert counted[0] == counted[1]
+    both = counted[0].keys() & counted[1].keys()
+    assert {"0.p2p>1", "1.p2p>0"} <= both
+    assert [counted[0][name] for name in both] == [counted[1][name] for name in both]
 
 
 def test_the_receiver_tells_the_sender_that_an_x_is_over() -> None:
     """Else what is ordered behind its sender could begin while its bytes are on their way."""
     program, _ = pipeline()
     x = next(op for op in program.round if op.stream == "0.p2p")
-    assert 0 in sides(program, (0, 1), 1).tells["round", x.id]
-    assert sides(program, (0, 1), 0).tells["round", x.id + READY] == frozenset()
+    first, second = both_sides(program)
+    assert second.tells["round", x.id] == {0}
+    assert ("round", x.id + READY) not in first.tells
 
 
 def test_devices_of_one_process_have_no_sides() -> None:
     """It runs all streams as they are, and tells nobody."""
     program, _ = pipeline()
-    both, one = sides(program, (0, 0), 0), alone(program)
-    assert {n: list(ops) for n, ops in both.phases.items()} == {
-        n: list(ops) for n, ops in one.phases.items()
-    }
-    assert (both.own, both.tells) == (one.own, {})
+    (part,) = program_parts(program, (0, 0)).values()
+    both = sides(part, lambda _: 0)
+    assert [tuple(ops) for ops in both.phases.values()] == [
+        *(program.enter, program.round, program.leave)
+    ]
+    assert (both.own, both.tells) == ({op.stream for op in program.ops}, {})
 
 
 def test_a_lane_names_its_devices() -> None:

@@ -15,8 +15,8 @@ def test_whoever_trains_a_task_has_it_until_it_is_copied() -> None:
     programs = [program(part.task.name, 1, [part]) for part in parts]
     plan = assemble(parts, programs, [("a", (0,), 1), ("a", (1,), 1), ("b", (1,), 2)])
     plan = on_nodes(plan, (0, 1))
-    assert {name for name, _ in held(plan, 0)} == {"a"}
-    assert {name for name, _ in held(plan, 1)} == {"a", "b"}
+    assert {name for name, _ in held(plan)[0]} == {"a"}
+    assert {name for name, _ in held(plan)[1]} == {"a", "b"}
     copies = Copies(plan)
     assert copies.lacking("a", 0) == {}
     assert copies.lacking("b", 0) == {1: list(range(len(plan.task("b").shards)))}
@@ -38,5 +38,5 @@ def test_a_node_uses_the_bytes_of_its_own_tasks() -> None:
     plan = on_nodes(assemble(parts, programs, [("a", (0,), 2), ("b", (1,), 2)]), (0, 1))
     for node, name in enumerate("ab"):
         own = [b for b in plan.host.buffers if b.name.startswith(f"{name}.")]
-        covered = {at for begin, end in spans(plan, node) for at in range(begin, end)}
+        covered = {at for begin, end in spans(plan)[node] for at in range(begin, end)}
         assert covered == {at for b in own for at in range(b.offset, b.offset + b.bytes)}
