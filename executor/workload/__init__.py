@@ -7,13 +7,22 @@ from executor.workload.batches import (
     changed,
     data_by_number,
     held_batch,
-    inputs_of,
     part,
     staging_bytes,
 )
 from executor.workload.loading import NO_CACHE, caching, load
 from executor.workload.loss import Batch, Ending, loss_in
-from executor.workload.packed import lengths_of, pack, padded, padding, take, tokens_of
+from executor.workload.packed import (
+    beginning,
+    joined,
+    lengths_of,
+    pack,
+    padded,
+    padding,
+    take,
+    tokens_of,
+)
+from executor.workload.steps import Steps, Table, steps_of, tables_of
 from executor.workload.task import Evaluation, Task, build
 
 __all__ = [
@@ -22,15 +31,18 @@ __all__ = [
     "Batches",
     "Ending",
     "Evaluation",
+    "Steps",
+    "Table",
     "Task",
     "batch_bytes",
     "batch_of",
+    "beginning",
     "build",
     "caching",
     "changed",
     "data_by_number",
     "held_batch",
-    "inputs_of",
+    "joined",
     "lengths_of",
     "load",
     "loss_in",
@@ -39,6 +51,8 @@ __all__ = [
     "padding",
     "part",
     "staging_bytes",
+    "steps_of",
+    "tables_of",
     "take",
     "tokens_of",
 ]
