@@ -59,9 +59,8 @@ def _segments(plan: Plan, reached: Reached) -> Iterator[Segment]:
         if len(made) > 1:
             held = ", ".join(f"{name} after step {reached.done[name]}" for name in steps)
             raise FormatError(f"segment {index} has tasks that were kept at several points: {held}")
-        first, left = max(made), segment.rounds - max(made)
-        kinds = part(segment.kinds, first, left) if segment.kinds else ()
-        yield replace(segment, rounds=left, kinds=kinds)
+        done, left = max(made), segment.rounds - max(made)
+        yield replace(segment, rounds=left, kinds=part(segment.kinds, done, left))
 
 
 def _net(left: Plan) -> Net:
