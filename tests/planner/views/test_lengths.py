@@ -94,7 +94,7 @@ def test_words_say_how_long_samples_are_and_what_is_lost() -> None:
     assert told[0].startswith("text: 100 samples, 19,000 tokens; mean 190, median 100, p90 100")
     assert told[3].split()[:7] == ["64", "-", "127", "90.0%", "47.4%", "47.4%", "8.3%"]
     assert told[4].split()[:7] == ["512", "-", "1,000", "10.0%", "52.6%", "100.0%", "91.7%"]
-    assert "the longest of the 10 samples of a step, of 10 steps: median 1,000, p90 1,000" in told[6]
+    assert "of the 10 samples of a step, of 10 steps: median 1,000, p90 1,000" in told[6]
     assert told[9].split()[-3:-1] == ["10.0", "81.0%"]
 
 
