@@ -16,11 +16,12 @@ import profiles
 from executor import report, run, saving
 from executor.errors import UsageError
 from executor.records import Options, Result, Trace, stopping
-from executor.workload import NO_CACHE, Task, Wanted, load_tasks
+from executor.workload import NO_CACHE, Task, Wanted, lengths_of, load, load_tasks, steps_of
 from plans.schema import Plan
-from profiles import console
+from profiles import console, lengths
 from profiles.codec import check_target, file_sha256, read_bytes
-from profiles.schema import Emulation, Numerics
+from profiles.schema import Emulation, Numerics, Workload
+from profiles.units import LARGEST
 
 if TYPE_CHECKING:
     from executor.profiling.across import Others
@@ -102,6 +103,10 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     _add(parser, numbers, type=int, metavar="N")
     text = "default: what is free"
     parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=text)
+    text = "tokens of the sequences that tasks with lengths are measured with, like "
+    text += "128,512,1024,4096; four or more, one a multiple of 256; by default from their lengths"
+    tokens = console.listed(console.whole(1, LARGEST))
+    parser.add_argument("--lengths", type=tokens, default=(), metavar="TOKENS", help=text)
     text = "measure files there, so that idle tasks can wait on that disk"
     parser.add_argument("--disk", type=Path, metavar="DIR", help=text)
     parser.add_argument("-o", "--output", type=Path, help="profile file; needed but for --explain")
@@ -144,6 +149,7 @@ def _profile(arguments: argparse.Namespace) -> int:
         host_bytes=arguments.host_memory,
         numerics=Numerics(arguments.tf32, arguments.deterministic),
         disk=arguments.disk,
+        lengths=arguments.lengths,
     )
     with _others() as others:
         if others and not others.leads:
@@ -151,7 +157,11 @@ def _profile(arguments: argparse.Namespace) -> int:
                 profiler.assist(options, others)
                 code = others.told()
             return code
-        measured = profiler.profile(ref, options, others)
+        tasks, digest = load(ref)
+        measured = profiler.measure(tasks, Workload(ref, digest), options, others)
+    for task in tasks:
+        if task.lengths is not None:
+            lengths.save(arguments.output, task.name, lengths_of(task))
     profiles.save(arguments.output, measured)
     print(profiler.table(measured))
     print(f"profile: {arguments.output}")
@@ -229,7 +239,14 @@ class _Asked:
         check_target(log, path, *(_source(task.workload.ref) for task in plan.tasks))
         evaluated = [task.name for task in plan.tasks if task.evaluation]
         stopping.check(options.stop, [task.name for task in plan.tasks], evaluated)
-        return plan, self.tasks(plan.tasks), options
+        tasks = self.tasks(plan.tasks)
+        measured = {}
+        for planned, task in zip(plan.tasks, tasks, strict=True):
+            if planned.lengths:
+                steps_of(planned, task, (), path)  # of the samples that were planned
+                measured[task.name] = lengths_of(task)
+        plans.prove_tables(plan, path, measured)
+        return plan, tasks, options
 
     def options(self) -> Options:
         """Its options; the plan's file is read, but not decoded."""
@@ -254,6 +271,7 @@ class _Asked:
             stop=tuple(map(stopping.parse, arguments.stop)),
             disk=arguments.disk,
             overwrite=arguments.overwrite,
+            tables=arguments.plan,
         )
 
 

@@ -7,6 +7,7 @@ file on disk is either the old one or the whole new one, never half of it.
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ def align(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
 
-def sha256(data: bytes) -> str:
+def sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
@@ -131,16 +132,26 @@ def check_target(path: str | Path, *inputs: str | Path) -> None:
         raise FormatError(f"{path}: cannot be written: {reason}")
 
 
-def write_atomic(path: str | Path, data: bytes) -> None:
+def write_atomic(path: str | Path, data: bytes | memoryview) -> None:
     """Write to a temporary name beside `path`, then rename."""
+    write_parts(path, [data])
+
+
+def write_parts(path: str | Path, parts: Iterable[bytes | memoryview]) -> str:
+    """Write parts one after the other as they come, and rename in the end; the sha256 of all.
+
+    If making a part fails, the old file stays."""
     path = Path(path)
     check_target(path)
+    digest = hashlib.sha256()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
+                for part in parts:
+                    stream.write(part)
+                    digest.update(part)
             umask = os.umask(0)
             os.umask(umask)
             os.chmod(temporary, 0o666 & ~umask)
@@ -150,6 +161,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
             raise
     except OSError as error:
         raise FormatError(f"{path}: cannot be written: {error.strerror}") from None
+    return digest.hexdigest()
 
 
 def json_schema(kind: Any) -> str:

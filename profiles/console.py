@@ -158,3 +158,8 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def listed(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """A parser of such values with commas between them."""
+    return lambda text: tuple(parse(part) for part in text.split(","))

@@ -26,9 +26,9 @@ from executor.replay import (
     SegmentRun,
     Settings,
     Setup,
-    TaskState,
     Team,
     Traffic,
+    task_states,
     trouble,
 )
 from executor.shards import HostStore, places_of
@@ -96,13 +96,10 @@ class Conductor:
         self.stopped: dict[str, StopRecord] = {}  # by a rule, their states whole
         self._team = team
         self.places = places_of(devices)
-        source = next(iter(devices.values())).source
-        self._tasks = {
-            name: TaskState(
-                task, part.threads, source, self._step, recorder.evaluation, alone=not team
-            )
-            for name, task in store.tasks.items()
-        }
+        source, told = next(iter(devices.values())).source, (self._step, recorder.evaluation)
+        self._tasks = task_states(
+            part, store.tasks, source, settings.tables, *told, plan=plan, alone=not team
+        )
         locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
         shared = recorder, self._halt, settings, self._failed, locks, self.traffic, team
         self._setup = Setup(self.places, self._tasks, store, *shared)

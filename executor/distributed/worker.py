@@ -41,8 +41,8 @@ from executor.replay import (
     SegmentRun,
     Settings,
     Setup,
-    TaskState,
     Traffic,
+    task_states,
 )
 from executor.shards import HostStore, places_of
 from plans.parts import Part
@@ -70,11 +70,8 @@ class Worker:
         self._news: SimpleQueue[Message] = SimpleQueue()
         self._active: dict[int, SegmentRun] = {}
         self._halt = Halt()
-        source = next(iter(devices.values())).source
-        self._tasks = {
-            name: TaskState(task, part.threads, source, _never, _never, alone=False)
-            for name, task in store.tasks.items()
-        }
+        source, told = next(iter(devices.values())).source, (_never, _never)
+        self._tasks = task_states(part, store.tasks, source, settings.tables, *told)
         for name, task in self._tasks.items():
             for evaluates in (False, True):
                 task.feed(evaluates=evaluates).told = self._told(name, evaluates)

@@ -1,8 +1,8 @@
 """One segment being replayed: its streams, each with a thread, and the tickets between them."""
 
 import gc
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import cast
@@ -19,7 +19,9 @@ from executor.replay.ops import Run, Work, run_of
 from executor.replay.sides import BEGUN, READY, lane_of, sides
 from executor.replay.team import Facts, heed
 from executor.replay.tickets import (
-    PHASES,
+    END,
+    ENTER,
+    LEAVE,
     Job,
     Laps,
     MakeJob,
@@ -27,15 +29,16 @@ from executor.replay.tickets import (
     Stream,
     Ticket,
     jobs_of,
+    spans_of,
 )
 from executor.shards import Place
 from plans.checker import value_bytes
 from plans.metrics import plan_stream
-from plans.parts import ProgramPart, SegmentPart
+from plans.parts import ProgramPart, SegmentPart, phase_of
 from plans.schema import Memory, Op, Role, parse_id
 from plans.view import site
 
-_ALL = "all streams"  # waited for at the end of a phase
+_ALL = "all streams"  # waited for at the beginning of a phase
 
 
 class SegmentRun(SegmentActivity):
@@ -55,24 +58,24 @@ class SegmentRun(SegmentActivity):
         self._segment = segment
         self._metered = metered
         self._first_steps = segment.steps
-        self._in_round = {op.id for op in program.phases["round"].ops}
+        rounds = (part for name, part in program.phases.items() if name not in (ENTER, LEAVE))
+        self._in_round = {op.id for part in rounds for op in part.ops}
         self._tasks = [setup.tasks[name] for name in program.tasks]
         self.evaluates = program.evaluates
-        self._rounds = {"enter": 1, "round": segment.rounds, "leave": 1}
-        self._laps = {phase: Laps(count) for phase, count in self._rounds.items()}
+        self._laps = Laps(segment.rounds)
         team = setup.team
         self._sides = sides(program, self._rank)
         self._crossing: Crossing | None = None
         if team and segment.ranks:
             self._crossing = Crossing(index, team, setup.store.flats.keys(), self._halt)
         self._load(program)
-        ops = Counter(op.stream for line in self._sides.phases.values() for op in line)
-        self._streams = {name: self._stream(name, 4 * ops[name] + 1) for name in sorted(ops)}
+        phases = self._sides.phases
+        self._spans = spans_of(phases)
+        self._streams = {n: self._stream(n, 4 * span.most + 1) for n, span in self._spans.items()}
         self._halt.watch(list(self._streams.values()))
         job = self._job_maker(program)
-        phases = self._sides.phases
-        self._jobs, self._ends = jobs_of(phases, self._rounds, self._streams, job)
-        self._others = {r: self._stream(_process(r), len(PHASES)) for r in segment.ranks}
+        self._jobs = jobs_of(phases, segment.rounds, self._streams, job)
+        self._others = {r: self._stream(_process(r), 4) for r in segment.ranks}
         self._halt.watch(list(self._others.values()))
         for number in setup.places.keys() & set(segment.devices.values()):
             setup.places[number].begin()  # its replicas are there now
@@ -87,21 +90,21 @@ class SegmentRun(SegmentActivity):
 
     @property
     def rounds(self) -> int:
-        return self._laps["round"].count
+        return self._laps.count
 
     def finish(self) -> None:
         """End behind the rounds that have begun, by way of `leave`."""
         if self.evaluates:
             self.stop()
-        self._laps["round"].end()
+        self._laps.end()
 
     def freeze(self) -> int:
         """Begin no round until `end`; the number of those that have begun."""
-        return self._laps["round"].freeze()
+        return self._laps.freeze()
 
     def end(self, rounds: int) -> None:
         """End after so many rounds, as many as any process has begun."""
-        self._laps["round"].end(rounds)
+        self._laps.end(rounds)
 
     def clear(self) -> None:
         for task in self._tasks:
@@ -156,7 +159,7 @@ class SegmentRun(SegmentActivity):
     def _load(self, program: ProgramPart) -> None:
         """Let batches be prepared while all else is made: where there is a team, those microbatches
         that this process takes."""
-        own = [parse_id(op.id) for op in program.phases["round"].ops]
+        own = {parse_id(op.id) for op in program.ops}
         for task in self._tasks:
             name, feed = task.plan.name, task.feed(evaluates=self.evaluates)
             taken = {n.index for n in own if n.task == name and n.item == "batch" and n.kind == "P"}
@@ -184,17 +187,18 @@ class SegmentRun(SegmentActivity):
         def job(phase: str, op: Op, own: Ticket, waits: tuple[Ticket, ...]) -> Job | None:
             if op.stream not in self._sides.own:
                 return None
+            most = program.tokens.get(phase, ())
             stream, crossing, work = self._streams[op.stream], self._crossing, None
             tells = self._sides.tells.get((phase, op.id), ())
             lane = lane_of(op.stream)
             number = lane[1] if lane else site(op.stream)[1]
             if crossing and lane and op.id.endswith(READY):
                 x = structs.replace(op, id=op.id.removesuffix(READY))
-                awaited = self._work(x, places[number], program.memory[number])
+                awaited = self._work(x, places[number], program.memory[number], most)
                 run = crossing.asker(awaited, op.stream, (devices[lane[0]], devices[lane[1]]))
                 launch = marked(run, stream.queue, 0, self._halt.check)
             else:
-                work = self._work(op, places[number], program.memory[number])
+                work = self._work(op, places[number], program.memory[number], most)
                 used = {places[spaces[n]] for n in op.writes.values() if spaces.get(n) in places}
                 numbers = sorted(place.number for place in {work.place, *used})
                 locks = [setup.locks[n] for n in numbers] if setup.locks else []
@@ -219,9 +223,9 @@ class SegmentRun(SegmentActivity):
         ends = devices[site(work.op.stream)[1]], devices[target]
         return self._crossing.sender(work, f"{work.op.stream}>{target}", waits, ends)
 
-    def _work(self, op: Op, place: Place, memory: Memory) -> Work:
+    def _work(self, op: Op, place: Place, memory: Memory, tokens: Sequence[int]) -> Work:
         """The op with its buffers, found by name and cut to the bytes of the value in each role; of
-        an X those that this process has."""
+        an X those that this process has. tokens: the most of each microbatch."""
         name = parse_id(op.id)
         task = self._setup.tasks[name.task]
         if name.kind in "FBIW":
@@ -230,8 +234,8 @@ class SegmentRun(SegmentActivity):
         feed, flats = task.feed(evaluates=self.evaluates), self._flats
 
         def cut(roles: Mapping[Role, str]) -> dict[str, Tensor]:
-            sizes = {r: value_bytes(name, r, task.plan) for r, b in roles.items() if b in flats}
-            return {r: flats[roles[r]][:size] for r, size in sizes.items()}
+            here = {role: flats[buffer] for role, buffer in roles.items() if buffer in flats}
+            return {r: f[: value_bytes(name, r, task.plan, tokens)] for r, f in here.items()}
 
         reads, writes = cut(op.reads), cut(op.writes)
         first = feed.number(self._first_steps[name.task])
@@ -244,44 +248,67 @@ class SegmentRun(SegmentActivity):
         )
 
     def _play(self, name: str) -> None:
-        """A stream's thread: its jobs of each phase, then wait for all streams' phase to end."""
+        """A stream's thread: its jobs of each phase, which begins when all streams have come to
+        it."""
         stream, lane = self._streams[name], lane_of(name)
         kind, number = ("lane", lane[1]) if lane else site(name)
         place = self._setup.places[self._segment.devices[number]]
+        unreached: deque[Mark] = deque()  # ends of the latest rounds
         with self._failing(partial(self._failure, stream)):
             stream.queue.enter()
-            for phase in PHASES:
-                jobs, laps = self._jobs[name][phase], self._laps[phase]
-                rounds: Iterable[int] = laps.each() if jobs else ()
-                if kind == "compute":
-                    rounds = place.allocating(rounds)
-                self._replay(stream, jobs, rounds)
-                stream.skip(len(jobs) * (self._rounds[phase] - laps.count))
-                if stream.now is not None:
-                    stream.now = ("waits for ", *stream.now[1:3], _ALL)
-                self._gather(name, phase)
+            for phase, first, rounds in self._runs():
+                self._gather(name, phase, first)
+                jobs, missing = self._jobs[name].get(phase), 0
+                if not jobs:
+                    continue
+                if phase not in (ENTER, LEAVE):
+                    missing = self._spans[name].round - len(jobs)
+                    rounds = place.allocating(rounds) if kind == "compute" else rounds
+                self._replay(stream, jobs, rounds, missing, unreached)
+            if kind == "compute":
+                place.allocated()
             until(stream.queue.mark(), self._halt.check)
         stream.now = None
         self._drain(stream)
 
-    def _gather(self, name: str, phase: str) -> None:
-        """Wait until all streams of all processes have ended a phase. Each process says once, by
-        way of its first stream, that its own ones have, and those who know a stream hear of it."""
+    def _runs(self) -> Iterator[tuple[str, int, Iterable[int]]]:
+        """The phases in turn, each with the number of rounds before it, and its rounds. Rounds of
+        one kind in a row are one phase; those that are not made have none."""
+        first, planned = 0, self._segment.rounds
+        yield ENTER, 0, range(1)
+        for kind, rounds in self._segment.kinds or ((0, planned),):
+            if first >= self._laps.count:
+                break
+            yield phase_of(kind), first, self._laps.each(first, first + rounds)
+            first += rounds
+        yield LEAVE, planned, range(1)
+        yield END, planned, ()
+
+    def _gather(self, name: str, phase: str, first: int) -> None:
+        """Wait until all streams of all processes have come to a phase, behind so many rounds. Ops
+        before it that this one has not launched by then will not be. Each process says once, by way
+        of its first stream, that its own ones have, and those who know a stream hear of it."""
+        if phase == ENTER:
+            return
         stream, own = self._streams[name], self._sides.own
+        numbers = {other: span.before(phase, first) for other, span in self._spans.items()}
+        stream.advance(numbers[name], stream.queue.mark())
+        if stream.now is not None:
+            stream.now = ("waits for ", *stream.now[1:3], _ALL)
         if self._crossing and (knowers := self._sides.knowers.get(name)):
             until(stream.queue.mark(), self._halt.check)
-            self._crossing.ended(name, self._ends[name][phase], knowers)
+            self._crossing.ended(name, numbers[name], knowers)
         for other in sorted(own):
-            self._wait(stream, self._streams[other], self._ends[other][phase])
-        number = PHASES.index(phase) + 1
+            self._wait(stream, self._streams[other], numbers[other])
+        place = first + {LEAVE: 2, END: 3}.get(phase, 1)  # grows from one to the next
         if self._crossing and name == min(own):
             until(stream.queue.mark(), self._halt.check)
-            self._crossing.ended(_process(self._crossing.me), number, self._others)
+            self._crossing.ended(_process(self._crossing.me), place, self._others)
         for peer in self._others.values():
-            self._wait(stream, peer, number)
+            self._wait(stream, peer, place)
         for other in self._streams.keys() - own:
             if not other.endswith(BEGUN):
-                self._wait(stream, self._streams[other], self._ends[other][phase])
+                self._wait(stream, self._streams[other], numbers[other])
 
     def _drain(self, stream: Stream) -> None:
         """Wait for what was launched before the segment was stopped: it still uses the device.
@@ -290,13 +317,20 @@ class SegmentRun(SegmentActivity):
         with suppress(Stopped, Exception):
             until(stream.queue.mark(), self._setup.halt.check)
 
-    def _replay(self, stream: Stream, jobs: Sequence[Job], rounds: Iterable[int]) -> None:
-        """The steady state: wait for the tickets, launch the op between marks, count it."""
+    def _replay(
+        self,
+        stream: Stream,
+        jobs: Sequence[Job],
+        rounds: Iterable[int],
+        missing: int,
+        unreached: deque[Mark],
+    ) -> None:
+        """The steady state: wait for the tickets, launch the op between marks, count it. `missing`:
+        ops of a round that other kinds have."""
         index, halt = self._index, self._halt
         record: Callable[..., None] = self._setup.recorder.op
         if ">" in stream.name:  # an X is noted where it is sent
             record = _unnoted
-        ends: deque[Mark] = deque()
         ahead = self._setup.settings.limits.ahead
         for round_index in rounds:
             for job in jobs:
@@ -310,10 +344,12 @@ class SegmentRun(SegmentActivity):
                 if on_done:
                     on_done(end)
                 stream.tick(end)
-            ends.append(end)
-            if len(ends) > ahead:
+            if missing:
+                stream.skip(missing, end)
+            unreached.append(end)
+            if len(unreached) > ahead:
                 stream.now = ("waits for ", job.id, round_index, "its device")
-                until(ends.popleft(), halt.check)
+                until(unreached.popleft(), halt.check)
 
     def _wait(self, stream: Stream, other: Stream, count: int) -> None:
         """Let `stream` go on after op number `count` of `other`."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Settings:
     stall_seconds: longest time without any op ending; None follows from the plan.
     keep_going: a task that fails is dropped, and the others are trained to their end.
     trace: gives, by the op's id, the context in which it runs just then, if any.
+    tables: the plan's file, beside which those of tasks with lengths lie.
     """
 
     serial_copies: bool = False
@@ -33,3 +35,4 @@ class Settings:
     keep_going: bool = False
     trace: Callable[[str], AbstractContextManager[object] | None] | None = None
     limits: Limits = Limits()
+    tables: Path | None = None

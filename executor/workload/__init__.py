@@ -7,12 +7,28 @@ from executor.workload.batches import (
     changed,
     data_by_number,
     held_batch,
-    inputs_of,
     part,
     staging_bytes,
 )
 from executor.workload.loading import NO_CACHE, Wanted, caching, load, load_tasks
 from executor.workload.loss import Batch, Ending, loss_in
+from executor.workload.packed import (
+    beginning,
+    joined,
+    lengths_of,
+    pack,
+    padded,
+    padding,
+    take,
+    tokens_of,
+)
+from executor.workload.steps import (
+    Shape,
+    Steps,
+    planned_shapes,
+    shapes_here,
+    steps_of,
+)
 from executor.workload.task import Evaluation, Task, build
 
 __all__ = [
@@ -21,19 +37,31 @@ __all__ = [
     "Batches",
     "Ending",
     "Evaluation",
+    "Shape",
+    "Steps",
     "Task",
     "Wanted",
     "batch_bytes",
     "batch_of",
+    "beginning",
     "build",
     "caching",
     "changed",
     "data_by_number",
     "held_batch",
-    "inputs_of",
+    "joined",
+    "lengths_of",
     "load",
     "load_tasks",
     "loss_in",
+    "pack",
+    "padded",
+    "padding",
     "part",
+    "planned_shapes",
+    "shapes_here",
     "staging_bytes",
+    "steps_of",
+    "take",
+    "tokens_of",
 ]

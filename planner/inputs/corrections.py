@@ -51,7 +51,7 @@ What = Literal[
     "update_host",
 ]
 Ratio = Annotated[int, msgspec.Meta(ge=PPM // MOST, le=PPM * MOST)]
-Direction = Literal["h2d", "d2h", "p2p", "cast"]
+Direction = Literal["h2d", "d2h", "p2p", "net", "cast"]
 Offset = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 
 

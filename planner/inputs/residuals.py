@@ -5,7 +5,7 @@ and left out. An op covers a shard, so its ratio counts for each of the shard's 
 takes the median over all rounds, microbatches and segments in which an op covered it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import get_args
 
@@ -22,9 +22,11 @@ from planner.inputs.corrections import (
     TaskRatios,
     What,
 )
+from plans.metrics import Planned
 from plans.runlog import RunLog
 from plans.schema import Plan, Shard, Task, parse_id
 from plans.trace import happened
+from plans.view import site
 from profiles.errors import FormatError
 
 Times = dict[tuple[str, What], dict[int, list[float]]]  # (task, what) -> layer -> ratios
@@ -39,6 +41,7 @@ def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> 
     tasks = {task.name: task for task in plan.tasks}
     judges = {program.name for program in plan.programs if program.evaluates}
     # Layers do less in eval mode, and no loss was measured by itself.
+    between_nodes = _between_nodes(plan)
     evaluating = {n for n, segment in enumerate(plan.segments) if segment.program in judges}
     for one in happened(plan, log):
         name = parse_id(one.op.id)
@@ -46,8 +49,11 @@ def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> 
             continue  # a batch's copy also waits for the user's data
         place = one.stream.partition(".")[2]
         if place in _DIRECTIONS:
-            casts = name.kind == "P" and "state" in one.op.reads and "param" in one.op.writes
-            way = "cast" if casts else _DIRECTIONS[place]
+            way = _DIRECTIONS[place]
+            if name.kind == "P" and "state" in one.op.reads and "param" in one.op.writes:
+                way = "cast"
+            elif way == "p2p" and between_nodes(one):
+                way = "net"
             copies.setdefault(way, []).append((one.predicted_us, one.us))
         elif name.kind in "FBU" and one.segment not in evaluating:
             shard = tasks[name.task].shards[name.number]
@@ -67,6 +73,21 @@ def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> 
         tasks=tuple(_task_ratios(task, times) for task in plan.tasks),
         links=tuple(_link_ratio(way, copies[way]) for way in sorted(copies)),
     )
+
+
+def _between_nodes(plan: Plan) -> Callable[[Planned], bool]:
+    """Says of an X whether it goes from a device of one node to one of another."""
+    spaces = {
+        program.name: {buffer.name: int(buffer.space) for buffer in program.buffers}
+        for program in plan.programs
+    }
+
+    def between(one: Planned) -> bool:
+        segment, (buffer,) = plan.segments[one.segment], one.op.writes.values()
+        ends = site(one.op.stream)[1], spaces[segment.program][buffer]
+        return len({plan.devices[segment.devices[local]].node for local in ends}) > 1
+
+    return between
 
 
 def _timed(kind: str, shard: Shard, *, on_device: bool) -> What:

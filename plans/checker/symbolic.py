@@ -5,6 +5,7 @@ silence, so that a list of violations is a list of causes.
 """
 
 from collections.abc import Iterable
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +69,13 @@ class _Memory:
         self._held: dict[str, tuple[int, Value]] = {}
         self._labels = [""]  # serial number of a write -> who wrote
 
+    def fork(self) -> "_Memory":
+        """Another memory with the same contents."""
+        other = copy(self)
+        other._owner = {space: owner.copy() for space, owner in self._owner.items()}
+        other._held, other._labels = dict(self._held), list(self._labels)
+        return other
+
     def write(self, buffer: str, value: Value, label: str) -> None:
         span = self._where[buffer]
         self._held[buffer] = len(self._labels), value
@@ -96,29 +104,42 @@ def versions(view: View, phases: list[Phase], orders: list[list[int]]) -> list[s
 
     `orders` are linear orders of the phases, free of races.
     """
-    run = _Run(view, phases)
+    run = Run(view, phases)
     for phase, order in zip(phases, orders, strict=True):
-        size = len(phase.ops)
-        for node in order:
-            run.execute(phase.ops[node % size], node // size, phase.label(node))
+        run.phase(phase, order)
     run.finish()
     return list(run.found.values())
 
 
-class _Run:
+class Run:
+    """A run of a program on symbols. found: by op and role the wrong values met so far."""
+
     def __init__(self, view: View, phases: list[Phase]) -> None:
         self.found: dict[tuple[str, str], str] = {}
         self._tasks = view.tasks
         self._buffers = view.buffers
         self._ends = view.ends
-        self._firsts = _firsts(op for phase in phases for op in phase.ops)
+        self._firsts = _firsts(view.program.round)
         alive = {b.name: b for b in used(phases, view.buffers)}
         alive |= {name: view.buffers[name] for name in (*view.begins, *view.ends)}
         self._memory = _Memory(*spans(alive.values()))
         for name, (task, shard, role) in view.begins.items():
             self._memory.write(name, Value(role, task, shard, 0), "the store")
 
-    def execute(self, op: Op, step: int, label: str) -> None:
+    def fork(self, view: View) -> "Run":
+        """Another run that goes on from here, with the tasks and the rounds of this view."""
+        other = copy(self)
+        other.found, other._memory, other._tasks = {}, self._memory.fork(), view.tasks
+        other._firsts = _firsts(view.program.round)
+        return other
+
+    def phase(self, phase: Phase, order: Iterable[int], step: int = 0) -> None:
+        """Run these nodes of a phase, its round 0 as that of number `step`."""
+        size = len(phase.ops)
+        for node in order:
+            self._execute(phase.ops[node % size], step + node // size, phase.label(node))
+
+    def _execute(self, op: Op, step: int, label: str) -> None:
         """Run one op in the round of number `step`."""
         name = parse_id(op.id)
         if name.kind in "PSX":

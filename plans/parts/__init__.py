@@ -11,7 +11,7 @@ other processes that these wait for:
 
 from plans.parts.make import parts, whole
 from plans.parts.part import Pair, Part, PhasePart, ProgramPart, Route, SegmentPart, target_of
-from plans.parts.split import program_parts
+from plans.parts.split import phase_of, program_parts
 
 __all__ = [
     "Pair",
@@ -21,6 +21,7 @@ __all__ = [
     "Route",
     "SegmentPart",
     "parts",
+    "phase_of",
     "program_parts",
     "target_of",
     "whole",

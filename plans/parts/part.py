@@ -30,6 +30,7 @@ class PhasePart(Struct, frozen=True):
 class ProgramPart(Struct, frozen=True):
     """A program as a process knows it: memory and buffers of its own devices, and the buffers that
     it sends to. crossing: pairs of its devices, the sender first, of X from and to other processes.
+    tokens: the most of each microbatch, by phase.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ProgramPart(Struct, frozen=True):
     buffers: tuple[Buffer, ...]
     crossing: tuple[tuple[int, int], ...]
     phases: dict[str, PhasePart]
+    tokens: dict[str, tuple[int, ...]]
 
     @property
     def ops(self) -> Iterator[Op]:

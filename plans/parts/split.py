@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from plans.kinds import kinds_of
 from plans.parts.part import PhasePart, ProgramPart, target_of
 from plans.schema import Buffer, Op, Program
 from plans.view import site
@@ -50,14 +51,20 @@ def program_parts(program: Program, ranks: Sequence[int]) -> dict[int, ProgramPa
                 name: draft.phase({stream: counts[name][stream] for stream in known})
                 for name, draft in own.items()
             },
+            tokens={phase_of(n): kind.tokens for n, kind in enumerate(kinds_of(program))},
         )
     return found
 
 
+def phase_of(kind: int) -> str:
+    """The name of the rounds of a kind."""
+    return f"round {kind}" if kind else "round"
+
+
 def phases_of(program: Program) -> dict[str, Sequence[Op]]:
     """The ops of a program: those of `enter`, of the rounds of each kind, and of `leave`."""
-    kinds = {f"round {number}": kind.ops for number, kind in enumerate(program.kinds, 1)}
-    return {"enter": program.enter, "round": program.round, **kinds, "leave": program.leave}
+    rounds = {phase_of(number): kind.ops for number, kind in enumerate(kinds_of(program))}
+    return {"enter": program.enter, **rounds, "leave": program.leave}
 
 
 @dataclass

@@ -9,8 +9,10 @@ node and a network between nodes of the rates given, in microbatches of one samp
 built in a process of its own and proven in another, which say how much processor time and memory
 they took; a build contains a check, which is taken off.
 
-A process that runs one device has use for the ops and buffers of that device, and for what is about
-all of them: "own" is the most of any device, "common" the rest, in bytes of the file.
+Each device has a process of its own, to which the one that leads sends its part of the plan: "part"
+is the bytes of one as it is sent, in the median and the most of any. "loaded" is what the process
+with the largest takes to read it: time, and memory beside that of its modules. "parted" is the
+processor time of the one that leads to make them all.
 
 Exits 1 where there is no plan, or building or checking takes more than 300 s of processor time or
 more than 4 GB.
@@ -37,8 +39,7 @@ from planner import Problem, build
 from planner.estimate import Spec, estimate
 from planner.estimate.models import MODELS, Model
 from planner.inputs import Nodes, OrderName, on_nodes, parse_layout
-from plans.metrics import rank
-from plans.schema import Program
+from plans.parts import Part, parts
 from profiles import console
 from profiles.errors import GantryError
 from profiles.schema import Link, Rate
@@ -48,10 +49,11 @@ SECONDS, GB = 300, 4
 GPU, STEPS, LATENCY = "a100-80", 100, 10
 NODE = 8  # devices
 HEAD = (
-    "| devices | model | layout | batch | ops | period | gap | of layout | plan MB | own | common "
-    "| built in s | peak GB | checked in s | peak GB |\n"
-    "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
-    "| ---: | ---: | ---: | ---: |"
+    "| devices | model | layout | batch | ops | period | gap | of layout | plan MB "
+    "| built in s | peak GB | checked in s | peak GB "
+    "| parted in s | part KB | most | loaded in ms | MB |\n"
+    "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
+    "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
 )
 T = TypeVar("T")
 
@@ -105,10 +107,25 @@ class Built:
     gap_ppm: int
     layout_gap_ppm: int
     plan_bytes: int
-    own_bytes: int
-    common_bytes: int
     seconds: float
     gb: float
+
+
+@dataclass(frozen=True)
+class Parted:
+    """The parts that processes are sent, and what making them took."""
+
+    median_bytes: int
+    most_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a process took to read its part."""
+
+    seconds: float
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -142,28 +159,33 @@ def built(case: Case, rates: Rates, path: Path, limit: float) -> Built:
     (program,), told = plan.programs, plan.prediction
     size, period = path.stat().st_size, program.period_us
     least = next(one.bound_us for one in plan.solver.alternatives if not one.why_not)
-    own = max(_sizes(program))
     return Built(
         ops=len(program.round),
         period_us=period,
         gap_ppm=told.gap_ppm,
         layout_gap_ppm=(period - least) * 1_000_000 // period,
         plan_bytes=size,
-        own_bytes=own,
-        common_bytes=size - sum(_sizes(program)),
         seconds=spent,
         gb=_peak(),
     )
 
 
-def _sizes(program: Program) -> list[int]:
-    """The bytes of each device's ops and buffers in a file."""
-    sizes = [0] * program.devices
-    for op in program.ops:
-        sizes[rank(op.stream)[0]] += len(msgspec.json.encode(op))
-    for buffer in program.buffers:
-        sizes[int(buffer.space)] += len(msgspec.json.encode(buffer))
-    return sizes
+def parted(path: Path, into: Path) -> Parted:
+    """Make the parts of a plan's processes, and write the largest into a file."""
+    plan = plans.load(path)
+    begun = time.process_time()
+    found = [msgspec.msgpack.encode(one) for one in parts(plan, range(len(plan.devices))).values()]
+    spent = time.process_time() - begun
+    sent = sorted(found[1:], key=len)  # process 0 has all of the plan
+    into.write_bytes(sent[-1])
+    return Parted(len(sent[len(sent) // 2]), len(sent[-1]), spent)
+
+
+def loaded(path: Path) -> Loaded:
+    """Read a part as a process does that it is sent to."""
+    before, begun = _peak(), time.process_time()
+    msgspec.msgpack.decode(path.read_bytes(), type=Part)
+    return Loaded(time.process_time() - begun, round((_peak() - before) * 1e9))
 
 
 def checked(path: Path) -> Checked:
@@ -184,23 +206,45 @@ def _apart(work: Callable[..., T], *arguments: object) -> T:
         return pool.submit(work, *arguments).result()
 
 
-def measured(case: Case, rates: Rates, limit: float) -> tuple[Built, Checked]:
-    """Both, one after the other."""
+@dataclass(frozen=True)
+class Row:
+    """All of a case."""
+
+    built: Built
+    checked: Checked
+    parted: Parted
+    loaded: Loaded
+
+    @property
+    def within(self) -> bool:
+        seconds = max(self.built.seconds, self.checked.seconds)
+        return seconds <= SECONDS and max(self.built.gb, self.checked.gb) <= GB
+
+
+def measured(case: Case, rates: Rates, limit: float) -> Row:
+    """One after the other."""
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "plan.json"
+        path, part = Path(folder) / "plan.json", Path(folder) / "part"
         made = _apart(built, case, rates, path, limit)
         proven = _apart(checked, path)
-    return replace(made, seconds=made.seconds - proven.seconds), proven
+        return Row(
+            replace(made, seconds=made.seconds - proven.seconds),
+            *(proven, _apart(parted, path, part), _apart(loaded, part)),
+        )
 
 
-def _line(case: Case, made: Built, proven: Checked) -> str:
+def _line(case: Case, row: Row) -> str:
     """A row for people."""
+    made, proven, apart = row.built, row.checked, row.parted
     shown = (
         *(str(parse_layout(case.layout).devices), case.model, case.layout, str(case.batch)),
         *(f"{made.ops:,}", show_us(made.period_us)),
         *(f"{ppm / 1e4:.1f} %" for ppm in (made.gap_ppm, made.layout_gap_ppm)),
-        *(f"{n / 1e6:.2f}" for n in (made.plan_bytes, made.own_bytes, made.common_bytes)),
+        f"{made.plan_bytes / 1e6:.2f}",
         *(f"{made.seconds:.1f}", f"{made.gb:.2f}", f"{proven.seconds:.1f}", f"{proven.gb:.2f}"),
+        *(f"{apart.seconds:.1f}", f"{apart.median_bytes / 1e3:.0f}"),
+        *(f"{apart.most_bytes / 1e3:.0f}", f"{row.loaded.seconds * 1e3:.1f}"),
+        f"{row.loaded.bytes / 1e6:.1f}",
     )
     return "| " + " | ".join(shown) + " |"
 
@@ -226,15 +270,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(HEAD)
     for case in cases:
         try:
-            made, proven = measured(case, Rates(options.p2p, options.net), options.time_limit)
+            found = measured(case, Rates(options.p2p, options.net), options.time_limit)
         except GantryError as error:
             within, row = False, asdict(case) | {"error": str(error)}
             told = f"| {case.model} | {case.layout} | {error} |"
             print(json.dumps(row) if options.json else told, flush=True)
             continue
-        within &= max(made.seconds, proven.seconds) <= SECONDS and max(made.gb, proven.gb) <= GB
-        row = asdict(case) | {"built": asdict(made), "checked": asdict(proven)}
-        print(json.dumps(row) if options.json else _line(case, made, proven), flush=True)
+        within &= found.within
+        row = asdict(case) | asdict(found)
+        print(json.dumps(row) if options.json else _line(case, found), flush=True)
     return 0 if within else 1
 
 

@@ -8,14 +8,14 @@ received, or lies in between until then, and is over at the sender when the rece
 
 import random
 from collections import defaultdict
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
 
 from executor.replay.sides import BEGUN, READY, Sides, lane_of, sides
-from executor.replay.tickets import PHASES, Job, Ticket, jobs_of
-from plans.parts import program_parts
+from executor.replay.tickets import END, ENTER, LEAVE, Job, Span, Ticket, jobs_of, spans_of
+from plans.parts import phase_of, program_parts
 from plans.schema import Op, Program, parse_id
 
 Key = tuple[Any, ...]  # of a counter
@@ -39,12 +39,17 @@ class Replay:
     stream, and the numbers of its tickets."""
 
     def __init__(
-        self, program: Program, ranks: Sequence[int], rounds: int, rng: random.Random
+        self,
+        program: Program,
+        ranks: Sequence[int],
+        rounds: int,
+        rng: random.Random,
+        kinds: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.events: list[Event] = []
         self.numbers: dict[tuple[str, str], tuple[str, int, int]] = {}
         self._doing: dict[tuple[int, str], str] = {}
-        self._rng, self._rounds = rng, {"enter": 1, "round": rounds, "leave": 1}
+        self._rng, self._kinds = rng, kinds or ((0, rounds),)
         self._slow = {rank: rng.choice([1, 1, 1, 50]) for rank in (*ranks, -1)}
         self._counts: dict[Key, int] = defaultdict(int)
         self._waiting: dict[Key, list[tuple[int, Playing]]] = defaultdict(list)
@@ -74,23 +79,46 @@ class Replay:
             run: Any = (op, own, tells)
             return Job(op.id, waits, run, False)
 
-        jobs, ends = jobs_of(known.phases, self._rounds, names, job)  # type: ignore[arg-type]
+        rounds, spans = sum(length for _, length in self._kinds), spans_of(known.phases)
+        jobs = jobs_of(known.phases, rounds, names, job)  # type: ignore[arg-type]
         for name in known.own:
-            self._start(self._play(me, name, jobs[name], ends, known))
+            self._start(self._play(me, name, jobs[name], spans, known))
+
+    def _runs(self) -> Iterator[tuple[str, int, range]]:
+        """The phases with the rounds before them and their own."""
+        yield ENTER, 0, range(1)
+        first = 0
+        for kind, length in self._kinds:
+            yield phase_of(kind), first, range(first, first + length)
+            first += length
+        yield LEAVE, first, range(1)
+        yield END, first, range(0)
 
     def _play(
         self,
         me: int,
         name: str,
         jobs: Mapping[str, Sequence[Job]],
-        ends: Mapping[str, Mapping[str, int]],
+        spans: Mapping[str, Span],
         known: Sides,
     ) -> Playing:
         """A stream's thread."""
         others = self._busy - {me}
-        for place, phase in enumerate(PHASES, 1):
-            for number in range(self._rounds[phase]):
-                for job in jobs[phase]:
+        for place, (phase, first, rounds) in enumerate(self._runs()):
+            begun = {other: span.before(phase, first) for other, span in spans.items()}
+            self._bump((me, name), begun[name])
+            self._tell(me, known.knowers.get(name, ()), name, begun[name])
+            for other in known.own:
+                yield (me, other), begun[other]
+            if name == min(known.own):
+                self._tell(me, others, f"process {me}", place)
+            for rank in others:
+                yield (me, f"process {rank}"), place
+            for other in begun.keys() - known.own:
+                if not other.endswith(BEGUN):
+                    yield (me, other), begun[other]
+            for number in rounds:
+                for job in jobs.get(phase, ()):
                     waits = tuple((t.stream, t.base + t.stride * number) for t in job.tickets)
                     self._doing[me, name] = job.id
                     for other, least in waits:
@@ -99,16 +127,8 @@ class Replay:
                     yield from self._op(me, op, own, phase, number, waits)
                     self._bump((me, name))
                     self._tell(me, tells, name, own.base + own.stride * number)
-            self._tell(me, known.knowers.get(name, ()), name, ends[name][phase])
-            for other in known.own:
-                yield (me, other), ends[other][phase]
-            if name == min(known.own):
-                self._tell(me, others, f"process {me}", place)
-            for rank in others:
-                yield (me, f"process {rank}"), place
-            for other in ends.keys() - known.own:
-                if not other.endswith(BEGUN):
-                    yield (me, other), ends[other][phase]
+                if phase not in (ENTER, LEAVE):
+                    self._bump((me, name), spans[name].before(phase, number + 1))
         self._doing.pop((me, name), None)
 
     def _op(self, me: int, op: Op, own: Ticket, phase: str, number: int, waits: Tickets) -> Playing:
@@ -122,7 +142,7 @@ class Replay:
             yield ("put", lane), nth
             yield self._pause(me)
             self.events.append(Event(op.id, phase, number, True))
-            self._bump(("taken", lane))
+            self._bump(("taken", lane), nth)
             return
         self.events.append(Event(op.id, phase, number, False, waits))
         yield self._pause(me)
@@ -134,7 +154,7 @@ class Replay:
         ready = next(least for stream, least in waits if stream == lane)
         nth = (ready + 1) // 2
         self._tell(me, {self._ranks[target]}, lane + BEGUN, nth)
-        self._bump(("put", lane))
+        self._bump(("put", lane), nth)
         if not self._buffered:
             yield ("taken", lane), nth
         yield (me, lane), ready + 1

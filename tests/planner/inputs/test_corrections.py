@@ -8,6 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support import synthetic, timetables
+from support.netted import on_nodes
+from support.piped import piped
+from support.piped import planned as pipe_plan
 from support.truth import as_run, log_of, truth, wronged
 
 import profiles
@@ -250,6 +253,26 @@ def test_sizes_that_are_copied_often_weigh_more() -> None:
     """Of three sizes that no line meets, the one with most copies is met best."""
     found = copies((100, 300), *[(300, 600)] * 100, (1_000, 3_000))
     assert found.ratio_ppm / PPM * 300 + found.offset_us == pytest.approx(600, rel=0.02)
+
+
+def test_what_goes_between_nodes_teaches_nothing_of_links_within_one() -> None:
+    """Four stages, two on each node; the network in the middle takes three times as long."""
+    task = synthetic.task("a", layers=4, batch=4)
+    strategy = piped(task, (0, 1, 2, 3, 4), ((0,), (1,), (2,), (3,)), "1f1b")
+    plan = on_nodes(pipe_plan(strategy), (0, 0, 1, 1))
+    middle = {op.id for op in plan.programs[0].round if op.id.split(".")[1] in ("x2", "dx2")}
+    log = log_of(plan, HASH)
+    slow = tuple(
+        structs.replace(op, end_us=op.start_us + 3 * (op.end_us - op.start_us))
+        if op.op in middle
+        else op
+        for op in log.ops
+    )
+    found = learned(plan, structs.replace(log, ops=slow)).links
+    ratios = {link.direction: (link.ratio_ppm, link.samples) for link in found}
+    rounds = plan.segments[0].rounds
+    assert ratios["net"] == (3 * PPM, rounds * len(middle))
+    assert ratios["p2p"] == (PPM, 2 * rounds * len(middle))
 
 
 def test_ops_predicted_to_take_no_time_teach_nothing() -> None:
