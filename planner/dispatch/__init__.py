@@ -4,6 +4,7 @@ from planner.dispatch.bounds import bound_us
 from planner.dispatch.longest_first import longest_first
 from planner.dispatch.moves import improved
 from planner.dispatch.pipes import Curve, PipelineType, Pool
+from planner.dispatch.proof import proven_us
 from planner.dispatch.step import Dispatch, dispatched
 
 __all__ = [
@@ -15,4 +16,5 @@ __all__ = [
     "dispatched",
     "improved",
     "longest_first",
+    "proven_us",
 ]
