@@ -20,7 +20,7 @@ from planner.dispatch.bounds import class_begins
 from planner.dispatch.pipes import Array, PipelineType, Pool
 from planner.lp import Status, minimise, solve, total
 
-_CLOSE = 1e-3  # of the bound, to which it is found
+_CLOSE = 5e-3  # of the bound, to which it is found
 _SMALL = 8  # pipelines of a type that are told apart
 _WHOLE = 14  # sequences that are whole
 
@@ -44,7 +44,7 @@ class _Group(NamedTuple):
     pipelines: int
 
 
-def proven_us(pool: Pool, lengths: Array, low: int, high: int, seconds: float = 10) -> int:
+def proven_us(pool: Pool, lengths: Array, low: int, high: int, seconds: float = 5) -> int:
     """The least time from low (a bound) to high (a dispatch) that the programs do not rule out.
 
     seconds: for each program; one that takes longer rules out nothing.

@@ -32,4 +32,4 @@ def test_whole_pipelines_are_not_divided() -> None:
     # With the longest: 50 + 50 + x; the other: 200 - x and 1. So 150.5 at best.
     low = bound_us(pool, lengths)
     assert low < 14_900
-    assert 14_950 < proven_us(pool, lengths, low, 15_100) <= 15_100
+    assert 14_900 < proven_us(pool, lengths, low, 15_100) <= 15_100
