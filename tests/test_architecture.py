@@ -33,7 +33,7 @@ MAY_IMPORT = {
         "stages": "",
         "dispatch": "lp",
         "packing": "processes dispatch",
-        "mixes": "packing dispatch lp",
+        "mixes": "packing dispatch",
         "search": "processes lp rounds shards inputs",
         "lowering": "rounds orders shards inputs",
         "pipelines": "lowering search lp rounds orders stages shards inputs jitter",
