@@ -20,6 +20,7 @@ FORBIDDEN = {
 MAY_IMPORT = {
     "planner": {
         "inputs": "",
+        "processes": "",
         "estimate": "",
         "jitter": "",
         "views": "jitter",
@@ -31,9 +32,9 @@ MAY_IMPORT = {
         "orders": "",
         "stages": "",
         "dispatch": "lp",
-        "packing": "dispatch",
-        "mixes": "packing dispatch lp",
-        "search": "lp rounds shards inputs",
+        "packing": "processes dispatch",
+        "mixes": "packing dispatch",
+        "search": "processes lp rounds shards inputs",
         "lowering": "rounds orders shards inputs",
         "pipelines": "lowering search lp rounds orders stages shards inputs jitter",
         "timetable": "pipelines search lp rounds shards inputs",
