@@ -3,11 +3,10 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 from planner.inputs import Layout
 from planner.orders import Order, Pass
-from planner.shards import Mode, ShardCost, TaskCosts
+from planner.shards import MicrobatchCost, Mode, ShardCost, TaskCosts
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,7 +14,8 @@ class PipelineStrategy:
     """The cuts, the mode of each shard, and the passes that each device runs in turn.
 
     order: without forwards of the last shard, whose backward computes the loss. named: the order's
-    name.
+    name. each: the costs of every microbatch, where they differ; `costs` are those of the largest,
+    and microbatches of one device have equally many bytes.
     """
 
     costs: TaskCosts
@@ -24,10 +24,29 @@ class PipelineStrategy:
     order: Order
     layout: Layout
     named: str
+    each: tuple[TaskCosts, ...] = ()
 
     @cached_property
     def shards(self) -> tuple[ShardCost, ...]:
-        return tuple(self.costs.shard(first, end) for first, end in pairwise(self.cuts))
+        return self.costs.cut(self.cuts).shards
+
+    @cached_property
+    def sized(self) -> tuple[MicrobatchCost, ...]:
+        """The costs of every microbatch."""
+        cut = {costs: costs.cut(self.cuts) for costs in (self.costs, *self.each)}
+        return tuple(cut[one] for one in self.each or (self.costs,) * self.costs.microbatches)
+
+    def cost(self, k: int, m: int) -> ShardCost:
+        """The costs of a shard for one microbatch."""
+        return self.sized[m].shards[k]
+
+    @cached_property
+    def on(self) -> tuple[tuple[ShardCost, ...], ...]:
+        """The costs of all shards for the first microbatch of each device."""
+        return tuple(
+            self.sized[min(one.microbatch for one in passes)].shards if passes else self.shards
+            for passes in self.order
+        )
 
     @property
     def last(self) -> int:
@@ -119,9 +138,9 @@ class PipelineStrategy:
                 yield f"{name}.s{k}.grad", shard.grad_bytes
             for m in range(self.costs.microbatches):
                 if mode.spilled:
-                    yield f"{name}.x{k}.{m}", shard.in_bytes
+                    yield f"{name}.x{k}.{m}", self.cost(k, m).in_bytes
                 if mode.activations == "offload":
-                    yield f"{name}.a{k}.{m}", shard.offload_bytes or 0
+                    yield f"{name}.a{k}.{m}", self.cost(k, m).offload_bytes or 0
         if "host" in updates and self.costs.noted:
             yield f"{name}.norm", self.costs.task.norm_bytes
 
