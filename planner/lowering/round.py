@@ -114,8 +114,8 @@ class PipelineRound:
     def period_us(self) -> int:
         return self.best[0].period_us
 
-    def program(self) -> Program:
-        """The timed program that trains the task this way."""
+    def program(self, cycle: Cycle | None = None) -> Program:
+        """The timed program that trains the task this way. cycle: its rounds, with other times."""
         state, orders = self.best
         own, stays = self.strategy, self.walk.stays
         emitter = Emitter(own.costs, own.shards, own.modes, self.links.alone, self.entries)
@@ -123,7 +123,7 @@ class PipelineRound:
             (own.costs.task.name,),
             self.memory,
             tuple(buffer for slab in self.slabs for buffer in slab.buffers),
-            Cycle.dispatched(self.entries, orders, state),
+            cycle or Cycle.dispatched(self.entries, orders, state),
             enter=[e for device, copy in stays.comes() for e in emitter.copies([copy], device)],
             leave=[e for device, copy in stays.goes() for e in emitter.copies([copy], device)],
         )

@@ -136,11 +136,11 @@ class PipelineStrategy:
         for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
             if mode.update == "host":
                 yield f"{name}.s{k}.grad", shard.grad_bytes
-            for m in range(self.costs.microbatches):
+            for m, cost in enumerate(self.sized):
                 if mode.spilled:
-                    yield f"{name}.x{k}.{m}", self.cost(k, m).in_bytes
+                    yield f"{name}.x{k}.{m}", cost.shards[k].in_bytes
                 if mode.activations == "offload":
-                    yield f"{name}.a{k}.{m}", self.cost(k, m).offload_bytes or 0
+                    yield f"{name}.a{k}.{m}", cost.shards[k].offload_bytes or 0
         if "host" in updates and self.costs.noted:
             yield f"{name}.norm", self.costs.task.norm_bytes
 

@@ -1,0 +1,1 @@
+"""Samples of every length: which pipelines, packed how, in which kinds of rounds."""
