@@ -30,6 +30,7 @@ MAY_IMPORT = {
         "rounds": "shards inputs",
         "orders": "",
         "stages": "",
+        "dispatch": "lp",
         "search": "lp rounds shards inputs",
         "lowering": "rounds orders shards inputs",
         "pipelines": "lowering search lp rounds orders stages shards inputs jitter",
