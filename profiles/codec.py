@@ -7,6 +7,7 @@ file on disk is either the old one or the whole new one, never half of it.
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -121,14 +122,24 @@ def check_target(path: str | Path, *inputs: str | Path) -> None:
 
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Write to a temporary name beside `path`, then rename."""
+    write_parts(path, [data])
+
+
+def write_parts(path: str | Path, parts: Iterable[bytes]) -> str:
+    """Write parts one after the other as they come, and rename in the end; the sha256 of all.
+
+    If making a part fails, the old file stays."""
     path = Path(path)
     check_target(path)
+    digest = hashlib.sha256()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
+                for part in parts:
+                    stream.write(part)
+                    digest.update(part)
             umask = os.umask(0)
             os.umask(umask)
             os.chmod(temporary, 0o666 & ~umask)
@@ -138,6 +149,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
             raise
     except OSError as error:
         raise FormatError(f"{path}: cannot be written: {error.strerror}") from None
+    return digest.hexdigest()
 
 
 def json_schema(kind: Any) -> str:

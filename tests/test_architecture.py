@@ -31,6 +31,8 @@ MAY_IMPORT = {
         "orders": "",
         "stages": "",
         "dispatch": "lp",
+        "packing": "dispatch",
+        "mixes": "packing dispatch lp",
         "search": "lp rounds shards inputs",
         "lowering": "rounds orders shards inputs",
         "pipelines": "lowering search lp rounds orders stages shards inputs jitter",

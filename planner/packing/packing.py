@@ -1,0 +1,180 @@
+"""The sequences that a pipeline has in a step, packed into microbatches.
+
+A microbatch takes square Q + linear T + fixed on every stage, with Q the sum of the squares of its
+sequences' tokens and T the sum of their tokens: packed sequences attend to themselves only. With
+`pad` each sequence counts as the longest one of its microbatch. A pipeline takes what all its
+microbatches take, and the longest one once more for every stage but one.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import Literal, get_args
+
+from planner.dispatch import Curve
+from planner.packing.bins import cut, first_fit, least_loaded, next_fit
+
+How = Literal["pad", "fixed", "ffd", "balanced"]
+WAYS: tuple[How, ...] = get_args(How)
+_CLOSE = 1.001  # times what cannot be beaten: no other number of microbatches is tried
+
+
+@dataclass(frozen=True)
+class Packing:
+    """groups: the microbatch of each sequence; tokens, squares, us: of every microbatch, padding
+    counted. Microbatches are numbered from the one with most tokens on."""
+
+    groups: tuple[int, ...]
+    tokens: tuple[int, ...]
+    squares: tuple[int, ...]
+    us: tuple[int, ...]
+
+    def total_us(self, depth: int) -> int:
+        """The time of a pipeline of so many stages."""
+        return sum(self.us) + (depth - 1) * max(self.us)
+
+
+def packed(
+    lengths: Sequence[int], how: How, most: int, curve: Curve, depth: int = 1, least: int = 1
+) -> Packing:
+    """Sequences packed into microbatches of at most `most` tokens, `least` of them or more.
+
+    pad: sequences of similar lengths, such that all takes least. fixed: in the order given, as many
+    as there is room for. ffd: first-fit-decreasing. balanced: as many microbatches as make the
+    pipeline of `depth` stages shortest, about equally long. Microbatches that no sequence is left
+    for run one token of padding.
+    """
+    if lengths and max(lengths) > most:
+        raise ValueError(
+            f"a sequence has {max(lengths)} tokens, a microbatch of this pipeline at most {most}"
+        )
+    if how == "fixed":
+        return _summed(lengths, next_fit(lengths, most), False, curve, least)
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    sizes = [lengths[at] for at in order]
+    bins = _BINS[how](sizes, most, curve, depth, least)
+    groups = [0] * len(sizes)
+    for at, group in zip(order, bins, strict=True):
+        groups[at] = group
+    return _summed(lengths, groups, how == "pad", curve, least)
+
+
+def _summed(
+    lengths: Sequence[int], bins: Sequence[int], padded: bool, curve: Curve, least: int
+) -> Packing:
+    """The packing with these bins, which may have any numbers from 0 on."""
+    count = max(max(bins, default=-1) + 1, least)
+    tokens, squares, rows, longest = ([0] * count for _ in range(4))
+    for size, group in zip(lengths, bins, strict=True):
+        tokens[group] += size
+        squares[group] += size * size
+        rows[group] += 1
+        if size > longest[group]:
+            longest[group] = size
+    if padded:
+        tokens = [many * size for many, size in zip(rows, longest, strict=True)]
+        squares = [many * size * size for many, size in zip(rows, longest, strict=True)]
+    order = sorted(range(count), key=lambda group: (-tokens[group], -squares[group]))
+    number = [0] * count
+    for rank, group in enumerate(order):
+        number[group] = rank
+    tokens = [tokens[group] or 1 for group in order]
+    squares = [squares[group] or 1 for group in order]
+    return Packing(
+        tuple([number[group] for group in bins]),
+        tuple(tokens),
+        tuple(squares),
+        tuple([us(curve, *sums) for sums in zip(tokens, squares, strict=True)]),
+    )
+
+
+def us(curve: Curve, tokens: int, squares: int) -> int:
+    """The time of a microbatch on a stage, rounded up."""
+    return ceil(curve.square * squares + curve.linear * tokens + curve.fixed)
+
+
+def _weights(sizes: Sequence[int], curve: Curve) -> list[float]:
+    square, linear = curve.square, curve.linear
+    return [(square * size + linear) * size for size in sizes]
+
+
+def _padded(sizes: list[int], most: int, curve: Curve, depth: int, least: int) -> list[int]:
+    """The best cut; several stages wait for the longest microbatch, so limits on that are tried,
+    twice as much each time."""
+    if not sizes:
+        return []
+    weights = _weights(sizes, curve)
+    if depth == 1:
+        return cut(sizes, weights, most, curve.fixed, float("inf")) or []
+    best, least_us = list[int](), float("inf")
+    limit, all_of_it = weights[0] + curve.fixed, len(sizes) * weights[0] + curve.fixed
+    while True:
+        bins = cut(sizes, weights, most, curve.fixed, limit * (1 + 1e-9)) or []
+        took = _summed(sizes, bins, True, curve, least).total_us(depth)
+        if took >= least_us:
+            return best
+        best, least_us = bins, took
+        if limit >= all_of_it:
+            return best
+        limit *= 2
+
+
+def _first_fit(sizes: list[int], most: int, curve: Curve, depth: int, least: int) -> list[int]:
+    return first_fit(sizes, most)
+
+
+def _balanced(sizes: list[int], most: int, curve: Curve, depth: int, least: int) -> list[int]:
+    """Longest first, into the number of microbatches that would be best if all were equally long;
+    where they are not, into more or fewer as long as that is better. First-fit where it is better
+    still: it may find room in fewer."""
+    if not sizes:
+        return []
+    weights = _weights(sizes, curve)
+    low = min(len(sizes), max(least, -(-sum(sizes) // most)))
+    ideal, begin = _ideal(sum(weights), weights[0], curve.fixed, depth, low)
+    begin = min(begin, len(sizes))
+
+    def tries(bins: Iterable[int]) -> Iterator[tuple[float, list[int]]]:
+        for number in bins:
+            found = least_loaded(sizes, weights, most, number)
+            if found is not None:
+                yield _took(weights, found, curve.fixed, depth), found
+
+    more = tries(range(begin, len(sizes) + 1))
+    best = next(more)
+    if best[0] <= _CLOSE * ideal:
+        return best[1]
+    first = first_fit(sizes, most)
+    best = min(best, (_took(weights, first, curve.fixed, depth), first))
+    for others in (more, tries(range(begin - 1, low - 1, -1))):
+        for other in others:
+            if other >= best:
+                break
+            best = other
+    return best[1]
+
+
+def _took(weights: Sequence[float], bins: Sequence[int], fixed: float, depth: int) -> float:
+    """The time of a pipeline with these bins."""
+    loads = [fixed] * (max(bins) + 1)
+    for weight, number in zip(weights, bins, strict=True):
+        loads[number] += weight
+    return sum(loads) + (depth - 1) * max(loads)
+
+
+def _ideal(work: float, longest: float, fixed: float, depth: int, low: int) -> tuple[float, int]:
+    """The least time of all numbers of bins from `low` on, in which work could be divided at will
+    except for the longest sequence, and that number."""
+    most = ceil(work / longest) if longest else 1
+    best = int(sqrt((depth - 1) * work / fixed)) if fixed else most
+    return min(
+        (work + bins * fixed + (depth - 1) * (max(work / bins, longest) + fixed), bins)
+        for bins in {max(low, 1, min(most, bins)) for bins in (best, best + 1, most - 1, most)}
+    )
+
+
+_BINS: dict[How, Callable[[list[int], int, Curve, int, int], list[int]]] = {
+    "pad": _padded,
+    "ffd": _first_fit,
+    "balanced": _balanced,
+}

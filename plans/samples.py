@@ -1,0 +1,67 @@
+"""Tables beside a plan: the microbatch of every sample of every step.
+
+A table is little-endian uint16, a row for every step, in it the microbatch of each of the step's
+samples in turn. It is as large as the plan is long, so it is written row by row and never read
+whole.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.codec import write_parts
+from profiles.errors import FormatError
+
+ENTRY = np.dtype("<u2")
+MOST = 1 << 16
+"""The most microbatches that a step can have."""
+
+
+def table_path(plan: str | Path, task: str) -> Path:
+    """Where the table of a task lies: beside the file of its plan."""
+    plan = Path(plan)
+    return plan.with_name(f"{plan.stem}.{task}.samples")
+
+
+def write(path: str | Path, rows: Iterable[NDArray[Any]]) -> str:
+    """Write a table, rows or blocks of rows as they come, whole or not at all; its sha256.
+
+    ValueError for a number that does not fit; FormatError where no file can be written."""
+    return write_parts(path, (_packed(block) for block in rows))
+
+
+def _packed(block: NDArray[Any]) -> bytes:
+    if block.size and not 0 <= int(block.min()) <= int(block.max()) < MOST:
+        raise ValueError(f"microbatches {block.min()} .. {block.max()} are not below {MOST}")
+    return block.astype(ENTRY).tobytes()
+
+
+def open_table(path: str | Path, batch: int) -> NDArray[np.uint16]:
+    """A table's rows, `batch` samples in each, read from the file as they are used; FormatError
+    where the file cannot be read or does not consist of such rows."""
+    try:
+        entries = np.memmap(path, ENTRY, mode="r")
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:  # empty, or half an entry
+        size = Path(path).stat().st_size
+        raise FormatError(f"{path}: {size} bytes are no whole entries of 2 bytes") from None
+    if len(entries) % batch:
+        raise FormatError(
+            f"{path}: {len(entries)} entries are no whole rows of {batch} samples; "
+            "give the table that was written with the plan"
+        )
+    return entries.reshape(-1, batch)
+
+
+def table_sha256(path: str | Path) -> str:
+    """The sha256 of a file that is read piece by piece; FormatError where that fails."""
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None

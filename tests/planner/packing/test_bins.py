@@ -1,0 +1,67 @@
+"""Each rule against what its name says, done slowly, or against all ways there are."""
+
+import random
+
+import pytest
+from support.partitions import partitions
+
+from planner.packing.bins import cut, first_fit, least_loaded, next_fit
+
+CASES = [random.Random(seed) for seed in range(40)]
+
+
+def _sizes(dice: random.Random, most: int, count: int) -> list[int]:
+    return sorted((dice.randint(1, most) for _ in range(dice.randint(1, count))), reverse=True)
+
+
+@pytest.mark.parametrize("dice", CASES)
+def test_first_fit_is_the_first_bin_with_room(dice: random.Random) -> None:
+    """As a scan over all bins finds it, for any order of sizes."""
+    sizes = [dice.randint(1, 100) for _ in range(dice.randint(1, 70))]
+    rooms, found = [100] * len(sizes), []
+    for size in sizes:
+        found.append(next(number for number, room in enumerate(rooms) if room >= size))
+        rooms[found[-1]] -= size
+    assert first_fit(sizes, 100) == found
+
+
+def test_next_fit_never_looks_back() -> None:
+    """A bin is over as soon as one did not fit."""
+    assert next_fit([5, 5, 1, 10, 2, 8, 1], 10) == [0, 0, 1, 2, 3, 3, 4]
+
+
+@pytest.mark.parametrize("dice", CASES)
+def test_least_loaded_is_the_lightest_bin_with_room(dice: random.Random) -> None:
+    """As a scan finds it; and None only if one has no room anywhere."""
+    sizes, bins = _sizes(dice, 50, 30), dice.randint(1, 12)
+    rooms, loads, expected = [100] * bins, [0] * bins, list[int]()
+    for size in sizes:
+        open_ = [number for number in range(bins) if rooms[number] >= size]
+        if not open_:
+            break
+        best = min(open_, key=lambda number: (loads[number], number))
+        rooms[best] -= size
+        loads[best] += size * size
+        expected.append(best)
+    found = least_loaded(sizes, [float(size * size) for size in sizes], 100, bins)
+    assert found == (expected if len(expected) == len(sizes) else None)
+
+
+@pytest.mark.parametrize("dice", CASES)
+def test_no_padded_bins_take_less_than_the_best_cut(dice: random.Random) -> None:
+    """Of all divisions of the sequences, contiguous or not, with or without a limit on a bin."""
+    sizes = _sizes(dice, 40, 7)
+    fixed, limit = dice.choice([0, 30, 200]), dice.choice([100.0, 500.0, float("inf")])
+
+    def took(group: list[int]) -> float:
+        if len(group) * max(group) > 60 or len(group) * max(group) + fixed > limit:
+            return float("inf")
+        return len(group) * max(group) + fixed
+
+    best = min(sum(map(took, groups)) for groups in partitions(sizes))
+    found = cut(sizes, [float(size) for size in sizes], 60, fixed, limit)
+    if found is None:
+        assert best == float("inf")
+    else:
+        bins = [[s for s, n in zip(sizes, found, strict=True) if n == b] for b in set(found)]
+        assert sum(map(took, bins)) == best
