@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from profiles.codec import ALIGNMENT
+from profiles.curves import FEWEST, OPS
 from profiles.findings import Findings
 from profiles.schema import Layer, Profile, Task, Time
 
@@ -49,8 +51,9 @@ def _task(task: Task) -> Iterator[str]:
     if sizes != sorted(set(sizes)):
         yield f"{task.name}: microbatch sizes {sizes} are not ascending and distinct"
     for size in sizes:
-        if task.batch % size:
+        if task.lengths is None and task.batch % size:
             yield f"{task.name}: microbatch {size} does not divide the batch of {task.batch}"
+    yield from _lengths(task, sizes)
     for group in task.ties:
         if len(group) < 2 or list(group) != sorted(set(group)) or group[-1] >= len(task.layers):
             last = len(task.layers) - 1
@@ -69,6 +72,36 @@ def _task(task: Task) -> Iterator[str]:
                     f"{task.name}.layers[{index}]: gives {a.out_bytes} bytes at microbatch "
                     f"{a.microbatch} but layer {index + 1} takes {b.in_bytes}"
                 )
+
+
+def _lengths(task: Task, sizes: list[int]) -> Iterator[str]:
+    """A task with lengths is measured at enough of them, and has curves of all that was."""
+    said = task.lengths
+    if said is None:
+        fitted = [layer.name for layer in task.layers if layer.curves]
+        if fitted:
+            yield f"{task.name}: layer {fitted[0]} has curves, but the task has no lengths"
+        return
+    if len(sizes) < FEWEST or all(size % ALIGNMENT for size in sizes):
+        yield (
+            f"{task.name}: is measured at lengths {sizes}, expected {FEWEST} or more, one "
+            f"of them a multiple of {ALIGNMENT}"
+        )
+    if task.batch > said.samples:
+        yield f"{task.name}: a step has {task.batch} samples, but there are {said.samples} lengths"
+    if not max(said.samples, said.longest) <= said.tokens <= said.samples * said.longest:
+        yield (
+            f"{task.name}: {said.samples} lengths of at most {said.longest} cannot have "
+            f"{said.tokens} tokens together"
+        )
+    for index, layer in enumerate(task.layers):
+        measured = [op for op in OPS if all(getattr(c, op) for c in layer.costs)]
+        if [curve.op for curve in layer.curves] != measured:
+            yield (
+                f"{task.name}.layers[{index}] {layer.name}: has curves of "
+                f"{', '.join(c.op for c in layer.curves) or 'nothing'}, expected of "
+                f"{', '.join(measured)}"
+            )
 
 
 def _tie_bytes(task: Task) -> Iterator[str]:

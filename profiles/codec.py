@@ -28,7 +28,7 @@ def align(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
 
-def sha256(data: bytes) -> str:
+def sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
@@ -120,7 +120,7 @@ def check_target(path: str | Path, *inputs: str | Path) -> None:
         raise FormatError(f"{path}: cannot be written: {reason}")
 
 
-def write_atomic(path: str | Path, data: bytes) -> None:
+def write_atomic(path: str | Path, data: bytes | memoryview) -> None:
     """Write to a temporary name beside `path`, then rename."""
     write_parts(path, [data])
 

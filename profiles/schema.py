@@ -143,6 +143,17 @@ class Cut(Struct, frozen=True):
     versions: str = ""
 
 
+CurveOp = Literal[
+    "forward",
+    "recompute_backward",
+    "backward",
+    "pack_backward",
+    "unpack_backward",
+    "backward_input",
+    "backward_weight",
+]
+
+
 class Curve(Struct, frozen=True):
     """The time of one kind of op over s tokens, of one sequence:
 
@@ -151,15 +162,7 @@ class Curve(Struct, frozen=True):
     op: the field of `LayerCost` whose medians it fits. off_ppm: the most by which it is off at a
     measured length, in millionths of that time."""
 
-    op: Literal[
-        "forward",
-        "recompute_backward",
-        "backward",
-        "pack_backward",
-        "unpack_backward",
-        "backward_input",
-        "backward_weight",
-    ]
+    op: CurveOp
     square_fs: Count
     linear_ps: Count
     fixed_ns: Count

@@ -13,6 +13,7 @@ from executor.workload.batches import (
 )
 from executor.workload.loading import NO_CACHE, caching, load
 from executor.workload.loss import Batch, Ending, loss_in
+from executor.workload.packed import lengths_of, pack, padded, padding, take, tokens_of
 from executor.workload.task import Evaluation, Task, build
 
 __all__ = [
@@ -30,8 +31,14 @@ __all__ = [
     "data_by_number",
     "held_batch",
     "inputs_of",
+    "lengths_of",
     "load",
     "loss_in",
+    "pack",
+    "padded",
+    "padding",
     "part",
     "staging_bytes",
+    "take",
+    "tokens_of",
 ]

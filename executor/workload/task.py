@@ -8,9 +8,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -53,11 +54,20 @@ class Task:
     it. scheduler(optimizer) is called once for each shard and stepped after every step, also where
     fp16 leaves one out. groups(name, parameter) gives the optimizer's options for a parameter that
     learns, by its name in the model; those of equal options are one group, and optimizer is then
-    called with the list of groups."""
+    called with the list of groups.
+
+    lengths: the tokens of every sample, where they differ. Step t has `batch` samples, t * batch
+    and those that follow, and begins again after the last one; data(samples) gives a list of
+    (inputs, targets), one for each of these numbers, whose tensors are tokens first, without a
+    batch dimension. A microbatch has sequences one behind the other, and the model is called with
+    arguments(inputs, positions, sequences), where positions count from 0 in each sequence and
+    sequences number them; by default x becomes (x, positions, sequences), and a dict gets keys
+    position_ids and sequence_ids. loss(outputs, targets) is the sum over its tokens; it is divided
+    by the sum of `weights` (the lengths; or ones, for a mean over samples) of the whole step."""
 
     name: str
     model: nn.Module | Callable[[], nn.Module]
-    data: Callable[[int], Any]
+    data: Callable[[Any], Any]  # of a step, or of a list of samples
     loss: Callable[[Any, Any], Tensor] | None
     optimizer: Callable[[list[Any]], Optimizer]
     steps: int
@@ -67,6 +77,10 @@ class Task:
     scheduler: Callable[[Optimizer], LRScheduler] | None = None
     groups: Callable[[str, nn.Parameter], Mapping[str, Any]] | None = None
     evaluate: Evaluation | None = None
+    lengths: Any = field(default=None, compare=False)  # integers: a list, an array or a tensor
+    batch: int | None = None
+    weights: Any = field(default=None, compare=False)
+    arguments: Callable[[Any, Tensor, Tensor], Any] | None = None
 
     def recipe(self, model: nn.Module) -> Recipe:
         """The recipe of optimizers for parameters of the task's model."""
@@ -87,7 +101,7 @@ def checked(ref: str, tasks: object) -> list[Task]:
     for task in tasks:
         for name, value, fits, must in _rules(task):
             if not fits:
-                shown = repr(value) if isinstance(value, str | int | float) else _kind(value)
+                shown = repr(value) if isinstance(value, str | int | float | None) else _kind(value)
                 raise WorkloadError(
                     f"{ref}: task {task.name}: {name} is {shown}; it must be {must}"
                 )
@@ -120,6 +134,45 @@ def _rules(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
         own = f"a whole number from 1 to {task.steps}, the task's steps"
         yield "evaluate.every", asked.every, _counts(asked.every, task.steps), own
         yield "evaluate.batches", asked.batches, _counts(asked.batches, LARGEST), whole
+    if task.lengths is not None:
+        yield from _rules_of_lengths(task)
+        return
+    for name in ("batch", "weights", "arguments"):
+        given = getattr(task, name)
+        yield name, given, given is None, "left out in a task without lengths"
+
+
+def _rules_of_lengths(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
+    """The same for what a task with lengths has."""
+    lengths = _array(task.lengths)
+    whole = lengths.ndim == 1 and lengths.size > 0 and lengths.dtype.kind in "iu"
+    yield "lengths", task.lengths, whole, "whole numbers in a row, the tokens of each sample"
+    for n in np.flatnonzero((lengths < 1) | (lengths >= 1 << 32))[:1]:
+        most = f"a whole number from 1 to {(1 << 32) - 1}"
+        yield f"lengths[{n}]", int(lengths[n]), False, most
+    count = len(lengths)
+    own = f"a whole number from 1 to {count}, the number of lengths; a step has so many samples"
+    yield "batch", task.batch, _counts(task.batch, count), own
+    if task.weights is not None:
+        weights = _array(task.weights)
+        numbers = weights.shape == lengths.shape and weights.dtype.kind in "iuf"
+        yield "weights", task.weights, numbers, f"as many numbers as there are lengths, {count}"
+        for n in np.flatnonzero(~((weights > 0) & (weights < math.inf)))[:1]:
+            yield f"weights[{n}]", float(weights[n]), False, "a finite number above 0"
+    called = task.arguments is None or callable(task.arguments)
+    yield "arguments", task.arguments, called, "a function of inputs, positions and sequences"
+    summed = "a function that gives the sum over the tokens, in a task with lengths"
+    yield "loss", task.loss, task.loss is not None, summed
+    without = "left out in a task with lengths, which cannot be evaluated yet"
+    yield "evaluate", task.evaluate, task.evaluate is None, without
+
+
+def _array(given: Any) -> np.ndarray[Any, Any]:
+    """The values as an array; one of objects where they are none."""
+    try:
+        return np.asarray(given)
+    except (ValueError, TypeError, RuntimeError):
+        return np.empty((), object)
 
 
 def _counts(value: object, most: int) -> bool:

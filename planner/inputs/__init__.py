@@ -8,6 +8,7 @@ from planner.inputs.nodes import Nodes, on_nodes, parse_nodes
 from planner.inputs.problem import Effort, Kind, Objective, Policy, Problem, Want
 from planner.inputs.remaining import too_small
 from planner.inputs.residuals import residuals
+from planner.inputs.token_costs import at as costs_at
 from planner.inputs.whatif import only_microbatch, override
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Problem",
     "Want",
     "across",
+    "costs_at",
     "default",
     "layouts",
     "on_nodes",

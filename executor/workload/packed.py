@@ -1,0 +1,137 @@
+"""Samples of every length: what the data gives of each, and several of them as one microbatch.
+
+Tensors are tokens first and have no batch dimension. A microbatch is made of pieces, samples and
+padding, one behind the other; each piece is a sequence of its own, so that nothing attends to
+padding, and padding to nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from executor.errors import RunError
+from executor.numerics import mapped, tensors_of
+from executor.workload.loss import Batch
+from executor.workload.task import Task
+
+IGNORED = -100  # the target that cross_entropy leaves out
+
+Form = tuple[Any, tuple[tuple[torch.dtype, torch.Size], ...]]  # of one token
+
+
+def lengths_of(task: Task) -> NDArray[np.uint32]:
+    """The tokens of each of the task's samples."""
+    return np.asarray(task.lengths).astype(np.uint32, copy=False)
+
+
+def take(task: Task, samples: Sequence[int]) -> list[Batch]:
+    """These samples, in this order, detached. RunError where they are not as many as asked for, not
+    as long as the lengths say, or not alike; whatever else the data raises goes on."""
+    given = task.data(list(samples))
+    if not isinstance(given, list | tuple):
+        raise RunError(f"returned a {type(given).__name__}, not a list of (inputs, targets)")
+    if len(given) != len(samples):
+        raise RunError(f"returned {len(given)} samples, asked for were {len(samples)}")
+    lengths = np.asarray(task.lengths)
+    taken = [_sample(n, one, int(lengths[n])) for n, one in zip(samples, given, strict=True)]
+    for n, one in zip(samples, taken, strict=True):
+        if (mine := _form(one)) != (first := _form(taken[0])):
+            raise RunError(
+                f"sample {n} has tokens of {_told(mine)}, sample {samples[0]} of {_told(first)}"
+            )
+    return taken
+
+
+def padding(like: Batch, tokens: int) -> Batch:
+    """So many tokens of padding for samples like this one: inputs of 0, and targets that
+    cross_entropy leaves out."""
+    return Batch(
+        mapped(lambda x: x.new_zeros((tokens, *x.shape[1:])), like.inputs),
+        mapped(lambda y: y.new_full((tokens, *y.shape[1:]), _nothing(y)), like.targets),
+    )
+
+
+def padded(samples: Sequence[Batch], row: int) -> list[Batch]:
+    """The samples, each followed by as much padding as a row of so many tokens needs."""
+    pieces: list[Batch] = []
+    for sample in samples:
+        missing = row - tokens_of(sample)
+        pieces += [sample, padding(sample, missing)] if missing else [sample]
+    return pieces
+
+
+def pack(task: Task, pieces: Sequence[Batch]) -> Batch:
+    """A microbatch of these pieces, at least one: its inputs are the arguments of the model.
+
+    RunError where the task's `arguments` give tensors that have another number of tokens."""
+    inputs, targets = _joined([p.inputs for p in pieces]), _joined([p.targets for p in pieces])
+    counts = torch.tensor([tokens_of(piece) for piece in pieces])
+    total = int(counts.sum())
+    sequences = torch.repeat_interleave(torch.arange(len(pieces)), counts)
+    positions = torch.arange(total) - (counts.cumsum(0) - counts)[sequences]
+    given = (task.arguments or arguments)(inputs, positions, sequences)
+    for tensor in tensors_of(given):
+        if not tensor.dim() or len(tensor) != total:
+            raise RunError(
+                f"arguments gave a tensor of shape {list(tensor.shape)} for a microbatch of "
+                f"{total} tokens; each must have the tokens as its first dimension"
+            )
+    return Batch(given, targets)
+
+
+def arguments(inputs: Any, positions: Tensor, sequences: Tensor) -> Any:
+    """The arguments of a model whose task does not say them."""
+    if isinstance(inputs, dict):
+        return inputs | {"position_ids": positions, "sequence_ids": sequences}
+    if isinstance(inputs, tuple | list):
+        return (*inputs, positions, sequences)
+    return (inputs, positions, sequences)
+
+
+def tokens_of(sample: Batch) -> int:
+    """The number of its tokens."""
+    return len(tensors_of(sample.inputs)[0])
+
+
+def _sample(number: int, given: Any, tokens: int) -> Batch:
+    if not isinstance(given, list | tuple) or len(given) != 2 or not tensors_of(given[0]):
+        raise RunError(f"sample {number} is something else than a pair of inputs and targets")
+    for whose, value in (("", given[0]), ("the targets of ", given[1])):
+        for tensor in tensors_of(value):
+            found = len(tensor) if tensor.dim() else 0
+            if found != tokens:
+                verb = "have" if whose else "has"
+                raise RunError(
+                    f"{whose}sample {number} {verb} {found} tokens, lengths say {tokens}"
+                )
+    return Batch(*(mapped(Tensor.detach, value) for value in given))
+
+
+def _form(sample: Batch) -> Form:
+    leaves, tree = tree_flatten(tuple(sample))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    return tree, tuple((tensor.dtype, tensor.shape[1:]) for tensor in tensors)
+
+
+def _told(form: Form) -> str:
+    return ", ".join(f"{str(dtype)[6:]}{list(shape)}" for dtype, shape in form[1])
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    """Values of one form as one, their tensors one behind the other."""
+    if len(values) == 1:
+        return values[0]
+    flat = [tree_flatten(value) for value in values]
+    columns = zip(*(leaves for leaves, _ in flat), strict=True)
+    joined = [torch.cat(c) if isinstance(c[0], Tensor) else c[0] for c in columns]
+    return tree_unflatten(joined, flat[0][1])
+
+
+def _nothing(target: Tensor) -> int:
+    signed = target.dtype.is_signed and not target.is_floating_point() and not target.is_complex()
+    return IGNORED if signed else 0

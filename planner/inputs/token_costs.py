@@ -1,0 +1,84 @@
+"""The costs of a microbatch of any number of tokens, from the curves and bytes of a profile."""
+
+from functools import lru_cache
+
+from msgspec.structs import replace
+
+from profiles import curves
+from profiles.codec import ALIGNMENT, align
+from profiles.schema import BatchCost, Curve, LayerCost, Task, Time
+
+_BUFFERS = ("in_bytes", "out_bytes", "offload_bytes")
+_ROOM = ("saved_bytes", "forward_peak_bytes", "backward_peak_bytes", "left_bytes")
+
+
+def at(task: Task, tokens: int, squares: int | None = None) -> Task:
+    """A task with lengths as if it was measured at this size alone: microbatches of so many tokens,
+    a multiple of 256.
+
+    squares: the sum of the squares of their sequences' lengths, which attention goes by; None: all
+    is one sequence. Bytes of buffers are those of the longest measured length that is a multiple of
+    256, scaled. Bytes beside them, of which some are the same at every length, are no less than a
+    line between measured lengths says."""
+    if tokens < 1 or tokens % ALIGNMENT:
+        raise ValueError(f"{tokens} tokens are no multiple of {ALIGNMENT}")
+    total = tokens * tokens if squares is None else squares
+    place = max(n for n, b in enumerate(task.batches) if b.microbatch % ALIGNMENT == 0)
+    known = task.batches[place]
+    batch = BatchCost(tokens, _scaled(known.batch_bytes, known.microbatch, tokens))
+    layers = tuple(
+        replace(layer, costs=(_cost(layer.costs, layer.curves, place, tokens, total),))
+        for layer in task.layers
+    )
+    return replace(task, batches=(batch,), layers=layers)
+
+
+@lru_cache(maxsize=1 << 12)
+def _cost(
+    costs: tuple[LayerCost, ...], fitted: tuple[Curve, ...], place: int, tokens: int, squares: int
+) -> LayerCost:
+    """The cost of a layer, whose buffers are scaled from those of costs[place]."""
+    known, near = costs[place], min(costs, key=lambda cost: abs(cost.microbatch - tokens))
+    times: dict[str, Time | None] = dict.fromkeys(curves.OPS)
+    times |= {c.op: _spread(getattr(near, c.op), curves.us(c, tokens, squares)) for c in fitted}
+    sizes: dict[str, int | None] = {}
+    for name in _BUFFERS:
+        size = getattr(known, name)
+        sizes[name] = None if size is None else _scaled(size, known.microbatch, tokens)
+    for name in _ROOM:
+        points = [(cost.microbatch, getattr(cost, name)) for cost in costs]
+        sizes[name] = None if None in dict(points).values() else _room(points, tokens)
+    draws = _draws([(cost.microbatch, cost.rng_draws) for cost in costs], tokens)
+    return replace(known, microbatch=tokens, rng_draws=draws, **sizes, **times)
+
+
+def _scaled(size: int, measured: int, tokens: int) -> int:
+    return align(-(-size * tokens // measured))
+
+
+def _room(points: list[tuple[int, int]], tokens: int) -> int:
+    """Bytes that grow with tokens, or not at all, from above: on the line between the measured
+    lengths around them, in proportion beyond the last one."""
+    last, most = points[-1]
+    if tokens > last:
+        return -(-most * tokens // last)
+    place = next(n for n, (length, _) in enumerate(points) if length >= tokens)
+    right, high = points[place]
+    left, low = points[place - 1] if place else (0, high)
+    return high - (high - low) * (right - tokens) // (right - left)
+
+
+def _draws(points: list[tuple[int, int | None]], tokens: int) -> int | None:
+    """The draws of a forward if they are always the same or in proportion to the tokens."""
+    last, most = points[-1]
+    if most is None or all(draws == most for _, draws in points):
+        return most
+    whole = all(draws is not None and draws * last == most * n for n, draws in points)
+    return most * tokens // last if whole and most * tokens % last == 0 else None
+
+
+def _spread(measured: Time, median: int) -> Time:
+    """A time with the spread of a measured one."""
+    known = max(1, measured.median_us)
+    low, high = (round(median * p / known) for p in (measured.p10_us, measured.p90_us))
+    return Time(median, min(low, median), max(high, median), measured.samples)

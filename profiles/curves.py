@@ -1,0 +1,66 @@
+"""Times over tokens: a s^2 + b s + c, fitted to what was measured, and taken at other lengths."""
+
+from collections.abc import Mapping
+from itertools import product
+from typing import get_args
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from profiles.schema import Curve, CurveOp, LayerCost
+from profiles.units import LARGEST
+
+FEWEST = 4
+"""A curve is fitted to so many lengths or more, one more than it has coefficients."""
+
+OPS: tuple[CurveOp, ...] = get_args(CurveOp)
+_UNITS = (10**9, 10**6, 10**3)  # of square_fs, linear_ps and fixed_ns in a µs
+_FS = 10**9  # in a µs
+
+
+def us(curve: Curve, tokens: int, squares: int) -> int:
+    """The time of sequences of so many tokens together; `squares`: the sum of their squares."""
+    fs = curve.square_fs * squares + 10**3 * curve.linear_ps * tokens + 10**6 * curve.fixed_ns
+    return (fs + _FS // 2) // _FS
+
+
+def fit(op: CurveOp, medians: Mapping[int, int]) -> Curve:
+    """The curve nearest to medians in µs by tokens of one sequence, where each counts by its own
+    size: least squares of relative errors, no coefficient below 0."""
+    lengths = np.array(list(medians), float)
+    times = np.maximum(1.0, np.array(list(medians.values()), float))
+    rows = np.stack([lengths**2, lengths, np.ones_like(lengths)], axis=1) / times[:, None]
+    found = zip(_least(rows), _UNITS, strict=True)
+    square, linear, fixed = (min(round(x * unit), LARGEST) for x, unit in found)
+    curve = Curve(op, square, linear, fixed, off_ppm=0)
+    off = [abs(us(curve, n, n * n) - t) / max(1, t) for n, t in medians.items()]
+    return replace(curve, off_ppm=min(round(max(off) * 10**6), LARGEST))
+
+
+def curves_of(costs: tuple[LayerCost, ...]) -> tuple[Curve, ...]:
+    """The curves of a layer: of each kind of op that was measured at all of these sizes."""
+    found: list[Curve] = []
+    for op in OPS:
+        times = {cost.microbatch: getattr(cost, op) for cost in costs}
+        if all(time is not None for time in times.values()):
+            found.append(fit(op, {size: time.median_us for size, time in times.items()}))
+    return tuple(found)
+
+
+def _least(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The x >= 0 for which the rows times x are nearest to 1: the best of those where some of its
+    values are 0 and the others free."""
+    scale = np.linalg.norm(rows, axis=0)
+    columns, least = rows / scale, np.inf
+    best: NDArray[np.float64] = np.zeros(rows.shape[1])
+    for free in product((False, True), repeat=rows.shape[1]):
+        x = np.zeros(rows.shape[1])
+        mask = np.array(free)
+        if mask.any():
+            x[mask] = np.linalg.lstsq(columns[:, mask], np.ones(len(rows)))[0]
+        error = float(((columns @ x - 1) ** 2).sum())
+        if x.min() >= 0 and error < least:
+            best, least = x, error
+    found: NDArray[np.float64] = best / scale
+    return found

@@ -1,0 +1,65 @@
+"""The lengths of a task's samples: little-endian uint32 in a file beside the profile.
+
+They are many, so whoever reads them gets them mapped into memory.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from profiles.codec import sha256, write_atomic
+from profiles.errors import FormatError
+from profiles.schema import Lengths, Task
+
+_KIND = np.dtype("<u4")
+_CHUNK = 1 << 22  # samples at once
+
+
+def path_of(profile: str | Path, task: str) -> Path:
+    """The file with the lengths of a task of the profile in this file."""
+    return Path(profile).with_name(f"{Path(profile).stem}.{task}.lengths")
+
+
+def describe(lengths: ArrayLike, why_not: str = "") -> Lengths:
+    """What a profile says of these lengths."""
+    flat = np.ascontiguousarray(lengths, _KIND)
+    chunks = range(0, len(flat), _CHUNK)
+    tokens = sum(int(flat[n : n + _CHUNK].sum(dtype=np.int64)) for n in chunks)
+    return Lengths(sha256(flat.data), len(flat), tokens, int(flat.max()), why_not)
+
+
+def save(profile: str | Path, task: str, lengths: ArrayLike) -> None:
+    """Write a task's lengths beside its profile."""
+    write_atomic(path_of(profile, task), np.ascontiguousarray(lengths, _KIND).data)
+
+
+def load(profile: str | Path, task: Task) -> NDArray[np.uint32]:
+    """The lengths of a task with lengths, mapped into memory. FormatError where they are missing or
+    others than the profile says."""
+    assert task.lengths is not None
+    path, said = path_of(profile, task.name), task.lengths
+    again = "profile again, which writes both, or copy this file together with its profile"
+    try:
+        size = path.stat().st_size
+        if size != _KIND.itemsize * said.samples:
+            raise FormatError(
+                f"{path}: has {size} bytes, the {said.samples} lengths of task {task.name} have "
+                f"{_KIND.itemsize * said.samples}; {again}"
+            )
+        mapped = np.memmap(path, _KIND, "r")
+    except OSError as error:
+        raise FormatError(
+            f"{path}: the lengths of task {task.name} cannot be read: {error.strerror}; {again}"
+        ) from None
+    if (found := sha256(mapped.data)) != said.sha256:
+        raise FormatError(
+            f"{path}: its sha256 is {found[:12]}…, that of the lengths of task {task.name} in "
+            f"{profile} {said.sha256[:12]}…; {again}"
+        )
+    return mapped
+
+
+def of_step(step: int, batch: int, samples: int) -> NDArray[np.int64]:
+    """The numbers of the samples of a step, of so many samples in all."""
+    return (step * batch + np.arange(batch)) % samples

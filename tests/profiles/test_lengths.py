@@ -1,0 +1,67 @@
+"""Files of lengths: what is written is read, and what is missing or changed is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.texts import LENGTHS, text_task
+
+from profiles import lengths
+from profiles.codec import sha256
+from profiles.errors import FormatError
+
+TASK = text_task()
+
+
+def test_lengths_are_uint32_in_a_file_beside_the_profile(tmp_path: Path) -> None:
+    """Its bytes are those that the profile has the sha256 of, and they come back."""
+    lengths.save(tmp_path / "x.json", "text", LENGTHS)
+    data = (tmp_path / "x.text.lengths").read_bytes()
+    assert data == b"".join(n.to_bytes(4, "little") for n in LENGTHS)
+    assert TASK.lengths is not None
+    assert TASK.lengths.sha256 == sha256(data)
+    assert lengths.load(tmp_path / "x.json", TASK).tolist() == LENGTHS
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda x: np.array(x, ">i8"), tuple])
+def test_lengths_of_any_kind_are_told_alike(kind: type) -> None:
+    """Sums, the longest and the hash do not go by how they are kept."""
+    said = lengths.describe(kind(LENGTHS))
+    assert (said.samples, said.tokens, said.longest) == (8, sum(LENGTHS), 4096)
+    assert said == TASK.lengths
+
+
+def test_sums_are_exact_over_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengths are added in 64 bits, some at a time."""
+    monkeypatch.setattr(lengths, "_CHUNK", 3)
+    assert lengths.describe([2**32 - 1] * 8).tokens == 8 * (2**32 - 1)
+
+
+def test_missing_and_changed_files_are_refused(tmp_path: Path) -> None:
+    """One line that names the file and the task, and says what to do."""
+    path = tmp_path / "x.json"
+    with pytest.raises(FormatError, match=r"x\.text\.lengths: the lengths of task text cannot be"):
+        lengths.load(path, TASK)
+    lengths.save(path, "text", LENGTHS[:-1])
+    with pytest.raises(FormatError, match="has 28 bytes, the 8 lengths of task text have 32"):
+        lengths.load(path, TASK)
+    lengths.save(path, "text", [*LENGTHS[:-1], 78])
+    with pytest.raises(FormatError, match=r"its sha256 is .*; profile again"):
+        lengths.load(path, TASK)
+
+
+def test_steps_begin_again_after_the_last_sample() -> None:
+    """Step t has sample t * batch and those that follow."""
+    assert [lengths.of_step(t, 3, 5).tolist() for t in range(3)] == [
+        [0, 1, 2],
+        [3, 4, 0],
+        [1, 2, 3],
+    ]
+
+
+def test_a_file_of_lengths_is_whole_or_not_there(tmp_path: Path) -> None:
+    """Nothing is left of one that could not be written."""
+    (tmp_path / "x.text.lengths").mkdir()
+    with pytest.raises(FormatError, match="it is a folder"):
+        lengths.save(tmp_path / "x.json", "text", LENGTHS)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.text.lengths"]
