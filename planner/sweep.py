@@ -19,7 +19,7 @@ from planner.curves import KNEE, Line, Outcome, Row, Sweep
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Problem, only_microbatch, override
 from planner.shards import TaskCosts
-from plans.metrics import longest
+from plans.metrics import longest, steady_us
 from plans.schema import Plan, Program
 from profiles.schema import Profile
 
@@ -122,11 +122,11 @@ def outcome(plan: Plan) -> Outcome:
 def step_us(plan: Plan) -> int:
     """Steady time of the busiest device, per step of the task with the most steps: with one task
     its period."""
-    periods = {program.name: program.period_us for program in plan.programs}
     busy = [0] * len(plan.devices)
     for segment in plan.segments:
+        us = steady_us(plan.program(segment.program), segment)
         for device in segment.devices:
-            busy[device] += segment.rounds * periods[segment.program]
+            busy[device] += us
     return max(busy) // max(task.steps for task in plan.tasks)
 
 

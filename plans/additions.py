@@ -25,10 +25,11 @@ Additions = tuple[Addition, ...]
 
 
 def additions(plan: Plan) -> dict[str, Additions]:
-    """Those of all tasks that have any."""
+    """Those of all tasks that have any; where rounds are of several kinds, each adds in its own
+    order."""
     found = {}
     for program in plan.programs:
-        for name in program.tasks if not program.evaluates else ():
+        for name in program.tasks if not (program.evaluates or program.kinds) else ():
             layers = [(shard.first_layer, shard.end_layer) for shard in plan.task(name).shards]
             if own := added(program, name, layers):
                 found[name] = own

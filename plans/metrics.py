@@ -1,11 +1,13 @@
 """Numbers that follow from a plan's: the time of any op in any round, and how copies hide."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
+from plans.kinds import Runs, kinds_of, of_kind, runs
 from plans.prediction import DevicePrediction, TaskPrediction
-from plans.schema import Move, Op, Plan, Program, Segment, Transfer
+from plans.schema import Move, Op, Plan, Program, RoundKind, Segment, Transfer
 from profiles.units import LARGEST
 
 Interval = tuple[int, int]
@@ -42,30 +44,41 @@ class Planned(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """Ops of a segment that repeat `rounds` times: from `start_us` on, a period (above 0) apart."""
+    """Ops of a segment that repeat `rounds` times: from `start_us` on, a period (above 0) apart.
+
+    first: the number of the first of these rounds in the segment; kind: theirs."""
 
     name: PhaseName
     ops: tuple[Op, ...]
     start_us: int
     period_us: int
     rounds: int
+    first: int = 0
+    kind: int = 0
 
 
-def phases(program: Program, segment: Segment) -> tuple[Phase, Phase, Phase]:
-    """Enter, round and leave of a segment."""
-    first = segment.start_us + program.enter_us
-    period = max(program.period_us, 1)  # where all ops of a round take no time
-    leave = segment.start_us + duration_us(program, segment.rounds) - program.leave_us
-    return (
-        Phase("enter", program.enter, segment.start_us, period, 1),
-        Phase("round", program.round, first, period, segment.rounds),
-        Phase("leave", program.leave, leave, period, 1),
-    )
+def phases(program: Program, segment: Segment) -> tuple[Phase, ...]:
+    """Enter, each run of rounds of one kind, and leave of a segment."""
+    kinds, us, first = kinds_of(program), segment.start_us + program.enter_us, 0
+    # A period is above 0 also where all ops of a round take no time.
+    found = [Phase("enter", program.enter, segment.start_us, max(program.period_us, 1), 1)]
+    for kind, rounds in runs(segment):
+        one = kinds[kind]
+        found.append(Phase("round", one.ops, us, max(one.period_us, 1), rounds, first, kind))
+        us, first = us + _run_us(one, rounds), first + rounds
+    return (*found, Phase("leave", program.leave, us, max(program.period_us, 1), 1))
 
 
-def duration_us(program: Program, rounds: int) -> int:
-    """Predicted time of a segment of so many rounds."""
-    return program.enter_us + (rounds - 1) * program.period_us + program.round_us + program.leave_us
+def duration_us(program: Program, rounds: int, kinds: Runs = ()) -> int:
+    """Predicted time of a segment of so many rounds, of these kinds in turn."""
+    every = kinds_of(program)
+    middle = sum(_run_us(every[kind], count) for kind, count in kinds or ((0, rounds),))
+    return program.enter_us + middle + program.leave_us
+
+
+def _run_us(kind: RoundKind, rounds: int) -> int:
+    """Predicted time of so many rounds of one kind in a row."""
+    return (rounds - 1) * kind.period_us + kind.round_us
 
 
 def plan_stream(stream: str, devices: Sequence[int]) -> str:
@@ -110,7 +123,8 @@ def timeline(plan: Plan, rounds: Sequence[int] | None = None) -> Iterator[Planne
     first `rounds[k]` rounds, where they are given."""
     for index, segment in enumerate(plan.segments):
         for phase in phases(plan.program(segment.program), segment):
-            for number in range(min(phase.rounds, rounds[index]) if rounds else phase.rounds):
+            most = rounds[index] - phase.first if rounds else phase.rounds
+            for number in range(min(phase.rounds, most)):
                 for op in phase.ops:
                     yield _planned(index, segment, phase, number, op)
     yield from planned_moves(plan)
@@ -133,17 +147,21 @@ def pending(plan: Plan, index: int, us: int) -> Iterator[tuple[PhaseName, Planne
     From the closed form: as quick for a million rounds as for one.
     """
     segment = plan.segments[index]
+    coming: set[tuple[PhaseName, str]] = set()
     for phase in phases(plan.program(segment.program), segment):
         for op in phase.ops:
             number = max((us - phase.start_us - op.end_us) // phase.period_us + 1, 0)
-            if number < phase.rounds:
+            if number < phase.rounds and (phase.name, op.id) not in coming:
+                coming.add((phase.name, op.id))
                 yield phase.name, _planned(index, segment, phase, number, op)
 
 
 def _planned(index: int, segment: Segment, phase: Phase, number: int, op: Op) -> Planned:
+    """An op of round `number` of a phase."""
     start = phase.start_us + number * phase.period_us
     stream = plan_stream(op.stream, segment.devices)
-    return Planned(index, number, op, stream, start + op.start_us, start + op.end_us)
+    times = start + op.start_us, start + op.end_us
+    return Planned(index, phase.first + number, op, stream, *times)
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
@@ -177,70 +195,85 @@ def exposed_copy_us(ops: Iterable[tuple[str, int, int]]) -> dict[str, int]:
     return {device: uncovered(spans, compute.get(device, [])) for device, spans in copies.items()}
 
 
-def round_reach(program: Program, rounds: int) -> int:
-    """The most of so many rounds that run at the same time."""
-    return min(rounds, program.round_us // max(1, program.period_us) + 1)
+def round_reach(kind: Program | RoundKind, rounds: int) -> int:
+    """The most of so many rounds of one kind in a row that run at the same time."""
+    return min(rounds, kind.round_us // max(1, kind.period_us) + 1)
 
 
-_Spans = tuple[tuple[range, tuple[tuple[str, int, int], ...]], ...]
-"""For each phase when it starts, again and again, and the stream, start and end of its ops."""
+_Spans = tuple[tuple[str, int, int], ...]
+"""The stream, start and end of ops."""
 
 
-def _spans(program: Program, rounds: int) -> _Spans:
-    """When the ops of so many rounds run."""
-    alone = Segment(program.name, tuple(range(program.devices)), rounds, 0, 0)
-    return tuple(
-        (
-            range(one.start_us, one.start_us + one.rounds * one.period_us, one.period_us),
-            tuple((op.stream, op.start_us, op.end_us) for op in one.ops),
-        )
-        for one in phases(program, alone)
-    )
+def _spans(ops: Iterable[Op]) -> _Spans:
+    return tuple((op.stream, op.start_us, op.end_us) for op in ops)
 
 
-def _exposed_us(spans: _Spans) -> dict[str, int]:
+def _exposed_us(spans: _Spans, period_us: int, rounds: int) -> dict[str, int]:
+    """Exposed copies of so many rounds of these ops."""
     return exposed_copy_us(
         (stream, at + start, at + end)
-        for starts, ops in spans
-        for at in starts
-        for stream, start, end in ops
+        for at in range(0, rounds * period_us, period_us)
+        for stream, start, end in spans
     )
 
 
 def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
     """Compute, exposed copies and peak bytes of every device by the plan's own times.
 
-    Beyond the rounds that reach into each other every further one exposes as much."""
-    computing = {program.name: round_compute_us(program) for program in plan.programs}
+    Beyond the rounds of a run that reach into each other every further one exposes as much."""
     exposed = cache(_exposed_us)  # programs of tasks of one shape have the same spans
-    spans = cache(lambda name, rounds: _spans(plan.program(name), rounds))
+    kinds = {program.name: kinds_of(program) for program in plan.programs}
+
+    @cache
+    def once(name: str) -> Counter[str]:
+        program = plan.program(name)
+        return Counter(exposed(_spans(program.enter), 1, 1)) + Counter(
+            exposed(_spans(program.leave), 1, 1)
+        )
+
+    @cache
+    def repeated(name: str, number: int, rounds: int) -> dict[str, int]:
+        kind = kinds[name][number]
+        return exposed(_spans(kind.ops), max(kind.period_us, 1), rounds)
+
+    @cache
+    def computing(name: str, number: int) -> list[int]:
+        return round_compute_us(of_kind(plan.program(name), number))
+
     totals = [(0, 0, 0)] * len(plan.devices)
     for segment in plan.segments:
         name, program = segment.program, plan.program(segment.program)
-        few = min(segment.rounds, round_reach(program, segment.rounds) + 2)
-        copies, rest = exposed(spans(name, few)), segment.rounds - few
-        before = exposed(spans(name, few - 1)) if rest else copies
+        copies, busy = Counter(once(name)), [0] * program.devices
+        for number, rounds in runs(segment):
+            few = min(rounds, round_reach(kinds[name][number], rounds) + 2)
+            more, rest = repeated(name, number, few), rounds - few
+            less = repeated(name, number, few - 1) if rest else more
+            for device, us in more.items():
+                copies[device] += us + rest * (us - less.get(device, 0))
+            busy = [
+                us + rounds * one for us, one in zip(busy, computing(name, number), strict=True)
+            ]
         for local, (number, memory) in enumerate(zip(segment.devices, program.memory, strict=True)):
             compute, copied, peak = totals[number]
-            shown, shorter = copies.get(str(local), 0), before.get(str(local), 0)
             totals[number] = (
-                compute + segment.rounds * computing[name][local],
-                copied + shown + rest * (shown - shorter),
+                compute + busy[local],
+                copied + copies[str(local)],
                 max(peak, memory.slab_bytes + memory.reserve_bytes),
             )
     return tuple(DevicePrediction(*total) for total in totals)
 
 
 def round_exposed_us(program: Program) -> list[int]:
-    """Exposed copies of a round in the steady state, on each of the program's devices."""
-    few = round_reach(program, LARGEST) + 2
-    more, less = (_exposed_us(_spans(program, rounds)) for rounds in (few, few - 1))
+    """Exposed copies of a round of kind 0 in the steady state, on each of the program's devices."""
+    few, period = round_reach(program, LARGEST) + 2, max(program.period_us, 1)
+    spans = _spans(program.round)
+    more, less = (_exposed_us(spans, period, rounds) for rounds in (few, few - 1))
     devices = map(str, range(program.devices))
     return [more.get(device, 0) - less.get(device, 0) for device in devices]
 
 
 def round_compute_us(program: Program) -> list[int]:
-    """Compute time of one round on each of the program's devices."""
+    """Compute time of one round of kind 0 on each of the program's devices."""
     found = [0] * program.devices
     for op in program.round:
         device, _, kind = op.stream.partition(".")
@@ -249,8 +282,24 @@ def round_compute_us(program: Program) -> list[int]:
     return found
 
 
+def steady_us(program: Program, segment: Segment) -> int:
+    """The rounds of a segment times their periods."""
+    kinds = kinds_of(program)
+    return sum(rounds * kinds[kind].period_us for kind, rounds in runs(segment))
+
+
+def kind_rounds(plan: Plan, program: Program) -> list[int]:
+    """For each kind of rounds of a program how many all its segments have."""
+    found = [0] * (1 + len(program.kinds))
+    for segment in plan.segments:
+        for kind, rounds in runs(segment) if segment.program == program.name else ():
+            found[kind] += rounds
+    return found
+
+
 def predict_tasks(plan: Plan) -> tuple[TaskPrediction, ...]:
-    """When each task's segments begin and end, and a round of the first that trains it."""
+    """When each task's segments begin and end, and a round of the first that trains it: of several
+    kinds their mean."""
     spans: dict[str, tuple[int, int]] = {}
     rounds: dict[str, int] = {}
     for segment in plan.segments:
@@ -259,13 +308,13 @@ def predict_tasks(plan: Plan) -> tuple[TaskPrediction, ...]:
             start, end = spans.get(name, (segment.start_us, segment.end_us))
             spans[name] = min(start, segment.start_us), max(end, segment.end_us)
             if not program.evaluates:
-                rounds.setdefault(name, program.period_us)
+                rounds.setdefault(name, steady_us(program, segment) // segment.rounds)
     return tuple(TaskPrediction(t.name, *spans[t.name], rounds[t.name]) for t in plan.tasks)
 
 
 def longest(plan: Plan) -> Program:
-    """The program that runs longest: its rounds in all segments times its period."""
+    """The program that runs longest: its rounds in all segments times their periods."""
     busy = {program.name: 0 for program in plan.programs}
     for segment in plan.segments:
-        busy[segment.program] += segment.rounds * plan.program(segment.program).period_us
+        busy[segment.program] += steady_us(plan.program(segment.program), segment)
     return plan.program(max(busy, key=lambda name: busy[name]))

@@ -253,8 +253,9 @@ class Program(Struct, frozen=True):
 
     @property
     def ops(self) -> tuple[Op, ...]:
-        """The ops of all phases, each once."""
-        return (*self.enter, *self.round, *self.leave)
+        """The ops of all phases, each once; those of all kinds of rounds, which share names."""
+        rounds = (op for kind in self.kinds for op in kind.ops)
+        return (*self.enter, *self.round, *rounds, *self.leave)
 
 
 class Segment(Struct, frozen=True):

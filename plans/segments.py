@@ -8,7 +8,9 @@ Segments that share a device or a task run one after the other:
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
 
+from plans.kinds import runs
 from plans.metrics import duration_us
 from plans.schema import Plan, Program, Segment
 
@@ -72,3 +74,26 @@ def first_steps(plan: Plan) -> list[dict[str, int]]:
         for name in program.tasks if program and not program.evaluates else ():
             done[name] += segment.rounds
     return found
+
+
+class StepRun(NamedTuple):
+    """Steps of a task in a row whose rounds are of one kind: `steps` of them from step `first` on,
+    with those before the plan."""
+
+    segment: int
+    program: str
+    kind: int
+    first: int
+    steps: int
+
+
+def task_runs(plan: Plan, task: str) -> Iterator[StepRun]:
+    """All steps of a task, run by run."""
+    first = plan.task(task).done
+    for index, segment in enumerate(plan.segments):
+        program = plan.program(segment.program)
+        if task not in program.tasks or program.evaluates or not segment.rounds:
+            continue
+        for kind, rounds in runs(segment):
+            yield StepRun(index, segment.program, kind, first, rounds)
+            first += rounds

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from plans.kinds import RoundKinds, kinds_of
 from plans.metrics import (
     DISK,
     Planned,
@@ -50,15 +51,21 @@ def happened(plan: Plan, log: RunLog) -> Iterator[Planned]:
 
     FormatError when the log names an op, round or segment that the plan does not have.
     """
-    known: list[dict[str, tuple[Op, str]]] = []
+    known: list[list[dict[str, tuple[Op, str]]]] = []  # by segment and kind of round
     for segment in plan.segments:
-        ops = plan.program(segment.program).ops
-        known.append({op.id: (op, plan_stream(op.stream, segment.devices)) for op in ops})
+        program = plan.program(segment.program)
+        every = [(*program.enter, *one.ops, *program.leave) for one in kinds_of(program)]
+        known.append(
+            [{op.id: (op, plan_stream(op.stream, segment.devices)) for op in ops} for ops in every]
+        )
     for one in planned_moves(plan):
-        known[one.segment][one.op.id] = one.op, one.stream
+        for ops_of_kind in known[one.segment]:
+            ops_of_kind[one.op.id] = one.op, one.stream
+    kinds = [RoundKinds(segment) for segment in plan.segments]
     for record in log.ops:
         inside = record.segment < len(known) and record.round < plan.segments[record.segment].rounds
-        found = known[record.segment].get(record.op) if inside else None
+        of = known[record.segment][kinds[record.segment][record.round]] if inside else {}
+        found = of.get(record.op)
         if found is None:
             raise FormatError(
                 f"run log: segment {record.segment} op {record.op} round {record.round} is not in "
@@ -72,7 +79,8 @@ def happened(plan: Plan, log: RunLog) -> Iterator[Planned]:
 def rounds_shown(plan: Plan) -> list[int]:
     """The number of each segment's rounds that fit into MOST_OPS, at least two of any."""
     part = MOST_OPS // len(plan.segments)
-    sizes = [len(plan.program(segment.program).round) for segment in plan.segments]
+    most = {p.name: max(len(kind.ops) for kind in kinds_of(p)) for p in plan.programs}
+    sizes = [most[segment.program] for segment in plan.segments]
     return [min(s.rounds, max(2, part // n)) for s, n in zip(plan.segments, sizes, strict=True)]
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from executor.outputs import part_of
 from plans import runlog
 from plans.evaluation import due_of
+from plans.kinds import kinds_of
 from plans.rest import Reached, rest
 from plans.runlog import (
     CheckpointRecord,
@@ -90,7 +91,8 @@ class Earlier:
         """The ops that are repeated, of segments that go on in their middle."""
         programs = {index: self.plan.segments[index].program for index in self.made}
         return {
-            i: frozenset(op.id for op in self.plan.program(p).round) for i, p in programs.items()
+            i: frozenset(op.id for kind in kinds_of(self.plan.program(p)) for op in kind.ops)
+            for i, p in programs.items()
         }
 
     def _repeats(self, line: OpRecord) -> bool:

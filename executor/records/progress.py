@@ -8,6 +8,7 @@ from functools import partial
 from tqdm import tqdm
 
 from executor.replay import Recorder
+from plans.kinds import part, runs
 from plans.metrics import duration_us
 from plans.runlog import DropRecord, Line, StepRecord
 from plans.schema import Plan, Program, Segment
@@ -53,7 +54,8 @@ class Progress:
         """When the task should have done so many steps (one at least), in µs of the plan."""
         for segment, program in self._runs[task]:
             if done <= segment.rounds:
-                return segment.start_us + duration_us(program, done) - program.leave_us
+                kinds = part(runs(segment), 0, done)
+                return segment.start_us + duration_us(program, done, kinds) - program.leave_us
             done -= segment.rounds
         return max(segment.end_us for segment, _ in self._runs[task])
 

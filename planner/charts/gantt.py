@@ -11,6 +11,7 @@ from planner.charts.axes import Mark, Panel
 from planner.charts.bars import Bar, Row
 from planner.charts.streams import View
 from planner.views import Focus, aligned, bubble, focus, on_devices
+from plans.kinds import RoundKinds, of_kind
 from plans.runlog import RunLog
 from plans.schema import Plan, Segment, parse_id
 from profiles.codec import write_atomic
@@ -101,7 +102,8 @@ def _close_up(plan: Plan, near: Focus | None, marks: Sequence[Mark], *, copies: 
         segment, window = plan.segments[near.segment], near.window
         devices, title = segment.devices, f"{near.phase} of {_where(segment)}"
         if near.phase == "round":
-            program, last = plan.program(segment.program), segment.rounds - 1
+            kind = RoundKinds(segment)[near.round]
+            program, last = of_kind(plan.program(segment.program), kind), segment.rounds - 1
             title = f"round {near.round} of 0 to {last} of {_where(segment)}, every "
             title += show_us(program.period_us)
             if program.devices > 1:

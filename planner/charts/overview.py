@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from planner.charts.axes import Mark, Panel
 from planner.charts.bars import Bar, Row
 from planner.views import Focus
-from plans.metrics import DISK, phases, planned_moves
+from plans.metrics import DISK, phases, planned_moves, steady_us
 from plans.schema import Plan, Segment, parse_id
 from profiles.units import show_us
 
@@ -56,19 +56,20 @@ def _part(row: Row, low: float, height: float) -> Row:
 def _segment(plan: Plan, segment: Segment, inches: float) -> list[Bar]:
     """A stripe for each task on each device."""
     program = plan.program(segment.program)
-    enter, first, leave = (phase.start_us for phase in phases(program, segment))
+    _, first, *_, leave = (phase.start_us for phase in phases(program, segment))
     count = len(program.tasks)
     rounds = f"{segment.rounds} round{'s' if segment.rounds > 1 else ''}"
+    period = steady_us(program, segment) // segment.rounds
     bars = []
     for device in segment.devices:
         for number, task in enumerate(program.tasks):
             stripe = _part(_of(device), 1 - (number + 1) / count, 1 / count)
             thin = _part(stripe, (1 - _THIN) / 2, _THIN)
-            names = (f"{task}: {rounds} of {show_us(program.period_us)}", task)
+            names = (f"{task}: {rounds} of {show_us(period)}", task)
             readable = stripe.height * inches >= _LETTER
             bars += [
                 Bar(stripe, task, "B", names if readable else (), first, leave - first),
-                Bar(thin, task, "B", (), enter, first - enter),
+                Bar(thin, task, "B", (), segment.start_us, first - segment.start_us),
                 Bar(thin, task, "B", (), leave, segment.end_us - leave),
             ]
     return bars

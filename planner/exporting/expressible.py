@@ -58,6 +58,9 @@ def _of_shard(shard: Shard) -> Iterator[str]:
 
 
 def _of_program(task: Task, program: Program) -> Iterator[str]:
+    if program.kinds:
+        kinds = 1 + len(program.kinds)
+        yield f"{task.name} has {kinds} kinds of rounds, a schedule has one"
     found = stages(program, task.name)
     for stage in found:
         if len(stage.devices) > 1:

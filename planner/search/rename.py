@@ -32,4 +32,5 @@ def renamed(program: Program, name: str) -> Program:
         enter=ops(program.enter),
         round=ops(program.round),
         leave=ops(program.leave),
+        kinds=tuple(structs.replace(kind, ops=ops(kind.ops)) for kind in program.kinds),
     )

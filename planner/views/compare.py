@@ -6,6 +6,7 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from plans.kinds import kinds_of, runs
 from plans.metrics import DISK, NET, Planned, exposed_copy_us, moves_state, planned_moves, timeline
 from plans.runlog import DropRecord, RunLog
 from plans.schema import Op, Plan, parse_id
@@ -177,14 +178,13 @@ def _missing(plan: Plan, ops: Iterable[Planned], dropped: Collection[str]) -> Mi
     def expected(op: Op) -> bool:
         return parse_id(op.id).task not in dropped
 
-    sizes = {
-        p.name: (sum(map(expected, (*p.enter, *p.leave))), sum(map(expected, p.round)))
-        for p in plan.programs
-    }
+    once = {p.name: sum(map(expected, (*p.enter, *p.leave))) for p in plan.programs}
+    each = {p.name: [sum(map(expected, one.ops)) for one in kinds_of(p)] for p in plan.programs}
     planned = sum(expected(one.op) for one in planned_moves(plan))
     for segment in plan.segments:
-        once, each = sizes[segment.program]
-        planned += once + each * segment.rounds
+        sizes = each[segment.program]
+        planned += sum(sizes[kind] * rounds for kind, rounds in runs(segment))
+        planned += once[segment.program]
     logged = {(one.segment, one.round, one.op.id) for one in ops if expected(one.op)}
     if len(logged) == planned:
         return Missing(0, ())

@@ -1,10 +1,12 @@
 """Where in a plan to look: the segments, rounds and steps of a task or of a moment."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from plans.metrics import PhaseName, phases
+from plans.kinds import RoundKinds, kinds_of
+from plans.metrics import PhaseName, phases, steady_us
 from plans.runlog import RunLog
 from plans.schema import Plan, Program, Segment
 from plans.segments import first_steps
@@ -45,7 +47,7 @@ def focus(
         return _focus(plan, index, *place(plan.program(segment.program), segment, at or 0)[:2])
     index = _longest(plan, mine)
     segment = plan.segments[index]
-    period = plan.program(segment.program).period_us
+    period = steady_us(plan.program(segment.program), segment) // segment.rounds
     if task is None and (segment.rounds < 2 or 4 * period > plan.prediction.makespan_us):
         return None
     return _focus(plan, index, "round", (segment.rounds - 1) // 2)
@@ -66,8 +68,9 @@ def _longest(plan: Plan, segments: Iterable[int]) -> int:
 
 def _focus(plan: Plan, index: int, name: PhaseName, number: int) -> Focus:
     segment = plan.segments[index]
-    phase = next(p for p in phases(plan.program(segment.program), segment) if p.name == name)
-    begin = phase.start_us + min(number, phase.rounds - 1) * phase.period_us
+    found = [p for p in phases(plan.program(segment.program), segment) if p.name == name]
+    phase = next((p for p in found if number < p.first + p.rounds), found[-1])
+    begin = phase.start_us + min(number - phase.first, phase.rounds - 1) * phase.period_us
     first = min((op.start_us for op in phase.ops), default=0)
     last = max((op.end_us for op in phase.ops), default=0)
     return Focus(index, name, number, (begin + first, begin + max(last, first + 1)))
@@ -79,7 +82,9 @@ def aligned(plan: Plan, log: RunLog, planned: Focus) -> tuple[Window, Window]:
     first = planned.round
     ops = [op for op in log.ops if op.segment == planned.segment and first <= op.round <= first + 1]
     begun = planned.window[0]
-    period = plan.program(plan.segments[planned.segment].program).period_us
+    segment = plan.segments[planned.segment]
+    kinds = kinds_of(plan.program(segment.program))
+    period = kinds[RoundKinds(segment)[first]].period_us
     start = min((op.start_us for op in ops if op.round == first), default=begun)
     later = min((op.start_us for op in ops if op.round == first + 1), default=start)
     span = 2 * max(period, later - start)
@@ -119,12 +124,13 @@ def on_devices(devices: Sequence[int]) -> str:
 
 def place(program: Program, segment: Segment, us: int) -> tuple[PhaseName, int, int]:
     """The phase of a segment at `us`, its earliest unfinished and its latest begun round."""
-    _, rounds, leave = phases(program, segment)
-    first, last = rounds.start_us, rounds.rounds - 1
-    if us < first:
+    _, *rounds, leave = phases(program, segment)
+    if us < rounds[0].start_us:
         return "enter", 0, 0
     if us >= leave.start_us:
-        return "leave", last, last
-    begun = min((us - first) // rounds.period_us, last)
-    unfinished = max(-((first + program.round_us - us - 1) // rounds.period_us), 0)
-    return "round", min(unfinished, begun), begun
+        return "leave", segment.rounds - 1, segment.rounds - 1
+    run = rounds[bisect_right(rounds, us, key=lambda one: one.start_us) - 1]
+    ends = run.start_us + kinds_of(program)[run.kind].round_us
+    begun = min((us - run.start_us) // run.period_us, run.rounds - 1)
+    unfinished = max(-((ends - us - 1) // run.period_us), 0)
+    return "round", run.first + min(unfinished, begun), run.first + begun

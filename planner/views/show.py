@@ -8,7 +8,8 @@ from planner.views.focus import on_devices
 from planner.views.layout import bubble, layout_words, ranges, shards_on, stages
 from planner.views.stalls import diagnosis
 from planner.views.summary import host_bytes, mean_completion_us, traffic, waited_us
-from plans.metrics import rank, round_compute_us, round_exposed_us
+from plans.kinds import kinds_of
+from plans.metrics import kind_rounds, rank, round_compute_us, round_exposed_us
 from plans.nodes import node_count, store_bytes
 from plans.schema import Device, Op, Plan, Program, Shard, Task, parse_id
 from profiles.console import columns
@@ -40,6 +41,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
         ["bounds", *_indented(_bounds(plan))],
         *(["what keeps it there", *lines] for lines in [diagnosis(plan)] if lines),
         *(_gang(plan, program) for program in gangs[:_MOST_RUNS]),
+        *(_kinds(plan, program) for program in plan.programs if program.kinds),
         *([more] if (more := _more("", len(gangs) - _MOST_RUNS, " such programs")) else []),
         ["memory of a program's device", *_indented(_memory(plan))],
         *(_round(program) for program in plan.programs if rounds),
@@ -122,8 +124,8 @@ def _kind(device: Device) -> str:
 def _task(task: Task) -> list[str]:
     """A task, and its shards with neighbours that differ only in their layers taken together."""
     lines = [
-        f"  {task.name}: steps {task.steps}, batch {task.batch} = "
-        f"{task.microbatches} x {task.microbatch}, {task.workload.ref}{_numbers(task)}"
+        f"  {task.name}: steps {task.steps}, batch {task.batch}{_microbatches(task)}, "
+        f"{task.workload.ref}{_numbers(task)}"
     ]
     runs = [list(run) for _, run in groupby(enumerate(task.shards), key=lambda s: _alike(s[1]))]
     for run in runs[:_MOST_RUNS]:
@@ -138,6 +140,13 @@ def _task(task: Task) -> list[str]:
         )
     left = sum(len(run) for run in runs[_MOST_RUNS:])
     return [*lines, *_more("    ", left, " shards")]
+
+
+def _microbatches(task: Task) -> str:
+    if task.lengths is None:
+        return f" = {task.microbatches} x {task.microbatch}"
+    padded = ", padded" if task.lengths.padded else ""
+    return f" samples in up to {task.microbatches} microbatches of {task.microbatch} tokens{padded}"
 
 
 def _numbers(task: Task) -> str:
@@ -220,6 +229,20 @@ def _gang(plan: Plan, program: Program) -> list[str]:
     table = _indented(rows[: _MOST_DEVICES + 1])
     head = f"{head}, bubble {bubble(program):.1%}{_least(plan, program)}"
     return [head, *layouts, *table, *more]
+
+
+def _kinds(plan: Plan, program: Program) -> list[str]:
+    """The kinds of rounds of a program: how many, how often, and the tokens of their
+    microbatches."""
+    rows: list[tuple[str, ...]] = [("kind", "rounds", "every", "tokens")]
+    counts = kind_rounds(plan, program)
+    for number, (kind, rounds) in enumerate(zip(kinds_of(program), counts, strict=True)):
+        alike = [(size, len(list(same))) for size, same in groupby(kind.tokens)]
+        tokens = [f"{count} x {size}" if count > 1 else str(size) for size, count in alike]
+        told = " ".join([*tokens[:_MOST_RUNS], *_more("", len(tokens) - _MOST_RUNS)])
+        rows.append((str(number), str(rounds), show_us(kind.period_us), told))
+    head = f"kinds of rounds of {program.name}: the most tokens of each microbatch"
+    return [head, *_indented(rows)]
 
 
 def _least(plan: Plan, program: Program) -> str:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from planner.views.layout import bubble, layout, stages
 from plans.disk import kept_bytes
-from plans.metrics import longest, union
+from plans.kinds import kinds_of
+from plans.metrics import kind_rounds, longest, union
 from plans.nodes import store_bytes
 from plans.schema import Buffer, Plan, Program, parse_id
 from plans.segments import waits_for
@@ -17,6 +18,8 @@ def summary(plan: Plan) -> dict[str, Any]:
     """The plan's figures as `build --json` and `show --json` print them.
 
     period_us: of the program that runs longest, rounds times period; with one task its step time.
+    kinds: of programs with several kinds of rounds, the tokens of each kind's microbatches, its
+    period and all its rounds.
     """
     prediction = plan.prediction
     periods = {program.name: program.period_us for program in plan.programs}
@@ -24,6 +27,14 @@ def summary(plan: Plan) -> dict[str, Any]:
         "makespan_us": prediction.makespan_us,
         "period_us": longest(plan).period_us,
         "periods_us": periods,
+        "kinds": {
+            program.name: [
+                {"tokens": list(kind.tokens), "period_us": kind.period_us, "rounds": rounds}
+                for kind, rounds in zip(kinds_of(program), kind_rounds(plan, program), strict=True)
+            ]
+            for program in plan.programs
+            if program.kinds
+        },
         "lower_bound_us": prediction.lower_bound_us,
         "lower_bound_name": prediction.lower_bound_name,
         "gap": prediction.gap_ppm / 1e6,

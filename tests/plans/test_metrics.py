@@ -58,7 +58,7 @@ def test_phases_begin_where_the_program_says() -> None:
     op = timetables.tiny().programs[0].round[0]
     program = Program("p", 1, ("a",), 10, 100, 130, 5, (), (), (op,), ())
     segment = Segment("p", (0,), 4, 1000, 1445)
-    assert [phase[2:] for phase in metrics.phases(program, segment)] == [
+    assert [phase[2:5] for phase in metrics.phases(program, segment)] == [
         (1000, 100, 1),
         (1010, 100, 4),
         (1440, 100, 1),
