@@ -1,8 +1,8 @@
 """One segment being replayed: its streams, each with a thread, and the tickets between them."""
 
 import gc
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import cast
@@ -19,7 +19,9 @@ from executor.replay.ops import Run, Work, run_of
 from executor.replay.sides import BEGUN, READY, alone, lane_of, sides
 from executor.replay.team import Facts, heed
 from executor.replay.tickets import (
-    PHASES,
+    END,
+    ENTER,
+    LEAVE,
     Job,
     Laps,
     MakeJob,
@@ -27,6 +29,8 @@ from executor.replay.tickets import (
     Stream,
     Ticket,
     jobs_of,
+    phase_of,
+    spans_of,
 )
 from executor.shards import Place
 from plans.checker import value_bytes
@@ -34,7 +38,7 @@ from plans.metrics import plan_stream
 from plans.schema import Memory, Op, Program, Role, Segment, parse_id
 from plans.view import site
 
-_ALL = "all streams"  # waited for at the end of a phase
+_ALL = "all streams"  # waited for at the beginning of a phase
 
 
 class SegmentRun(SegmentActivity):
@@ -56,11 +60,11 @@ class SegmentRun(SegmentActivity):
         self._segment = segment
         self._metered = metered
         self._first_steps = first_steps
-        self._in_round = {op.id for op in program.round}
+        kinds = (program.round, *(kind.ops for kind in program.kinds))
+        self._in_round = {op.id for ops in kinds for op in ops}
         self._tasks = [setup.tasks[name] for name in program.tasks]
         self.evaluates = program.evaluates
-        self._rounds = {"enter": 1, "round": segment.rounds, "leave": 1}
-        self._laps = {phase: Laps(count) for phase, count in self._rounds.items()}
+        self._laps = Laps(segment.rounds)
         team = setup.team
         ranks = [team.rank(number) for number in segment.devices] if team else []
         self._sides = sides(program, ranks, team.me) if team else alone(program)
@@ -69,12 +73,12 @@ class SegmentRun(SegmentActivity):
             others = set(ranks) - {team.me}
             self._crossing = Crossing(index, team, others, setup.store.flats.keys(), self._halt)
         self._load(program)
-        ops = Counter(op.stream for line in self._sides.phases.values() for op in line)
-        self._streams = {name: self._stream(name, 4 * ops[name] + 1) for name in sorted(ops)}
+        phases = self._sides.phases
+        self._spans = spans_of(phases)
+        self._streams = {n: self._stream(n, 4 * span.most + 1) for n, span in self._spans.items()}
         self._halt.watch(list(self._streams.values()))
         job = self._job_maker(program)
-        phases = self._sides.phases
-        self._jobs, self._ends = jobs_of(phases, self._rounds, self._streams, job)
+        self._jobs = jobs_of(phases, segment.rounds, self._streams, job)
         for number in setup.places.keys() & set(segment.devices):
             setup.places[number].begin()  # its replicas are there now
         self._plays({n: partial(self._play, n) for n in self._streams if n in self._sides.own})
@@ -87,21 +91,21 @@ class SegmentRun(SegmentActivity):
 
     @property
     def rounds(self) -> int:
-        return self._laps["round"].count
+        return self._laps.count
 
     def finish(self) -> None:
         """End behind the rounds that have begun, by way of `leave`."""
         if self.evaluates:
             self.stop()
-        self._laps["round"].end()
+        self._laps.end()
 
     def freeze(self) -> int:
         """Begin no round until `end`; the number of those that have begun."""
-        return self._laps["round"].freeze()
+        return self._laps.freeze()
 
     def end(self, rounds: int) -> None:
         """End after so many rounds, as many as any process has begun."""
-        self._laps["round"].end(rounds)
+        self._laps.end(rounds)
 
     def clear(self) -> None:
         for task in self._tasks:
@@ -151,7 +155,8 @@ class SegmentRun(SegmentActivity):
     def _load(self, program: Program) -> None:
         """Let batches be prepared while all else is made: where there is a team, those microbatches
         that this process takes."""
-        own = [parse_id(op.id) for op in program.round if op.stream in self._sides.own]
+        ops = (op for phase in self._sides.phases.values() for op in phase)
+        own = [parse_id(op.id) for op in ops if op.stream in self._sides.own]
         for task in self._tasks:
             name, feed = task.plan.name, task.feed(evaluates=self.evaluates)
             taken = {n.index for n in own if n.task == name and n.item == "batch" and n.kind == "P"}
@@ -239,30 +244,55 @@ class SegmentRun(SegmentActivity):
         )
 
     def _play(self, name: str) -> None:
-        """A stream's thread: its jobs of each phase, then wait for all streams' phase to end."""
+        """A stream's thread: its jobs of each phase, which begins when all streams have come to
+        it."""
         stream, lane = self._streams[name], lane_of(name)
         kind, number = ("lane", lane[1]) if lane else site(name)
         place = self._setup.places[self._segment.devices[number]]
+        unreached: deque[Mark] = deque()  # ends of the latest rounds
         with self._failing(partial(self._failure, stream)):
             stream.queue.enter()
-            for phase in PHASES:
-                jobs, laps = self._jobs[name][phase], self._laps[phase]
-                rounds: Iterable[int] = laps.each() if jobs else ()
-                if kind == "compute":
-                    rounds = place.allocating(rounds)
-                self._replay(stream, jobs, rounds)
-                stream.skip(len(jobs) * (self._rounds[phase] - laps.count))
-                if stream.now is not None:
-                    stream.now = ("waits for ", *stream.now[1:3], _ALL)
-                if self._crossing:
-                    until(stream.queue.mark(), self._halt.check)
-                    self._crossing.ended(name, self._ends[name][phase])
-                for other, peer in self._streams.items():
-                    if not other.endswith(BEGUN):
-                        self._wait(stream, peer, self._ends[other][phase])
+            for phase, first, rounds in self._runs():
+                self._gather(name, phase, first)
+                jobs, missing = self._jobs[name].get(phase), 0
+                if not jobs:
+                    continue
+                if phase not in (ENTER, LEAVE):
+                    missing = self._spans[name].round - len(jobs)
+                    rounds = place.allocating(rounds) if kind == "compute" else rounds
+                self._replay(stream, jobs, rounds, missing, unreached)
+            if kind == "compute":
+                place.allocated()
             until(stream.queue.mark(), self._halt.check)
         stream.now = None
         self._drain(stream)
+
+    def _runs(self) -> Iterator[tuple[str, int, Iterable[int]]]:
+        """The phases in turn, each with the number of rounds before it, and its rounds. Rounds of
+        one kind in a row are one phase; those that are not made have none."""
+        first, planned = 0, self._segment.rounds
+        yield ENTER, 0, range(1)
+        for kind, rounds in self._segment.kinds or ((0, planned),):
+            if first >= self._laps.count:
+                break
+            yield phase_of(kind), first, self._laps.each(first, first + rounds)
+            first += rounds
+        yield LEAVE, planned, range(1)
+        yield END, planned, ()
+
+    def _gather(self, name: str, phase: str, first: int) -> None:
+        """Wait until all streams have come to a phase. Ops before it that this one has not launched
+        by then will not be."""
+        stream, number = self._streams[name], self._spans[name].before(phase, first)
+        stream.advance(number, stream.queue.mark())
+        if stream.now is not None:
+            stream.now = ("waits for ", *stream.now[1:3], _ALL)
+        if self._crossing and number:
+            until(stream.queue.mark(), self._halt.check)
+            self._crossing.ended(name, number)
+        for other, peer in self._streams.items():
+            if not other.endswith(BEGUN):
+                self._wait(stream, peer, self._spans[other].before(phase, first))
 
     def _drain(self, stream: Stream) -> None:
         """Wait for what was launched before the segment was stopped: it still uses the device.
@@ -271,13 +301,20 @@ class SegmentRun(SegmentActivity):
         with suppress(Stopped, Exception):
             until(stream.queue.mark(), self._setup.halt.check)
 
-    def _replay(self, stream: Stream, jobs: Sequence[Job], rounds: Iterable[int]) -> None:
-        """The steady state: wait for the tickets, launch the op between marks, count it."""
+    def _replay(
+        self,
+        stream: Stream,
+        jobs: Sequence[Job],
+        rounds: Iterable[int],
+        missing: int,
+        unreached: deque[Mark],
+    ) -> None:
+        """The steady state: wait for the tickets, launch the op between marks, count it. `missing`:
+        ops of a round that other kinds have."""
         index, halt = self._index, self._halt
         record: Callable[..., None] = self._setup.recorder.op
         if ">" in stream.name:  # an X is noted where it is sent
             record = _unnoted
-        ends: deque[Mark] = deque()
         ahead = self._setup.settings.limits.ahead
         for round_index in rounds:
             for job in jobs:
@@ -291,10 +328,12 @@ class SegmentRun(SegmentActivity):
                 if on_done:
                     on_done(end)
                 stream.tick(end)
-            ends.append(end)
-            if len(ends) > ahead:
+            if missing:
+                stream.skip(missing, end)
+            unreached.append(end)
+            if len(unreached) > ahead:
                 stream.now = ("waits for ", job.id, round_index, "its device")
-                until(ends.popleft(), halt.check)
+                until(unreached.popleft(), halt.check)
 
     def _wait(self, stream: Stream, other: Stream, count: int) -> None:
         """Let `stream` go on after op number `count` of `other`."""

@@ -18,7 +18,7 @@ from graphlib import TopologicalSorter
 
 from msgspec.structs import replace
 
-from executor.replay.tickets import PHASES
+from executor.replay.tickets import phases_of
 from plans.schema import Op, Program, parse_id
 from plans.view import site
 
@@ -40,8 +40,8 @@ class Sides:
 
 def alone(program: Program) -> Sides:
     """All of a program in one process."""
-    phases = dict(zip(PHASES, (program.enter, program.round, program.leave), strict=True))
-    return Sides(phases, frozenset(op.stream for op in program.ops), {})
+    phases = phases_of(program)
+    return Sides(phases, frozenset(op.stream for ops in phases.values() for op in ops), {})
 
 
 def sides(program: Program, ranks: Sequence[int], me: int) -> Sides:

@@ -2,14 +2,15 @@
 how all of them stop."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from executor.devices import Mark, Queue
-from plans.schema import Op
+from plans.schema import Op, Program
 
-PHASES = ("enter", "round", "leave")
+ENTER, LEAVE, END = "enter", "leave", "end"
 
 OnDone = Callable[[Mark], None]  # called with the mark behind the op that asked for it
 Launch = Callable[[int], tuple[Mark, Mark, OnDone | None]]  # of a round: start, end, whom to tell
@@ -100,16 +101,13 @@ class Stream:
             self._done += 1
             self._changed.notify_all()
 
-    def skip(self, count: int) -> None:
-        """So many ops will not be; who waits for one of them waits for the latest that was."""
-        if count:
-            with self._changed:
-                self._marks = [self._marks[(self._done - 1) % len(self._marks)]] * len(self._marks)
-                self._done += count
-                self._changed.notify_all()
+    def skip(self, count: int, mark: Mark) -> None:
+        """So many ops will not be; who waits for the last of them waits for `mark`."""
+        self.advance(self._done + count, mark)
 
     def advance(self, count: int, mark: Mark) -> None:
-        """All ops up to number `count` are done, in another process, the last of them at `mark`."""
+        """All ops up to number `count` are done, the last of them at `mark`: in another process,
+        or since those that are left will not be."""
         with self._changed:
             if count > self._done:
                 self._marks[(count - 1) % len(self._marks)] = mark
@@ -157,33 +155,68 @@ class Job(NamedTuple):
     metered: bool
 
 
+class Span(NamedTuple):
+    """The ops of a stream in `enter`, in each round, and in `leave`. A round has as many numbers in
+    every kind: where a kind has fewer ops, the last of them are nobody's."""
+
+    enter: int
+    round: int
+    leave: int
+
+    def before(self, phase: str, rounds: int) -> int:
+        """The number of its ops before a phase that begins behind so many rounds."""
+        if phase == ENTER:
+            return 0
+        return self.enter + self.round * rounds + (self.leave if phase == END else 0)
+
+    @property
+    def most(self) -> int:
+        """The number of its ops with one round."""
+        return self.enter + self.round + self.leave
+
+
+def phase_of(kind: int) -> str:
+    """The name of the rounds of a kind."""
+    return f"round {kind}" if kind else "round"
+
+
+def phases_of(program: Program) -> dict[str, Sequence[Op]]:
+    """The ops of a program: those of `enter`, of the rounds of each kind, and of `leave`."""
+    kinds = (program.round, *(kind.ops for kind in program.kinds))
+    rounds = {phase_of(number): ops for number, ops in enumerate(kinds)}
+    return {ENTER: program.enter, **rounds, LEAVE: program.leave}
+
+
+def spans_of(phases: Mapping[str, Sequence[Op]]) -> dict[str, Span]:
+    """The numbers of ops of each stream, in the order of their names."""
+    counts = {phase: Counter(op.stream for op in ops) for phase, ops in phases.items()}
+    enter, leave = counts.pop(ENTER), counts.pop(LEAVE)
+    names = sorted({*enter, *leave}.union(*counts.values()))
+    return {n: Span(enter[n], max(own[n] for own in counts.values()), leave[n]) for n in names}
+
+
 MakeJob = Callable[[str, Op, Ticket, tuple[Ticket, ...]], Job | None]  # of a phase
 
 
 def jobs_of(
-    phases: Mapping[str, Sequence[Op]],
-    rounds: Mapping[str, int],
-    streams: Mapping[str, Stream],
-    job: MakeJob,
-) -> tuple[dict[str, dict[str, list[Job]]], dict[str, dict[str, int]]]:
-    """Jobs per stream and phase, and each stream's count when a phase has ended. `job` makes that
-    of an op, with its own ticket and those that it waits for; None where another process does."""
-    jobs: dict[str, dict[str, list[Job]]] = {n: {} for n in streams}
-    ends: dict[str, dict[str, int]] = {n: {} for n in streams}
-    begun = dict.fromkeys(streams, 0)
-    for phase in PHASES:
-        lines = {n: [op for op in phases[phase] if op.stream == n] for n in streams}
-        tickets = {
-            op.id: Ticket(streams[n], begun[n] + i + 1, len(line), op.id)
-            for n, line in lines.items()
-            for i, op in enumerate(line)
-        }
-        for n, line in lines.items():
-            made = (job(phase, op, tickets[op.id], _waits(op, tickets)) for op in line)
-            jobs[n][phase] = [one for one in made if one]
-            begun[n] += len(line) * rounds[phase]
-            ends[n][phase] = begun[n]
-    return jobs, ends
+    phases: Mapping[str, Sequence[Op]], rounds: int, streams: Mapping[str, Stream], job: MakeJob
+) -> dict[str, dict[str, list[Job]]]:
+    """Jobs per stream and phase, of so many rounds. `job` makes that of an op, with its own ticket
+    and those that it waits for; None where another process does."""
+    spans = spans_of(phases)
+    jobs: dict[str, dict[str, list[Job]]] = {n: {p: [] for p in phases} for n in streams}
+    for phase, ops in phases.items():
+        tickets: dict[str, Ticket] = {}
+        behind = rounds if phase == LEAVE else 0
+        latest = {name: span.before(phase, behind) for name, span in spans.items()}
+        for op in ops:
+            latest[op.stream] += 1
+            number, stride = latest[op.stream], spans[op.stream].round
+            tickets[op.id] = Ticket(streams[op.stream], number, stride, op.id)
+        for op in ops:
+            if one := job(phase, op, tickets[op.id], _waits(op, tickets)):
+                jobs[op.stream][phase].append(one)
+    return jobs
 
 
 def _waits(op: Op, tickets: Mapping[str, Ticket]) -> tuple[Ticket, ...]:
@@ -205,10 +238,9 @@ class Laps:
         self._frozen = False
         self._changed = threading.Condition()
 
-    def each(self) -> Iterator[int]:
-        """The rounds of one stream."""
-        index = 0
-        while True:
+    def each(self, first: int, end: int) -> Iterator[int]:
+        """These rounds of one stream, or those of them that are made."""
+        for index in range(first, end):
             with self._changed:
                 while self._frozen:
                     self._changed.wait()
@@ -216,7 +248,6 @@ class Laps:
                     return
                 self._begun = max(self._begun, index + 1)
             yield index
-            index += 1
 
     def freeze(self) -> int:
         """Begin no round until `end`; the number of rounds that have begun."""

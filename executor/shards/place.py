@@ -23,6 +23,7 @@ class Place:
         self.peak_bytes = 0
         self.late_allocations = 0
         self._meter: Meter | None = None
+        self._warm: int | None = None  # allocations when the first rounds were over
 
     @property
     def meter(self) -> Meter:
@@ -35,14 +36,18 @@ class Place:
         self._meter = None
 
     def allocating(self, rounds: Iterable[int]) -> Iterator[int]:
-        """The rounds of a compute stream; count what the device allocates after the first ones."""
-        before: int | None = None
+        """The rounds of a compute stream; from its third one on, count what the device allocates
+        until `allocated`."""
         for index in rounds:
             if index == _WARM:
-                before = self.device.allocations()
+                self._warm = self.device.allocations()
             yield index
-        if before is not None:
-            self.late_allocations += self.device.allocations() - before
+
+    def allocated(self) -> None:
+        """The rounds are over."""
+        if self._warm is not None:
+            self.late_allocations += self.device.allocations() - self._warm
+            self._warm = None
 
     def took(self, count: int) -> None:
         """So many bytes of the device were in use at once."""

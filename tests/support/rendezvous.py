@@ -8,13 +8,23 @@ received, or lies in between until then, and is over at the sender when the rece
 
 import random
 from collections import defaultdict
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
 
 from executor.replay.sides import BEGUN, READY, Sides, lane_of, sides
-from executor.replay.tickets import PHASES, Job, Ticket, jobs_of
+from executor.replay.tickets import (
+    END,
+    ENTER,
+    LEAVE,
+    Job,
+    Span,
+    Ticket,
+    jobs_of,
+    phase_of,
+    spans_of,
+)
 from plans.schema import Op, Program, parse_id
 
 Key = tuple[Any, ...]  # of a counter
@@ -38,12 +48,17 @@ class Replay:
     stream, and the numbers of its tickets."""
 
     def __init__(
-        self, program: Program, ranks: Sequence[int], rounds: int, rng: random.Random
+        self,
+        program: Program,
+        ranks: Sequence[int],
+        rounds: int,
+        rng: random.Random,
+        kinds: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.events: list[Event] = []
         self.numbers: dict[tuple[str, str], tuple[str, int, int]] = {}
         self._doing: dict[tuple[int, str], str] = {}
-        self._rng, self._rounds = rng, {"enter": 1, "round": rounds, "leave": 1}
+        self._rng, self._kinds = rng, kinds or ((0, rounds),)
         self._slow = {rank: rng.choice([1, 1, 1, 50]) for rank in (*ranks, -1)}
         self._counts: dict[Key, int] = defaultdict(int)
         self._waiting: dict[Key, list[tuple[int, Playing]]] = defaultdict(list)
@@ -70,22 +85,35 @@ class Replay:
             run: Any = (op, own, tells)
             return Job(op.id, waits, run, False)
 
-        jobs, ends = jobs_of(known.phases, self._rounds, names, job)  # type: ignore[arg-type]
+        rounds, spans = sum(length for _, length in self._kinds), spans_of(known.phases)
+        jobs = jobs_of(known.phases, rounds, names, job)  # type: ignore[arg-type]
         for name in known.own:
-            self._start(self._play(me, name, jobs[name], ends))
+            self._start(self._play(me, name, jobs[name], spans))
+
+    def _runs(self) -> Iterator[tuple[str, int, range]]:
+        """The phases with the rounds before them and their own."""
+        yield ENTER, 0, range(1)
+        first = 0
+        for kind, length in self._kinds:
+            yield phase_of(kind), first, range(first, first + length)
+            first += length
+        yield LEAVE, first, range(1)
+        yield END, first, range(0)
 
     def _play(
-        self,
-        me: int,
-        name: str,
-        jobs: Mapping[str, Sequence[Job]],
-        ends: Mapping[str, Mapping[str, int]],
+        self, me: int, name: str, jobs: Mapping[str, Sequence[Job]], spans: Mapping[str, Span]
     ) -> Playing:
         """A stream's thread."""
         others = {rank for rank in self._ranks if rank != me}
-        for phase in PHASES:
-            for number in range(self._rounds[phase]):
-                for job in jobs[phase]:
+        for phase, first, rounds in self._runs():
+            begun = spans[name].before(phase, first)
+            self._bump((me, name), begun)
+            self._tell(me, others, name, begun)
+            for other in spans:
+                if not other.endswith(BEGUN):
+                    yield (me, other), spans[other].before(phase, first)
+            for number in rounds:
+                for job in jobs.get(phase, ()):
                     waits = tuple((t.stream, t.base + t.stride * number) for t in job.tickets)
                     self._doing[me, name] = job.id
                     for other, least in waits:
@@ -94,10 +122,8 @@ class Replay:
                     yield from self._op(me, op, own, phase, number, waits)
                     self._bump((me, name))
                     self._tell(me, tells, name, own.base + own.stride * number)
-            self._tell(me, others, name, ends[name][phase])
-            for other in ends:
-                if not other.endswith(BEGUN):
-                    yield (me, other), ends[other][phase]
+                if phase not in (ENTER, LEAVE):
+                    self._bump((me, name), spans[name].before(phase, number + 1))
         self._doing.pop((me, name), None)
 
     def _op(self, me: int, op: Op, own: Ticket, phase: str, number: int, waits: Tickets) -> Playing:
