@@ -125,7 +125,7 @@ def write_atomic(path: str | Path, data: bytes | memoryview) -> None:
     write_parts(path, [data])
 
 
-def write_parts(path: str | Path, parts: Iterable[bytes]) -> str:
+def write_parts(path: str | Path, parts: Iterable[bytes | memoryview]) -> str:
     """Write parts one after the other as they come, and rename in the end; the sha256 of all.
 
     If making a part fails, the old file stays."""
