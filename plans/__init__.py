@@ -1,8 +1,13 @@
 """The plan format and its run log, and the checker that trusts neither planner nor executor."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from plans.checker.check import findings, violations
+from plans.checker.lengths import tables
 from plans.schema import VERSION, Plan
 from profiles.codec import decode, pretty, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError, GantryError
@@ -15,6 +20,7 @@ __all__ = [
     "load",
     "loads",
     "prove",
+    "prove_tables",
     "save",
     "sha256",
     "violations",
@@ -47,6 +53,18 @@ def load(path: str | Path) -> Plan:
 def prove(plan: Plan) -> None:
     """Raise InvalidPlan with every violation, or return: the plan is sound."""
     found = findings(plan)
+    if found.total:
+        raise InvalidPlan(found)
+
+
+def prove_tables(
+    plan: Plan, path: str | Path, lengths: Mapping[str, NDArray[Any]] | None = None
+) -> None:
+    """Raise InvalidPlan, or return: the tables beside the file of this sound plan, as it is in the
+    file, give every sample of every step a microbatch. With the lengths of a task's samples also
+    that no microbatch has more tokens than it may. FormatError where a table cannot be read."""
+    found = Findings()
+    found.add("tables", tables(plan, path, lengths))
     if found.total:
         raise InvalidPlan(found)
 

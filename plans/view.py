@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from plans.kinds import kinds_of, of_kind
 from plans.schema import Buffer, OpName, Program, Role, Task, parse_id
 
 
@@ -46,6 +47,23 @@ def view(program: Program, tasks: dict[str, Task], host: dict[str, Buffer]) -> V
     }
     buffers = {name: host[name] for name in sorted((names | kept.keys()) & host.keys())}
     return View(program, own, buffers | {b.name: b for b in program.buffers}, kept, kept)
+
+
+def by_kind(view: View) -> tuple[View, ...]:
+    """The view as if all rounds were of one kind, for each of its kinds: its task has as many
+    microbatches as they have."""
+    if not view.program.tokens:
+        return (view,)
+    return tuple(
+        view._replace(
+            program=of_kind(view.program, number),
+            tasks={
+                name: structs.replace(task, microbatches=len(kind.tokens))
+                for name, task in view.tasks.items()
+            },
+        )
+        for number, kind in enumerate(kinds_of(view.program))
+    )
 
 
 def evaluated(task: Task) -> Task:

@@ -60,6 +60,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(option: Option) -> None:
     option("plan", metavar="PLAN")
+    option(
+        "--lengths",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="the lengths of a task's samples, from beside the profile: proves that no microbatch "
+        "of the task's table has too many tokens",
+    )
 
 
 _COPIES = "with --gantt: of programs on several devices draw all copies as well, not sends alone"

@@ -3,10 +3,13 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 from msgspec import to_builtins
+from numpy.typing import NDArray
 
 import plans
 from planner.cli.jitter_commands import show_jitter
@@ -28,15 +31,40 @@ from profiles.errors import FormatError
 
 
 def check_plan(options: argparse.Namespace) -> int:
-    """Prove a plan."""
+    """Prove a plan, and the tables beside it."""
     plan = plans.load(options.plan)
     plans.prove(plan)
-    ops = sum(len(p.enter) + len(p.round) + len(p.leave) for p in plan.programs)
+    lengths = _lengths(plan, options.lengths)
+    plans.prove_tables(plan, options.plan, lengths)
+    for task in plan.tasks:
+        if task.lengths and task.name not in lengths:
+            print(
+                f"{task.name}: how many tokens its microbatches get was not looked at; give the "
+                "file of its samples' lengths, which lies beside the profile, as --lengths",
+                file=sys.stderr,
+            )
+    ops = sum(len(p.ops) for p in plan.programs)
     print(
         f"ok: {len(plan.tasks)} task(s), {len(plan.programs)} program(s) of {ops} ops, "
         f"{len(plan.segments)} segment(s): no race, no overflow, every value is the right one"
     )
     return 0
+
+
+def _lengths(plan: Plan, paths: Sequence[str]) -> dict[str, NDArray[np.uint32]]:
+    """The lengths of the tasks' samples in these files; FormatError for those of no task."""
+    found: dict[str, NDArray[np.uint32]] = {}
+    for path in paths:
+        data = read_bytes(path)
+        digest = sha256(data)
+        names = [t.name for t in plan.tasks if t.lengths and t.lengths.sha256 == digest]
+        if not names:
+            raise FormatError(
+                f"{path}: its sha256 is {digest[:12]}…, that of no task's lengths; give the file "
+                "that lies beside the profile that the plan was built from"
+            )
+        found |= dict.fromkeys(names, np.frombuffer(data, "<u4"))
+    return found
 
 
 def show_plan(options: argparse.Namespace) -> int:

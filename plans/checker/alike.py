@@ -48,4 +48,5 @@ def likeness(view: View) -> bytes:
 def _judged(task: Task) -> tuple[object, ...]:
     """The facts of a task that the rules about a program look at."""
     sizes = task.batch_bytes, task.norm_bytes, task.tie_bytes
-    return task.microbatches, *sizes, crossing(task), task.shards
+    tokens = task.microbatch if task.lengths else 0
+    return task.microbatches, tokens, *sizes, crossing(task), task.shards

@@ -6,21 +6,34 @@ since a device's streams run at the same time but one op each.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from plans.checker.graphs import Load, heaviest
 from plans.disk import Stays
+from plans.kinds import scaled
 from plans.schema import Buffer, Host, OpName, Plan, Program, Task
 from plans.ties import crossing
-from plans.view import View, op_name, site, stored
+from plans.view import View, by_kind, op_name, site, stored
 from profiles.codec import ALIGNMENT
 
 Extent = tuple[int, int, str]  # first byte, end and name of a host buffer
 
 
-def value_bytes(name: OpName, role: str, task: Task) -> int:
-    """Bytes of the value that plays `role` in an op. Boundaries are those of one microbatch."""
+_OF_TOKENS = frozenset({"x", "y", "dx", "dy", "batch", "saved"})
+
+
+def value_bytes(name: OpName, role: str, task: Task, tokens: Sequence[int] = ()) -> int:
+    """Bytes of the value that plays `role` in an op. Boundaries are those of one microbatch.
+
+    tokens: of each microbatch, where they have fewer than the most; bytes grow as these do."""
+    most = _most_bytes(name, role, task)
+    if tokens and role in _OF_TOKENS:
+        return scaled(most, tokens[name.index], task.microbatch)
+    return most
+
+
+def _most_bytes(name: OpName, role: str, task: Task) -> int:
     shard = task.shards[name.number]
     if role in ("y", "dy"):
         return task.shards[name.number + 1].in_bytes
@@ -47,7 +60,7 @@ def values_fit(view: View) -> Iterator[str]:
     for op in view.program.ops:
         name = op_name(op.id)
         for role, buffer_name in (*op.reads.items(), *op.writes.items()):
-            needed = value_bytes(name, role, view.tasks[name.task])
+            needed = value_bytes(name, role, view.tasks[name.task], view.program.tokens)
             buffer = view.buffers[buffer_name]
             key = (name.task, role, name.number, buffer_name)
             if needed > buffer.bytes and key not in told:
@@ -173,13 +186,14 @@ def memory_fits(view: View) -> Iterator[str]:
                 f"{buffer.name}: ends at byte {end} but device {buffer.space} of program "
                 f"{program.name!r} has a slab of {slab}"
             )
-    hungry: dict[int, list[Load]] = {}  # by device
-    for stream, load in heaviest(view).items():
-        kind, local = site(stream)
-        if kind != "host":
-            hungry.setdefault(local, []).append(load)
-    for local, memory in enumerate(program.memory):
-        yield from _reserve(hungry.get(local, []), local, program.name, memory.reserve_bytes)
+    for one in by_kind(view):
+        hungry: dict[int, list[Load]] = {}  # by device
+        for stream, load in heaviest(one).items():
+            kind, local = site(stream)
+            if kind != "host":
+                hungry.setdefault(local, []).append(load)
+        for local, memory in enumerate(program.memory):
+            yield from _reserve(hungry.get(local, []), local, program.name, memory.reserve_bytes)
 
 
 def updates_fit(view: View, host: Host) -> Iterator[str]:
@@ -195,8 +209,13 @@ def updates_fit(view: View, host: Host) -> Iterator[str]:
 
 def updating(view: View) -> dict[int, int]:
     """The transient bytes of each device's ops on the host."""
-    at = ((site(stream), load.bytes) for stream, load in heaviest(view).items())
-    return {device: size for (kind, device), size in at if kind == "host"}
+    found: dict[int, int] = {}
+    for one in by_kind(view):
+        for stream, load in heaviest(one).items():
+            kind, device = site(stream)
+            if kind == "host":
+                found[device] = max(found.get(device, 0), load.bytes)
+    return found
 
 
 def _reserve(loads: list[Load], local: int, program: str, reserve: int) -> Iterator[str]:

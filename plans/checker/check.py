@@ -2,11 +2,11 @@
 
 It trusts neither planner nor executor and knows only the format. The ten groups of rules are
 in README.md; each has its module: shape and roles, order, races, symbolic (versions), capacity,
-times, graphs, disk, network, and whole tasks here.
+times, graphs, disk, network, lengths, and whole tasks here.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from msgspec import structs
@@ -25,6 +25,16 @@ from plans.checker.capacity import (
 )
 from plans.checker.concurrent import shared_bytes
 from plans.checker.graphs import activations, kept_graphs, left_over
+from plans.checker.lengths import (
+    Pair,
+    following,
+    kinds_few,
+    kinds_shape,
+    known_kinds,
+    lengths_shape,
+    pairs,
+    runs_shape,
+)
 from plans.checker.network import (
     MOST_WAYS,
     Nodes,
@@ -48,9 +58,9 @@ from plans.checker.symbolic import versions
 from plans.checker.times import certificate, phase_times, predictions, segment_times
 from plans.disk import Stays, move_order, move_times, moves_shape
 from plans.evaluation import evaluations
-from plans.schema import Host, Plan, Task
+from plans.schema import Plan, Task
 from plans.ties import tie_rules
-from plans.view import View, view
+from plans.view import View, by_kind, view
 from profiles.findings import Findings
 
 
@@ -68,7 +78,9 @@ def findings(plan: Plan) -> Findings:
     """Every rule that `plan` breaks."""
     found = Findings()
     named = not found.add("names", plan_shape(plan))
-    plan, nodes = known(plan), len({device.node for device in plan.devices})
+    found.add("kinds", lengths_shape(plan))
+    found.add("kinds", runs_shape(plan))
+    plan, nodes = known_kinds(known(plan)), len({device.node for device in plan.devices})
     found.add("host store", host_fits(plan, nodes))
     linked = not (found.add("nodes", nodes_shape(plan)) | found.add("nodes", transfers_shape(plan)))
     # Moves that make no sense would let everything else look wrong, or right.
@@ -118,59 +130,94 @@ def _programs(found: Findings, plan: Plan, stays: Stays | None, nodes: int) -> d
     extents = kept(plan)
     placed = ways(plan)
     found.add("nodes", ways_few(placed))
+    possible = [p for p in plan.programs if not found.add("kinds", kinds_shape(p, tasks))]
+    after = pairs(plan, {program.name for program in possible})
     sound: dict[str, View] = {}
-    proven: set[tuple[bytes, frozenset[Nodes]]] = set()  # likenesses, with the ways, of sound ones
-    for program in plan.programs:
+    # Likenesses, with the ways and the pairs of kinds, of sound ones.
+    proven: set[tuple[bytes, frozenset[Nodes], frozenset[Pair]]] = set()
+    for program in possible:
         where = f" [program {program.name!r}]" if len(plan.programs) > 1 else ""
         what = view(program, tasks, host)
         if found.add("ops", program_shape(what, host), where):
             continue
         sound[program.name] = what
+        own = placed.get(program.name, {(): ()})
+        if found.add("kinds", kinds_few(program, len(own))):
+            continue
         if stays:
             found.add("host store", foreign_writes(what, extents, stays, nodes), where)
-        own = placed.get(program.name, {(): ()})
-        alike = likeness(what), frozenset(own)
+        alike = likeness(what), frozenset(own), after[program.name]
         if alike not in proven:
             before = found.total
             first = islice(own.values(), MOST_WAYS)
-            _inside(found, what, where, first, plan.host if nodes == 1 else None)
+            _inside(found, what, where, first, after[program.name])
+            if nodes == 1:
+                found.add("memory", updates_fit(what, plan.host), where)
             proven |= {alike} if found.total == before else set()
     return sound
 
 
 def _inside(
-    found: Findings, what: View, where: str, placed: Iterable[Nodes], store: Host | None
+    found: Findings, what: View, where: str, placed: Iterable[Nodes], after: frozenset[Pair]
 ) -> None:
     """Violations inside a program of sound shape; programs that are alike are judged once.
 
-    placed: the nodes of its devices, in every way in which segments run it. store: None where
-    several nodes have parts of it."""
-    parts = phases(what.program)
-    found.add("memory", values_fit(what), where)
+    placed: the nodes of its devices, in every way in which segments run it. after: its kinds of
+    rounds that come one after the other."""
     found.add("memory", memory_fits(what), where)
-    if store:
-        found.add("memory", updates_fit(what, store), where)
+    kinds = by_kind(what)
+    marks = [
+        f" [kind {number}]{where}" if len(kinds) > 1 else where for number in range(len(kinds))
+    ]
+    rounds = [kinds[0], *map(_rounds_alone, kinds[1:])]  # what all kinds share is looked at once
+    rings = [_ops(found, one, mark) for one, mark in zip(rounds, marks, strict=True)]
+    if any(rings):
+        return
+    for one, mark in zip(rounds, marks, strict=True):
+        found.add("times", phase_times(one.program, phases(one.program)), mark)
+    enter, _, leave = map(linearise, phases(kinds[0].program))
+    orders = [[enter, linearise(phases(one.program)[1]), leave] for one in kinds]
+    wrong = False
+    for nodes in placed:
+        on = [mark + on_nodes(nodes) for mark in marks]
+        wrong |= _stores(found, spread(what, nodes), orders, on, after)
+    for one, order, mark in zip(kinds, orders, marks, strict=True) if not wrong else ():
+        found.add("memory", live_bytes(one, phases(one.program), order), mark)
+
+
+def _rounds_alone(what: View) -> View:
+    return what._replace(program=structs.replace(what.program, enter=(), leave=()))
+
+
+def _ops(found: Findings, what: View, where: str) -> bool:
+    """Violations of the ops of a program one by one; True if some wait for themselves."""
+    found.add("memory", values_fit(what), where)
     found.add("graphs", kept_graphs(what), where)
     own = (line for op in what.program.ops for line in own_conflicts(op, what.buffers))
     found.add("races", own, where)
-    rings = (line for phase in parts for line in cycles(phase))
-    if found.add("order", rings, where):
-        return
-    found.add("times", phase_times(what.program, parts), where)
-    orders = [linearise(phase) for phase in parts]
-    wrong = False
-    for nodes in placed:
-        wrong |= _stores(found, spread(what, nodes), orders, where + on_nodes(nodes))
+    rings = (line for phase in phases(what.program) for line in cycles(phase))
+    return found.add("order", rings, where)
+
+
+def _stores(
+    found: Findings,
+    what: View,
+    orders: Sequence[list[list[int]]],
+    marks: Sequence[str],
+    after: frozenset[Pair],
+) -> bool:
+    """True if races or wrong values are among the violations of a program with these stores;
+    orders and marks: of each of its kinds."""
+    kinds, wrong = by_kind(what), False
+    parts = [phases(one.program) for one in kinds]
+    for number, (its, order, mark) in enumerate(zip(parts, orders, marks, strict=True)):
+        for phase, nodes in zip(its, order, strict=True):
+            if not number or phase.name == "round":
+                wrong |= found.add("races", races(phase, nodes, what.buffers), mark)
+        wrong |= found.add("values", versions(kinds[number], its, order), mark)
     if not wrong:
-        found.add("memory", live_bytes(what, parts, orders), where)
-
-
-def _stores(found: Findings, what: View, orders: list[list[int]], where: str) -> bool:
-    """True if races or wrong values are among the violations of a program with these stores."""
-    parts, raced = phases(what.program), False
-    for phase, order in zip(parts, orders, strict=True):
-        raced |= found.add("races", races(phase, order, what.buffers), where)
-    return found.add("values", versions(what, parts, orders), where) or raced
+        wrong = found.add("values", following(kinds, after, parts, orders), marks[0])
+    return wrong
 
 
 def _placed(plan: Plan, sound: dict[str, View]) -> Iterator[str]:
@@ -200,7 +247,7 @@ def _whole(task: Task) -> Iterator[str]:
                 f"{name}: rng_draws is unknown, which allows 1 microbatch, not {task.microbatches}"
             )
     total = task.microbatch * task.microbatches
-    if total != task.batch:
+    if total != task.batch and not task.lengths:
         yield (
             f"{task.name}: {task.microbatches} microbatches of {task.microbatch} make {total}, "
             f"the batch is {task.batch}"

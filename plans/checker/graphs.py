@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from plans.checker.order import ROUNDS
+from plans.kinds import scaled
 from plans.schema import Buffer, Op, OpName, Plan, Shard, Task
 from plans.view import View, op_name
 
@@ -28,7 +29,7 @@ def activations(task: Task) -> Iterator[str]:
 
 def left_over(plan: Plan) -> Iterator[str]:
     """Nothing is left for a second part where no backward has one."""
-    names = (op.id.rpartition(".") for program in plan.programs for op in program.round)
+    names = (op.id.rpartition(".") for program in plan.programs for op in program.ops)
     split = {item for item, _, kind in names if kind.startswith("I")}
     for task in plan.tasks:
         for number, shard in enumerate(task.shards):
@@ -133,10 +134,11 @@ def _kept(view: View, name: OpName) -> int:
     """Bytes of the graph that an op leaves."""
     if name.kind not in "FI":
         return 0
-    shard = view.tasks[name.task].shards[name.number]
-    if name.kind == "I":
-        return shard.left_bytes
-    return shard.saved_bytes if shard.activations == "saved" else 0
+    task = view.tasks[name.task]
+    shard, tokens = task.shards[name.number], view.program.tokens
+    saved = shard.saved_bytes if shard.activations == "saved" else 0
+    kept = shard.left_bytes if name.kind == "I" else saved
+    return scaled(kept, tokens[name.index], task.microbatch) if tokens else kept
 
 
 def _walk(view: View) -> Iterator[Op]:

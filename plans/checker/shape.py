@@ -12,7 +12,7 @@ from plans.checker.roles import wrong_roles
 from plans.evaluation import misplaced
 from plans.schema import Buffer, Op, OpName, Plan, Program, Segment, Task
 from plans.ties import crossing
-from plans.view import View, op_name, site
+from plans.view import View, by_kind, op_name, site
 
 _STREAMS = {
     **dict.fromkeys("FBIWRN", "compute"),
@@ -91,20 +91,24 @@ def program_shape(view: View, host: dict[str, Buffer]) -> Iterator[str]:
     """Everything about one program that must hold before its order and values can be judged."""
     program = view.program
     yield from _buffers(program, host)
-    for name, count in repeated(op.id for op in view.program.ops).items():
-        yield f"{name}: {count} ops have this name, expected 1"
-    for phase, members in (
-        ("enter", program.enter),
-        ("round", program.round),
-        ("leave", program.leave),
-    ):
-        edges = _edges(members, phase)
-        for op in members:
-            yield from _op(op, phase, view)
-            for other in op.after:
-                if other not in edges:
-                    yield f"{op.id}: waits for {other!r}, no op of its {phase}"
-    yield from _complete(view)
+    yield from _phase(program.enter, "enter", view)
+    for number, one in enumerate(by_kind(view)):
+        where = f" [kind {number}]" if program.kinds else ""
+        for name, count in repeated(op.id for op in one.program.ops).items():
+            yield f"{name}: {count} ops have this name, expected 1{where}"
+        for line in (*_phase(one.program.round, "round", one), *_complete(one)):
+            yield f"{line}{where}"
+    yield from _phase(program.leave, "leave", view)
+
+
+def _phase(ops: Sequence[Op], phase: str, view: View) -> Iterator[str]:
+    """Violations of the ops of a phase, one by one."""
+    edges = _edges(ops, phase)
+    for op in ops:
+        yield from _op(op, phase, view)
+        for other in op.after:
+            if other not in edges:
+                yield f"{op.id}: waits for {other!r}, no op of its {phase}"
 
 
 def _buffers(program: Program, host: dict[str, Buffer]) -> Iterator[str]:

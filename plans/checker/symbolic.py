@@ -4,6 +4,8 @@ A wrong value is told once, at the first op that meets it; what follows from it 
 silence, so that a list of violations is a list of causes.
 """
 
+from collections.abc import Iterable
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +67,13 @@ class _Memory:
         self._held: dict[str, tuple[int, Value]] = {}
         self._labels = [""]  # serial number of a write -> who wrote
 
+    def fork(self) -> "_Memory":
+        """Another memory with the same contents."""
+        other = copy(self)
+        other._owner = {space: owner.copy() for space, owner in self._owner.items()}
+        other._held, other._labels = dict(self._held), list(self._labels)
+        return other
+
     def write(self, buffer: str, value: Value, label: str) -> None:
         span = self._where[buffer]
         self._held[buffer] = len(self._labels), value
@@ -93,16 +102,16 @@ def versions(view: View, phases: list[Phase], orders: list[list[int]]) -> list[s
 
     `orders` are linear orders of the phases, free of races.
     """
-    run = _Run(view, phases)
+    run = Run(view, phases)
     for phase, order in zip(phases, orders, strict=True):
-        size = len(phase.ops)
-        for node in order:
-            run.execute(phase.ops[node % size], node // size, phase.label(node))
+        run.phase(phase, order)
     run.finish()
     return list(run.found.values())
 
 
-class _Run:
+class Run:
+    """A run of a program on symbols. found: by op and role the wrong values met so far."""
+
     def __init__(self, view: View, phases: list[Phase]) -> None:
         self.found: dict[tuple[str, str], str] = {}
         self._tasks = view.tasks
@@ -114,7 +123,19 @@ class _Run:
         for name, (task, shard, role) in view.begins.items():
             self._memory.write(name, Value(role, task, shard, 0), "the store")
 
-    def execute(self, op: Op, step: int, label: str) -> None:
+    def fork(self, view: View) -> "Run":
+        """Another run that goes on from here, with the tasks of this view."""
+        other = copy(self)
+        other.found, other._memory, other._tasks = {}, self._memory.fork(), view.tasks
+        return other
+
+    def phase(self, phase: Phase, order: Iterable[int], step: int = 0) -> None:
+        """Run these nodes of a phase, its round 0 as that of number `step`."""
+        size = len(phase.ops)
+        for node in order:
+            self._execute(phase.ops[node % size], step + node // size, phase.label(node))
+
+    def _execute(self, op: Op, step: int, label: str) -> None:
         """Run one op in the round of number `step`."""
         name = parse_id(op.id)
         if name.kind in "PSX":

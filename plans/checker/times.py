@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import structs
 
 from plans.checker.order import Phase
+from plans.kinds import alone, kinds_of, runs
 from plans.metrics import duration_us, predict_devices, predict_tasks, round_reach
 from plans.prediction import Prediction
 from plans.schema import Plan, Program, Segment
@@ -50,18 +51,13 @@ def segment_times(plan: Plan) -> Iterator[str]:
         program = plan.program_of(segment)
         if program is None:
             continue
-        end = segment.start_us + duration_us(program, segment.rounds)
+        end = segment.start_us + duration_us(program, segment.rounds, segment.kinds)
         if segment.end_us != end:
             yield (
                 f"segment {index}: ends at {segment.end_us} µs, but {segment.rounds} rounds of "
                 f"{program.name!r} from {segment.start_us} µs end at {end} µs"
             )
-        together = round_reach(program, segment.rounds)
-        if together > _TOGETHER:
-            yield (
-                f"segment {index}: {together} rounds of {program.name!r} run at the same time, "
-                f"expected at most {_TOGETHER}"
-            )
+        yield from _together(index, segment, program)
         yield from _begun(index, segment, program, earliest)
         clash = _clash(segment, program, busy)
         if clash:
@@ -72,6 +68,18 @@ def segment_times(plan: Plan) -> Iterator[str]:
             )
         for what in _claims(segment, program):
             busy[what] = max(busy.get(what, (0, 0)), (segment.end_us, index))
+
+
+def _together(index: int, segment: Segment, program: Program) -> Iterator[str]:
+    """Runs of rounds of which too many run at the same time."""
+    kinds = kinds_of(program)
+    for kind, rounds in alone(runs(segment)):
+        together = round_reach(kinds[kind], rounds)
+        if together > _TOGETHER:
+            yield (
+                f"segment {index}: {together} rounds of {program.name!r} run at the same time, "
+                f"expected at most {_TOGETHER}"
+            )
 
 
 def _begun(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from plans import metrics
 from plans.prediction import Bound
-from plans.schema import Op, Plan, Program, Segment
+from plans.schema import Op, Plan, Program, RoundKind, Segment
 
 
 def retimed(plan: Plan) -> Plan:
@@ -45,6 +45,7 @@ def _program(program: Program) -> Program:
     leave, _ = _phase(program.leave, repeats=False)
     return replace(
         program,
+        kinds=tuple(_kind(kind) for kind in program.kinds),
         enter=enter,
         round=rounds,
         leave=leave,
@@ -53,6 +54,11 @@ def _program(program: Program) -> Program:
         round_us=max(op.end_us for op in rounds),
         leave_us=max((op.end_us for op in leave), default=0),
     )
+
+
+def _kind(kind: RoundKind) -> RoundKind:
+    ops, period = _phase(kind.ops, repeats=True)
+    return replace(kind, ops=ops, period_us=period, round_us=max(op.end_us for op in ops))
 
 
 def _phase(ops: tuple[Op, ...], repeats: bool) -> tuple[tuple[Op, ...], int]:
@@ -90,13 +96,12 @@ def _segments(plan: Plan) -> tuple[Segment, ...]:
         program = programs[segment.program]
         claims = [*(f"d{d}" for d in segment.devices), *(f"t{t}" for t in program.tasks)]
         start = max((free.get(claim, 0) for claim in claims), default=0)
-        spans = (
-            start,
-            program.enter_us,
-            (segment.rounds - 1) * program.period_us,
-            program.round_us,
-            program.leave_us,
-        )
+        every = [(program.period_us, program.round_us)]
+        every += [(kind.period_us, kind.round_us) for kind in program.kinds]
+        spans = [start, program.enter_us, program.leave_us]
+        for kind, rounds in segment.kinds or ((0, segment.rounds),):
+            period, round_us = every[kind] if kind < len(every) else every[0]
+            spans += [(rounds - 1) * period, round_us]
         *_, end = accumulate(spans)
         free |= dict.fromkeys(claims, end)
         made.append(replace(segment, start_us=start, end_us=end))
@@ -109,8 +114,11 @@ def _compute_us(plan: Plan) -> int:
     load: dict[int, int] = {}
     for segment in plan.segments:
         for local, device in enumerate(segment.devices):
-            for op in programs[segment.program].round:
-                if op.stream == f"{local}.compute":
-                    us = max(0, op.end_us - op.start_us) * segment.rounds
-                    load[device] = load.get(device, 0) + us
+            program = programs[segment.program]
+            every = [program.round, *(kind.ops for kind in program.kinds)]
+            for kind, rounds in segment.kinds or ((0, segment.rounds),):
+                for op in every[kind] if kind < len(every) else ():
+                    if op.stream == f"{local}.compute":
+                        us = max(0, op.end_us - op.start_us) * rounds
+                        load[device] = load.get(device, 0) + us
     return max(load.values(), default=0)

@@ -92,6 +92,9 @@ def spread(view: View, nodes: Nodes) -> View:
         enter=tuple(map(placed, view.program.enter)),
         round=tuple(map(placed, view.program.round)),
         leave=tuple(map(placed, view.program.leave)),
+        kinds=tuple(
+            structs.replace(kind, ops=tuple(map(placed, kind.ops))) for kind in view.program.kinds
+        ),
     )
     found = uses(view.program, view.tasks.values(), nodes)
     begins, ends = dict[str, Entry](), dict[str, Entry]()

@@ -1,0 +1,70 @@
+"""Rule 4 between kinds of rounds: a round of a kind finds the right values after any kind that a
+segment has before it.
+
+Each kind is proven as a program of its own. What is left to ask is if its rounds find in place
+what they do not bring themselves (parameters that stay, most of all) where rounds of another kind
+went before. One round of either, after enter, is enough:
+
+- Barriers lie between kinds, and rounds one after the other find what overlapping ones would.
+- Of what changes with every step a round finds the latest only where the round before it left it,
+  since what came before that is older.
+- What never changes stands after any number of rounds if no kind among them destroys it.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from plans.checker.order import Phase
+from plans.checker.symbolic import Run
+from plans.kinds import runs
+from plans.schema import Plan, Segment
+from plans.view import View
+
+Pair = tuple[int, int]
+"""A kind of rounds, and another that comes after it."""
+
+
+def pairs(plan: Plan, programs: Iterable[str]) -> dict[str, frozenset[Pair]]:
+    """For each of these programs the kinds that some segment has one after the other, at any
+    distance."""
+    found: dict[str, set[Pair]] = {name: set() for name in programs}
+    for segment in plan.segments:
+        if segment.kinds and segment.program in found:
+            found[segment.program].update(_pairs(segment))
+    return {name: frozenset(own) for name, own in found.items()}
+
+
+def _pairs(segment: Segment) -> Iterator[Pair]:
+    before: dict[int, None] = {}
+    known: dict[int, int] = {}  # for each kind how many of those before it are told
+    for kind, _ in runs(segment):
+        if known.get(kind, 0) < len(before):
+            yield from ((other, kind) for other in before if other != kind)
+            known[kind] = len(before)
+        before[kind] = None
+
+
+def following(
+    views: Sequence[View],
+    after: Collection[Pair],
+    parts: Sequence[Sequence[Phase]],
+    orders: Sequence[Sequence[list[int]]],
+) -> Iterator[str]:
+    """One line per op and role of a kind that does not find what it should after another.
+
+    For each kind its view, its phases and linear orders of them; each is sound by itself."""
+    start = Run(views[0], [phase for own in parts for phase in own])
+    start.phase(parts[0][0], orders[0][0])
+    rounds = [_first(own[1], order[1]) for own, order in zip(parts, orders, strict=True)]
+    for one in sorted({earlier for earlier, _ in after}):
+        before = start.fork(views[one])
+        before.phase(parts[one][1], rounds[one])
+        for other in sorted(later for earlier, later in after if earlier == one):
+            then = before.fork(views[other])
+            then.phase(parts[other][1], rounds[other], step=1)
+            for line in then.found.values():
+                yield f"{line} [kind {other} after kind {one}]"
+
+
+def _first(phase: Phase, order: list[int]) -> list[int]:
+    """The nodes of round 0."""
+    return [node for node in order if node < len(phase.ops)]

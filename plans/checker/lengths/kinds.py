@@ -1,0 +1,109 @@
+"""Rule 6 of samples of every length: kinds of rounds are those of one task, their runs add up."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from msgspec import structs
+
+from plans.kinds import kinds_of
+from plans.samples import MOST
+from plans.schema import Plan, Program, Segment, Task
+
+TOKENS = 256
+"""Tokens of a microbatch are a multiple of this, so that bytes grow exactly as they do."""
+
+MOST_KINDS = 64
+
+
+def lengths_shape(plan: Plan) -> Iterator[str]:
+    """Tasks with lengths can be trained by a table of microbatches."""
+    for task in plan.tasks:
+        if task.lengths is None:
+            continue
+        if task.evaluation:
+            yield f"{task.name}: has lengths and is evaluated, which plans cannot say together"
+        if task.batch > task.lengths.samples:
+            yield (
+                f"{task.name}: {task.batch} samples in a step, but there are only "
+                f"{task.lengths.samples}"
+            )
+        if task.microbatches > MOST:
+            yield f"{task.name}: {task.microbatches} microbatches, a table knows {MOST}"
+        if task.microbatch % TOKENS:
+            yield (
+                f"{task.name}: microbatches of {task.microbatch} tokens, expected a multiple of "
+                f"{TOKENS}"
+            )
+
+
+def kinds_shape(program: Program, tasks: dict[str, Task]) -> Iterator[str]:
+    """The kinds of rounds of a program and their tokens are possible for its task."""
+    measured = [tasks[name] for name in program.tasks if tasks[name].lengths]
+    where = f"{program.name}:"
+    if not measured:
+        if program.tokens or program.kinds:
+            yield f"{where} has tokens or kinds of rounds, but no task of it has lengths"
+        return
+    (task, *_) = measured
+    if len(program.tasks) > 1:
+        yield f"{where} trains {len(program.tasks)} tasks, expected {task.name!r} alone, by lengths"
+    if program.evaluates:
+        yield f"{where} evaluates {task.name}, which has lengths"
+    for number, kind in enumerate(kinds_of(program)):
+        yield from _tokens(f"{where} kind {number}", kind.tokens, task)
+
+
+def _tokens(where: str, tokens: tuple[int, ...], task: Task) -> Iterator[str]:
+    if not 1 <= len(tokens) <= task.microbatches:
+        yield f"{where} has {len(tokens)} microbatches, expected 1 to {task.microbatches}"
+    for number, size in enumerate(tokens):
+        if size % TOKENS or size > task.microbatch:
+            yield (
+                f"{where} has {size} tokens in microbatch {number}, expected a multiple of "
+                f"{TOKENS} up to {task.microbatch}"
+            )
+
+
+def kinds_few(program: Program, ways: int) -> Iterator[str]:
+    """Every kind is proven for each of the ways in which segments place the program on nodes."""
+    count = 1 + len(program.kinds)
+    if program.kinds and count * ways > MOST_KINDS:
+        placed = (
+            f", placed on nodes in {ways} ways, are {count * ways} to prove" if ways > 1 else ""
+        )
+        yield f"{program.name}: has {count} kinds of rounds{placed}, expected at most {MOST_KINDS}"
+
+
+def runs_shape(plan: Plan) -> Iterator[str]:
+    """Segments have runs of kinds that their programs have, which add up to their rounds."""
+    for index, segment in enumerate(plan.segments):
+        program = plan.program_of(segment)
+        if program is None or not segment.kinds:
+            continue
+        where, count = f"segment {index}:", 1 + len(program.kinds)
+        for number in sorted(set(_unknown(segment, program))):
+            yield f"{where} has rounds of kind {number}, {program.name!r} has {count} kind(s)"
+        total = sum(rounds for _, rounds in segment.kinds)
+        if total != segment.rounds:
+            yield f"{where} its runs have {total} rounds, but it has {segment.rounds}"
+        for (one, rounds), (other, more) in pairwise(segment.kinds):
+            if one == other:
+                yield (
+                    f"{where} has runs of {rounds} and {more} rounds of kind {one} in a row, "
+                    f"expected one of {rounds + more}"
+                )
+
+
+def _unknown(segment: Segment, program: Program) -> Iterator[int]:
+    return (kind for kind, _ in segment.kinds if kind > len(program.kinds))
+
+
+def known_kinds(plan: Plan) -> Plan:
+    """The plan without runs of kinds that no program has, which `runs_shape` has told."""
+
+    def known(segment: Segment) -> Segment:
+        program = plan.program_of(segment)
+        wrong = segment.kinds and (program is None or any(_unknown(segment, program)))
+        return structs.replace(segment, kinds=()) if wrong else segment
+
+    return structs.replace(plan, segments=tuple(map(known, plan.segments)))

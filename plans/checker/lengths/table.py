@@ -1,0 +1,161 @@
+"""Rule 11 of the checker: the table beside a plan gives every sample of every step a microbatch of
+that step's round, and no microbatch more tokens than it may have.
+
+A table has one entry for each sample of each step, so that no sample can be there twice or be left
+out: what can be wrong is the number of rows, a microbatch that is not there, and tokens. Tables are
+looked at some rows at a time; they may be larger than memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plans.kinds import kinds_of
+from plans.samples import open_table, table_path, table_sha256
+from plans.schema import Plan, Task
+from plans.segments import task_runs
+from profiles.codec import sha256
+from profiles.findings import MOST
+
+_AT_ONCE = 1 << 21  # entries or microbatches
+
+Numbers = NDArray[np.int64]
+
+
+def tables(
+    plan: Plan, path: str | Path, lengths: Mapping[str, NDArray[Any]] | None = None
+) -> Iterator[str]:
+    """Violations of the tables beside the file of a sound plan: of tokens, where the lengths of
+    the task's samples are given. FormatError where a table cannot be read."""
+    for task in plan.tasks:
+        if task.lengths:
+            own = (lengths or {}).get(task.name)
+            yield from () if own is None else other_lengths(task, own)
+            yield from _table(plan, task, table_path(path, task.name), own)
+
+
+def other_lengths(task: Task, lengths: NDArray[Any]) -> Iterator[str]:
+    """The lengths of the task's samples are others than those that its plan was made for."""
+    assert task.lengths
+    if len(lengths) != task.lengths.samples:
+        yield f"{task.name}: {len(lengths)} samples, the plan was made for {task.lengths.samples}"
+    elif (found := sha256(np.ascontiguousarray(lengths, "<u4").data)) != task.lengths.sha256:
+        yield (
+            f"{task.name}: the sha256 of its samples' lengths is {found[:12]}…, the plan was made "
+            f"for {task.lengths.sha256[:12]}…"
+        )
+
+
+def _table(plan: Plan, task: Task, path: Path, lengths: NDArray[Any] | None) -> Iterator[str]:
+    assert task.lengths
+    entries, found = open_table(path, task.batch), table_sha256(path)
+    if found != task.lengths.table:
+        yield (
+            f"{path}: its sha256 is {found[:12]}…, that of the table of {task.name} "
+            f"{task.lengths.table[:12]}…; give the table that was written with the plan"
+        )
+    if len(entries) != task.steps:
+        yield f"{path}: has {len(entries)} rows, expected one for each of {task.steps} steps"
+    limits, shapes = _limits(plan, task)
+    rows = max(1, _AT_ONCE // max(task.batch, limits.shape[1]))
+    told = 0
+    for begin in range(0, min(len(entries), task.steps), rows):
+        end = min(begin + rows, len(entries), task.steps)
+        own = limits[shapes[begin:end]]
+        part = _Rows(task, task.done + begin, np.asarray(entries[begin:end]), own, lengths)
+        count, lines = _wrong(part)
+        yield from islice(lines, max(0, MOST - told))
+        told += count
+    if told > MOST:
+        yield f"{path}: {told - MOST} more like these"
+
+
+def _limits(plan: Plan, task: Task) -> tuple[Numbers, NDArray[np.int32]]:
+    """For each kind of rounds of each program the most tokens of each microbatch, -1 for those
+    that it does not have; and for each step the place of its kind there."""
+    places: dict[tuple[str, int], int] = {}
+    runs = list(task_runs(plan, task.name))
+    for run in runs:
+        places.setdefault((run.program, run.kind), len(places))
+    limits = np.full((len(places), task.microbatches), -1, np.int64)
+    for (program, kind), place in places.items():
+        tokens = kinds_of(plan.program(program))[kind].tokens
+        limits[place, : len(tokens)] = tokens
+    own = [places[run.program, run.kind] for run in runs]
+    return limits, np.repeat(np.array(own, np.int32), [run.steps for run in runs])
+
+
+class _Rows(NamedTuple):
+    """Some rows of a table: of steps from `first` on; limits: the tokens of their microbatches."""
+
+    task: Task
+    first: int
+    entries: NDArray[np.uint16]
+    limits: Numbers
+    lengths: NDArray[Any] | None
+
+    def samples(self, row: int) -> Numbers:
+        """The numbers of the samples of a row."""
+        assert self.task.lengths
+        at = (self.first + row) * self.task.batch + np.arange(self.task.batch)
+        return at % self.task.lengths.samples
+
+
+def _wrong(part: _Rows) -> tuple[int, Iterator[str]]:
+    """The number of violations in these rows, and each in words."""
+    counts = (part.limits >= 0).sum(axis=1)
+    strange = part.entries >= counts[:, None]
+    places = np.argwhere(strange) if strange.any() else np.empty((0, 2), np.int64)
+    lines = (_absent(part, row, column, int(counts[row])) for row, column in places.tolist())
+    if part.lengths is None:
+        return len(places), lines
+    tokens = _tokens(part, ~strange if len(places) else None)
+    full = np.argwhere(tokens > part.limits)
+    heavy = (_heavy(part, row, number, int(tokens[row, number])) for row, number in full.tolist())
+    return len(places) + len(full), (line for some in (lines, heavy) for line in some)
+
+
+def _tokens(part: _Rows, known: NDArray[np.bool_] | None) -> Numbers:
+    """The tokens of each microbatch of each row, those of padding too; of the known entries."""
+    assert part.lengths is not None
+    rows, width = part.limits.shape
+    begin = part.first * part.task.batch % len(part.lengths)
+    numbers = np.arange(begin, begin + part.entries.size)
+    lengths = np.take(part.lengths, numbers, mode="wrap").astype(np.int64)
+    keys = (part.entries + np.arange(rows)[:, None] * width).ravel()
+    if known is not None:
+        keys, lengths = keys[known.ravel()], lengths[known.ravel()]
+    if part.task.lengths and part.task.lengths.padded:
+        longest = np.zeros(rows * width, np.int64)
+        np.maximum.at(longest, keys, lengths)
+        return (longest * np.bincount(keys, minlength=rows * width)).reshape(rows, width)
+    # Sums of floats, exact up to 2^53.
+    return np.bincount(keys, lengths, rows * width).astype(np.int64).reshape(rows, width)
+
+
+def _absent(part: _Rows, row: int, column: int, count: int) -> str:
+    sample = part.samples(row)[column]
+    return (
+        f"{part.task.name}: step {part.first + row}: sample {sample} is in microbatch "
+        f"{part.entries[row, column]}, but the round has {count}"
+    )
+
+
+def _heavy(part: _Rows, row: int, number: int, tokens: int) -> str:
+    """A microbatch with too many tokens: names the sample with which there are."""
+    assert part.lengths is not None
+    samples = part.samples(row)[part.entries[row] == number]
+    lengths, most = part.lengths[samples].astype(np.int64), int(part.limits[row, number])
+    up_to, padded = np.cumsum(lengths), ""
+    if part.task.lengths and part.task.lengths.padded:
+        up_to, padded = np.maximum.accumulate(lengths) * np.arange(1, len(lengths) + 1), ", padded"
+    at = int(np.argmax(up_to > most))
+    return (
+        f"{part.task.name}: step {part.first + row}: microbatch {number} has {tokens} tokens of "
+        f"{len(samples)} sample(s){padded}, expected at most {most}; beyond that with sample "
+        f"{samples[at]} of {lengths[at]} tokens"
+    )
