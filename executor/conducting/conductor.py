@@ -26,9 +26,9 @@ from executor.replay import (
     SegmentRun,
     Settings,
     Setup,
-    TaskState,
     Team,
     Traffic,
+    task_states,
     trouble,
 )
 from executor.shards import HostStore, places_of
@@ -93,12 +93,8 @@ class Conductor:
         self.stopped: dict[str, StopRecord] = {}  # by a rule, their states whole
         self._team = team
         self.places = places_of(devices)
-        threads = max(device.threads for device in plan.devices)
-        source = next(iter(devices.values())).source
-        self._tasks = {
-            name: TaskState(task, threads, source, self._step, recorder.evaluation, alone=not team)
-            for name, task in store.tasks.items()
-        }
+        source, told = next(iter(devices.values())).source, (self._step, recorder.evaluation)
+        self._tasks = task_states(plan, store.tasks, source, settings.tables, *told, alone=not team)
         locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
         shared = recorder, self._halt, settings, self._failed, locks, self.traffic, team
         self._setup = Setup(self.places, self._tasks, store, *shared)

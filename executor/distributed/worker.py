@@ -41,8 +41,8 @@ from executor.replay import (
     SegmentRun,
     Settings,
     Setup,
-    TaskState,
     Traffic,
+    task_states,
 )
 from executor.shards import HostStore, places_of
 from plans.runlog import OpRecord
@@ -72,12 +72,8 @@ class Worker:
         self._news: SimpleQueue[Message] = SimpleQueue()
         self._active: dict[int, SegmentRun] = {}
         self._halt = Halt()
-        threads = max(device.threads for device in plan.devices)
-        source = next(iter(devices.values())).source
-        self._tasks = {
-            name: TaskState(task, threads, source, _never, _never, alone=False)
-            for name, task in store.tasks.items()
-        }
+        source, told = next(iter(devices.values())).source, (_never, _never)
+        self._tasks = task_states(plan, store.tasks, source, settings.tables, *told, alone=False)
         for name, task in self._tasks.items():
             for evaluates in (False, True):
                 task.feed(evaluates=evaluates).told = self._part(name, evaluates)

@@ -1,6 +1,7 @@
 """Exact bits: flat memory, packing, random numbers, module buffers, precision."""
 
 from executor.numerics.buffers import Buffers, Found, Snapshot
+from executor.numerics.contents import Contents, Layouts
 from executor.numerics.dispatch_mode import OpMode
 from executor.numerics.flat import Cast, Spec, Views, same, spec_of
 from executor.numerics.gradients import Home, HooksRefused, foreign_hooks, forgetting, give, homes
@@ -46,6 +47,7 @@ __all__ = [
     "AUTOCAST",
     "Buffers",
     "Cast",
+    "Contents",
     "CpuMeter",
     "CpuSource",
     "DrawError",
@@ -56,6 +58,7 @@ __all__ = [
     "HooksRefused",
     "Later",
     "Layout",
+    "Layouts",
     "LentGenerator",
     "LossScale",
     "MemoryMeter",

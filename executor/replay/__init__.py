@@ -5,7 +5,7 @@ from executor.replay.failures import Failure, trouble
 from executor.replay.recorder import Listener, Recorder
 from executor.replay.segment import SegmentRun
 from executor.replay.settings import Limits, Settings
-from executor.replay.task_state import Norming, TaskState
+from executor.replay.task_state import Norming, TaskState, task_states
 from executor.replay.team import Facts, News, Team, Wire
 from executor.replay.tickets import Halt, Stopped
 
@@ -29,5 +29,6 @@ __all__ = [
     "Team",
     "Traffic",
     "Wire",
+    "task_states",
     "trouble",
 ]

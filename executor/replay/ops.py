@@ -35,7 +35,7 @@ from executor.shards import (
     backward_input,
     backward_weights,
 )
-from executor.workload import held_batch, inputs_of
+from executor.workload import Batch, held_batch
 from plans.schema import Memory, Op, OpName
 
 NOTHING = torch.empty(0, dtype=torch.uint8)
@@ -124,9 +124,14 @@ def _no_random(work: Work, step: int) -> Iterator[None]:
 
 
 def _input(work: Work) -> Value:
-    if work.name.number == 0:
-        return inputs_of(work.feed.batches, work.source("batch"))
-    return work.feed.boundaries[work.name.number].held(work.source("x"))
+    flat = work.source("x" if work.name.number else "batch")
+    return work.feed.contents.of(flat)[0].held(flat)
+
+
+def _batch(work: Work) -> Batch:
+    flat = work.source("batch")
+    inputs, targets = work.feed.contents.of(flat)
+    return held_batch((inputs, targets), flat)
 
 
 def _bound(work: Work) -> Shard:
@@ -160,7 +165,7 @@ def _forward(work: Work, step: int) -> OnDone | None:
         made = partial(shard.forward_graph, x, out, saved=saved, halves=work.halves)
     layout, task.left[number, microbatch] = _counted(work, step, made)
     work.place.guard.check()
-    work.feed.boundary(number + 1, layout)
+    work.feed.boundary(number + 1, out, layout)
     return None
 
 
@@ -171,9 +176,10 @@ def _evaluate(work: Work, number: int) -> OnDone | None:
     watched = no_draws(DRAWS) if work.watched(number) else nullcontext()
     with watched, torch.no_grad(), shard.buffers.still():
         if "y" in work.writes:
-            feed.boundary(work.name.number + 1, shard.evaluate(x, work.writes["y"]))
+            out = work.writes["y"]
+            feed.boundary(work.name.number + 1, out, shard.evaluate(x, out))
         else:
-            loss = shard.losses(x, held_batch(feed.batches, work.source("batch")))
+            loss = shard.losses(x, _batch(work))
     work.place.guard.check()
     if loss is None:
         return None
@@ -242,9 +248,11 @@ def _graph(work: Work, shard: Shard, step: int) -> Graph:
     if left is not None:
         with _random(work, step):
             return shard.graph(x, before=left, halves=work.halves)
-    batch = held_batch(work.feed.batches, work.source("batch"))
     scale = task.scale.at(work.place.device.where) if task.scale else None
-    made = partial(shard.graph, x, batch=batch, scale=scale, halves=work.halves)
+    divisor = work.feed.divisor(step, microbatch)
+    made = partial(
+        shard.graph, x, batch=_batch(work), divisor=divisor, scale=scale, halves=work.halves
+    )
     return _counted(work, step, made)
 
 
@@ -266,29 +274,38 @@ def _norm(work: Work, step: int) -> None:
 def _prefetch(work: Work, step: int) -> OnDone | None:
     (role,) = work.writes
     if role in work.reads:
-        work.place.device.copy_in(work.writes[role], work.reads[role])
-        work.task.absent.carry(work.reads[role], work.writes[role])
+        work.place.device.copy_in(*_ends(work))
         return None
     if role == "param":
         parameters = work.task.host.shards[work.name.number].parameters
         work.place.device.cast_in(parameters.casts(work.writes[role], work.reads["state"]))
         return None
-    batches = work.feed.batches
-    batch = batches.take(step, work.name.index)
-    work.place.device.copy_in(work.writes[role], batch)
-    return partial(batches.sent, batch)
+    batches, target = work.feed.batches, work.writes[role]
+    flat, layouts = batches.take(step, work.name.index)
+    size = sum(layout.bytes for layout in layouts)
+    work.place.device.copy_in(target[:size], flat[:size])
+    work.feed.contents.note(target, layouts)
+    return partial(batches.sent, flat)
 
 
 def _spill(work: Work, step: int) -> None:
-    (role,) = work.writes
-    work.place.device.copy_out(work.writes[role], work.reads[role])
-    work.task.absent.carry(work.reads[role], work.writes[role])
+    work.place.device.copy_out(*_ends(work))
 
 
 def _send(work: Work, step: int) -> None:
-    (role,) = work.writes
-    work.place.device.send(work.writes[role], work.reads[role])
-    work.task.absent.carry(work.reads[role], work.writes[role])
+    work.place.device.send(*_ends(work))
+
+
+def _ends(work: Work) -> tuple[Tensor, Tensor]:
+    """Target and source of a copy, as far as there is something; what is known of the one is known
+    of the other."""
+    ((role, target),) = work.writes.items()
+    source = work.reads[role]
+    if work.name.item in ("x", "batch"):
+        size = work.feed.contents.carry(source, target)
+        return target[:size], source[:size]
+    work.task.absent.carry(source, target)
+    return target, source
 
 
 def _reduce(work: Work, step: int) -> None:

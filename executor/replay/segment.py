@@ -34,10 +34,12 @@ from executor.replay.tickets import (
 )
 from executor.shards import Place
 from plans.checker import value_bytes
+from plans.kinds import kinds_of, runs, scaled
 from plans.metrics import plan_stream
 from plans.schema import Memory, Op, Program, Role, Segment, parse_id
 from plans.view import site
 
+_OF_TOKENS = {"batch", "x", "y", "dx", "dy", "saved"}  # roles of values of a microbatch
 _ALL = "all streams"  # waited for at the beginning of a phase
 
 
@@ -60,8 +62,7 @@ class SegmentRun(SegmentActivity):
         self._segment = segment
         self._metered = metered
         self._first_steps = first_steps
-        kinds = (program.round, *(kind.ops for kind in program.kinds))
-        self._in_round = {op.id for ops in kinds for op in ops}
+        self._in_round = {op.id for kind in kinds_of(program) for op in kind.ops}
         self._tasks = [setup.tasks[name] for name in program.tasks]
         self.evaluates = program.evaluates
         self._laps = Laps(segment.rounds)
@@ -181,20 +182,23 @@ class SegmentRun(SegmentActivity):
         }
         self._flats = {**setup.store.flats, **views}
 
+        tokens = {phase_of(k): kind.tokens for k, kind in enumerate(kinds_of(program))}
+
         def job(phase: str, op: Op, own: Ticket, waits: tuple[Ticket, ...]) -> Job | None:
             if op.stream not in self._sides.own:
                 return None
+            most = tokens.get(phase, ())
             stream, crossing, work = self._streams[op.stream], self._crossing, None
             tells = self._sides.tells.get((phase, op.id), ())
             lane = lane_of(op.stream)
             number = lane[1] if lane else site(op.stream)[1]
             if crossing and lane and op.id.endswith(READY):
                 x = structs.replace(op, id=op.id.removesuffix(READY))
-                awaited = self._work(x, places[number], program.memory[number])
+                awaited = self._work(x, places[number], program.memory[number], most)
                 run = crossing.asker(awaited, op.stream, (devices[lane[0]], devices[lane[1]]))
                 launch = marked(run, stream.queue, 0, self._halt.check)
             else:
-                work = self._work(op, places[number], program.memory[number])
+                work = self._work(op, places[number], program.memory[number], most)
                 used = {places[spaces[n]] for n in op.writes.values() if spaces.get(n) in places}
                 numbers = sorted(place.number for place in {work.place, *used})
                 locks = [setup.locks[n] for n in numbers] if setup.locks else []
@@ -219,9 +223,9 @@ class SegmentRun(SegmentActivity):
         ends = devices[site(work.op.stream)[1]], devices[target]
         return self._crossing.sender(work, f"{work.op.stream}>{target}", waits, ends)
 
-    def _work(self, op: Op, place: Place, memory: Memory) -> Work:
+    def _work(self, op: Op, place: Place, memory: Memory, tokens: Sequence[int]) -> Work:
         """The op with its buffers, found by name and cut to the bytes of the value in each role; of
-        an X those that this process has."""
+        an X those that this process has. tokens: the most of each microbatch."""
         name = parse_id(op.id)
         task = self._setup.tasks[name.task]
         if name.kind in "FBIW":
@@ -231,6 +235,9 @@ class SegmentRun(SegmentActivity):
 
         def cut(roles: Mapping[Role, str]) -> dict[str, Tensor]:
             sizes = {r: value_bytes(name, r, task.plan) for r, b in roles.items() if b in flats}
+            if tokens and task.plan.lengths:
+                at, most = tokens[name.index], task.plan.microbatch
+                sizes |= {r: scaled(n, at, most) for r, n in sizes.items() if r in _OF_TOKENS}
             return {r: flats[roles[r]][:size] for r, size in sizes.items()}
 
         reads, writes = cut(op.reads), cut(op.writes)
@@ -272,7 +279,7 @@ class SegmentRun(SegmentActivity):
         one kind in a row are one phase; those that are not made have none."""
         first, planned = 0, self._segment.rounds
         yield ENTER, 0, range(1)
-        for kind, rounds in self._segment.kinds or ((0, planned),):
+        for kind, rounds in runs(self._segment):
             if first >= self._laps.count:
                 break
             yield phase_of(kind), first, self._laps.each(first, first + rounds)

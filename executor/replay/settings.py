@@ -1,8 +1,10 @@
 """Settings of a replay: all that a caller may ask of it beside its plan."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from executor.workload import Table
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Settings:
     stall_seconds: longest time without any op ending; None follows from the plan.
     keep_going: a task that fails is dropped, and the others are trained to their end.
     trace: gives, by the op's id, the context in which it runs just then, if any.
+    tables: of the tasks whose samples have lengths, by name.
     """
 
     serial_copies: bool = False
@@ -33,3 +36,4 @@ class Settings:
     keep_going: bool = False
     trace: Callable[[str], AbstractContextManager[object] | None] | None = None
     limits: Limits = Limits()
+    tables: Mapping[str, Table] = field(default_factory=dict)

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from executor.devices import Mark
 from executor.errors import RunError
-from executor.numerics import Grads, Layout, LossScale, Norms, Snapshot, Source, TaskRng
+from executor.numerics import Contents, Grads, Layout, LossScale, Norms, Snapshot, Source, TaskRng
 from executor.optim import Scaling
 from executor.shards import NONE, Absent, Graph, HostTask, Replicas
-from executor.workload import Batches, data_by_number
+from executor.workload import Batches, Steps, Table, data_by_number, steps_of
 from plans.evaluation import due_of
+from plans.schema import Plan
 
 
 class Norming(NamedTuple):
@@ -38,7 +39,8 @@ class Feed:
     """Batches by number, the layouts of the boundaries that they pass, and their losses.
 
     A loss is the mean over `count` batches, and comes every `every` steps. In training both are 1
-    and batches bear the numbers of steps; those of evaluations are numbered through.
+    and batches bear the numbers of steps; those of evaluations are numbered through. steps: of a
+    task whose samples have lengths, in whose microbatches values have different shapes.
     """
 
     def __init__(
@@ -48,12 +50,15 @@ class Feed:
         on_loss: Callable[[int, float], None],
         every: int = 1,
         count: int = 1,
+        steps: Steps | None = None,
     ) -> None:
         self.batches = batches
-        self.boundaries: dict[int, Layout] = {}  # by the shard that reads it
+        self.boundaries: dict[int, Layout] = {}  # the first, by the shard that reads it
+        self.contents = Contents()
         # Called with each part of a loss as it is read: the step, the part's number, its value.
         self.told: Callable[[int, int, float], None] = self.add
         self._microbatches, self._every, self._count = microbatches, every, count
+        self._steps = steps
         self._on_loss = on_loss
         self._unread: deque[tuple[Mark, int, int, Callable[[], float]]] = deque()
         self._parts: dict[int, dict[int, float]] = {}  # by step
@@ -63,11 +68,18 @@ class Feed:
         """The number of the first batch whose loss belongs to this step."""
         return step // self._every * self._count
 
-    def boundary(self, shard: int, layout: Layout) -> None:
-        """Remember the layout of the boundary before `shard`; RunError where it changes."""
+    def boundary(self, shard: int, flat: Tensor, layout: Layout) -> None:
+        """The boundary before `shard` was written to `flat`; RunError where it changes more than
+        the number of its tokens."""
         known = self.boundaries.setdefault(shard, layout)
-        if known is not layout and known != layout:
+        alike = known.needs == layout.needs if self._steps else known == layout
+        if known is not layout and not alike:
             raise RunError(f"the boundary before shard {shard} {known.difference(layout)}")
+        self.contents.note(flat, (layout,))
+
+    def divisor(self, step: int, microbatch: int) -> float | None:
+        """By what the sum of a microbatch's losses is divided; None where its loss is a mean."""
+        return self._steps.divisor(step, microbatch) if self._steps else None
 
     def loss(self, number: int, microbatch: int, read: Callable[[], float], end: Mark) -> None:
         """Note a microbatch's part of a batch's loss, which can be read when `end` is reached."""
@@ -87,7 +99,7 @@ class Feed:
 
     def add(self, step: int, part: int, value: float) -> None:
         """Add a part of a step's loss."""
-        size = self._microbatches
+        size = len(self._steps.tokens(step)) if self._steps else self._microbatches
         with self._reading:
             found = self._parts.setdefault(step, {})
             found[part] = value
@@ -111,10 +123,12 @@ class TaskState:
         source: Source,
         on_step: OnLoss,
         on_evaluation: OnLoss,
+        steps: Steps | None = None,
         *,
         alone: bool = True,
     ) -> None:
-        """`alone`: no other process trains a part of it."""
+        """`steps`: of a task whose samples have lengths. `alone`: no other process trains a part of
+        it."""
         plan = host.plan
         self.host = host
         self.plan = plan
@@ -122,8 +136,10 @@ class TaskState:
         self.rng = TaskRng(
             *(host.rng_state, draws, plan.microbatches, source, plan.done), chained=alone
         )
-        batches = Batches(plan, host.task, threads, host.staging, self.rng.prepare)
-        training = Feed(batches, plan.microbatches, partial(on_step, plan.name))
+        called = ("step {}: data" if steps else "data({})").format
+        own = plan, host.task, threads, host.staging, self.rng.prepare, called, steps
+        loss = partial(on_step, plan.name)
+        training = Feed(Batches(*own), plan.microbatches, loss, steps=steps)
         evaluation = _evaluation_feed(host, threads, partial(on_evaluation, plan.name))
         self._feeds = [training, *([evaluation] if evaluation else [])]
         self.replicas = Replicas(host.shards)
@@ -211,6 +227,26 @@ class TaskState:
         self.replicas.settle()
         self.host.rng_state = self.rng.state(step, 0, 0)
         self.host.loss_scale = self.scale.state() if self.scale else None
+
+
+def task_states(
+    plan: Plan,
+    tasks: Mapping[str, HostTask],
+    source: Source,
+    tables: Mapping[str, Table],
+    on_step: OnLoss,
+    on_evaluation: OnLoss,
+    *,
+    alone: bool,
+) -> dict[str, TaskState]:
+    """The states of a plan's tasks, by name, see TaskState. RunError for one without its table."""
+    threads = max(device.threads for device in plan.devices)
+    steps = steps_of(plan, {name: one.task for name, one in tasks.items()}, tables)
+    told = on_step, on_evaluation
+    return {
+        name: TaskState(one, threads, source, *told, steps.get(name), alone=alone)
+        for name, one in tasks.items()
+    }
 
 
 def _evaluation_feed(

@@ -47,10 +47,8 @@ def facts_of(work: Work) -> Facts | None:
         return about(absent=task.absent.of(work.reads.get(role, work.writes.get(role, NOTHING))))
     if name.kind != "X":
         return None
-    if name.item == "batch":
-        return about(layouts=work.feed.batches.layouts or ())
-    if name.item == "x":
-        return about(layouts=(work.feed.boundaries[name.number],))
+    if name.item in ("batch", "x"):
+        return about(layouts=work.feed.contents.of(work.source(role)))
     if name.item == "dx":
         return about(grads=task.gradients.pop((name.number, name.index)))
     return None
@@ -66,9 +64,9 @@ def heed(facts: Facts, task: TaskState, find: Callable[[str], Tensor]) -> None:
     if facts.grads is not None:
         task.gradients[name.number, name.index] = facts.grads
     if name.item == "x":
-        feed.boundary(name.number, facts.layouts[0])
+        feed.boundary(name.number, find(facts.buffer), facts.layouts[0])
     elif name.item == "batch":
-        feed.batches.layouts = facts.layouts[0], facts.layouts[1]
+        feed.contents.note(find(facts.buffer), tuple(facts.layouts))
 
 
 class News(NamedTuple):

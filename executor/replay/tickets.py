@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from executor.devices import Mark, Queue
+from plans.kinds import kinds_of
 from plans.schema import Op, Program
 
 ENTER, LEAVE, END = "enter", "leave", "end"
@@ -182,8 +183,7 @@ def phase_of(kind: int) -> str:
 
 def phases_of(program: Program) -> dict[str, Sequence[Op]]:
     """The ops of a program: those of `enter`, of the rounds of each kind, and of `leave`."""
-    kinds = (program.round, *(kind.ops for kind in program.kinds))
-    rounds = {phase_of(number): ops for number, ops in enumerate(kinds)}
+    rounds = {phase_of(number): kind.ops for number, kind in enumerate(kinds_of(program))}
     return {ENTER: program.enter, **rounds, LEAVE: program.leave}
 
 

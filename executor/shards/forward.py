@@ -50,13 +50,14 @@ class Forward:
                     )
         return value
 
-    def loss(self, x: Value, batch: Batch) -> Tensor:
-        """A microbatch's part of the loss."""
+    def loss(self, x: Value, batch: Batch, divisor: float | None = None) -> Tensor:
+        """A microbatch's part of the loss: the mean over its batch, or, by a `divisor`, over its
+        step."""
         assert self.ending is not None, "only the last shard takes a batch"
         outputs = self.run(x, batch.inputs)
         with self._computing(x):
             loss = self.ending.loss_of(outputs, batch)
-        return loss / self.ending.microbatches
+        return loss / (self.ending.microbatches if divisor is None else divisor)
 
     def _computing(self, x: Value) -> AbstractContextManager[object]:
         return computing(self.precision, x.tensors[0].device if x.tensors else _CPU)

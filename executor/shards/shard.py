@@ -148,14 +148,16 @@ class Shard:
         x: Value,
         *,
         batch: Batch | None = None,
+        divisor: float | None = None,
         scale: Tensor | None = None,
         before: Snapshot | None = None,
         halves: bool = False,
     ) -> Graph:
         """Run the layers on `x` with a graph; the last shard takes its `batch` and adds the loss.
 
-        `scale`: by what the loss is multiplied. `before`: what a forward that was run on `x` says
-        of buffers that it changed; None where there was none. `halves`: as for `forward_graph`.
+        `divisor`: of the loss, where that is a sum. `scale`: by what the loss is multiplied.
+        `before`: what a forward that was run on `x` says of buffers that it changed; None where
+        there was none. `halves`: as for `forward_graph`.
         """
         grads: dict[int, Tensor] = {}
         begun, buffers = x.begun(grads), self.buffers
@@ -164,7 +166,7 @@ class Shard:
         with made, self._pieces(halves) as pieces:
             if batch is None:
                 return Graph(begun, grads, edges(hold(self._forward.run(begun))), pieces=pieces)
-            loss = self._forward.loss(begun, batch)
+            loss = self._forward.loss(begun, batch, divisor)
         scaled = loss if scale is None else loss * scale.squeeze()
         ends = scaled if loss.requires_grad else None
         return Graph(begun, grads, ends, loss.detach(), pieces=pieces)

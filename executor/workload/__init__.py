@@ -7,13 +7,13 @@ from executor.workload.batches import (
     changed,
     data_by_number,
     held_batch,
-    inputs_of,
     part,
     staging_bytes,
 )
 from executor.workload.loading import NO_CACHE, caching, load
 from executor.workload.loss import Batch, Ending, loss_in
 from executor.workload.packed import lengths_of, pack, padded, padding, take, tokens_of
+from executor.workload.steps import Steps, Table, steps_of
 from executor.workload.task import Evaluation, Task, build
 
 __all__ = [
@@ -22,6 +22,8 @@ __all__ = [
     "Batches",
     "Ending",
     "Evaluation",
+    "Steps",
+    "Table",
     "Task",
     "batch_bytes",
     "batch_of",
@@ -30,7 +32,6 @@ __all__ = [
     "changed",
     "data_by_number",
     "held_batch",
-    "inputs_of",
     "lengths_of",
     "load",
     "loss_in",
@@ -39,6 +40,7 @@ __all__ = [
     "padding",
     "part",
     "staging_bytes",
+    "steps_of",
     "take",
     "tokens_of",
 ]

@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from msgspec.structs import replace
@@ -11,23 +11,30 @@ from torch import Tensor
 
 from executor.devices import Mark, until, use_threads
 from executor.errors import RunError, one_line
-from executor.numerics import Layout, OwnRandomness, Value, hold, mapped, tensors_of
+from executor.numerics import Layout, OwnRandomness, hold, mapped, tensors_of
 from executor.workload.loss import Batch
+from executor.workload.steps import Steps
 from executor.workload.task import Evaluation, Task
+from plans.kinds import scaled
 from plans.schema import Task as PlanTask
 
 AHEAD = 2  # steps prepared beyond the newest one asked for
 ROOM = AHEAD + 2  # steps there is staging memory for: the newest, and one on its way to the device
 
 
+class Staged(NamedTuple):
+    """A microbatch in host memory, and how its inputs and targets lie there."""
+
+    flat: Tensor
+    layouts: tuple[Layout, Layout]
+
+
 class Batches:
     """The microbatches of one task, step after step, each one flat: inputs, then targets.
 
     `staging` is host memory of staging_bytes(plan), where a microbatch stays until its copy to the
-    device is done. `layouts` says how a flat's inputs and targets lie in it; known once a flat was
-    taken.
-    `prepare(step)` is called in the loading thread before the data of each step; `called` says
-    how errors name the call for it.
+    device is done. `prepare(step)` is called in the loading thread before the data of each step;
+    `called` says how errors name the call for it. steps: of a task whose samples have lengths.
     """
 
     def __init__(
@@ -38,8 +45,10 @@ class Batches:
         staging: Tensor,
         prepare: Callable[[int], None],
         called: Callable[[int], str] = "data({})".format,
+        steps: Steps | None = None,
     ) -> None:
-        self.layouts: tuple[Layout, Layout] | None = None
+        self._layouts: tuple[Layout, Layout] | None = None  # where all microbatches are alike
+        self._steps = steps
         self._plan = plan
         self._task = task
         self._staging = staging
@@ -48,7 +57,7 @@ class Batches:
         self._prepare = prepare
         self._called = called
         self._changed = threading.Condition()
-        self._ready: dict[int, dict[int, Tensor]] = {}
+        self._ready: dict[int, dict[int, Staged]] = {}
         places = torch.split(staging, plan.batch_bytes)
         self._free: deque[tuple[Tensor, Mark | None]] = deque((flat, None) for flat in places)
         self._newest = plan.done - 1
@@ -61,8 +70,9 @@ class Batches:
         one loads no more."""
         self.stop()
         plan = replace(self._plan, done=first, steps=count)
-        made = Batches(plan, self._task, self._threads, self._staging, self._prepare, self._called)
-        made.layouts, made._wanted = self.layouts, microbatches
+        own = self._task, self._threads, self._staging, self._prepare, self._called, self._steps
+        made = Batches(plan, *own)
+        made._layouts, made._wanted = self._layouts, microbatches
         return made
 
     def start(self) -> None:
@@ -77,18 +87,18 @@ class Batches:
             self._stopped = True
             self._changed.notify_all()
 
-    def take(self, step: int, microbatch: int) -> Tensor:
-        """The microbatch's bytes (uint8, batch_bytes), once only. RunError if data failed."""
+    def take(self, step: int, microbatch: int) -> Staged:
+        """The microbatch, once only. RunError if data failed."""
         with self._changed:
             self._newest = max(self._newest, step)
             self._changed.notify_all()
             self._changed.wait_for(lambda: step in self._ready or self._failure or self._stopped)
             if step not in self._ready:
                 raise RunError(self._failure or "stopped")
-            flat = self._ready[step].pop(microbatch)
+            staged = self._ready[step].pop(microbatch)
             if not self._ready[step]:
                 del self._ready[step]
-            return flat
+            return staged
 
     def sent(self, flat: Tensor, end: Mark) -> None:
         """A microbatch that was taken is copied when `end` is reached; its memory is free then."""
@@ -120,7 +130,7 @@ class Batches:
                     return
             try:
                 self._prepare(step)
-                flats = self._cut(self._batch(step))
+                flats = {m: self._pack(step, m, b) for m, b in self._microbatches(step).items()}
             except BaseException as error:  # sys.exit in data() must not stall the run
                 text = str(error) if isinstance(error, RunError) else one_line(error)
                 with self._changed:
@@ -130,6 +140,14 @@ class Batches:
             with self._changed:
                 self._ready[step] = flats
                 self._changed.notify_all()
+
+    def _microbatches(self, step: int) -> dict[int, Batch]:
+        """Those of a step that are wanted."""
+        if self._steps:
+            with OwnRandomness():
+                return self._steps.packed(step, self._wanted)
+        batch, size = self._batch(step), self._plan.microbatch
+        return {m: part(batch, m * size, size) for m in sorted(self._wanted)}
 
     def _batch(self, step: int) -> Batch:
         with OwnRandomness():
@@ -142,27 +160,22 @@ class Batches:
                     )
         return batch
 
-    def _cut(self, batch: Batch) -> dict[int, Tensor]:
-        size = self._plan.microbatch
-        return {m: self._pack(part(batch, m * size, size)) for m in sorted(self._wanted)}
-
-    def _pack(self, batch: Batch) -> Tensor:
+    def _pack(self, step: int, microbatch: int, batch: Batch) -> Staged:
         x, y = (hold(value) for value in batch)
         layouts = (x.layout, y.layout)
-        if self.layouts is None:
-            self.layouts = layouts
-        if layouts != self.layouts:
-            raise RunError(changed(self.layouts, layouts))
-        size = sum(layout.bytes for layout in layouts)
-        if size != self._plan.batch_bytes:
+        size, most = sum(layout.bytes for layout in layouts), self._plan.batch_bytes
+        if self._steps:
+            most = scaled(most, self._steps.tokens(step)[microbatch], self._plan.microbatch)
+        elif layouts != (known := self._layouts or layouts):
+            raise RunError(changed(known, layouts))
+        if size > most or (size < most and not self._steps):
             raise RunError(
-                f"a microbatch has {size} bytes, the plan {self._plan.batch_bytes}; "
-                "profile and build again"
+                f"a microbatch has {size} bytes, the plan {most}; profile and build again"
             )
-        flat = self._place()
+        self._layouts, flat = layouts, self._place()
         x.layout.write(flat, x.tensors)
         y.layout.write(flat[x.layout.bytes :], y.tensors)
-        return flat
+        return Staged(flat, layouts)
 
 
 def batch_of(task: Task, step: int) -> Batch:
@@ -213,16 +226,9 @@ def staging_bytes(plan: PlanTask) -> int:
     return (2 if plan.evaluation else 1) * ROOM * plan.microbatches * plan.batch_bytes
 
 
-def inputs_of(batches: Batches, flat: Tensor) -> Value:
-    """The inputs in a batch buffer."""
-    assert batches.layouts is not None
-    return batches.layouts[0].held(flat)
-
-
-def held_batch(batches: Batches, flat: Tensor) -> Batch:
+def held_batch(layouts: tuple[Layout, Layout], flat: Tensor) -> Batch:
     """The microbatch in a batch buffer."""
-    assert batches.layouts is not None
-    inputs, targets = batches.layouts
+    inputs, targets = layouts
     return Batch(inputs.whole(inputs.read(flat)), targets.whole(targets.read(flat[inputs.bytes :])))
 
 

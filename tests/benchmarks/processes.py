@@ -75,7 +75,7 @@ def layout() -> Layout:
 
 
 def forward(work: Work, step: int) -> None:
-    work.feed.boundary(work.name.number + 1, layout())
+    work.feed.boundary(work.name.number + 1, work.writes["y"], layout())
 
 
 def backward(work: Work, step: int) -> None:
@@ -84,7 +84,7 @@ def backward(work: Work, step: int) -> None:
 
 def load(work: Work, step: int) -> None:
     if work.name.item == "batch":
-        work.feed.batches.layouts = layout(), layout()
+        work.feed.contents.note(work.writes["batch"], (layout(), layout()))
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """The bytes of slabs that the jobs of a run are given."""
 
+from typing import Any
+
 import pytest
 
 from executor.replay.ops import Work
 from executor.replay.segment import SegmentRun
 from executor.shards import Place
-from plans.schema import Memory, Op, Plan
+from plans.schema import Op, Plan
 
 
 def bound(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> list[int]:
@@ -14,8 +16,8 @@ def bound(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> list[int]:
     ends = [0] * len(plan.devices)
     made = SegmentRun._work
 
-    def noted(self: SegmentRun, op: Op, place: Place, memory: Memory) -> Work:
-        work = made(self, op, place, memory)
+    def noted(self: SegmentRun, op: Op, place: Place, *told: Any) -> Work:
+        work = made(self, op, place, *told)
         for flat in (*work.reads.values(), *work.writes.values()):
             for home in self._setup.places.values():
                 slab = home.device.slab
