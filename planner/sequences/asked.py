@@ -20,7 +20,7 @@ from profiles.units import show_bytes
 Array = NDArray[np.int64]
 
 _FINEST = 4  # shards of a stage
-_ORDER = "1f1b"
+ORDER = "1f1b"
 
 
 def bucket(tokens: int) -> int:
@@ -64,6 +64,11 @@ class Asked:
         whole = self.lengths.astype(np.float64)
         return float((whole * whole).sum() / whole.sum())
 
+    @property
+    def steps(self) -> range:
+        """The steps that are to be planned."""
+        return range(self.done, self.done + self.task.steps)
+
     def step(self, number: int) -> Array:
         """The tokens of the samples of a step."""
         first = number * self.task.batch
@@ -101,7 +106,7 @@ class Asked:
         too few layers, or the host too little memory."""
         costs = self.costs(tokens, count=depth)
         lanes = [Lane(depth, depth, costs)]
-        strategy = side_by_side(lanes, self.links, self.points, _ORDER, _FINEST)
+        strategy = side_by_side(lanes, self.links, self.points, ORDER, _FINEST)
         program = strategy and mode_program(strategy, self.links, 0, self.host_bytes)
         found = program.thrifty(effort) if program else None
         return PipelineRound(found[1], self.links).device_bytes if found else None

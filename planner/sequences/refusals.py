@@ -1,0 +1,64 @@
+"""What cannot be asked for together with lengths of samples: one line each."""
+
+from collections.abc import Iterator
+
+from planner.inputs import Problem
+from planner.packing import How
+from profiles.errors import FormatError
+from profiles.schema import Task
+
+_ALL: tuple[How, ...] = ("balanced", "ffd", "fixed")
+
+
+def with_lengths(problem: Problem) -> bool:
+    """True if a task of the problem has lengths, and all that is asked goes with them; FormatError
+    where it does not."""
+    task = next((task for task in problem.tasks if task.lengths), None)
+    if task is None:
+        if problem.packing != "auto":
+            raise FormatError(
+                "--packing is about tasks whose samples have lengths, and none has; leave it out"
+            )
+        return False
+    if wrong := next(_wrong(problem, task), None):
+        raise FormatError(f"{task.name}: its samples have lengths, {wrong}")
+    return True
+
+
+def _wrong(problem: Problem, task: Task) -> Iterator[str]:
+    """Why not, the reason and the remedy."""
+    if len(problem.tasks) > 1:
+        count = len(problem.tasks)
+        yield f"so it is planned alone, but the profile has {count} tasks; profile it alone"
+    if task.evaluation:
+        yield "with which evaluation is not planned; profile it without evaluate="
+    if len(problem.kinds) > 1:
+        yield "for which devices are of one kind; give one profile"
+    if problem.nodes > 1:
+        yield "for which devices are of one machine; give --devices instead of --nodes"
+    if problem.link_groups:
+        yield "for which each device has its own link; leave out --link-groups"
+    if problem.layout or problem.order != "auto" or problem.quantile:
+        yield (
+            "for which pipelines are chosen by the planner; leave out --layout, --order and "
+            "--objective-quantile"
+        )
+    if problem.wants or problem.objective != "makespan" or problem.segment_steps:
+        yield (
+            "for which there is one segment from the beginning on; leave out --objective, --start, "
+            "--deadline, --priority and --segment-steps"
+        )
+
+
+def packings(problem: Problem, task: Task) -> tuple[How, ...]:
+    """The ways to pack that are asked for; FormatError for one that the model cannot have."""
+    assert task.lengths
+    why_not, asked = task.lengths.why_not, problem.packing
+    if why_not and asked not in ("auto", "pad"):
+        raise FormatError(
+            f"{task.name}: --packing {asked} puts several sequences into a microbatch, but "
+            f"{why_not}; give --packing pad"
+        )
+    if why_not:
+        return ("pad",)
+    return _ALL if asked == "auto" else (asked,)
