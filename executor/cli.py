@@ -16,11 +16,12 @@ import profiles
 from executor import report, run, saving
 from executor.errors import MismatchError, UsageError
 from executor.records import Options, Result, Trace, stopping
-from executor.workload import NO_CACHE, Task, load
+from executor.workload import NO_CACHE, Task, lengths_of, load, tables_of
 from plans.schema import Plan
-from profiles import console
+from profiles import console, lengths
 from profiles.codec import check_target, read_bytes
 from profiles.schema import Emulation, Numerics, Workload
+from profiles.units import LARGEST
 
 if TYPE_CHECKING:
     from executor.profiling.across import Others
@@ -102,6 +103,11 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     _add(parser, numbers, type=int, metavar="N")
     text = "default: what is free"
     parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=text)
+    text = "tokens of the sequences that tasks with lengths are measured with, like "
+    text += "128,512,1024,4096; four or more, one a multiple of 256; by default from their lengths"
+    parser.add_argument(
+        "--lengths", type=console.wholes(1, LARGEST), default=(), metavar="TOKENS", help=text
+    )
     text = "measure files there, so that idle tasks can wait on that disk"
     parser.add_argument("--disk", type=Path, metavar="DIR", help=text)
     parser.add_argument("-o", "--output", type=Path, help="profile file; needed but for --explain")
@@ -144,6 +150,7 @@ def _profile(arguments: argparse.Namespace) -> int:
         host_bytes=arguments.host_memory,
         numerics=Numerics(arguments.tf32, arguments.deterministic),
         disk=arguments.disk,
+        lengths=arguments.lengths,
     )
     with _others() as others:
         if others and not others.leads:
@@ -151,7 +158,11 @@ def _profile(arguments: argparse.Namespace) -> int:
                 profiler.assist(options, others)
                 code = others.told()
             return code
-        measured = profiler.profile(ref, options, others)
+        tasks, digest = load(ref)
+        measured = profiler.measure(tasks, Workload(ref, digest), options, others)
+    for task in tasks:
+        if task.lengths is not None:
+            lengths.save(arguments.output, task.name, lengths_of(task))
     profiles.save(arguments.output, measured)
     print(profiler.table(measured))
     print(f"profile: {arguments.output}")
@@ -225,6 +236,11 @@ def _prepared(arguments: argparse.Namespace, *, proves: bool) -> Given:
     evaluated = [task.name for task in plan.tasks if task.evaluation]
     stopping.check(rules, [task.name for task in plan.tasks], evaluated)
     tasks = load_tasks(plan)
+    tables = tables_of(plan, arguments.plan, {task.name: task for task in tasks})
+    if proves and tables:
+        plans.prove_tables(
+            plan, arguments.plan, {t.name: lengths_of(t) for t in tasks if t.name in tables}
+        )
     folder, name = arguments.torch_profile, arguments.plan.stem
     trace = Trace(folder, name) if folder else None
     options = Options(
@@ -239,6 +255,7 @@ def _prepared(arguments: argparse.Namespace, *, proves: bool) -> Given:
         stop=rules,
         disk=arguments.disk,
         overwrite=arguments.overwrite,
+        tables=tables,
     )
     return plan, tasks, options
 

@@ -158,3 +158,9 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def wholes(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
+    """A parser of such numbers with commas between them."""
+    parse = whole(least, most)
+    return lambda text: tuple(parse(part) for part in text.split(","))

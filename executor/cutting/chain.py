@@ -31,7 +31,7 @@ from executor.cutting.parts import OneSize, Unsupported
 from executor.cutting.proof import Training, differs, trace
 from executor.errors import MismatchError, RunError, WorkloadError, one_line
 from executor.numerics import HooksRefused, OwnRandomness, computing, forgetting
-from executor.workload import Task, batch_of, caching
+from executor.workload import Task, batch_of, beginning, caching
 from plans.schema import Task as PlanTask
 from profiles.schema import Cut, Precision
 
@@ -148,7 +148,11 @@ def planned(plan: PlanTask, task: Task, model: nn.Module) -> list[nn.Module]:
     step = 0 if known else plan.done
     try:
         with OwnRandomness():
-            inputs: Any = batch_of(task, step).inputs
+            if task.lengths is not None:
+                batch = beginning(task, cut.samples if cut else 1)
+            else:
+                batch = batch_of(task, step)
+            inputs: Any = batch.inputs
     except Exception as error:
         layers = listed(model, torch.empty(0)) or [model]
         if len(layers) == plan.shards[-1].end_layer:

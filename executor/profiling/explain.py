@@ -20,6 +20,7 @@ from executor.cutting import (
 )
 from executor.errors import one_line
 from executor.numerics import computing, tensors_of
+from executor.profiling import tokens
 from executor.profiling.alike import parts_of
 from executor.profiling.layer_checks import batch
 from executor.shards import joined, ties
@@ -55,7 +56,7 @@ def explain(ref: str) -> str:
 def _lines(task: Task) -> list[str]:
     """The way in which a task's layers were found, their table, and remarks."""
     model, _ = build(task)
-    inputs = batch(task).inputs
+    inputs = (batch(task) if task.lengths is None else tokens.one(task)).inputs
     chain = chain_of(model, inputs, task.loss is not None, task.precision)
     lines = [f"{task.name}: {len(chain.layers)} layers; {_WAYS[chain.how]}"]
     if chain.batch is not None:

@@ -33,9 +33,10 @@ from executor.devices import (
 from executor.errors import UsageError
 from executor.profiling import links as link_profiler
 from executor.profiling import task as task_profiler
+from executor.profiling import tokens
 from executor.profiling.alike import Kinds
 from executor.profiling.layer import Lab
-from executor.workload import load
+from executor.workload import Task, load
 from plans.schema import Device as DeviceSpec
 from profiles import console, schema
 from profiles.units import LARGEST, show_bytes, show_us
@@ -54,7 +55,8 @@ class Options:
 
     emulation None: CUDA devices, with as much memory as is free where device_bytes is None.
     samples: of each time, fewer where one is long. host_bytes None: what the machine has free.
-    disk: a folder where idle tasks may wait.
+    disk: a folder where idle tasks may wait. lengths: of the sequences that tasks with lengths are
+    measured with, by default some up to their longest.
     """
 
     device_bytes: int | None
@@ -64,6 +66,7 @@ class Options:
     host_bytes: int | None = None
     numerics: schema.Numerics = PLAIN
     disk: Path | None = None
+    lengths: tuple[int, ...] = ()
 
 
 class Team(Protocol):
@@ -78,9 +81,17 @@ class Team(Protocol):
 def profile(ref: str, options: Options, team: Team | None = None) -> schema.Profile:
     """Measure all layers of the workload `ref`; WorkloadError for one that cannot be cut. Sends are
     measured to other processes, if there are some."""
-    _check(options)
     tasks, digest = load(ref)
-    workload = schema.Workload(ref, digest)
+    return measure(tasks, schema.Workload(ref, digest), options, team)
+
+
+def measure(
+    tasks: Sequence[Task], workload: schema.Workload, options: Options, team: Team | None = None
+) -> schema.Profile:
+    """The same for a workload that is loaded."""
+    _check(options)
+    if options.lengths and all(task.lengths is None for task in tasks):
+        raise UsageError(f"--lengths is for tasks with lengths; {workload.ref} has none")
     apply(options.numerics)
     threads = torch.get_num_threads()
     spec = _spec(options)
@@ -100,7 +111,9 @@ def profile(ref: str, options: Options, team: Team | None = None) -> schema.Prof
             links += tuple(team.links(device, memory, lab.samples)) if team else ()
             bar.set_description("disk")
             disk = link_profiler.disk_rates(options.disk, memory) if options.disk else None
-            measured = tuple(task_profiler.measure(task, workload, kinds, bar) for task in tasks)
+            measured = tuple(
+                task_profiler.measure(task, workload, kinds, bar, options.lengths) for task in tasks
+            )
         print(kinds, file=sys.stderr)
         provenance = _provenance(device, lab) | {"layers": str(kinds)}
     finally:
@@ -176,14 +189,28 @@ def table(measured: schema.Profile) -> str:
             for layer in task.layers
         )
         step += sum(layer.costs[-1].forward.median_us for layer in task.layers[:-1])
-        sizes = (show_bytes(param), show_bytes(state), show_us(step))
+        of = f" of {task.layers[0].costs[-1].microbatch} tokens" if task.lengths else ""
+        sizes = (show_bytes(param), show_bytes(state), show_us(step) + of)
         rows.append((task.name, str(len(task.layers)), *sizes))
-    marks = [f"times are {measured.emulated}"] if measured.emulated else []
+    marks = [_told(task, task.lengths) for task in measured.tasks if task.lengths]
+    marks += [f"times are {measured.emulated}"] if measured.emulated else []
     if disk := measured.machine.host.disk:
         write, read = (rate.bytes_per_s // 10**6 for rate in (disk.write, disk.read))
         room = show_bytes(disk.usable_bytes)
         marks.append(f"disk: writes {write} MB/s, reads {read} MB/s, {room} for idle tasks")
     return "\n".join([*console.columns(rows), *marks])
+
+
+def _told(task: schema.Task, lengths: schema.Lengths) -> str:
+    """The lengths of a task, where it was measured, and how well its curves fit, in words."""
+    sizes = ", ".join(str(cost.microbatch) for cost in task.layers[0].costs)
+    off = max(curve.off_ppm for layer in task.layers for curve in layer.curves)
+    return (
+        f"{task.name}: {lengths.samples} samples of {lengths.longest} tokens at most; measured at "
+        f"{sizes}; curves are off by {off / 10**4:.1f} % at most"
+        + "; one sequence in a microbatch"
+        * bool(lengths.why_not)
+    )
 
 
 def _check(options: Options) -> None:
@@ -197,6 +224,9 @@ def _check(options: Options) -> None:
             ("d2h", link.d2h_bytes_per_s, _SLOWEST, LARGEST),
             ("p2p", link.p2p_bytes_per_s or LARGEST, _SLOWEST, LARGEST),
         ]
+    if options.lengths:
+        tokens.check_asked(options.lengths)
+    limits += [("lengths", value, 1, LARGEST) for value in options.lengths]
     for name, value, least, most in limits:
         if not least <= value <= most:
             raise UsageError(f"--{name} is {value}; it must be from {least} to {most}")

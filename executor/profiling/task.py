@@ -1,7 +1,7 @@
 """A task in a profile: its layers, and what each costs at every microbatch that can be run."""
 
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from executor.devices import Device
 from executor.errors import WorkloadError
 from executor.numerics import needs_norms, norm_bytes
 from executor.optim import Recipe
+from executor.profiling import tokens
 from executor.profiling.alike import Alike, Costs, Kinds, Look, kind_of, look
 from executor.profiling.batch_checks import (
     SAME_DRAWS,
@@ -33,9 +34,11 @@ from executor.profiling.layer_checks import (
 )
 from executor.profiling.model_checks import check_left_out, check_model
 from executor.shards import Shard, tie_bytes, ties
-from executor.workload import Task, batch_bytes, build, part
+from executor.workload import Task, batch_bytes, build, lengths_of, part
 from profiles import schema
 from profiles.codec import align
+from profiles.curves import curves_of
+from profiles.lengths import describe
 
 
 def microbatch_sizes(batch_size: int) -> list[int]:
@@ -44,16 +47,27 @@ def microbatch_sizes(batch_size: int) -> list[int]:
     return sorted({size for size in powers if batch_size % size == 0} | {batch_size})
 
 
-def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None]") -> schema.Task:
-    """Measure the task's layers; WorkloadError for one that cannot be cut or trained."""
+def measure(
+    task: Task,
+    workload: schema.Workload,
+    kinds: Kinds,
+    bar: "tqdm[None]",
+    lengths: Sequence[int] = (),
+) -> schema.Task:
+    """Measure the task's layers; WorkloadError for one that cannot be cut or trained. `lengths`: of
+    sequences, for a task whose samples have lengths."""
     bar.set_description(f"{task.name}: finding layers")
     model, _ = build(task)
-    found = batch(task)
+    if task.lengths is None:
+        found = batch(task)
+        asked = microbatch_sizes(samples(found))
+    else:
+        asked = tokens.sizes(task, lengths)
+        found = tokens.one(task, asked[-1])
     with blamed(f"task {task.name}"), left_out() as seen:
         check_model(task, model, found.inputs)
         chain = chain_of(model, found.inputs, task.loss is not None, task.precision)
-    layers, count = chain.layers, samples(found)
-    asked = microbatch_sizes(count)
+    layers = chain.layers
     sizes = [n for n in asked if chain.batch in (None, n)]
     if not sizes:
         raise WorkloadError(
@@ -62,11 +76,15 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
         )
     bar.set_description(f"{task.name}: checking layers and batches")
     with left_out() as seen_apart:
-        trial = Trial(task, layers, batches_of(task, found), kinds.device)
+        batches = tokens.tried(task, found) if task.batch else batches_of(task, found)
+        trial = Trial(task, layers, batches, kinds.device)
         check_evaluation(task, found)
         check_layers(task, layers)
+        why_not = tokens.mixes(task, model, layers) if task.batch else ""
         draws = draws_that_vary(trial, sizes)
-        others = sizes_that_go_another_way(trial, sizes[:-1])
+        others = {} if task.batch else sizes_that_go_another_way(trial, sizes[:-1])
+    if why_not:
+        _say(f"note: task {task.name}: each sequence has a microbatch of its own; {why_not}")
     for index, how in draws.items():
         _say(
             f"note: {trial.place(index)} draws {how} random numbers, so its batches run in one "
@@ -92,12 +110,14 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
     for index in draws:  # from one batch to another a varying number
         costs = tuple(replace(cost, rng_draws=None) for cost in measured[index].costs)
         measured[index] = replace(measured[index], costs=costs)
+    if task.batch:
+        measured = _fitted(trial, measured)
     fit, groups = {cost.microbatch for cost in measured[0].costs}, ties(layers)
     return schema.Task(
         name=task.name,
         workload=workload,
         steps=task.steps,
-        batch=count,
+        batch=task.batch or samples(found),
         optimizer=type(optimizer).__name__ if optimizer else "none",
         batches=tuple(
             schema.BatchCost(n, batch_bytes(part(found, 0, n))) for n in sizes if n in fit
@@ -110,8 +130,20 @@ def measure(task: Task, workload: schema.Workload, kinds: Kinds, bar: "tqdm[None
         if task.evaluate
         else None,
         cut=chain.cut,
+        lengths=describe(lengths_of(task), why_not) if task.batch else None,
         layers=tuple(measured),
     )
+
+
+def _fitted(trial: Trial, layers: Sequence[schema.Layer]) -> list[schema.Layer]:
+    """The layers with curves through what was measured; WorkloadError where bytes do not grow with
+    tokens."""
+    for index, layer in enumerate(layers):
+        tokens.check_linear(trial.place(index), layer.costs)
+    found = [replace(layer, curves=curves_of(layer.costs)) for layer in layers]
+    if words := tokens.bad_fits(found):
+        _say(f"note: task {trial.task.name}: {words}")
+    return found
 
 
 def _say(line: str) -> None:
@@ -141,7 +173,8 @@ def _layers(
             shard = on_device(cases[-1], kinds.device)
             looks = _looks(cases, shard, kinds.device)
             # what is kept of changing buffers for microbatches to be run again
-            snapshots = samples(found) * shard.buffers.changing_bytes
+            most = task.batch or samples(found)  # microbatches of a step
+            snapshots = most * shard.buffers.changing_bytes
             in_turn = bool(shard.buffers.changing)
             del shard
             cases = [case for case in cases if case.microbatch in looks]

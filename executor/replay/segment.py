@@ -34,12 +34,11 @@ from executor.replay.tickets import (
 )
 from executor.shards import Place
 from plans.checker import value_bytes
-from plans.kinds import kinds_of, runs, scaled
+from plans.kinds import kinds_of, runs
 from plans.metrics import plan_stream
 from plans.schema import Memory, Op, Program, Role, Segment, parse_id
 from plans.view import site
 
-_OF_TOKENS = {"batch", "x", "y", "dx", "dy", "saved"}  # roles of values of a microbatch
 _ALL = "all streams"  # waited for at the beginning of a phase
 
 
@@ -234,11 +233,8 @@ class SegmentRun(SegmentActivity):
         feed, flats = task.feed(evaluates=self.evaluates), self._flats
 
         def cut(roles: Mapping[Role, str]) -> dict[str, Tensor]:
-            sizes = {r: value_bytes(name, r, task.plan) for r, b in roles.items() if b in flats}
-            if tokens and task.plan.lengths:
-                at, most = tokens[name.index], task.plan.microbatch
-                sizes |= {r: scaled(n, at, most) for r, n in sizes.items() if r in _OF_TOKENS}
-            return {r: flats[roles[r]][:size] for r, size in sizes.items()}
+            here = {role: flats[buffer] for role, buffer in roles.items() if buffer in flats}
+            return {r: f[: value_bytes(name, r, task.plan, tokens)] for r, f in here.items()}
 
         reads, writes = cut(op.reads), cut(op.writes)
         first = feed.number(self._first_steps[name.task])

@@ -12,8 +12,17 @@ from executor.workload.batches import (
 )
 from executor.workload.loading import NO_CACHE, caching, load
 from executor.workload.loss import Batch, Ending, loss_in
-from executor.workload.packed import lengths_of, pack, padded, padding, take, tokens_of
-from executor.workload.steps import Steps, Table, steps_of
+from executor.workload.packed import (
+    beginning,
+    joined,
+    lengths_of,
+    pack,
+    padded,
+    padding,
+    take,
+    tokens_of,
+)
+from executor.workload.steps import Steps, Table, steps_of, tables_of
 from executor.workload.task import Evaluation, Task, build
 
 __all__ = [
@@ -27,11 +36,13 @@ __all__ = [
     "Task",
     "batch_bytes",
     "batch_of",
+    "beginning",
     "build",
     "caching",
     "changed",
     "data_by_number",
     "held_batch",
+    "joined",
     "lengths_of",
     "load",
     "loss_in",
@@ -41,6 +52,7 @@ __all__ = [
     "part",
     "staging_bytes",
     "steps_of",
+    "tables_of",
     "take",
     "tokens_of",
 ]

@@ -47,6 +47,16 @@ def take(task: Task, samples: Sequence[int]) -> list[Batch]:
     return taken
 
 
+def beginning(task: Task, tokens: int) -> Batch:
+    """A microbatch of so many tokens or more: of the first samples, as few as that takes."""
+    lengths = lengths_of(task)
+    numbers, found = [0], int(lengths[0])
+    while found < tokens:
+        numbers.append((numbers[-1] + 1) % len(lengths))
+        found += int(lengths[numbers[-1]])
+    return pack(task, take(task, numbers))
+
+
 def padding(like: Batch, tokens: int) -> Batch:
     """So many tokens of padding for samples like this one: inputs of 0, and targets that
     cross_entropy leaves out."""
@@ -65,11 +75,21 @@ def padded(samples: Sequence[Batch], row: int) -> list[Batch]:
     return pieces
 
 
+def joined(pieces: Sequence[Batch]) -> Batch:
+    """Pieces of one form, their tensors one behind the other."""
+    if len(pieces) == 1:
+        return pieces[0]
+    flat = [tree_flatten(tuple(piece)) for piece in pieces]
+    columns = zip(*(leaves for leaves, _ in flat), strict=True)
+    made = [torch.cat(c) if isinstance(c[0], Tensor) else c[0] for c in columns]
+    return Batch(*tree_unflatten(made, flat[0][1]))
+
+
 def pack(task: Task, pieces: Sequence[Batch]) -> Batch:
     """A microbatch of these pieces, at least one: its inputs are the arguments of the model.
 
     RunError where the task's `arguments` give tensors that have another number of tokens."""
-    inputs, targets = _joined([p.inputs for p in pieces]), _joined([p.targets for p in pieces])
+    inputs, targets = joined(pieces)
     counts = torch.tensor([tokens_of(piece) for piece in pieces])
     total = int(counts.sum())
     sequences = torch.repeat_interleave(torch.arange(len(pieces)), counts)
@@ -120,16 +140,6 @@ def _form(sample: Batch) -> Form:
 
 def _told(form: Form) -> str:
     return ", ".join(f"{str(dtype)[6:]}{list(shape)}" for dtype, shape in form[1])
-
-
-def _joined(values: Sequence[Any]) -> Any:
-    """Values of one form as one, their tensors one behind the other."""
-    if len(values) == 1:
-        return values[0]
-    flat = [tree_flatten(value) for value in values]
-    columns = zip(*(leaves for leaves, _ in flat), strict=True)
-    joined = [torch.cat(c) if isinstance(c[0], Tensor) else c[0] for c in columns]
-    return tree_unflatten(joined, flat[0][1])
 
 
 def _nothing(target: Tensor) -> int:

@@ -2,18 +2,22 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.errors import RunError
+from executor.errors import MismatchError, RunError
 from executor.workload.loss import Batch
 from executor.workload.packed import lengths_of, pack, padded, padding, take, tokens_of
 from executor.workload.task import Task
-from plans.kinds import kinds_of, runs
+from plans.kinds import kinds_of
+from plans.samples import open_table, table_path, table_sha256
 from plans.schema import Plan
 from plans.schema import Task as PlanTask
+from plans.segments import task_runs
+from profiles.lengths import describe, of_step
 
 
 class Table(NamedTuple):
@@ -88,40 +92,77 @@ class Steps:
         return row
 
     def _samples(self, step: int) -> NDArray[np.int64]:
-        return np.arange(step * self._batch, (step + 1) * self._batch) % self._count
+        return of_step(step, self._batch, self._count)
+
+
+def tables_of(plan: Plan, path: Path, tasks: Mapping[str, Task]) -> dict[str, Table]:
+    """The tables beside the plan's file. MismatchError for tasks that have other samples than
+    planned, or where a table is another one; FormatError where one cannot be read."""
+    found = {}
+    for planned in plan.tasks:
+        if planned.lengths:
+            _expect(planned, tasks[planned.name])
+            own = table_path(path, planned.name)
+            rows, sha256 = open_table(own, planned.batch), table_sha256(own)
+            if sha256 != planned.lengths.table:
+                raise MismatchError(
+                    f"{own}: its sha256 is {sha256[:12]}…, that of the table of task "
+                    f"{planned.name} {planned.lengths.table[:12]}…; give the table that was "
+                    "written with the plan"
+                )
+            found[planned.name] = Table(planned.done, rows)
+    return found
 
 
 def steps_of(
     plan: Plan, tasks: Mapping[str, Task], tables: Mapping[str, Table]
 ) -> dict[str, Steps]:
-    """The steps of the plan's tasks with lengths. RunError for one without a table."""
+    """The steps of those of the tasks whose samples have lengths. MismatchError as above, or for
+    one without a table."""
     found = {}
     for planned in plan.tasks:
         if planned.lengths is None or planned.name not in tasks:
             continue
+        _expect(planned, task := tasks[planned.name])
         if planned.name not in tables:
-            raise RunError(
-                f"task {planned.name} has samples of several lengths; give its table, the file "
-                "that was written beside the plan"
+            raise MismatchError(
+                f"task {planned.name}: its samples have lengths, and their table is missing; give "
+                "the file that was written beside the plan"
             )
-        shapes = _shapes(plan, planned)
-        found[planned.name] = Steps(planned, tasks[planned.name], tables[planned.name], shapes)
+        found[planned.name] = Steps(planned, task, tables[planned.name], _shapes(plan, planned))
     return found
 
 
+def _expect(planned: PlanTask, task: Task) -> None:
+    """MismatchError unless the task has the samples that were planned, and draws nothing."""
+    said, where = planned.lengths, f"task {planned.name}"
+    assert said is not None
+    if task.lengths is None:
+        raise MismatchError(f"{where}: has lengths in the plan and none in the workload")
+    mine = describe(lengths_of(task))
+    for what, theirs, own in (
+        ("samples of a step", planned.batch, task.batch),
+        ("samples", said.samples, mine.samples),
+        ("sha256 of the lengths", f"{said.sha256[:12]}…", f"{mine.sha256[:12]}…"),
+    ):
+        if theirs != own:
+            raise MismatchError(
+                f"{where}: {what}: {theirs} in the plan, {own} in the workload; profile and build "
+                "again"
+            )
+    for number, shard in enumerate(planned.shards):
+        if shard.rng_draws != 0:
+            raise MismatchError(
+                f"{where}: shard {number} draws random numbers, a varying number where samples "
+                "have lengths; leave dropout out"
+            )
+
+
 def _shapes(plan: Plan, planned: PlanTask) -> Shapes:
-    tokens: list[Sequence[int]] = []
-    firsts: dict[str, int] = {}  # where the kinds of a program begin in it
-    kinds: list[int] = []
-    counts: list[int] = []
-    for segment in plan.segments:
-        program = plan.program(segment.program)
-        if planned.name not in program.tasks:
-            continue
-        if program.name not in firsts:
-            firsts[program.name] = len(tokens)
-            tokens += (kind.tokens for kind in kinds_of(program))
-        for kind, count in runs(segment):
-            kinds.append(firsts[program.name] + kind)
-            counts.append(count)
-    return Shapes(planned.done, tokens, np.repeat(np.array(kinds, np.uint32), counts))
+    found = list(task_runs(plan, planned.name))
+    places: dict[tuple[str, int], int] = {}
+    for run in found:
+        places.setdefault((run.program, run.kind), len(places))
+    tokens = [kinds_of(plan.program(name))[kind].tokens for name, kind in places]
+    kinds = np.array([places[run.program, run.kind] for run in found], np.uint32)
+    return Shapes(planned.done, tokens, np.repeat(kinds, [run.steps for run in found]))

@@ -8,8 +8,14 @@ from profiles import curves
 from profiles.codec import ALIGNMENT, align
 from profiles.schema import BatchCost, Curve, LayerCost, Task, Time
 
-_BUFFERS = ("in_bytes", "out_bytes", "offload_bytes")
-_ROOM = ("saved_bytes", "forward_peak_bytes", "backward_peak_bytes", "left_bytes")
+_BOUNDARIES = ("in_bytes", "out_bytes")
+_OTHERS = (
+    "offload_bytes",
+    "saved_bytes",
+    "forward_peak_bytes",
+    "backward_peak_bytes",
+    "left_bytes",
+)
 
 
 def at(task: Task, tokens: int, squares: int | None = None, used: int | None = None) -> Task:
@@ -18,9 +24,9 @@ def at(task: Task, tokens: int, squares: int | None = None, used: int | None = N
 
     squares: the sum of the squares of their sequences' lengths, which attention goes by; None: all
     is one sequence. used: tokens that they have, which times go by; None: all of them. Bytes of
-    buffers are those of the longest measured length that is a multiple of 256, scaled. Bytes beside
-    them, of which some are the same at every length, are no less than a line between measured
-    lengths says."""
+    boundaries are those of the longest measured length that is a multiple of 256, scaled. All
+    others, of which some are the same at every length, are taken from above, by lines between
+    measured lengths."""
     if tokens < 1 or tokens % ALIGNMENT:
         raise ValueError(f"{tokens} tokens are no multiple of {ALIGNMENT}")
     total = tokens * tokens if squares is None else squares
@@ -46,18 +52,19 @@ def _cost(
     used: int,
     squares: int,
 ) -> LayerCost:
-    """The cost of a layer, whose buffers are scaled from those of costs[place]."""
+    """The cost of a layer, whose boundaries are scaled from those of costs[place]."""
     known, near = costs[place], min(costs, key=lambda cost: abs(cost.microbatch - tokens))
     times: dict[str, Time | None] = dict.fromkeys(curves.OPS)
     times |= {c.op: _spread(getattr(near, c.op), curves.us(c, used, squares)) for c in fitted}
     sizes: dict[str, int | None] = {}
-    for name in _BUFFERS:
-        size = getattr(known, name)
-        sizes[name] = None if size is None else _scaled(size, known.microbatch, tokens)
-    for name in _ROOM:
+    for name in _BOUNDARIES:
+        sizes[name] = _scaled(getattr(known, name), known.microbatch, tokens)
+    for name in _OTHERS:
         points = [(cost.microbatch, getattr(cost, name)) for cost in costs]
-        sizes[name] = None if None in dict(points).values() else _room(points, tokens)
+        sizes[name] = None if None in dict(points).values() else _above(points, tokens)
     draws = _draws([(cost.microbatch, cost.rng_draws) for cost in costs], tokens)
+    if sizes["offload_bytes"] is not None:  # of a buffer
+        sizes["offload_bytes"] = align(sizes["offload_bytes"])
     return replace(known, microbatch=tokens, rng_draws=draws, **sizes, **times)
 
 
@@ -65,7 +72,7 @@ def _scaled(size: int, measured: int, tokens: int) -> int:
     return align(-(-size * tokens // measured))
 
 
-def _room(points: list[tuple[int, int]], tokens: int) -> int:
+def _above(points: list[tuple[int, int]], tokens: int) -> int:
     """Bytes that grow with tokens, or not at all, from above: on the line between the measured
     lengths around them, in proportion beyond the last one."""
     last, most = points[-1]

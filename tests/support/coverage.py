@@ -74,6 +74,7 @@ COVERED_BY = {
     "executor.workload.loading": "executor/workload/test_task.py",
     "executor.workload.loss": "executor/cutting/test_chain.py",
     "executor.workloads.bytes_lm": "executor/workload/test_bytes_lm.py",
+    "executor.workloads.documents": "executor/workload/test_documents.py",
     "planner.charts.arrows": "planner/charts/test_pipeline.py",
     "planner.charts.axes": "planner/charts/test_gantt.py",
     "planner.charts.bars": "planner/charts/test_gantt.py",

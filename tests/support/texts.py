@@ -36,7 +36,7 @@ def cost(size: int, formula: Formula, *, width: int = 64, fixed_bytes: int = 0) 
         forward=time_us(round(forward)),
         recompute_backward=time_us(round(3 * forward)),
         backward=time_us(round(2 * forward)),
-        offload_bytes=5 * boundary,
+        offload_bytes=5 * boundary + align(fixed_bytes),
         pack_backward=time_us(round(3.5 * forward)),
         unpack_backward=time_us(round(2.5 * forward)),
     )

@@ -29,12 +29,12 @@ def test_times_are_those_of_the_formula(tokens: int, sequences: int) -> None:
 
 @given(TOKENS)
 def test_bytes_are_linear_or_more(tokens: int) -> None:
-    """Buffers exactly so; what is beside them no less than it is, nor much more."""
+    """Boundaries exactly so; all else no less than it is, nor much more."""
     (made,) = token_costs.at(TASK, tokens).layers[0].costs
     true = cost(tokens, FORMULA, fixed_bytes=10_000)
-    for name in ("microbatch", "in_bytes", "out_bytes", "offload_bytes", "rng_draws"):
+    for name in ("microbatch", "in_bytes", "out_bytes", "rng_draws"):
         assert getattr(made, name) == getattr(true, name), name
-    for name in ("saved_bytes", "forward_peak_bytes", "backward_peak_bytes"):
+    for name in ("offload_bytes", "saved_bytes", "forward_peak_bytes", "backward_peak_bytes"):
         assert 0 <= getattr(made, name) - getattr(true, name) <= 40_000, name
     assert token_costs.at(TASK, tokens).batches[0].batch_bytes == 4 * 8 * tokens
 

@@ -1,0 +1,62 @@
+"""Layers whose bytes no number of tokens decides are refused; curves that fit badly are told."""
+
+import pytest
+from msgspec.structs import replace
+from support.texts import SIZES, cost, text_task
+
+from executor.errors import WorkloadError
+from executor.profiling.tokens import bad_fits, check_linear
+from profiles.codec import align
+from profiles.schema import LayerCost
+
+FORMULA = (20_000, 3_000_000, 50_000)
+COSTS = [cost(size, FORMULA, fixed_bytes=12_345) for size in (100, *SIZES)]
+
+
+def _with(name: str, sizes: list[int]) -> list[LayerCost]:
+    return [replace(one, **{name: size}) for one, size in zip(COSTS, sizes, strict=True)]
+
+
+def test_what_grows_with_tokens_passes() -> None:
+    """Buffers in proportion, padded; beside them constants too, and the larger of two."""
+    check_linear("here", COSTS)
+    check_linear("here", _with("in_bytes", [align(3 * one.microbatch) for one in COSTS]))
+    check_linear("here", _with("out_bytes", [0] * 5))
+    peaks = [max(10**6, 500 * one.microbatch) for one in COSTS]
+    check_linear("here", _with("backward_peak_bytes", peaks))
+
+
+@pytest.mark.parametrize("name", ["in_bytes", "offload_bytes", "saved_bytes", "forward_peak_bytes"])
+def test_what_grows_faster_is_refused_by_name(name: str) -> None:
+    """A tensor of tokens by tokens, alone or with others."""
+    for linear in (0, 64):
+        sizes = [align(4 * one.microbatch * (one.microbatch + linear)) for one in COSTS]
+        with pytest.raises(WorkloadError, match=f"^here: its {name} are .* which is not in propor"):
+            check_linear("here", _with(name, sizes))
+
+
+def test_buffers_that_are_as_large_at_every_length_are_refused() -> None:
+    """A table that goes from layer to layer would be scaled with the tokens."""
+    sizes = [align(256 * one.microbatch + 4096) for one in COSTS]
+    with pytest.raises(WorkloadError, match=r"its out_bytes are \d+ at 256 tokens and \d+ at 4096"):
+        check_linear("here", _with("out_bytes", sizes))
+
+
+def test_too_few_lengths_that_fit_are_refused() -> None:
+    """No curve goes through three, and bytes are known from a multiple of 256."""
+    with pytest.raises(WorkloadError, match="only 3 lengths fit the device, up to 512; a curve"):
+        check_linear("here", COSTS[:3])
+    odd = [cost(size, FORMULA) for size in (10, 20, 40, 100)]
+    with pytest.raises(WorkloadError, match="no multiple of 256 among the lengths fits"):
+        check_linear("here", odd)
+
+
+def test_curves_that_fit_badly_are_told() -> None:
+    """How many, and which is the worst."""
+    good = text_task(layers=2).layers
+    assert bad_fits(good) == ""
+    bad = replace(good[1].curves[2], off_ppm=340_000)
+    curves = (replace(good[1].curves[0], off_ppm=120_000), good[1].curves[1], bad)
+    told = bad_fits([good[0], replace(good[1], curves=curves)])
+    assert told.startswith("2 of 8 curves are more than 10 % off what was measured, the worst")
+    assert "backward of layer 1 (Block) by 34 %" in told
