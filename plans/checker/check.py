@@ -165,10 +165,7 @@ def _inside(
     placed: the nodes of its devices, in every way in which segments run it. after: its kinds of
     rounds that come one after the other."""
     found.add("memory", memory_fits(what), where)
-    kinds = by_kind(what)
-    marks = [
-        f" [kind {number}]{where}" if len(kinds) > 1 else where for number in range(len(kinds))
-    ]
+    kinds, marks = by_kind(what), _marks(what, where)
     rounds = [kinds[0], *map(_rounds_alone, kinds[1:])]  # what all kinds share is looked at once
     rings = [_ops(found, one, mark) for one, mark in zip(rounds, marks, strict=True)]
     if any(rings):
@@ -179,10 +176,15 @@ def _inside(
     orders = [[enter, linearise(phases(one.program)[1]), leave] for one in kinds]
     wrong = False
     for nodes in placed:
-        on = [mark + on_nodes(nodes) for mark in marks]
-        wrong |= _stores(found, spread(what, nodes), orders, on, after)
+        wrong |= _stores(found, spread(what, nodes), orders, after, where + on_nodes(nodes))
     for one, order, mark in zip(kinds, orders, marks, strict=True) if not wrong else ():
         found.add("memory", live_bytes(one, phases(one.program), order), mark)
+
+
+def _marks(what: View, where: str) -> list[str]:
+    """The ends of violations of each kind of rounds."""
+    count = len(by_kind(what))
+    return [f" [kind {number}]{where}" if count > 1 else where for number in range(count)]
 
 
 def _rounds_alone(what: View) -> View:
@@ -203,12 +205,12 @@ def _stores(
     found: Findings,
     what: View,
     orders: Sequence[list[list[int]]],
-    marks: Sequence[str],
     after: frozenset[Pair],
+    where: str,
 ) -> bool:
     """True if races or wrong values are among the violations of a program with these stores;
-    orders and marks: of each of its kinds."""
-    kinds, wrong = by_kind(what), False
+    orders: of each of its kinds."""
+    kinds, marks, wrong = by_kind(what), _marks(what, where), False
     parts = [phases(one.program) for one in kinds]
     for number, (its, order, mark) in enumerate(zip(parts, orders, marks, strict=True)):
         for phase, nodes in zip(its, order, strict=True):
@@ -216,7 +218,7 @@ def _stores(
                 wrong |= found.add("races", races(phase, nodes, what.buffers), mark)
         wrong |= found.add("values", versions(kinds[number], its, order), mark)
     if not wrong:
-        wrong = found.add("values", following(kinds, after, parts, orders), marks[0])
+        wrong = found.add("values", following(kinds, after, parts, orders), where)
     return wrong
 
 

@@ -4,7 +4,7 @@ Beside it plain sequential training with the same hashes, so that both can be co
 """
 
 import marshal
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import shake_128
 from typing import NamedTuple
@@ -94,14 +94,18 @@ def first_values(task: Task, s: int) -> tuple[bytes, bytes]:
     return cast(task, s, state) if shard.cast else param, state
 
 
-def reference(task: Task, rounds: int = ROUNDS) -> tuple[Seen, dict[str, bytes]]:
-    """What every op reads, and the final parameters and state, in plain sequential training."""
+def reference(
+    task: Task, rounds: int = ROUNDS, microbatches: Sequence[int] = ()
+) -> tuple[Seen, dict[str, bytes]]:
+    """What every op reads, and the final parameters and state, in plain sequential training.
+
+    microbatches: of each round, where not all have as many."""
     seen: Seen = {}
     held = {s: first_values(task, s) for s in range(len(task.shards))}
     last = len(task.shards) - 1
     for step in range(rounds):
         grads: dict[int, bytes] = {}
-        for m in range(task.microbatches):
+        for m in range(microbatches[step] if microbatches else task.microbatches):
             x = [_batch(task, step, m)]
             for s in range(last):
                 seen[f"{task.name}.s{s}.F{m}", step, "param"] = held[s][0]

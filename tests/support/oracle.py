@@ -137,18 +137,19 @@ def _program(program: Program, plan: Plan, rng: random.Random, orders: int) -> N
     ops = [*program.enter, *program.round, *program.leave]
     need(len({op.id for op in ops}) == len(ops), "two ops of one name")
     phases = [
-        _graph(program.enter, 1, rounds=False),
-        _graph(program.round, ROUNDS, rounds=True),
-        _graph(program.leave, 1, rounds=False),
+        graph_of(program.enter, 1, rounds=False),
+        graph_of(program.round, ROUNDS, rounds=True),
+        graph_of(program.leave, 1, rounds=False),
     ]
     for nodes, before in phases:
-        _races(nodes, before, buffers)
+        none_race(nodes, before, buffers)
     for _ in range(orders):
-        line = [node for graph in phases for node in _random_order(*graph, rng)]
+        line = [node for graph in phases for node in in_random_order(*graph, rng)]
         _compare(line, program, plan, buffers)
 
 
-def _graph(ops: tuple[Op, ...], repeats: int, rounds: bool) -> tuple[list[Node], list[set[int]]]:
+def graph_of(ops: tuple[Op, ...], repeats: int, rounds: bool) -> tuple[list[Node], list[set[int]]]:
+    """The ops of so many rounds, and for each those that it waits for."""
     nodes = [Node(r, op) for r in range(repeats) for op in ops]
     index = {(node.round, node.op.id): i for i, node in enumerate(nodes)}
     before: list[set[int]] = [set() for _ in nodes]
@@ -164,7 +165,8 @@ def _graph(ops: tuple[Op, ...], repeats: int, rounds: bool) -> tuple[list[Node],
     return nodes, before
 
 
-def _races(nodes: list[Node], before: list[set[int]], buffers: Mapping[str, Buffer]) -> None:
+def none_race(nodes: list[Node], before: list[set[int]], buffers: Mapping[str, Buffer]) -> None:
+    """Harm where two of these ops conflict and are not ordered."""
     reach = _closure(before)
     touched = [
         [(buffers[n], False) for n in node.op.reads.values()]
@@ -192,7 +194,10 @@ def _closure(before: list[set[int]]) -> list[int]:
     return reach
 
 
-def _random_order(nodes: list[Node], before: list[set[int]], rng: random.Random) -> Iterator[Node]:
+def in_random_order(
+    nodes: list[Node], before: list[set[int]], rng: random.Random
+) -> Iterator[Node]:
+    """The nodes in an order that keeps all edges."""
     waiting = {i: set(direct) for i, direct in enumerate(before)}
     done: set[int] = set()
     while waiting:
