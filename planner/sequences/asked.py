@@ -1,6 +1,7 @@
 """A task with lengths on devices of one kind: its costs at any number of tokens, and the most
 tokens that pipelines of each depth have memory for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -111,10 +112,10 @@ class Asked:
         found = program.thrifty(effort) if program else None
         return PipelineRound(found[1], self.links).device_bytes if found else None
 
-    def too_long(self, devices: int, effort: Effort) -> Infeasible:
-        """The error for a sample that no pipeline on these devices has memory for."""
+    def too_long(self, depths: Sequence[int], effort: Effort) -> Infeasible:
+        """The error for a sample that no pipeline of these depths has memory for."""
         offered, longest = self.kind.device_bytes, self.longest
-        needs = [self.least_bytes(d, bucket(longest), effort) for d in range(1, devices + 1)]
+        needs = [self.least_bytes(depth, bucket(longest), effort) for depth in depths]
         known = [need for need in needs if need is not None]
         if not known:
             return Infeasible(

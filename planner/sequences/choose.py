@@ -15,7 +15,7 @@ from planner.packing.sums import Kind
 from planner.pipelines import fitted, mode_program
 from planner.sequences.asked import ORDER, Asked
 from planner.sequences.kinds import Shape, with_kinds
-from planner.sequences.mix import Lane, side_by_side
+from planner.sequences.mix import Lane, Mix, side_by_side
 from planner.sequences.ways import Trial, tried, ways
 from planner.shards import TaskCosts
 from plans.metrics import duration_us
@@ -46,11 +46,16 @@ class Made:
 
 
 def best(
-    asked: Asked, devices: int, hows: Sequence[How], table: Path, jobs: int, effort: Effort
+    asked: Asked,
+    allowed: Sequence[Mix],
+    hows: Sequence[How],
+    table: Path,
+    jobs: int,
+    effort: Effort,
 ) -> tuple[Made, list[Alternative]]:
     """The shortest way found for all steps, with their table at this path; and the others."""
     few = range(asked.done, asked.done + min(asked.task.steps, _SAMPLE))
-    every, made = list(_trials(asked, devices, hows, few, effort)), list[Made]()
+    every, made = list(_trials(asked, allowed, hows, few, effort)), list[Made]()
     with tempfile.TemporaryDirectory() as folder:
         for _, how, trial in every[:_LOWERED]:
             if made and effort.left <= 0:
@@ -59,7 +64,7 @@ def best(
             if isinstance(found, Made):
                 made.append(found)
     if not made:
-        raise asked.too_long(devices, effort)
+        raise asked.too_long([depth for mix in allowed for depth in mix.depths], effort)
     for one in sorted(made, key=lambda one: one.us):
         found = lowered(one.trial, one.how, asked.steps, table, jobs, effort)
         if isinstance(found, Made):
@@ -68,14 +73,16 @@ def best(
 
 
 def _trials(
-    asked: Asked, devices: int, hows: Sequence[How], steps: range, effort: Effort
+    asked: Asked, allowed: Sequence[Mix], hows: Sequence[How], steps: range, effort: Effort
 ) -> list[tuple[int, How, Trial]]:
     """All ways, packed as is best for each, by their estimates, the shortest first."""
     stride = max(1, len(steps) // _GUESSED)
     lengths = [asked.step(number) for number in steps[::stride]]
     found = list[tuple[int, How, Trial]]()
-    for way in ways(asked, devices, effort):
+    for way in ways(asked, allowed, effort):
         for pieces in _PIECES:
+            if found and effort.left <= 0:
+                break
             if trial := tried(asked, way, pieces, effort):
                 us, how = min((trial.step_us(lengths, how), how) for how in hows)
                 found.append((us, how, trial))

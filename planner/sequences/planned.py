@@ -10,6 +10,7 @@ from planner.search import Candidate
 from planner.sequences.asked import Asked
 from planner.sequences.bounds import bounds
 from planner.sequences.choose import best
+from planner.sequences.mix import Mix
 from plans.kinds import Runs
 from plans.prediction import Bound
 from plans.schema import Lengths
@@ -26,10 +27,15 @@ class Planned:
 
 
 def planned(
-    asked: Asked, devices: int, hows: Sequence[How], table: Path, jobs: int, effort: Effort
+    asked: Asked,
+    allowed: Sequence[Mix],
+    hows: Sequence[How],
+    table: Path,
+    jobs: int,
+    effort: Effort,
 ) -> Planned:
     """The shortest way found, with its table in this file. Infeasible or NoPlanFound otherwise."""
-    made, tried = best(asked, devices, hows, table, jobs, effort)
+    made, tried = best(asked, allowed, hows, table, jobs, effort)
     said, laid = asked.task.lengths, made.arrangement
     assert said
     candidate = Candidate(
@@ -40,4 +46,6 @@ def planned(
         alternatives=tuple(tried),
     )
     lengths = Lengths(said.sha256, said.samples, laid.table, padded=made.how == "pad")
-    return Planned(candidate, laid.turns, lengths, bounds(asked, made.trial.pool, devices))
+    return Planned(
+        candidate, laid.turns, lengths, bounds(asked, made.trial.pool, made.trial.way.mix.devices)
+    )

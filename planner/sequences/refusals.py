@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from planner.inputs import Problem
 from planner.packing import How
+from planner.sequences.mix import Mix, mixes
 from profiles.errors import FormatError
 from profiles.schema import Task
 
@@ -38,16 +39,28 @@ def _wrong(problem: Problem, task: Task) -> Iterator[str]:
         yield "for which devices are of one machine; give --devices instead of --nodes"
     if problem.link_groups:
         yield "for which each device has its own link; leave out --link-groups"
-    if problem.layout or problem.order != "auto" or problem.quantile:
+    if problem.layout and not problem.layout.even:
         yield (
-            "for which pipelines are chosen by the planner; leave out --layout, --order and "
-            "--objective-quantile"
+            f"for which a --layout has equally many replicas of every stage; {problem.layout} "
+            "has not"
         )
+    if problem.layout and problem.layout.devices != problem.devices:
+        needed, there = problem.layout.devices, problem.devices
+        yield f"for which --layout {problem.layout} needs --devices {needed}, not {there}"
+    if problem.order != "auto" or problem.quantile:
+        yield "for which passes are in order 1f1b; leave out --order and --objective-quantile"
     if problem.wants or problem.objective != "makespan" or problem.segment_steps:
         yield (
             "for which there is one segment from the beginning on; leave out --objective, --start, "
             "--deadline, --priority and --segment-steps"
         )
+
+
+def allowed(problem: Problem) -> list[Mix]:
+    """The mixes of pipelines that are looked at: that of the layout which was asked for, or all."""
+    if problem.layout:
+        return [Mix((problem.layout.depth,) * problem.layout.replicas[0])]
+    return list(mixes(problem.devices))
 
 
 def packings(problem: Problem, task: Task) -> tuple[How, ...]:

@@ -18,7 +18,7 @@ from planner.packing import How
 from planner.packing.step import laid_out
 from planner.pipelines import mode_program
 from planner.sequences.asked import ORDER, Array, Asked, bucket
-from planner.sequences.mix import Lane, Mix, mixes, side_by_side
+from planner.sequences.mix import Lane, Mix, side_by_side
 from planner.shards import backward_us, forward_us
 
 _SCALES = (1, 2, 4, 0.5, 0.25)  # times the longest sample, for the most tokens of a microbatch
@@ -36,12 +36,13 @@ class Way(NamedTuple):
         return sorted(Counter(self.mix.depths).items(), reverse=True)
 
 
-def ways(asked: Asked, devices: int, effort: Effort) -> Iterator[Way]:
+def ways(asked: Asked, allowed: Sequence[Mix], effort: Effort) -> Iterator[Way]:
     """All that are looked at; Infeasible where no pipeline has memory for the longest sample."""
-    whole = max(_SCALES) * asked.longest
-    fits = {d: asked.most_tokens(d, bucket(round(whole)), effort) for d in range(1, devices + 1)}
+    whole = bucket(round(max(_SCALES) * asked.longest))
+    depths = sorted({depth for mix in allowed for depth in mix.depths})
+    fits = {depth: asked.most_tokens(depth, whole, effort) for depth in depths}
     longest, found = bucket(asked.longest), 0
-    for mix in mixes(devices):
+    for mix in allowed:
         deepest, seen = max(fits[depth] for depth in mix.depths), list[dict[int, int]]()
         able = deepest >= longest and all(fits[depth] for depth in mix.depths)
         for scale in _SCALES if able else ():
@@ -55,7 +56,7 @@ def ways(asked: Asked, devices: int, effort: Effort) -> Iterator[Way]:
                 found += 1
                 yield Way(mix, most)
     if not found:
-        raise asked.too_long(devices, effort)
+        raise asked.too_long(depths, effort)
 
 
 @dataclass(frozen=True, eq=False)
