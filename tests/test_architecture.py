@@ -20,6 +20,7 @@ FORBIDDEN = {
 MAY_IMPORT = {
     "planner": {
         "inputs": "",
+        "processes": "",
         "estimate": "",
         "jitter": "",
         "views": "jitter",
@@ -31,10 +32,10 @@ MAY_IMPORT = {
         "orders": "",
         "stages": "",
         "dispatch": "lp",
-        "packing": "dispatch",
+        "packing": "processes dispatch",
         "mixes": "packing dispatch lp",
         "sequences": "mixes packing dispatch pipelines search lowering rounds orders shards inputs",
-        "search": "lp rounds shards inputs",
+        "search": "processes lp rounds shards inputs",
         "lowering": "rounds orders shards inputs",
         "pipelines": "lowering search lp rounds orders stages shards inputs jitter",
         "timetable": "pipelines search lp rounds shards inputs",

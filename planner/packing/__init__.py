@@ -1,5 +1,18 @@
 """Packing: what a pipeline has in a step into microbatches, and all steps into kinds of rounds."""
 
+from planner.packing.arranged import Arrangement, Samples, arranged, best_way
 from planner.packing.packing import WAYS, How, Packing, packed
+from planner.packing.sums import TOKENS, Kind
 
-__all__ = ["WAYS", "How", "Packing", "packed"]
+__all__ = [
+    "TOKENS",
+    "WAYS",
+    "Arrangement",
+    "How",
+    "Kind",
+    "Packing",
+    "Samples",
+    "arranged",
+    "best_way",
+    "packed",
+]

@@ -112,6 +112,7 @@ COVERED_BY = {
     "planner.lowering.updates": "planner/lowering/test_round.py",
     "planner.lowering.walk": "planner/lowering/test_round.py",
     "planner.pipelines.windows": "planner/pipelines/test_modes.py",
+    "planner.processes": "planner/search/test_pool.py",
     "planner.rounds.hydra": "planner/rounds/test_evaluation.py",
     "planner.rounds.list_schedule": "planner/rounds/test_round.py",
     "planner.rounds.ops": "planner/rounds/test_hazards.py",

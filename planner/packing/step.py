@@ -1,0 +1,68 @@
+"""One step: its sequences to pipelines, and those of each pipeline into microbatches."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.dispatch import PipelineType, Pool, improved, longest_first
+from planner.packing.packing import How, packed
+
+Array = NDArray[np.int64]
+
+_MOVED = 256  # sequences of a step; with more, moves gain little over longest-first
+
+
+@dataclass(frozen=True)
+class Step:
+    """groups: the microbatch of every sequence, numbered pipeline by pipeline. counts, us: the
+    microbatches and the time of every pipeline; those of a type are numbered from the one with the
+    longest microbatch on, so that steps look alike."""
+
+    groups: Array
+    counts: tuple[int, ...]
+    us: tuple[int, ...]
+
+
+def laid_out(pool: Pool, lengths: Array, how: How) -> Step:
+    """The step whose sequences have these lengths; ValueError for one that fits nowhere."""
+    places = _places(pool, lengths)
+    order = np.argsort(places, kind="stable")
+    bounds = np.searchsorted(places[order], np.arange(pool.pipelines + 1)).tolist()
+    sizes, types = lengths[order].tolist(), _types(pool)
+    packings = [
+        packed(sizes[bounds[p] : bounds[p + 1]], how, one.longest, one.curve, one.depth)
+        for p, one in enumerate(types)
+    ]
+    took = [packing.total_us(one.depth) for packing, one in zip(packings, types, strict=True)]
+    ranked = sorted(
+        range(len(types)), key=lambda p: (pool.type_of[p], -max(packings[p].us), -took[p])
+    )
+    groups, first = np.empty(len(lengths), np.int64), 0
+    for p in ranked:
+        groups[order[bounds[p] : bounds[p + 1]]] = np.array(packings[p].groups, np.int64) + first
+        first += len(packings[p].tokens)
+    counts = tuple([len(packings[p].tokens) for p in ranked])
+    return Step(groups, counts, tuple([took[p] for p in ranked]))
+
+
+def _places(pool: Pool, lengths: Array) -> Array:
+    """The pipeline of every sequence. What a microbatch takes beside its tokens is left out: many
+    sequences share it."""
+    if pool.pipelines == 1:
+        return np.zeros(len(lengths), np.int64)
+    bare = _bare(pool)
+    places = longest_first(bare, lengths)
+    return improved(bare, lengths, places) if len(lengths) <= _MOVED else places
+
+
+@lru_cache(maxsize=8)
+def _bare(pool: Pool) -> Pool:
+    return Pool(tuple(replace(one, curve=replace(one.curve, fixed=0.0)) for one in pool.types))
+
+
+@lru_cache(maxsize=8)
+def _types(pool: Pool) -> tuple[PipelineType, ...]:
+    """The type of every pipeline."""
+    return tuple(one for one in pool.types for _ in range(one.count))

@@ -1,0 +1,92 @@
+"""Whole runs laid out: the table, read back, holds what the kinds say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.dispatch import Curve, PipelineType, Pool
+from planner.packing.arranged import Arrangement, Samples, arranged, best_way
+from planner.packing.packing import WAYS, How
+from plans.samples import open_table, table_sha256
+
+SHORT = PipelineType(Curve(0.001, 1.0, 50.0), depth=1, longest=512, count=2)
+LONG = PipelineType(Curve(0.001, 0.5, 80.0), depth=2, longest=4096, count=2)
+POOL = Pool((SHORT, LONG))
+
+
+def _samples(count: int = 1_000, batch: int = 70) -> Samples:
+    drawn = np.random.default_rng(0).lognormal(5, 1.2, count)
+    return Samples(np.clip(drawn, 1, 4096).astype(np.uint32), batch)
+
+
+def _kind_of(found: Arrangement) -> list[int]:
+    return [kind for kind, rounds in found.turns for _ in range(rounds)]
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_every_microbatch_of_the_table_is_what_its_kind_says(how: How, tmp_path: Path) -> None:
+    """Added up sample by sample: at most as many tokens as the kind has, and its means."""
+    samples, path = _samples(), tmp_path / "x.samples"
+    found = arranged(samples, range(5, 65), POOL, how, path)
+    rows, kinds = open_table(path, 70), _kind_of(found)
+    assert len(rows) == len(kinds) == 60
+    assert table_sha256(path) == found.table
+    sums = [np.zeros((2, sum(map(len, kind.most)))) for kind in found.kinds]
+    for at, (row, number) in enumerate(zip(rows, kinds, strict=True)):
+        most = [tokens for own in found.kinds[number].most for tokens in own]
+        held: list[list[int]] = [[] for _ in most]
+        for sample, group in enumerate(row):
+            held[group].append(int(samples.lengths[((5 + at) * 70 + sample) % 1_000]))
+        for group, own in enumerate(held):
+            own = [max(own)] * len(own) if how == "pad" and own else own or [1]
+            assert sum(own) <= most[group]
+            sums[number][:, group] += sum(own), sum(length * length for length in own)
+    for kind, own in zip(found.kinds, sums, strict=True):
+        means = [[mean for part in each for mean in part] for each in (kind.tokens, kind.squares)]
+        assert np.abs(own / max(1, kind.steps) - means).max() <= 0.5 or not kind.steps
+    assert sum(kind.steps for kind in found.kinds) == 60
+
+
+def test_no_pipeline_has_more_than_it_holds(tmp_path: Path) -> None:
+    """Microbatches of kinds are multiples of 256 tokens, and kind 0 is as large as any."""
+    found = arranged(_samples(), range(60), POOL, "balanced", tmp_path / "x")
+    for kind in found.kinds:
+        for own, first, one in zip(
+            kind.most, found.kinds[0].most, (*[SHORT] * 2, *[LONG] * 2), strict=True
+        ):
+            assert max(own) <= one.longest
+            assert not any(tokens % 256 for tokens in own)
+            assert all(a <= b for a, b in zip(own, first, strict=False))
+            assert len(own) <= len(first)
+
+
+def test_steps_come_again_with_their_samples(tmp_path: Path) -> None:
+    """Ten steps of 100 have all 1,000 samples."""
+    samples = _samples(batch=100)
+    found = arranged(samples, range(25), POOL, "balanced", tmp_path / "x")
+    rows = open_table(tmp_path / "x", 100)
+    assert samples.period == 10
+    assert (rows[:10] == rows[10:20]).all()
+    assert (rows[:5] == rows[20:]).all()
+    assert sum(kind.steps for kind in found.kinds) == 25
+
+
+def test_processes_change_nothing(tmp_path: Path) -> None:
+    """The same table, byte for byte."""
+    given = (_samples(), range(70), POOL, "balanced")
+    one = arranged(*given, tmp_path / "one")
+    assert one == arranged(*given, tmp_path / "two", jobs=2)
+
+
+def test_auto_takes_what_is_shortest() -> None:
+    """Nothing is as long as padding all to the longest where most are short."""
+    assert best_way(_samples(), range(60), POOL, ("fixed", "balanced", "pad")) == "balanced"
+
+
+def test_a_sample_that_fits_nowhere_is_named(tmp_path: Path) -> None:
+    """With its tokens and the most that there is room for; no table is written."""
+    lengths = np.array([30, 5000, 40], np.uint32)
+    with pytest.raises(ValueError, match=r"sample 1 has 5000 tokens, .* 4096"):
+        arranged(Samples(lengths, 2), range(3), POOL, "balanced", tmp_path / "x")
+    assert not list(tmp_path.iterdir())

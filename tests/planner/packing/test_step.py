@@ -1,0 +1,70 @@
+"""A step laid out: every sequence in one microbatch of a pipeline that holds it."""
+
+import numpy as np
+import pytest
+
+from planner.dispatch import Curve, PipelineType, Pool
+from planner.packing.packing import WAYS, How
+from planner.packing.step import Step, laid_out
+
+SHORT = PipelineType(Curve(0.001, 1.0, 50.0), depth=1, longest=512, count=3)
+LONG = PipelineType(Curve(0.002, 2.0, 80.0), depth=3, longest=4096, count=2)
+POOL = Pool((SHORT, LONG))
+
+
+def _lengths(seed: int, count: int = 90) -> np.ndarray:
+    drawn = np.random.default_rng(seed).lognormal(5, 1, count)
+    return np.clip(drawn, 1, 4096).astype(np.int64)
+
+
+def _by_pipeline(step: Step, lengths: np.ndarray) -> list[list[list[int]]]:
+    """The sequences of every microbatch of every pipeline."""
+    found = [
+        [lengths[step.groups == group].tolist() for group in range(first, first + count)]
+        for first, count in zip(np.cumsum((0, *step.counts)), step.counts, strict=False)
+    ]
+    assert sum(len(group) for own in found for group in own) == len(lengths)
+    return found
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_is_as_long_as_what_its_pipelines_hold(how: How, seed: int) -> None:
+    """Times follow from the sequences of every microbatch, none of which is too large."""
+    lengths = _lengths(seed)
+    step = laid_out(POOL, lengths, how)
+    held = _by_pipeline(step, lengths)
+    for own, took, one in zip(held, step.us, [SHORT] * 3 + [LONG] * 2, strict=True):
+        own = [[max(group)] * len(group) if how == "pad" else group for group in own]
+        own = [group or [1] for group in own]
+        assert max(map(sum, own)) <= one.longest
+        curve = one.curve
+        times = [
+            np.ceil(curve.square * sum(s * s for s in g) + curve.linear * sum(g) + curve.fixed)
+            for g in own
+        ]
+        assert took == sum(times) + (one.depth - 1) * max(times)
+
+
+def test_pipelines_of_a_type_are_numbered_by_their_longest_microbatch() -> None:
+    """Whichever of them the long sequence went to."""
+    lengths = np.array([100] * 40 + [2000])
+    pool = Pool((PipelineType(Curve(0.001, 1.0, 50.0), 2, 4096, 4),))
+    for seed in range(4):
+        mixed = np.random.default_rng(seed).permutation(lengths)
+        step = laid_out(pool, mixed, "balanced")
+        assert step.groups[mixed.argmax()] == 0
+
+
+def test_a_pipeline_without_sequences_has_a_microbatch() -> None:
+    """More pipelines than sequences."""
+    step = laid_out(POOL, np.array([4000, 30]), "balanced")
+    assert step.counts == (1,) * 5
+    assert sorted(step.us)[0] == 52
+
+
+def test_a_sequence_that_fits_nowhere_is_an_error() -> None:
+    """Also with one pipeline."""
+    for pool in (POOL, Pool((LONG,)), Pool((PipelineType(SHORT.curve, 1, 512),))):
+        with pytest.raises(ValueError, match="5000 tokens"):
+            laid_out(pool, np.array([5000, 3]), "balanced")
