@@ -34,8 +34,9 @@ def tables(
     for task in plan.tasks:
         if task.lengths:
             own = (lengths or {}).get(task.name)
-            yield from () if own is None else other_lengths(task, own)
-            yield from _table(plan, task, table_path(path, task.name), own)
+            others = [] if own is None else [*other_lengths(task, own)]
+            yield from others
+            yield from _table(plan, task, table_path(path, task.name), None if others else own)
 
 
 def other_lengths(task: Task, lengths: NDArray[Any]) -> Iterator[str]:
@@ -114,7 +115,7 @@ def _wrong(part: _Rows) -> tuple[int, Iterator[str]]:
     if part.lengths is None:
         return len(places), lines
     tokens = _tokens(part, ~strange if len(places) else None)
-    full = np.argwhere(tokens > part.limits)
+    full = np.argwhere(tokens > np.maximum(part.limits, 0))
     heavy = (_heavy(part, row, number, int(tokens[row, number])) for row, number in full.tolist())
     return len(places) + len(full), (line for some in (lines, heavy) for line in some)
 

@@ -1,0 +1,154 @@
+"""Plans with kinds of rounds that something is wrong with are refused, by name and with numbers."""
+
+import re
+
+import pytest
+from msgspec.structs import replace
+from support.kinded import MOST, kinded
+from support.retime import retimed
+
+from plans.checker.check import violations
+from plans.schema import Plan
+from profiles.schema import Evaluation
+
+FULL = [MOST, MOST]
+RUNS = ((0, 2), (1, 1), (2, 2), (1, 1))
+
+
+def base() -> Plan:
+    return kinded("pipeline", [FULL, [256], [256, 256]], RUNS)
+
+
+def task(**fields: object) -> Plan:
+    plan = base()
+    return replace(plan, tasks=(replace(plan.tasks[0], **fields),))
+
+
+def program(**fields: object) -> Plan:
+    plan = base()
+    return replace(plan, programs=(replace(plan.programs[0], **fields),))
+
+
+def kind(number: int, **fields: object) -> Plan:
+    kinds = list(base().programs[0].kinds)
+    kinds[number - 1] = replace(kinds[number - 1], **fields)
+    return program(kinds=tuple(kinds))
+
+
+def runs(*kinds: tuple[int, int]) -> Plan:
+    plan = base()
+    return replace(plan, segments=(replace(plan.segments[0], kinds=kinds),))
+
+
+def without(op_id: str) -> Plan:
+    ops = base().programs[0].kinds[1].ops
+    return kind(2, ops=tuple(op for op in ops if op.id != op_id))
+
+
+def small_buffer() -> Plan:
+    """Room for batches of half the tokens, which is enough for all kinds but the first."""
+    plan = base()
+    buffers = tuple(
+        replace(b, bytes=b.bytes // 2) if b.name == "a.batch0.0" else b
+        for b in plan.programs[0].buffers
+    )
+    return program(buffers=buffers)
+
+
+def several_tasks() -> Plan:
+    plan = base()
+    other = replace(plan.tasks[0], name="b")
+    return replace(program(tasks=("a", "b")), tasks=(*plan.tasks, other))
+
+
+NO_LENGTHS = task(lengths=None, batch=2 * MOST)
+CASES: dict[str, tuple[Plan, str]] = {
+    "no op": (without("a.s1.B1"), "a.s1.B1: is missing from the round of 'solo', .* \\[kind 2\\]"),
+    "an op too many": (
+        kind(1, ops=base().programs[0].kinds[1].ops),
+        "a.batch.P1: there is no microbatch 1, the task has 1 \\[kind 1\\]",
+    ),
+    "too small a buffer": (
+        small_buffer(),
+        "a.batch.P0: batch has 512 bytes but a.batch0.0 of space 0 has 256 \\[kind 0\\]",
+    ),
+    "tokens": (
+        kind(2, tokens=(256, 300)),
+        "solo: kind 2 has 300 tokens in microbatch 1, expected a multiple of 256 up to 512",
+    ),
+    "too many tokens": (
+        program(tokens=(768, 256)),
+        "solo: kind 0 has 768 tokens in microbatch 0, expected a multiple of 256 up to 512",
+    ),
+    "too many microbatches": (
+        kind(1, tokens=(256, 256, 256)),
+        "solo: kind 1 has 3 microbatches, expected 1 to 2",
+    ),
+    "none": (program(tokens=()), "solo: kind 0 has 0 microbatches, expected 1 to 2"),
+    "sum": (runs((0, 2), (1, 5)), "segment 0: its runs have 7 rounds, but it has 6"),
+    "unknown kind": (
+        runs((0, 2), (3, 4)),
+        "segment 0: has rounds of kind 3, 'solo' has 3 kind\\(s\\)",
+    ),
+    "runs of one kind": (
+        runs((0, 2), (0, 4)),
+        "segment 0: has runs of 2 and 4 rounds of kind 0 in a row, expected one of 6",
+    ),
+    "no lengths": (NO_LENGTHS, "solo: has tokens or kinds of rounds, but no task of it has len"),
+    "several tasks": (several_tasks(), "solo: trains 2 tasks, expected 'a' alone, by lengths"),
+    "samples": (task(batch=8), "a: 8 samples in a step, but there are only 7"),
+    "evaluation": (
+        task(evaluation=Evaluation(2, 1)),
+        "a: has lengths and is evaluated, which plans cannot say together",
+    ),
+    "microbatch": (task(microbatch=500), "a: microbatches of 500 tokens, expected a multiple of"),
+    "table": (task(microbatches=1 << 17), "a: 131072 microbatches, a table knows 65536"),
+    "evaluates": (program(evaluates=True), "solo: evaluates a, which has lengths"),
+    "kinds": (
+        program(kinds=base().programs[0].kinds[:1] * 64),
+        "solo: has 65 kinds of rounds, expected at most 64",
+    ),
+    "end": (
+        replace(base(), segments=(replace(base().segments[0], end_us=1),)),
+        "segment 0: ends at 1 µs, but 6 rounds of 'solo' from 0 µs end at",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_wrong_is_named(name: str) -> None:
+    """One wrong thing in a sound plan, with both numbers."""
+    plan, wanted = CASES[name]
+    assert any(re.match(wanted, line) for line in violations(plan)), violations(plan)
+
+
+def test_the_plan_that_they_are_made_of_is_sound() -> None:
+    assert violations(base()) == []
+
+
+def test_reserves_hold_the_graphs_of_every_kind() -> None:
+    """Graphs take as many bytes as they have tokens: half as many of two as of one whole one."""
+    plan = kinded("saved", [FULL, [256, 256]], ((1, 2),))
+    (made,) = plan.programs
+    graphs = sum(shard.saved_bytes for shard in plan.tasks[0].shards)
+    less = tuple(replace(m, reserve_bytes=m.reserve_bytes - graphs) for m in made.memory)
+    kinds = (replace(made.kinds[0], tokens=(256, 256)),)
+
+    def tight(tokens: tuple[int, ...]) -> list[str]:
+        small = replace(made, memory=less, tokens=tokens, kinds=kinds)
+        return violations(retimed(replace(plan, programs=(small,))))
+
+    assert tight((256, 256)) == []
+    assert "live graph(s)" in tight((MOST, MOST))[0]
+
+
+def test_ops_are_timed_by_their_kind() -> None:
+    """An op that begins before what it waits for ends is told with its kind."""
+    plan = base()
+    ops = list(plan.programs[0].kinds[0].ops)
+    late = next(n for n, op in enumerate(ops) if op.after and "@" not in op.after[0])
+    us = ops[late].end_us - ops[late].start_us
+    ops[late] = replace(ops[late], start_us=0, end_us=us)
+    found = violations(kind(1, ops=tuple(ops)))
+    assert any(line.startswith(ops[late].id) and "starts at 0 µs" in line for line in found)
+    assert all("[kind 1]" in line for line in found if line.startswith(ops[late].id))

@@ -1,0 +1,207 @@
+"""Tables beside a plan: every violation by step and sample, against a loop over all of them."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from numpy.typing import NDArray
+from support.cli import planner_cli
+from support.kinded import BATCH, MOST, SAMPLES, kinded
+
+import plans
+from plans.checker.lengths import table as table_module
+from plans.checker.lengths import tables
+from plans.kinds import Runs, kinds_of
+from plans.samples import table_path, write
+from plans.schema import Plan
+from plans.segments import task_runs
+from profiles.errors import FormatError
+
+LENGTHS = np.array([100, 200, 30, 250, 10, 60, 120], np.uint32)
+RUNS: Runs = ((0, 2), (1, 1), (0, 1))
+Rows = list[list[int]]
+
+
+def planned(path: Path, rows: Rows, runs: Runs = RUNS, *, padded: bool = False) -> Plan:
+    """A plan whose kind 1 has one microbatch of 512 tokens, with this table beside its file."""
+    plan = kinded("resident", [[MOST, 256], [MOST]], runs)
+    digest = write(table_path(path, "a"), [np.array(row) for row in rows])
+    own = hashlib.sha256(LENGTHS.tobytes()).hexdigest()
+    assert plan.tasks[0].lengths
+    said = replace(plan.tasks[0].lengths, sha256=own, table=digest, padded=padded)
+    plan = replace(plan, tasks=(replace(plan.tasks[0], lengths=said, done=3),))
+    plans.save(path, plan)
+    return plan
+
+
+def found(path: Path, rows: Rows, lengths: NDArray[np.uint32] | None = LENGTHS) -> list[str]:
+    given = {} if lengths is None else {"a": lengths}
+    return list(tables(planned(path, rows), path, given))
+
+
+# Steps 3 to 6 of 5 samples each: 1 2 3 4 5, 6 0 1 2 3, 4 5 6 0 1, 2 3 4 5 6.
+SOUND = [[0, 0, 1, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0], [0, 1, 0, 0, 0]]
+
+
+def test_a_sound_table_is_passed(tmp_path: Path) -> None:
+    """It gives each of five samples in four steps a microbatch of the step's kind of round."""
+    assert found(tmp_path / "p.json", SOUND) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "column", "entry", "line"),
+    [
+        (0, 1, 2, "a: step 3: sample 2 is in microbatch 2, but the round has 2"),
+        (2, 4, 1, "a: step 5: sample 1 is in microbatch 1, but the round has 1"),
+        (3, 4, 65535, "a: step 6: sample 6 is in microbatch 65535, but the round has 2"),
+        (
+            0,
+            0,
+            1,
+            "a: step 3: microbatch 1 has 450 tokens of 2 sample(s), expected at most 256; "
+            "beyond that with sample 3 of 250 tokens",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_by_step_and_sample(
+    tmp_path: Path, step: int, column: int, entry: int, line: str
+) -> None:
+    """With both numbers."""
+    rows = [list(row) for row in SOUND]
+    rows[step][column] = entry
+    assert found(tmp_path / "p.json", rows) == [line]
+
+
+@pytest.mark.parametrize("rows", [SOUND[:3], [*SOUND, SOUND[0]]])
+def test_a_row_too_few_or_too_many_is_refused(tmp_path: Path, rows: Rows) -> None:
+    """Every step has its row."""
+    path = tmp_path / "p.json"
+    (line,) = found(path, rows)
+    assert (
+        line == f"{table_path(path, 'a')}: has {len(rows)} rows, expected one for each of 4 steps"
+    )
+
+
+def test_another_table_is_refused(tmp_path: Path) -> None:
+    """A table that is sound, but not the one of the plan."""
+    path = tmp_path / "p.json"
+    plan = planned(path, SOUND)
+    other = [list(row) for row in SOUND]
+    other[3][1] = 0
+    write(table_path(path, "a"), [np.array(row) for row in other])
+    with pytest.raises(plans.InvalidPlan, match=r"its sha256 is .*, that of the table of a"):
+        plans.prove_tables(plan, path)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "line"),
+    [
+        (LENGTHS[:6], "a: 6 samples, the plan was made for 7"),
+        (LENGTHS + 1, r"a: the sha256 of its samples' lengths is \w{12}…, the plan was made for"),
+    ],
+)
+def test_samples_of_other_lengths_are_refused(
+    tmp_path: Path, lengths: NDArray[np.uint32], line: str
+) -> None:
+    """The plan was made for these lengths and no others."""
+    plan = planned(tmp_path / "p.json", SOUND)
+    with pytest.raises(plans.InvalidPlan, match=line):
+        plans.prove_tables(plan, tmp_path / "p.json", {"a": lengths})
+
+
+def test_without_lengths_all_but_tokens_is_proven(tmp_path: Path) -> None:
+    """Numbers of microbatches need no lengths."""
+    rows = [list(row) for row in SOUND]
+    rows[0][0], rows[0][1] = 1, 2
+    (line,) = found(tmp_path / "p.json", rows, None)
+    assert "sample 2 is in microbatch 2" in line
+
+
+def test_a_table_that_is_missing_is_named(tmp_path: Path) -> None:
+    """Nobody runs a plan without its table."""
+    path = tmp_path / "p.json"
+    plan = planned(path, SOUND)
+    table_path(path, "a").unlink()
+    with pytest.raises(FormatError, match=r"p\.a\.samples: cannot be read"):
+        plans.prove_tables(plan, path)
+
+
+def slow(plan: Plan, rows: Rows) -> set[str]:
+    """Step, and what is wrong there, sample by sample."""
+    wrong, (task,) = set[str](), plan.tasks
+    assert task.lengths
+    steps = [(run.first + n, run) for run in task_runs(plan, "a") for n in range(run.steps)]
+    for (step, run), row in zip(steps, rows, strict=True):
+        tokens = kinds_of(plan.program(run.program))[run.kind].tokens
+        held: dict[int, list[int]] = {}
+        for j, entry in enumerate(row):
+            sample = (step * BATCH + j) % SAMPLES
+            if entry >= len(tokens):
+                wrong.add(f"step {step}: sample {sample} is in")
+            else:
+                held.setdefault(entry, []).append(int(LENGTHS[sample]))
+        for number, own in held.items():
+            size = max(own) * len(own) if task.lengths.padded else sum(own)
+            if size > tokens[number]:
+                wrong.add(f"step {step}: microbatch {number} has {size} tokens of {len(own)} ")
+    return wrong
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Runs, Rows, bool, int]:
+    counts = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+    runs = tuple((n % 2, count) for n, count in enumerate(counts))
+    row = st.lists(st.integers(0, 2), min_size=BATCH, max_size=BATCH)
+    rows = draw(st.lists(row, min_size=sum(counts), max_size=sum(counts)))
+    return runs, rows, draw(st.booleans()), draw(st.sampled_from([1, 11, 1000]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases())
+def test_violations_are_those_of_a_loop_over_all_samples(
+    tmp_path_factory: pytest.TempPathFactory, case: tuple[Runs, Rows, bool, int]
+) -> None:
+    """Whatever the kinds, padded or not, however many rows are looked at together."""
+    runs, rows, padded, at_once = case
+    path = tmp_path_factory.mktemp("table") / "p.json"
+    plan = planned(path, rows, runs, padded=padded)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_module, "_AT_ONCE", at_once)
+        lines = list(tables(plan, path, {"a": LENGTHS}))
+    wanted = slow(plan, rows)
+    assert len(lines) == len(wanted)
+    assert all(any(f"a: {one}" in line for line in lines) for one in wanted)
+
+
+def test_of_very_many_violations_the_first_are_told(tmp_path: Path) -> None:
+    """And the number of the others."""
+    path = tmp_path / "p.json"
+    plan = planned(path, [[9] * BATCH] * 60, ((0, 60),))
+    lines = list(tables(plan, path, {"a": LENGTHS}))
+    assert len(lines) == 101
+    assert lines[-1] == f"{table_path(path, 'a')}: 200 more like these"
+
+
+def test_check_proves_the_tables_beside_a_plan(tmp_path: Path) -> None:
+    """With the file of the lengths tokens too; without it says that it did not."""
+    path, file = tmp_path / "p.json", tmp_path / "x.a.lengths"
+    planned(path, SOUND)
+    file.write_bytes(LENGTHS.tobytes())
+    whole = planner_cli("check", path, "--lengths", file)
+    assert (whole.code, whole.err) == (0, "")
+    part = planner_cli("check", path)
+    assert part.code == 0
+    assert "a: how many tokens its microbatches get was not looked at" in part.err
+    assert planner_cli("check", path, "--lengths", path).code == 2
+    rows = [list(row) for row in SOUND]
+    rows[0][0] = 1
+    planned(path, rows)
+    wrong = planner_cli("check", path, "--lengths", file)
+    assert wrong.code == 1
+    assert (
+        "a: step 3: microbatch 1 has 450 tokens of 2 sample(s), expected at most 256" in wrong.err
+    )
