@@ -105,9 +105,8 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=text)
     text = "tokens of the sequences that tasks with lengths are measured with, like "
     text += "128,512,1024,4096; four or more, one a multiple of 256; by default from their lengths"
-    parser.add_argument(
-        "--lengths", type=console.wholes(1, LARGEST), default=(), metavar="TOKENS", help=text
-    )
+    tokens = console.listed(console.whole(1, LARGEST))
+    parser.add_argument("--lengths", type=tokens, default=(), metavar="TOKENS", help=text)
     text = "measure files there, so that idle tasks can wait on that disk"
     parser.add_argument("--disk", type=Path, metavar="DIR", help=text)
     parser.add_argument("-o", "--output", type=Path, help="profile file; needed but for --explain")

@@ -160,7 +160,6 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-def wholes(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
-    """A parser of such numbers with commas between them."""
-    parse = whole(least, most)
+def listed(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """A parser of such values with commas between them."""
     return lambda text: tuple(parse(part) for part in text.split(","))

@@ -14,6 +14,18 @@ from profiles.units import LARGEST
 FEWEST = 4
 """A curve is fitted to so many lengths or more, one more than it has coefficients."""
 
+IN_PROPORTION = ("in_bytes", "out_bytes")
+"""Bytes at a number of tokens that are exactly so many times those of each token, padded."""
+
+NO_FASTER = (
+    "offload_bytes",
+    "saved_bytes",
+    "forward_peak_bytes",
+    "backward_peak_bytes",
+    "left_bytes",
+)
+"""Bytes of which some may be the same at any number of tokens."""
+
 OPS: tuple[CurveOp, ...] = get_args(CurveOp)
 _UNITS = (10**9, 10**6, 10**3)  # of square_fs, linear_ps and fixed_ns in a µs
 _FS = 10**9  # in a µs

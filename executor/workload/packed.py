@@ -37,8 +37,7 @@ def take(task: Task, samples: Sequence[int]) -> list[Batch]:
         raise RunError(f"returned a {type(given).__name__}, not a list of (inputs, targets)")
     if len(given) != len(samples):
         raise RunError(f"returned {len(given)} samples, asked for were {len(samples)}")
-    lengths = np.asarray(task.lengths)
-    taken = [_sample(n, one, int(lengths[n])) for n, one in zip(samples, given, strict=True)]
+    taken = [_sample(n, one, int(task.lengths[n])) for n, one in zip(samples, given, strict=True)]
     for n, one in zip(samples, taken, strict=True):
         if (mine := _form(one)) != (first := _form(taken[0])):
             raise RunError(

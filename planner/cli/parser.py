@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from planner.cli.build_commands import build_plan
 from planner.cli.export_commands import export_plan
+from planner.cli.lengths_commands import show_lengths
 from planner.cli.show_commands import check_plan, compare_run, show_plan
 from planner.cli.whatif_commands import estimate_profile, sweep_budgets
 from planner.estimate import GPUS, MODELS, MOMENTS, NUMBER
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         ("build", build_plan, _build, "make a plan from a profile, or one of each device"),
         ("estimate", estimate_profile, _estimate, "make a profile from formulas, without a GPU"),
         ("sweep", sweep_budgets, _sweep, "how fast with how much memory, over which link"),
+        ("lengths", show_lengths, _lengths, "how long samples are, and what padding wastes"),
         ("check", check_plan, _check, "prove that a plan neither races nor overflows"),
         ("show", show_plan, _show, "describe a plan, or what runs when; draw it"),
         ("compare", compare_run, _compare, "predicted against actual"),
@@ -111,7 +113,7 @@ def _build(option: Option) -> None:
     option("profile", nargs="+", metavar="PROFILE", help=text)
     option("-o", "--output", required=True, metavar="PLAN")
     text = "how many (default 1); with several profiles how many of each kind, like 2,4"
-    count = _listed(console.whole(1, 1 << 16))
+    count = console.listed(console.whole(1, 1 << 16))
     option("--devices", type=count, metavar="COUNTS", help=text)
     text = "the devices on several machines instead, like 2x8: 2 machines of 8 devices each"
     option("--nodes", type=console.typed(parse_nodes), metavar="NODES", help=text)
@@ -121,7 +123,7 @@ def _build(option: Option) -> None:
     option("--net-latency", type=console.duration, metavar="DURATION", help=text)
     text = "memory of each device, like 24GiB, or of each kind, like 40GiB,24GiB"
     text += " (default: as profiled)"
-    option("--device-memory", type=_listed(console.size), metavar="SIZES", help=text)
+    option("--device-memory", type=console.listed(console.size), metavar="SIZES", help=text)
     for flag, way in (("--h2d", "host to device"), ("--d2h", "device to host")):
         text = f"rate of copies {way}, like 25GB/s (default: as profiled)"
         option(flag, type=console.rate, metavar="RATE", help=text)
@@ -240,15 +242,20 @@ def _estimate(option: Option) -> None:
     option("-o", "--output", required=True, metavar="PROFILE")
 
 
+def _lengths(option: Option) -> None:
+    option("profile", metavar="PROFILE", help="of tasks with lengths; those lie beside it")
+    option("--plot", metavar="PNG", help="draw them")
+
+
 def _sweep(option: Option) -> None:
     option("profile", metavar="PROFILE")
-    sizes = _listed(console.size)
+    sizes = console.listed(console.size)
     text = "budgets of a device, like 8GiB,16GiB,24GiB"
     option("--device-memory", required=True, type=sizes, metavar="SIZES", help=text)
     text = "rates like 12GB/s,25GB/s (default: as profiled); with both flags the first of one goes "
     text += "with the first of the other, and so on"
-    option("--h2d", type=_listed(console.rate), metavar="RATES", help=text)
-    option("--d2h", type=_listed(console.rate), metavar="RATES", help=text)
+    option("--h2d", type=console.listed(console.rate), metavar="RATES", help=text)
+    option("--d2h", type=console.listed(console.rate), metavar="RATES", help=text)
     text = "sizes like 1,2,4, each by itself (default: for each plan the best one)"
     option("--microbatch", type=_wholes, metavar="SIZES", help=text)
     option("--plot", metavar="PNG", help="draw step time over memory")
@@ -269,10 +276,5 @@ def _of_task(parse: Callable[[str], int], value: str) -> Callable[[str], tuple[s
     return pair
 
 
-def _listed(parse: Callable[[str], int]) -> Callable[[str], tuple[int, ...]]:
-    """A parser of such values with commas between them."""
-    return lambda text: tuple(parse(part) for part in text.split(","))
-
-
 _groups = console.typed(link_groups.parse_groups)
-_wholes = _listed(console.whole(1, 1 << 28))
+_wholes = console.listed(console.whole(1, 1 << 28))

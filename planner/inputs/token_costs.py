@@ -8,15 +8,6 @@ from profiles import curves
 from profiles.codec import ALIGNMENT, align
 from profiles.schema import BatchCost, Curve, LayerCost, Task, Time
 
-_BOUNDARIES = ("in_bytes", "out_bytes")
-_OTHERS = (
-    "offload_bytes",
-    "saved_bytes",
-    "forward_peak_bytes",
-    "backward_peak_bytes",
-    "left_bytes",
-)
-
 
 def at(task: Task, tokens: int, squares: int | None = None, used: int | None = None) -> Task:
     """A task with lengths as if it was measured at this size alone: microbatches of so many tokens,
@@ -57,9 +48,9 @@ def _cost(
     times: dict[str, Time | None] = dict.fromkeys(curves.OPS)
     times |= {c.op: _spread(getattr(near, c.op), curves.us(c, used, squares)) for c in fitted}
     sizes: dict[str, int | None] = {}
-    for name in _BOUNDARIES:
+    for name in curves.IN_PROPORTION:
         sizes[name] = _scaled(getattr(known, name), known.microbatch, tokens)
-    for name in _OTHERS:
+    for name in curves.NO_FASTER:
         points = [(cost.microbatch, getattr(cost, name)) for cost in costs]
         sizes[name] = None if None in dict(points).values() else _above(points, tokens)
     draws = _draws([(cost.microbatch, cost.rng_draws) for cost in costs], tokens)

@@ -14,20 +14,25 @@ from planner.views.layout import (
     spaces,
     stages,
 )
+from planner.views.lengths import Counts, Shape, classes, describe_lengths, shape_of
 from planner.views.moments import describe_moment, moment
 from planner.views.show import describe
 from planner.views.summary import summary
 
 __all__ = [
     "PASSES",
+    "Counts",
     "Focus",
+    "Shape",
     "Window",
     "aligned",
     "bubble",
+    "classes",
     "compare",
     "describe",
     "describe_alternatives",
     "describe_jitter",
+    "describe_lengths",
     "describe_moment",
     "focus",
     "jitter_json",
@@ -38,6 +43,7 @@ __all__ = [
     "ranges",
     "ranked",
     "receiver",
+    "shape_of",
     "shards_on",
     "spaces",
     "stages",

@@ -83,6 +83,7 @@ COVERED_BY = {
     "planner.cli.build_commands": "whole/test_bad_input.py",
     "planner.cli.export_commands": "planner/exporting/test_expressible.py",
     "planner.cli.jitter_commands": "planner/jitter/test_spreads.py",
+    "planner.cli.lengths_commands": "planner/charts/test_lengths_chart.py",
     "planner.cli.parser": "whole/test_bad_input.py",
     "planner.cli.show_commands": "whole/test_bad_input.py",
     "planner.cli.whatif_commands": "planner/test_sweep.py",

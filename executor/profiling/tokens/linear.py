@@ -4,17 +4,9 @@ from collections.abc import Sequence
 
 from executor.errors import WorkloadError
 from profiles.codec import ALIGNMENT
-from profiles.curves import FEWEST
+from profiles.curves import FEWEST, IN_PROPORTION, NO_FASTER
 from profiles.schema import Layer, LayerCost
 
-_BOUNDARIES = ("in_bytes", "out_bytes")
-_OTHERS = (
-    "offload_bytes",
-    "saved_bytes",
-    "forward_peak_bytes",
-    "backward_peak_bytes",
-    "left_bytes",
-)
 _SLACK = 1.01  # kernels choose their scratch by size
 _BAD_PPM = 100_000
 
@@ -33,16 +25,18 @@ def check_linear(where: str, costs: Sequence[LayerCost]) -> None:
             f"{where}: no multiple of {ALIGNMENT} among the lengths fits the device; give shorter "
             "--lengths or more --device-memory"
         )
-    for name in (*_BOUNDARIES, *_OTHERS):
+    for name in (*IN_PROPORTION, *NO_FASTER):
         for cost in costs:
-            long = whole[-1] if name in _BOUNDARIES else costs[-1]
+            long = whole[-1] if name in IN_PROPORTION else costs[-1]
             found, most = getattr(cost, name), getattr(long, name)
             if found is None or most is None:
                 continue
             tokens, longest = cost.microbatch, long.microbatch
             full = -(-tokens // ALIGNMENT) * ALIGNMENT
             grows_faster = found * longest * _SLACK < most * tokens
-            is_constant = name in _BOUNDARIES and found * longest > most * full and tokens < longest
+            is_constant = (
+                name in IN_PROPORTION and found * longest > most * full and tokens < longest
+            )
             if grows_faster or is_constant:
                 raise WorkloadError(
                     f"{where}: its {name} are {found} at {tokens} tokens and {most} at {longest}, "

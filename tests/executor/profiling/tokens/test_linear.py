@@ -2,7 +2,10 @@
 
 import pytest
 from msgspec.structs import replace
+from support.quick import measured
 from support.texts import SIZES, cost, text_task
+from support.tokens import WIDTH, Embedding, Mix, Pair, task
+from torch import nn
 
 from executor.errors import WorkloadError
 from executor.profiling.tokens import bad_fits, check_linear
@@ -60,3 +63,35 @@ def test_curves_that_fit_badly_are_told() -> None:
     told = bad_fits([good[0], replace(good[1], curves=curves)])
     assert told.startswith("2 of 8 curves are more than 10 % off what was measured, the worst")
     assert "backward of layer 1 (Block) by 34 %" in told
+
+
+class Pairs(nn.Module):
+    """Hands on what every token thinks of every other one."""
+
+    def forward(self, pair: Pair) -> Pair:
+        return pair[0] @ pair[0].T, pair[1]
+
+
+class Few(nn.Module):
+    """As many numbers of each token as the loss takes."""
+
+    def forward(self, pair: Pair) -> Pair:
+        return pair[0][:, :WIDTH] * 1, pair[1]
+
+
+@pytest.mark.parametrize(
+    ("layers", "text"),
+    [
+        (
+            (Embedding(), Mix()),
+            r"task toy: layer 1 \(Mix\): its offload_bytes are \d+ at 21 tokens",
+        ),
+        ((Embedding(), Pairs(), Few()), r"layer 1 \(Pairs\): its out_bytes are \d+ at 21 tokens"),
+    ],
+)
+def test_a_model_with_masks_of_tokens_by_tokens_is_refused(
+    layers: tuple[nn.Module, ...], text: str
+) -> None:
+    """As soon as it was measured, by the name of the layer."""
+    with pytest.raises(WorkloadError, match=text):
+        measured(task(*layers), 1)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from support.quick import measured
 from support.tokens import WIDTH, Embedding, Mix, Pair, task
 from torch import nn
 
@@ -82,3 +83,15 @@ def test_a_model_is_afterwards_as_before() -> None:
     mixes(asked, model, list(model))
     assert torch.equal(state, torch.default_generator.get_state())
     assert torch.equal(mean, model[1].running_mean)
+
+
+def test_the_profile_of_a_model_that_mixes_goes_on_and_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its curves are there; why no two sequences may share a microbatch stands beside them."""
+    (made,) = measured(task(Embedding(), Causal()), 1).tasks
+    assert made.lengths is not None
+    assert made.lengths.why_not.startswith("layer 1 (Causal): a sequence changes by ")
+    assert all(layer.curves for layer in made.layers)
+    said = "note: task toy: each sequence has a microbatch of its own; layer 1 (Causal)"
+    assert said in capsys.readouterr().err
