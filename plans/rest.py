@@ -4,9 +4,7 @@
     b  │  1: 10 rounds           │               left, and segment 2 has 7
 
 Segments keep their numbers; one of 0 rounds is done. The programs are those of the plan, and the
-checker proves them for any number of rounds, so that the rest of a sound plan is sound: kinds of
-rounds follow in it as they did. Tables stay those of the whole plan, whose row 0 is of the step
-that is its `done`.
+checker proves them for any number of rounds, so that the rest of a sound plan is sound.
 """
 
 from collections.abc import Iterator
@@ -59,9 +57,8 @@ def _segments(plan: Plan, reached: Reached) -> Iterator[Segment]:
         if len(made) > 1:
             held = ", ".join(f"{name} after step {reached.done[name]}" for name in steps)
             raise FormatError(f"segment {index} has tasks that were kept at several points: {held}")
-        first, left = max(made), segment.rounds - max(made)
-        kinds = part(segment.kinds, first, left) if segment.kinds else ()
-        yield replace(segment, rounds=left, kinds=kinds)
+        done, left = max(made), segment.rounds - max(made)
+        yield replace(segment, rounds=left, kinds=part(segment.kinds, done, left))
 
 
 def _net(left: Plan) -> Net:

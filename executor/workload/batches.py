@@ -2,8 +2,8 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from msgspec.structs import replace
@@ -13,13 +13,22 @@ from executor.devices import Mark, until, use_threads
 from executor.errors import RunError, one_line
 from executor.numerics import Layout, OwnRandomness, hold, mapped, tensors_of
 from executor.workload.loss import Batch
-from executor.workload.steps import Steps
 from executor.workload.task import Evaluation, Task
 from plans.kinds import scaled
 from plans.schema import Task as PlanTask
 
 AHEAD = 2  # steps prepared beyond the newest one asked for
 ROOM = AHEAD + 2  # steps there is staging memory for: the newest, and one on its way to the device
+
+
+class Packed(Protocol):
+    """The steps of a task whose samples have lengths, see `steps.Steps`."""
+
+    def tokens(self, step: int) -> Sequence[int]:
+        """The most tokens of each of the step's microbatches."""
+
+    def packed(self, step: int, wanted: Collection[int]) -> dict[int, Batch]:
+        """Those of the step's microbatches that are `wanted`."""
 
 
 class Staged(NamedTuple):
@@ -45,7 +54,7 @@ class Batches:
         staging: Tensor,
         prepare: Callable[[int], None],
         called: Callable[[int], str] = "data({})".format,
-        steps: Steps | None = None,
+        steps: Packed | None = None,
     ) -> None:
         self._layouts: tuple[Layout, Layout] | None = None  # where all microbatches are alike
         self._steps = steps

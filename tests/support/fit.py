@@ -150,7 +150,7 @@ def _saved(activations: str, shard: Shard, x: Value, out: torch.Tensor) -> int:
     """Bytes of a graph, alive or packed."""
     if activations == "recompute":
         return 0
-    room = aligned(1 << 20) if activations == "offload" else None
+    room = aligned(1 << 24) if activations == "offload" else None
     shard.forward_graph(x, out, saved=room)  # what only the first forward takes
     with MemoryMeter() as meter:
         _, graph = shard.forward_graph(x, out, saved=room)

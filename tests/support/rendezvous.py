@@ -137,7 +137,7 @@ class Replay:
             yield ("put", lane), nth
             yield self._pause(me)
             self.events.append(Event(op.id, phase, number, True))
-            self._bump(("taken", lane))
+            self._bump(("taken", lane), nth)
             return
         self.events.append(Event(op.id, phase, number, False, waits))
         yield self._pause(me)
@@ -149,7 +149,7 @@ class Replay:
         ready = next(least for stream, least in waits if stream == lane)
         nth = (ready + 1) // 2
         self._tell(me, {self._ranks[target]}, lane + BEGUN, nth)
-        self._bump(("put", lane))
+        self._bump(("put", lane), nth)
         if not self._buffered:
             yield ("taken", lane), nth
         yield (me, lane), ready + 1

@@ -7,13 +7,16 @@ from graphlib import CycleError
 import pytest
 from msgspec import structs
 from support import handmade
+from support.kinded import shorter
 from support.piped import drawn, planned
 from support.rendezvous import Replay
 
 from executor.replay.sides import BEGUN, READY, alone, lane_of, sides
+from executor.replay.tickets import phase_of
 from plans import violations
 from plans.checker.order import phases
-from plans.schema import Op, Plan, Program, parse_id
+from plans.kinds import of_kind
+from plans.schema import Op, Plan, Program, RoundKind, parse_id
 
 ROUNDS = 2  # edges reach back one
 CHUNKS = 20
@@ -181,3 +184,32 @@ def test_a_lane_names_its_devices() -> None:
     """Other streams have none."""
     assert lane_of("3.p2p>12") == (3, 12)
     assert lane_of("3.p2p") is None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_kinds_of_rounds_follow_one_another_in_any_order_of_arrival(seed: int) -> None:
+    """Each round has the ops of its kind in their order, and begins behind all of another kind."""
+    rng = random.Random(seed)
+    plan, ranks = some_plan(seed)
+    (program,), (task,) = plan.programs, plan.tasks
+    lengths = sorted({rng.randint(1, task.microbatches) for _ in range(2)})
+    others = tuple(RoundKind((256,), 0, 0, shorter(program.round, n)) for n in lengths)
+    program = structs.replace(program, kinds=others)
+    kinds = [(rng.randint(0, len(others)), rng.randint(1, 3)) for _ in range(5)]
+    replay = Replay(program, ranks, 0, rng, kinds)
+    assert not replay.stuck
+    when = {(e.op, e.phase, e.round, e.ends): at for at, e in enumerate(replay.events)}
+    numbered = [kind for kind, count in kinds for _ in range(count)]
+    latest = -1
+    for number, kind in enumerate(numbered):
+        ops = phases(of_kind(program, kind))[1]
+        name = phase_of(kind)
+        begins = [when[op.id, name, number, False] for op in ops.ops]
+        if number and numbered[number - 1] != kind:
+            assert min(begins) > latest
+        for index, op in enumerate(ops.ops):
+            for other, lag in ops.waits[index]:
+                if number >= lag and numbered[number - lag] == kind:
+                    ended = when[ops.ops[other].id, name, number - lag, True]
+                    assert ended < when[op.id, name, number, False]
+        latest = max(latest, *(when[op.id, name, number, True] for op in ops.ops))

@@ -1,0 +1,196 @@
+"""Samples of every length: a run trains what loops without Gantry do, however they are packed."""
+
+import hashlib
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from msgspec import structs
+from support.texted import (
+    BATCH,
+    LENGTHS,
+    MOST,
+    Packed,
+    Text,
+    Trained,
+    as_packed,
+    data,
+    one_by_one,
+    packed,
+    trained,
+)
+from torch import Tensor
+
+from executor import run
+from executor.errors import InterruptedRun, MismatchError, RunError
+from executor.records import Options, Result
+from executor.workload import Table, pack, steps_of, tables_of, take
+from plans.rest import Reached, rest
+from plans.schema import Plan
+from profiles.errors import FormatError
+
+KINDS = ((MOST, MOST), (MOST,), (256, 256))
+EVERY_STEP = ((0, 1), (1, 1), (2, 1), (0, 1), (1, 1), (2, 1))
+IN_A_ROW = ((2, 2), (1, 1), (0, 3))
+
+
+def ran(made: Packed, **options: Any) -> Result:
+    return run(made.plan, [made.task], Options(tables=made.tables, **options))
+
+
+def params(result: Result) -> dict[str, Tensor]:
+    return {name: p.detach() for name, p in result.model("a").named_parameters()}
+
+
+def assert_same(result: Result, expected: Trained, *, rtol: float = 0.0) -> None:
+    """To the last bit, or within the rounding of sums."""
+    torch.testing.assert_close(result.losses["a"], expected.losses, rtol=rtol, atol=0)
+    torch.testing.assert_close(params(result), expected.params, rtol=rtol, atol=1e-6 * rtol)
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "more"),
+    [
+        ("streamed", EVERY_STEP, {}),
+        ("streamed", IN_A_ROW, {"weights": [n % 3 + 0.5 for n in LENGTHS]}),
+        ("packed", EVERY_STEP, {}),
+        ("saved", IN_A_ROW, {}),
+        ("halves", EVERY_STEP, {}),
+        ("pipeline", EVERY_STEP, {}),
+        ("pipeline", IN_A_ROW, {}),
+    ],
+)
+def test_any_packing_trains_the_ordinary_loop(
+    name: str, runs: tuple[tuple[int, int], ...], more: dict[str, Any]
+) -> None:
+    """Sequence by sequence without padding, and to the last bit in the same microbatches."""
+    made = packed(name, KINDS, runs, **more)
+    result = ran(made)
+    assert_same(result, trained(made.task, one_by_one), rtol=1e-6)
+    assert_same(result, trained(made.task, lambda step: as_packed(made, step)))
+
+
+@pytest.mark.parametrize(("name", "padded"), [("parallel", False), ("streamed", True)])
+def test_replicas_and_padding_train_it_too(name: str, padded: bool) -> None:
+    """Two devices with a microbatch each; sequences that are extended to the longest one."""
+    made = packed(name, ((MOST, MOST), (256, MOST)), ((0, 2), (1, 1), (0, 1)), padded=padded)
+    assert_same(ran(made), trained(made.task, one_by_one), rtol=1e-6)
+
+
+def test_a_microbatch_without_samples_adds_nothing() -> None:
+    """Whatever the loss of its padding is."""
+    made = packed("streamed", KINDS, ((0, 3),), loss=lambda y, targets: (y**2).sum() + len(y))
+    made.rows[:] = 1
+    made = made._replace(plan=with_table(made))
+    assert_same(ran(made), trained(made.task, one_by_one), rtol=1e-6)
+
+
+def with_table(made: Packed) -> Plan:
+    """The plan for what is in the table now."""
+    (task,) = made.plan.tasks
+    assert task.lengths
+    table = hashlib.sha256(made.rows.tobytes()).hexdigest()
+    own = structs.replace(task, lengths=structs.replace(task.lengths, table=table))
+    return structs.replace(made.plan, tasks=(own,))
+
+
+def test_nothing_attends_across_sequences() -> None:
+    """Another text beside it changes no bit of what a sequence gives."""
+    made = packed("resident", KINDS, ((0, 1),))
+    model, taken = Text(2), take(made.task, [3, 4, 5])
+    found = []
+    for change in (0, 1):
+        middle = taken[1]._replace(inputs=(taken[1].inputs + change) % 13)
+        given = pack(made.task, [taken[0], middle, taken[2]]).inputs
+        found.append(model(*given).split([LENGTHS[n] for n in (3, 4, 5)]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][2], found[1][2])
+    assert not torch.equal(found[0][1], found[1][1])
+
+
+def test_only_the_samples_that_are_needed_are_asked_for() -> None:
+    """Those of the microbatches that are wanted, in one call for each step."""
+    asked: list[list[int]] = []
+
+    def noted(samples: Sequence[int]) -> Any:
+        asked.append(list(samples))
+        return data(samples)
+
+    made = packed("resident", KINDS, ((0, 2),))
+    task = replace(made.task, data=noted)
+    (steps,) = steps_of(made.plan, {"a": task}, made.tables).values()
+    assert set(steps.packed(1, [1])) == {1}
+    assert asked == [[BATCH + j for j in np.flatnonzero(made.rows[1] == 1)]]
+
+
+def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    """In the middle of kinds that change at every step, and of the table."""
+    made = packed("streamed", KINDS, EVERY_STEP)
+    whole, pressed = ran(made), False
+
+    def pressing(samples: Sequence[int]) -> Any:
+        nonlocal pressed
+        if 3 * BATCH in samples and not pressed:
+            pressed = True
+            signal.raise_signal(signal.SIGINT)
+        return data(samples)
+
+    made = made._replace(task=replace(made.task, data=pressing))
+    with pytest.raises(InterruptedRun):
+        ran(made, checkpoints=tmp_path)
+    (file,) = tmp_path.glob("a-*.pt")
+    done = int(file.stem.partition("-")[2])
+    assert 0 < done < made.task.steps
+    made = made._replace(plan=rest(made.plan, Reached({"a": done})))
+    result = ran(made, resume=tmp_path, checkpoints=tmp_path)
+    assert result.losses["a"] == whole.losses["a"][done:]
+    assert all(torch.equal(p, params(whole)[name]) for name, p in params(result).items())
+
+
+def test_data_of_another_length_ends_the_run() -> None:
+    """With the step, the sample and both numbers."""
+
+    def longer(samples: Sequence[int]) -> Any:
+        return [
+            (x[: len(x) - (n == 11)], y) for n, (x, y) in zip(samples, data(samples), strict=True)
+        ]
+
+    made = packed("resident", KINDS, ((0, 4),))
+    text = (
+        f"task a: step 2: data: sample 11 has {LENGTHS[11] - 1} tokens, lengths say {LENGTHS[11]}"
+    )
+    with pytest.raises(RunError, match=text):
+        ran(made._replace(task=replace(made.task, data=longer)))
+
+
+def test_a_run_takes_no_other_lengths_and_no_other_table(tmp_path: Path) -> None:
+    """One line with both; nothing is trained."""
+    made = packed("resident", KINDS[2:], ((0, 2),))
+    path, tasks = tmp_path / "x.json", {"a": made.task}
+    with pytest.raises(FormatError, match=r"x\.a\.samples: cannot be read"):
+        tables_of(made.plan, path, tasks)
+    table = tmp_path / "x.a.samples"
+    table.write_bytes(made.rows.tobytes())
+    assert np.array_equal(tables_of(made.plan, path, tasks)["a"].rows, made.rows)
+    table.write_bytes((1 - made.rows).tobytes())
+    with pytest.raises(MismatchError, match=r"x\.a\.samples: its sha256 is \w{12}…, that of the"):
+        tables_of(made.plan, path, tasks)
+    for change, words in (
+        (
+            {"lengths": [*LENGTHS[:-1], 7]},
+            r"sha256 of the lengths: \w{12}… in the plan, \w{12}… in",
+        ),
+        ({"lengths": LENGTHS[:-1]}, f"samples: {len(LENGTHS)} in the plan, {len(LENGTHS) - 1} in"),
+        ({"batch": BATCH + 1}, f"samples of a step: {BATCH} in the plan, {BATCH + 1} in the work"),
+    ):
+        with pytest.raises(MismatchError, match=f"task a: {words}"):
+            tables_of(made.plan, path, {"a": replace(made.task, **change)})
+    with pytest.raises(MismatchError, match="task a: its samples have lengths, and their table is"):
+        run(made.plan, [made.task])
+    with pytest.raises(RunError, match=r"step 0: data: microbatch \d has \d+ tokens, the plan has"):
+        run(made.plan, [made.task], Options(tables={"a": Table(0, np.zeros_like(made.rows))}))
