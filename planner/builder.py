@@ -33,7 +33,7 @@ from planner.search import (
     shapes_of,
     task_bounds,
 )
-from planner.sequences import Asked, allowed, packings, planned, with_lengths
+from planner.sequences import Asked, planned, wanted, with_lengths
 from planner.shards import Strategy
 from planner.storage import apart, disk_bound, housed, networked
 from planner.timetable import (
@@ -142,7 +142,7 @@ def _with_table(
         raise FormatError(f"{task.name}: its samples have lengths, so build(output=...) is needed")
     asked = Asked(task, problem.lengths[task.name], problem.only, problem.host_bytes)
     table = samples.table_path(output, task.name)
-    found = planned(asked, allowed(problem), packings(problem, task), table, jobs, effort)
+    found = planned(asked, wanted(problem, task), table, jobs, effort)
     program, turns = found.candidate.program, found.turns
     devices, end = tuple(range(problem.devices)), duration_us(program, task.steps, turns)
     segment = Segment(program.name, devices, task.steps, 0, end, turns)

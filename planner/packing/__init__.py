@@ -2,6 +2,7 @@
 
 from planner.packing.arranged import Arrangement, Samples, arranged, best_way
 from planner.packing.packing import WAYS, How, Packing, packed
+from planner.packing.step import laid_out
 from planner.packing.sums import TOKENS, Kind
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "Samples",
     "arranged",
     "best_way",
+    "laid_out",
     "packed",
 ]

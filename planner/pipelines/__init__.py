@@ -2,6 +2,7 @@
 
 from planner.pipelines.configure import best, fitted, mode_program
 from planner.pipelines.delays import pipeline_on
+from planner.pipelines.modes import ModeProgram
 from planner.pipelines.sketch import Sketch, stage_ends
 
-__all__ = ["Sketch", "best", "fitted", "mode_program", "pipeline_on", "stage_ends"]
+__all__ = ["ModeProgram", "Sketch", "best", "fitted", "mode_program", "pipeline_on", "stage_ends"]

@@ -2,6 +2,6 @@
 
 from planner.sequences.asked import Asked
 from planner.sequences.planned import Planned, planned
-from planner.sequences.refusals import allowed, packings, with_lengths
+from planner.sequences.refusals import wanted, with_lengths
 
-__all__ = ["Asked", "Planned", "allowed", "packings", "planned", "with_lengths"]
+__all__ = ["Asked", "Planned", "planned", "wanted", "with_lengths"]

@@ -1,27 +1,17 @@
-"""A task with lengths on devices of one kind: its costs at any number of tokens, and the most
-tokens that pipelines of each depth have memory for."""
+"""A task with lengths on devices of one kind, and its costs at any number of tokens."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import Infeasible
-from planner.inputs import Effort, Kind, costs_at
-from planner.lowering import PipelineRound
-from planner.pipelines import mode_program
-from planner.sequences.mix import Lane, side_by_side
+from planner.inputs import Kind, costs_at
 from planner.shards import Links, TaskCosts, cut_points, layer_graph, separable, untied
 from profiles.codec import ALIGNMENT
 from profiles.schema import Task
-from profiles.units import show_bytes
 
 Array = NDArray[np.int64]
-
-_FINEST = 4  # shards of a stage
-ORDER = "1f1b"
 
 
 def bucket(tokens: int) -> int:
@@ -86,47 +76,3 @@ class Asked:
         usual = round(tokens * min(tokens, self.spread)) if squares is None else squares
         task = costs_at(self.task, tokens, usual, used)
         return TaskCosts(task, tokens, self.apart, count=count)
-
-    def most_tokens(self, depth: int, wanted: int, effort: Effort) -> int:
-        """The most tokens, of so many that are wanted, of a microbatch that so many stages have
-        memory for; 0 where there is none."""
-        low, high = 0, bucket(wanted) // ALIGNMENT
-        if self._fits(depth, high, effort):
-            return high * ALIGNMENT
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._fits(depth, middle, effort) else (low, middle)
-        return low * ALIGNMENT
-
-    def _fits(self, depth: int, units: int, effort: Effort) -> bool:
-        need = self.least_bytes(depth, units * ALIGNMENT, effort)
-        return need is not None and need <= self.kind.device_bytes
-
-    def least_bytes(self, depth: int, tokens: int, effort: Effort) -> int | None:
-        """The bytes of each of so many stages in a round that needs least; None where the model has
-        too few layers, or the host too little memory."""
-        costs = self.costs(tokens, count=depth)
-        lanes = [Lane(depth, depth, costs)]
-        strategy = side_by_side(lanes, self.links, self.points, ORDER, _FINEST)
-        program = strategy and mode_program(strategy, self.links, 0, self.host_bytes)
-        found = program.thrifty(effort) if program else None
-        return PipelineRound(found[1], self.links).device_bytes if found else None
-
-    def too_long(self, depths: Sequence[int], effort: Effort) -> Infeasible:
-        """The error for a sample that no pipeline of these depths has memory for."""
-        offered, longest = self.kind.device_bytes, self.longest
-        needs = [self.least_bytes(depth, bucket(longest), effort) for depth in depths]
-        known = [need for need in needs if need is not None]
-        if not known:
-            return Infeasible(
-                f"{self.task.name}: its longest sample has {longest} tokens, and the host has no "
-                "memory for what the devices do not hold of it; raise --host-memory",
-                resource="other",
-            )
-        need = min(known) + self.kind.taken_bytes
-        return Infeasible(
-            f"{self.task.name}: its longest sample has {longest} tokens, for which each device of "
-            f"any layout needs {show_bytes(need)} ({need} bytes) but offers {show_bytes(offered)} "
-            f"({offered} bytes); smallest --device-memory that would do: {need}",
-            need,
-        )

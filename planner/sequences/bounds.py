@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.dispatch import Pool
-from planner.dispatch.bounds import weighted_us, weights
+from planner.lp import Constraint, Linear
 from planner.sequences.asked import Array, Asked
 from plans.prediction import Bound
 from profiles.schema import Curve, Layer
@@ -18,7 +18,7 @@ from profiles.schema import Curve, Layer
 Floats = NDArray[np.float64]
 
 _BLOCK = 1 << 22  # samples that are looked at together
-_SAMPLE = 1 << 12  # sequences by which types get weights
+_SAMPLE = 1 << 9  # sequences by which types get weights
 _ROUNDED = 0.999  # of a sum of times that were rounded up and down
 _FS, _NS = 10**9, 1000  # in a µs
 
@@ -83,9 +83,30 @@ def dispatch_us(asked: Asked, pool: Pool) -> int:
     steps, batch = asked.steps, asked.task.batch
     few = steps[:: max(1, len(steps) * batch // _SAMPLE)]
     some = np.concatenate([asked.step(number) for number in few])
-    share = weights(fine, some, fine.times(some))
-    ns = 0
-    for first in range(0, len(steps), block := max(1, _BLOCK // batch)):
+    shares, ns = _shares(fine, fine.times(some).astype(np.float64)), 0.0
+    block = max(1, _BLOCK // batch)
+    for first in range(0, len(steps), block):
         own = np.concatenate([asked.step(number) for number in steps[first : first + block]])
-        ns += int(weighted_us(fine.times(own), share))
+        ns += float((shares[:, None] * fine.times(own)).min(axis=0).sum())
     return int(ns * _ROUNDED) // _NS
+
+
+def _shares(pool: Pool, times: Floats) -> Floats:
+    """The share of each pipeline of a type in a mean of all loads, such that the sum over sequences
+    of the least share x time is largest."""
+    kinds, many = times.shape
+    # Columns: 0 is one, 1 the sum with its sign changed, then shares, then what each adds to it.
+    added = range(2 + kinds, 2 + kinds + many)
+    rows = [
+        Constraint([(1.0, 1), *((1.0, column) for column in added)], 0.0, 0.0),
+        Constraint([(float(t.count), 2 + n) for n, t in enumerate(pool.types)], 1.0, 1.0),
+    ]
+    scaled = times / times.max()
+    for kind, own in enumerate(scaled.tolist()):
+        for column, time in zip(added, own, strict=True):
+            rows.append(Constraint([(1.0, column), (-time, 2 + kind)], -np.inf, 0.0))
+    program = Linear(2 + kinds + many, rows, [1])
+    program.bound_columns({1: (-np.inf, np.inf)})
+    _, values = program.solve([], seconds=60, seed=0)
+    found = np.array(values[2 : 2 + kinds] or np.ones(kinds))
+    return np.asarray(found / (np.array([one.count for one in pool.types]) @ found))

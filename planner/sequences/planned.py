@@ -1,16 +1,13 @@
 """A task with lengths as its plan has it: its program, the kinds of its steps, its table."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from planner.inputs import Effort
-from planner.packing import How
 from planner.search import Candidate
 from planner.sequences.asked import Asked
 from planner.sequences.bounds import bounds
-from planner.sequences.choose import best
-from planner.sequences.mix import Mix
+from planner.sequences.choose import Wanted, best
 from plans.kinds import Runs
 from plans.prediction import Bound
 from plans.schema import Lengths
@@ -26,16 +23,9 @@ class Planned:
     bounds: tuple[Bound, ...]
 
 
-def planned(
-    asked: Asked,
-    allowed: Sequence[Mix],
-    hows: Sequence[How],
-    table: Path,
-    jobs: int,
-    effort: Effort,
-) -> Planned:
+def planned(asked: Asked, wanted: Wanted, table: Path, jobs: int, effort: Effort) -> Planned:
     """The shortest way found, with its table in this file. Infeasible or NoPlanFound otherwise."""
-    made, tried = best(asked, allowed, hows, table, jobs, effort)
+    made, tried = best(asked, wanted, table, jobs, effort)
     said, laid = asked.task.lengths, made.arrangement
     assert said
     candidate = Candidate(

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 from planner.inputs import Problem
 from planner.packing import How
+from planner.sequences.choose import Wanted
 from planner.sequences.mix import Mix, mixes
 from profiles.errors import FormatError
 from profiles.schema import Task
-
-_ALL: tuple[How, ...] = ("balanced", "ffd", "fixed")
 
 
 def with_lengths(problem: Problem) -> bool:
@@ -56,22 +55,18 @@ def _wrong(problem: Problem, task: Task) -> Iterator[str]:
         )
 
 
-def allowed(problem: Problem) -> list[Mix]:
-    """The mixes of pipelines that are looked at: that of the layout which was asked for, or all."""
-    if problem.layout:
-        return [Mix((problem.layout.depth,) * problem.layout.replicas[0])]
-    return list(mixes(problem.devices))
-
-
-def packings(problem: Problem, task: Task) -> tuple[How, ...]:
-    """The ways to pack that are asked for; FormatError for one that the model cannot have."""
+def wanted(problem: Problem, task: Task) -> Wanted:
+    """The mixes and packings that are looked at; FormatError for a packing that the model cannot
+    have."""
     assert task.lengths
-    why_not, asked = task.lengths.why_not, problem.packing
-    if why_not and asked not in ("auto", "pad"):
+    why_not, packing = task.lengths.why_not, problem.packing
+    if why_not and packing not in ("auto", "pad"):
         raise FormatError(
-            f"{task.name}: --packing {asked} puts several sequences into a microbatch, but "
+            f"{task.name}: --packing {packing} puts several sequences into a microbatch, but "
             f"{why_not}; give --packing pad"
         )
-    if why_not:
-        return ("pad",)
-    return _ALL if asked == "auto" else (asked,)
+    found = list(mixes(problem.devices))
+    if problem.layout:
+        found = [Mix((problem.layout.depth,) * problem.layout.replicas[0])]
+    how: How | None = "pad" if why_not else None if packing == "auto" else packing
+    return Wanted(found, how)

@@ -13,14 +13,16 @@ from typing import NamedTuple
 
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.inputs import Effort
-from planner.lowering import PipelineStrategy
-from planner.packing import How
-from planner.packing.step import laid_out
-from planner.pipelines import mode_program
-from planner.sequences.asked import ORDER, Array, Asked, bucket
+from planner.lowering import PipelineRound, PipelineStrategy
+from planner.packing import How, laid_out
+from planner.pipelines import ModeProgram, mode_program
+from planner.sequences.asked import Array, Asked, bucket
 from planner.sequences.mix import Lane, Mix, side_by_side
 from planner.shards import backward_us, forward_us
+from profiles.codec import ALIGNMENT
 
+ORDER = "1f1b"
+FINEST = 4  # shards of a stage, at most
 _SCALES = (1, 2, 4, 0.5, 0.25)  # times the longest sample, for the most tokens of a microbatch
 
 
@@ -37,11 +39,11 @@ class Way(NamedTuple):
 
 
 def ways(asked: Asked, allowed: Sequence[Mix], effort: Effort) -> Iterator[Way]:
-    """All that are looked at; Infeasible where no pipeline has memory for the longest sample."""
-    whole = bucket(round(max(_SCALES) * asked.longest))
+    """All that are looked at."""
+    longest = bucket(asked.longest)
     depths = sorted({depth for mix in allowed for depth in mix.depths})
-    fits = {depth: asked.most_tokens(depth, whole, effort) for depth in depths}
-    longest, found = bucket(asked.longest), 0
+    whole = bucket(round(max(_SCALES) * longest))
+    fits = {depth: most_tokens(asked, depth, whole, effort) for depth in depths}
     for mix in allowed:
         deepest, seen = max(fits[depth] for depth in mix.depths), list[dict[int, int]]()
         able = deepest >= longest and all(fits[depth] for depth in mix.depths)
@@ -53,10 +55,32 @@ def ways(asked: Asked, allowed: Sequence[Mix], effort: Effort) -> Iterator[Way]:
                     most[depth] = max(most[depth], longest)
             if most not in seen:
                 seen.append(most)
-                found += 1
                 yield Way(mix, most)
-    if not found:
-        raise asked.too_long(depths, effort)
+
+
+def least_way(asked: Asked, mix: Mix) -> Way:
+    """The one that needs least memory: only the deepest pipelines take long samples."""
+    most = dict.fromkeys(mix.depths, ALIGNMENT)
+    return Way(mix, most | {max(mix.depths): bucket(asked.longest)})
+
+
+def most_tokens(asked: Asked, depth: int, wanted: int, effort: Effort) -> int:
+    """The most tokens, of so many that are wanted, of a microbatch that so many stages have memory
+    for; 0 where there is none."""
+    mix, low, high = Mix((depth,)), 0, wanted // ALIGNMENT
+
+    def fits(units: int) -> bool:
+        trial = thrifty(asked, Way(mix, {depth: units * ALIGNMENT}), effort)
+        if trial is None:
+            return False
+        return PipelineRound(trial.strategy, asked.links).device_bytes <= asked.kind.device_bytes
+
+    if fits(high):
+        return wanted
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low * ALIGNMENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,13 +124,26 @@ class Trial:
 
 def tried(asked: Asked, way: Way, pieces: int, effort: Effort) -> Trial | None:
     """A way in the modes that seem best for a few microbatches; None where there are none."""
+    program = _program(asked, way, pieces)
+    chosen = program.chosen(effort) if program else None
+    return Trial(asked, way, pieces, chosen.strategy) if chosen else None
+
+
+def thrifty(asked: Asked, way: Way, effort: Effort) -> Trial | None:
+    """A way in the modes that hold least; None where the host has no memory for them."""
+    program = _program(asked, way, FINEST)
+    found = program.thrifty(effort) if program else None
+    return Trial(asked, way, FINEST, found[1]) if found else None
+
+
+def _program(asked: Asked, way: Way, pieces: int) -> ModeProgram | None:
+    """The program that chooses the modes; None where pipelines have more stages than there are
+    layers."""
     lanes = [Lane(d, 2 * d, asked.costs(way.most[d], count=2 * d)) for d in way.mix.depths]
     strategy = side_by_side(lanes, asked.links, asked.points, ORDER, pieces)
     if strategy is None:
         return None
-    program = mode_program(strategy, asked.links, asked.kind.device_bytes, asked.host_bytes)
-    chosen = program.chosen(effort)
-    return Trial(asked, way, pieces, chosen.strategy) if chosen else None
+    return mode_program(strategy, asked.links, asked.kind.device_bytes, asked.host_bytes)
 
 
 def _curve(asked: Asked, strategy: PipelineStrategy, devices: range, most: int) -> Curve:
