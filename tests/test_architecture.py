@@ -70,7 +70,7 @@ MAY_IMPORT = {
     "plans": {},
     "profiles": {},
 }
-LONGEST = {"planner": 15, "executor": 17}  # files in a chain of imports
+LONGEST = {"planner": 19, "executor": 17}  # files in a chain of imports
 
 
 def _short(module: str) -> str:
