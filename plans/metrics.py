@@ -148,7 +148,11 @@ def pending(plan: Plan, index: int, us: int) -> Iterator[tuple[PhaseName, Planne
     """
     segment = plan.segments[index]
     coming: set[tuple[PhaseName, str]] = set()
+    told: set[int] = set()  # kinds of rounds all of whose ops are coming
     for phase in phases(plan.program(segment.program), segment):
+        if phase.name == "round" and phase.kind in told:
+            continue
+        told |= {phase.kind} if phase.name == "round" and phase.start_us > us else set()
         for op in phase.ops:
             number = max((us - phase.start_us - op.end_us) // phase.period_us + 1, 0)
             if number < phase.rounds and (phase.name, op.id) not in coming:

@@ -155,8 +155,7 @@ class SegmentRun(SegmentActivity):
     def _load(self, program: Program) -> None:
         """Let batches be prepared while all else is made: where there is a team, those microbatches
         that this process takes."""
-        ops = (op for phase in self._sides.phases.values() for op in phase)
-        own = [parse_id(op.id) for op in ops if op.stream in self._sides.own]
+        own = {parse_id(op.id) for op in program.ops if op.stream in self._sides.own}
         for task in self._tasks:
             name, feed = task.plan.name, task.feed(evaluates=self.evaluates)
             taken = {n.index for n in own if n.task == name and n.item == "batch" and n.kind == "P"}

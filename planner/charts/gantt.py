@@ -110,7 +110,8 @@ def _close_up(plan: Plan, near: Focus | None, marks: Sequence[Mark], *, copies: 
                 title += f", bubble {bubble(program):.1%}"
     title += f", planned{_source(plan)}"
     view = _view(plan, near, devices, copies=copies)
-    return streams.panel(view, streams.planned(plan, view), window, title, marks, large=True)
+    shown = streams.planned(plan, view, window)
+    return streams.panel(view, shown, window, title, marks, large=True)
 
 
 def _compared(plan: Plan, log: RunLog, *, copies: bool) -> list[Panel]:

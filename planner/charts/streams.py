@@ -62,11 +62,18 @@ def stacked(used: Sequence[str], gap: float = _GAP) -> dict[str, Row]:
     return dict(reversed(found.items()))
 
 
-def planned(plan: Plan, view: View) -> list[Bar]:
-    """Every op of the plan in these rows once, with its repetitions, and every move of state."""
+def planned(plan: Plan, view: View, window: Window | None = None) -> list[Bar]:
+    """Every op of the plan in these rows once in each run of rounds, with its repetitions, and all
+    moves of state; of runs only those that reach into the window, if one is given."""
+    low, high = window or (0, plan.prediction.makespan_us)
     found: list[Bar] = []
     for index, segment in enumerate(plan.segments):
-        for phase in phases(plan.program(segment.program), segment):
+        enter, *runs, leave = phases(plan.program(segment.program), segment)
+        ends = [run.start_us for run in (*runs, leave)][1:]
+        if segment.kinds:  # there may be as many runs as rounds
+            pairs = zip(runs, ends, strict=True)
+            runs = [run for run, end in pairs if run.start_us <= high and end >= low]
+        for phase in (enter, *runs, leave):
             for op in phase.ops:
                 stream = plan_stream(op.stream, segment.devices)
                 start, us = phase.start_us + op.start_us, op.end_us - op.start_us

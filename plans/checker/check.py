@@ -1,7 +1,7 @@
 """The checker: proves that a plan can run, fits, and trains the right numbers.
 
-It trusts neither planner nor executor and knows only the format. The ten groups of rules are
-in README.md; each has its module: shape and roles, order, races, symbolic (versions), capacity,
+It trusts neither planner nor executor and knows only the format. The groups of rules are in
+README.md; each has its module: shape and roles, order, races, symbolic (versions), capacity,
 times, graphs, disk, network, lengths, and whole tasks here.
 """
 
@@ -28,7 +28,6 @@ from plans.checker.graphs import activations, kept_graphs, left_over
 from plans.checker.lengths import (
     Pair,
     following,
-    kinds_few,
     kinds_shape,
     known_kinds,
     lengths_shape,
@@ -130,7 +129,11 @@ def _programs(found: Findings, plan: Plan, stays: Stays | None, nodes: int) -> d
     extents = kept(plan)
     placed = ways(plan)
     found.add("nodes", ways_few(placed))
-    possible = [p for p in plan.programs if not found.add("kinds", kinds_shape(p, tasks))]
+    possible = [
+        program
+        for program in plan.programs
+        if not found.add("kinds", kinds_shape(program, tasks, len(placed.get(program.name, ()))))
+    ]
     after = pairs(plan, {program.name for program in possible})
     sound: dict[str, View] = {}
     # Likenesses, with the ways and the pairs of kinds, of sound ones.
@@ -141,11 +144,9 @@ def _programs(found: Findings, plan: Plan, stays: Stays | None, nodes: int) -> d
         if found.add("ops", program_shape(what, host), where):
             continue
         sound[program.name] = what
-        own = placed.get(program.name, {(): ()})
-        if found.add("kinds", kinds_few(program, len(own))):
-            continue
         if stays:
             found.add("host store", foreign_writes(what, extents, stays, nodes), where)
+        own = placed.get(program.name, {(): ()})
         alike = likeness(what), frozenset(own), after[program.name]
         if alike not in proven:
             before = found.total

@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 from support import handmade
+from support.kinded import kinded
 
 from plans.additions import Addition, added, additions
 from plans.schema import Memory, Op, Program
@@ -62,6 +63,14 @@ def test_cuts_within_layers_that_are_added_alike_do_not_matter() -> None:
     assert [one.sum for one in added(other, "a", [(0, 3), (3, 5)])] == ["(0)+(1)", "(1)+(0)"]
     mixed = program([*replicas((0,), (1,)), *replicas((0, 1), shard=1)])
     assert added(mixed, "a", [(0, 3), (3, 5)]) == (Addition(0, 3, "(0)+(1)"),)
+
+
+def test_programs_of_several_kinds_have_no_one_order() -> None:
+    """Which replica has which microbatches differs from round to round."""
+    plan = kinded("parallel", [[512, 512]] * 2, ((0, 1), (1, 1)))
+    assert additions(plan) == {}
+    (program,) = plan.programs
+    assert additions(replace(plan, programs=(replace(program, kinds=()),)))
 
 
 def test_programs_that_evaluate_add_nothing() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 from support import handmade, noded, timetables
+from support.kinded import kinded, with_kind
 
 from plans import metrics
 from plans import trace as module
 from plans.schema import Plan
-from plans.trace import trace
+from plans.trace import happened, trace
 from profiles.errors import FormatError
 
 replace = msgspec.structs.replace
@@ -117,6 +118,18 @@ def test_log_of_too_many_rounds_is_refused() -> None:
     foreign = replace(log, ops=(replace(log.ops[1], round=4),))
     with pytest.raises(FormatError, match="round 4 is not in the plan"):
         trace(plan, foreign)
+
+
+def test_ops_of_a_log_are_those_of_their_rounds_kind() -> None:
+    """What they were to take follows from the kind of the round that the log names."""
+    plan = kinded("resident", [[512, 512], [256]], ((1, 1), (0, 2)))
+    slow = plan.programs[0].kinds[0].ops[0]
+    longer = replace(slow, end_us=slow.end_us + 7)
+    plan = with_kind(plan, 1, (longer, *plan.programs[0].kinds[0].ops[1:]))
+    found = happened(plan, timetables.log(plan))
+    told = {(p.round, p.predicted_us) for p in found if p.op.id == slow.id}
+    us = slow.end_us - slow.start_us
+    assert told == {(0, us + 7), (1, us), (2, us)}
 
 
 def test_transfers_are_slices_of_the_network() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from support.handmade import PLANS, large
+from support.kinded import kinded
 
 from plans.schema import Plan
 
@@ -186,6 +187,37 @@ def many_stays() -> Tree:
     return plan
 
 
+def many_kinds() -> Tree:
+    """As many kinds of rounds as may be, in turn and back again, after a long enter."""
+    turn = [*range(64), *range(62, -1, -1)]
+    plan = _plain(kinded("resident", [[512, 512]] * 64, tuple((kind, 1) for kind in turn)))
+    program = plan["programs"][0]
+    again = program["enter"][0] | {"start_us": program["enter_us"], "end_us": program["enter_us"]}
+    program["enter"] += _cut([again | {"id": f"a.s0.P{n}"} for n in range(2, 20_000)], plan)
+    plan["prediction"]["makespan_us"] += 1
+    return plan
+
+
+def many_runs() -> Tree:
+    """Runs of one round each, and a kind that is not there among them."""
+    plan = _plain(kinded("resident", [[512, 512]] * 3, ((0, 1), (1, 1))))
+    runs = _cut([[n % 3, 1] for n in range(1 << 20)], plan)
+    plan["segments"][0] |= {"rounds": len(runs), "kinds": runs}
+    plan["tasks"][0]["steps"] = len(runs)
+    return plan
+
+
+def too_many_kinds() -> Tree:
+    """Thousands of kinds, and a segment that has them all."""
+    plan = _plain(kinded("resident", [[512, 512], [256]], ((0, 1), (1, 1))))
+    program = plan["programs"][0]
+    kind = program["kinds"][0] | {"ops": program["kinds"][0]["ops"][:1]}
+    program["kinds"] = _cut([kind] * 20_000, plan)[:-600]
+    count = len(program["kinds"])
+    plan["segments"][0] |= {"rounds": count, "kinds": [[n, 1] for n in range(count)]}
+    return plan
+
+
 def many_programs() -> Tree:
     """Tasks with a program and a segment each, all of which write the same host bytes."""
     plan = tree("resident")
@@ -310,5 +342,6 @@ HOSTILE: dict[str, Callable[[], Tree]] = {
         *(strange_tasks, strange_edges, many_streams, many_races, many_ends, many_rings),
         *(missing_ops, many_stays, many_programs, many_segments, long_names, long_numbers),
         *(many_devices, many_bounds, no_values, many_ways, many_nodes, many_transfers),
+        *(many_kinds, many_runs, too_many_kinds),
     )
 }

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 from support.emulate import Harm, Machine, Seen, first_values, kept, need, reference
 from support.noded import every_op, node_of, shard_of, size, taken
-from support.oracle import _graph, _races, _random_order
+from support.oracle import graph_of, in_random_order, none_race
 
 from plans.schema import Buffer, Plan, Program, Segment, parse_id
 
@@ -63,7 +63,7 @@ def _apart(plan: Plan, program: Program, segment: Segment) -> None:
         made[op.id] = replace(op, reads=roles[0], writes=roles[1])
     for phase, rounds in ((program.enter, 1), (program.round, 2), (program.leave, 1)):
         ops = tuple(made[op.id] for op in phase)
-        _races(*_graph(ops, rounds, rounds=rounds > 1), own)
+        none_race(*graph_of(ops, rounds, rounds=rounds > 1), own)
 
 
 def _needs(plan: Plan) -> dict[str, set[str]]:
@@ -146,11 +146,11 @@ def _segment(
     buffers = {b.name: b for b in [*plan.host.buffers, *program.buffers]}
     machine = Machine(plan, program, buffers)
     graphs = [
-        _graph(program.enter, 1, rounds=False),
-        _graph(program.round, segment.rounds, rounds=True),
-        _graph(program.leave, 1, rounds=False),
+        graph_of(program.enter, 1, rounds=False),
+        graph_of(program.round, segment.rounds, rounds=True),
+        graph_of(program.leave, 1, rounds=False),
     ]
-    for node in [node for graph in graphs for node in _random_order(*graph, rng)]:
+    for node in [node for graph in graphs for node in in_random_order(*graph, rng)]:
         name = parse_id(node.op.id)
         step = steps[name.task] + node.round
         machine.memory["host"] = stores[node_of(node.op, segment.devices, nodes)]

@@ -2,7 +2,6 @@
 
 from plans.checker.lengths.following import Pair, following, pairs
 from plans.checker.lengths.kinds import (
-    kinds_few,
     kinds_shape,
     known_kinds,
     lengths_shape,
@@ -13,7 +12,6 @@ from plans.checker.lengths.table import other_lengths, tables
 __all__ = [
     "Pair",
     "following",
-    "kinds_few",
     "kinds_shape",
     "known_kinds",
     "lengths_shape",

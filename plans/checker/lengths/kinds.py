@@ -36,8 +36,9 @@ def lengths_shape(plan: Plan) -> Iterator[str]:
             )
 
 
-def kinds_shape(program: Program, tasks: dict[str, Task]) -> Iterator[str]:
-    """The kinds of rounds of a program and their tokens are possible for its task."""
+def kinds_shape(program: Program, tasks: dict[str, Task], ways: int) -> Iterator[str]:
+    """The kinds of rounds of a program and their tokens are possible for its task, and not too many
+    to prove each for all the ways in which segments place the program on nodes."""
     measured = [tasks[name] for name in program.tasks if tasks[name].lengths]
     where = f"{program.name}:"
     if not measured:
@@ -49,7 +50,11 @@ def kinds_shape(program: Program, tasks: dict[str, Task]) -> Iterator[str]:
         yield f"{where} trains {len(program.tasks)} tasks, expected {task.name!r} alone, by lengths"
     if program.evaluates:
         yield f"{where} evaluates {task.name}, which has lengths"
-    for number, kind in enumerate(kinds_of(program)):
+    kinds = kinds_of(program)
+    if program.kinds and (all_ways := len(kinds) * max(ways, 1)) > MOST_KINDS:
+        placed = f", placed on nodes in {ways} ways: {all_ways} to prove" if ways > 1 else ""
+        yield f"{where} has {len(kinds)} kinds of rounds{placed}, expected at most {MOST_KINDS}"
+    for number, kind in enumerate(kinds):
         yield from _tokens(f"{where} kind {number}", kind.tokens, task)
 
 
@@ -62,16 +67,6 @@ def _tokens(where: str, tokens: tuple[int, ...], task: Task) -> Iterator[str]:
                 f"{where} has {size} tokens in microbatch {number}, expected a multiple of "
                 f"{TOKENS} up to {task.microbatch}"
             )
-
-
-def kinds_few(program: Program, ways: int) -> Iterator[str]:
-    """Every kind is proven for each of the ways in which segments place the program on nodes."""
-    count = 1 + len(program.kinds)
-    if program.kinds and count * ways > MOST_KINDS:
-        placed = (
-            f", placed on nodes in {ways} ways, are {count * ways} to prove" if ways > 1 else ""
-        )
-        yield f"{program.name}: has {count} kinds of rounds{placed}, expected at most {MOST_KINDS}"
 
 
 def runs_shape(plan: Plan) -> Iterator[str]:

@@ -16,6 +16,7 @@ from support.device_cases import KEPT, SPILLING
 from support.disked import ready
 from support.fit import fit, later
 from support.pipelined import RESIDENT, planned
+from support.texted import MOST, packed
 from support.together import Bits, Job, Together, differences, divided, done
 
 from executor.driver import Options
@@ -58,6 +59,13 @@ def of_disk(name: str) -> Job:
     """Tasks that wait on the disk in turn."""
     plan, tasks = ready(name)
     return Job((plan,), tasks)
+
+
+def of_text(name: str) -> Job:
+    """Samples of every length, in kinds of rounds that change at every step."""
+    kinds = ((MOST, MOST), (256, MOST))
+    made = packed(name, kinds, ((0, 1), (1, 1), (0, 1), (1, 2)))
+    return Job((made.plan,), [made.task], Options(tables=made.tables))
 
 
 def going_on(feature: str) -> Job:
@@ -123,6 +131,7 @@ JOBS: dict[str, Making] = {
         )
     },
     **{f"disk {name}": partial(of_disk, name) for name in ("two-rooms", "beside")},
+    **{f"lengths {name}": partial(of_text, name) for name in ("pipeline", "parallel")},
 }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 from support import disked, noded, timetables
+from support.kinded import kinded
 
 from planner.charts import axes, bars, gantt, overview, streams
 from planner.views.focus import focus
@@ -333,3 +334,17 @@ def test_transfers_are_bars_of_the_streams_chart() -> None:
     expected = sorted((p.start_us, p.end_us, rows[p.stream].low) for p in metrics.timeline(plan))
     window = (0, plan.prediction.makespan_us)
     assert _bars(_ops(plan, window)) == expected
+
+
+def test_runs_of_rounds_are_drawn_where_they_reach_into_the_window() -> None:
+    """Of many runs of different kinds only those that are seen, each op at its time."""
+    plan = kinded("streamed", [[512, 512], [256]], tuple((n % 2, 2) for n in range(40)))
+    near = focus(plan, "a", 30)
+    assert near
+    view, whole = streams.view(plan), metrics.timeline(plan)
+    drawn = streams.planned(plan, view, near.window)
+    low, high = near.window
+    expected = {(p.start_us, p.us) for p in whole if p.start_us < high and p.end_us > low}
+    starts = {(b.start + n * b.period, b.us) for b in drawn for n in range(b.rounds)}
+    assert expected <= starts
+    assert len(drawn) < len(streams.planned(plan, view)) // 10

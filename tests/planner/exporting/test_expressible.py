@@ -11,7 +11,7 @@ import plans
 from planner.exporting import schedule
 from planner.orders import Places
 from planner.shards import Mode
-from plans.schema import Plan
+from plans.schema import Plan, RoundKind
 from profiles.errors import FormatError
 from profiles.schema import Evaluation
 
@@ -101,10 +101,13 @@ def test_several_tasks_segments_and_evaluation() -> None:
     """A schedule is one step of one task."""
     plan = planned()
     (task,) = plan.tasks
+    (program,) = plan.programs
+    shapes = replace(program, kinds=(RoundKind((256,), 0, 0, program.round),))
     evaluated = replace(task, evaluation=Evaluation(every=2, batches=1))
     for other, reason in (
         (replace(plan, tasks=(task, replace(task, name="b"))), r"trains 2 tasks \(a, b\)"),
         (replace(plan, segments=plan.segments * 2), "a runs in 2 segments"),
+        (replace(plan, programs=(shapes,)), "a has 2 kinds of rounds, a schedule has one"),
         (replace(plan, tasks=(evaluated,)), "a evaluates between its steps"),
     ):
         with pytest.raises(FormatError, match=reason):

@@ -7,8 +7,11 @@ import msgspec
 import pytest
 from support import noded, sketched, timetables
 from support.cli import planner_cli, refused, succeeded
+from support.kinded import kinded
 
 from planner.views.show import describe
+from planner.views.summary import summary
+from plans.kinds import kinds_of
 from plans.prediction import Alternative
 from profiles.units import show_us
 
@@ -188,3 +191,21 @@ def test_nodes_have_a_host_store_each_and_a_network() -> None:
         ["host", "store", "of", "node", str(node)] for node in range(3)
     ]
     assert lines[-1].startswith("  network: 6 transfer(s) bring 3 task(s) to other nodes, ")
+
+
+def test_kinds_of_rounds_have_their_tokens_and_rounds() -> None:
+    """A line for each, in the summary for scripts too; the task says its samples."""
+    plan = kinded("resident", [[512, 512], [256], [512]], ((0, 2), (1, 3), (0, 1)))
+    every = [show_us(kind.period_us) for kind in kinds_of(plan.programs[0])]
+    blocks = describe(plan).split("\n\n")
+    head, columns, *lines = next(b for b in blocks if b.startswith("kinds of")).splitlines()
+    assert head == "kinds of rounds of solo: the most tokens of each microbatch"
+    assert columns.split() == ["kind", "rounds", "every", "tokens"]
+    assert [line.split() for line in lines] == [
+        ["0", "3", *every[0].split(), "2", "x", "512"],
+        ["1", "3", *every[1].split(), "256"],
+        ["2", "0", *every[2].split(), "512"],
+    ]
+    assert "  a: steps 6, batch 5 samples in up to 2 microbatches of 512 tokens," in blocks[2]
+    told = [(kind["tokens"], kind["rounds"]) for kind in summary(plan)["kinds"]["solo"]]
+    assert told == [([512, 512], 3), ([256], 3), ([512], 0)]

@@ -152,3 +152,39 @@ def test_ops_are_timed_by_their_kind() -> None:
     found = violations(kind(1, ops=tuple(ops)))
     assert any(line.startswith(ops[late].id) and "starts at 0 µs" in line for line in found)
     assert all("[kind 1]" in line for line in found if line.startswith(ops[late].id))
+
+
+def on_two_nodes(plan: Plan) -> Plan:
+    """The same with its second device on a node of its own."""
+    first, second = plan.devices
+    return replace(plan, devices=(first, replace(second, node=1)))
+
+
+def test_kinds_are_proven_for_the_nodes_of_their_devices() -> None:
+    """A kind that brings back what another node's store never had is refused by both."""
+    plan = on_two_nodes(base())
+    assert violations(plan) == []
+    (made,) = plan.programs
+    kinds = list(made.kinds)
+    load = next(op for op in made.enter if op.id == "a.s1.P0")
+    astray = replace(load, id="a.s1.P7", stream="0.h2d", writes={"param": "a.param0"}, after=())
+    kinds[0] = replace(kinds[0], ops=(*kinds[0].ops, astray))
+    wrong = retimed(replace(plan, programs=(replace(made, kinds=tuple(kinds)),)))
+    found = violations(wrong)
+    assert any("a.s1.P7" in line and "[kind 1]" in line for line in found)
+    assert any("[on nodes 0, 1]" in line for line in found)
+
+
+def test_many_ways_of_many_kinds_are_refused() -> None:
+    """64 of both together are proven."""
+    plan = on_two_nodes(base())
+    kinds = plan.programs[0].kinds[:1] * 40
+    plan = replace(plan, programs=(replace(plan.programs[0], kinds=kinds),))
+    (segment,) = plan.segments
+    together = replace(segment, devices=(0, 2), rounds=2, kinds=())
+    both = replace(plan, segments=(segment, together), devices=(*plan.devices, plan.devices[0]))
+    line = (
+        "solo: has 41 kinds of rounds, placed on nodes in 2 ways: 82 to prove, expected at most 64"
+    )
+    assert line in violations(both)
+    assert not any("kinds of rounds" in line for line in violations(plan))
