@@ -8,7 +8,7 @@ from support.tokens import WIDTH, Embedding, Mix, Pair, task
 from torch import nn
 
 from executor.errors import WorkloadError
-from executor.profiling.tokens import bad_fits, check_linear
+from executor.profiling.tokens import bad_fits, check_linear, off
 from profiles.codec import align
 from profiles.schema import LayerCost
 
@@ -63,6 +63,19 @@ def test_curves_that_fit_badly_are_told() -> None:
     told = bad_fits([good[0], replace(good[1], curves=curves)])
     assert told.startswith("2 of 8 curves are more than 10 % off what was measured, the worst")
     assert "backward of layer 1 (Block) by 34 %" in told
+
+
+def test_layers_together_are_off_by_less_than_each() -> None:
+    """One curve too high and one too low make a sum that is right; one alone does not."""
+    layer = text_task().layers[0]
+    forward = layer.curves[0]
+    low, high = (
+        replace(layer, curves=(replace(forward, fixed_ns=ns), *layer.curves[1:]))
+        for ns in (0, 2 * forward.fixed_ns)
+    )
+    assert off([layer]) < 0.01
+    assert off([low, high]) < 0.01
+    assert off([high]) == pytest.approx(50 / 2458, rel=0.1)  # of the shortest sequence's time
 
 
 class Pairs(nn.Module):
