@@ -1,77 +1,136 @@
 """Lower bounds on the time of a step: no dispatch of its sequences is done sooner.
 
-For any weights w of the types, with count x w adding up to 1, the last pipeline is not done before
-the weighted mean of all loads, and that is at least
+Suppose that a dispatch is done by Z. Time on a pipeline of a type has a price, which may be higher
+for longer sequences, never lower. A pipeline whose longest sequence has the length c has time
+Z - (depth - 1) x time(c) for all its sequences, none dearer than those of c. So all sequences, each
+where it is cheapest, cost at most
 
-    sum over sequences of the least w x time over the types that may take it.
+    sum over pipelines of the most over c of price(c) x (Z - (depth - 1) x time(c)).
 
-The best weights are the duals of the linear program that divides sequences at will. In a dispatch
-that takes Z no sequence is on a type where depth x its time is more than Z: if the sum over the
-others is more than Z, there is no such dispatch.
+If they cost more, no dispatch is done by Z, whatever the prices. The best prices are the solution
+of a linear program. No sequence is where depth x its time is more than Z.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.dispatch.longest_first import longest_first
 from planner.dispatch.pipes import NEVER, Array, Pool
 from planner.lp import Constraint, Linear
 
-_CLOSE = 1e-4  # of the bound, to which it is found
-_CLASSES = 32  # of lengths that differ by a factor of e, for which weights are found
+_CLOSE = 3e-4  # of the bound, to which it is found
+_CLASSES = 120  # of lengths, at most
 _LOSS = 1e-9  # of a sum of floats, at most
-_MS = 1000.0
+
+Floats = NDArray[np.float64]
 
 
-def bound_us(pool: Pool, lengths: Array) -> int:
-    """The least time in which the sequences, divided at will, can be done, to a ten-thousandth."""
+@dataclass(frozen=True)
+class Prices:
+    """A price for each type (rows) and class of lengths; classes begin at these lengths."""
+
+    begins: Array
+    values: Floats
+
+    def cost(self, lengths: Array, times: Array) -> Floats:
+        """The least cost of sequences, of steps x sequences or of one step; times are of types x
+        lengths, NEVER where one may not go."""
+        classes = np.searchsorted(self.begins, lengths, side="right") - 1
+        own = np.where(times < NEVER, self.values[:, classes] * times, np.inf)
+        return np.asarray(own.min(axis=0).sum(axis=-1) * (1 - _LOSS))
+
+    def worth(self, pool: Pool, Z: int) -> float:
+        """The most that the time of all pipelines until Z is worth."""
+        sum_ = 0.0
+        for one, values in zip(pool.types, self.values, strict=True):
+            times = one.curve.us(self.begins)
+            own = values * (Z - (one.depth - 1) * times)
+            fits = (one.depth * times <= Z) & (self.begins <= one.longest)
+            sum_ += one.count * float(own.max(initial=0.0, where=fits))
+        return sum_
+
+
+def bound_us(pool: Pool, lengths: Array, high: int | None = None) -> int:
+    """The least time that no prices rule out, to three ten-thousandths.
+
+    high: what a dispatch takes that is known; longest-first by default.
+    """
     if not len(lengths):
         return 0
     times = pool.times(lengths)
     alone = pool.alone(times)
-
-    def least(Z: int) -> int:
-        open_ = np.where(alone <= Z, times, NEVER)
-        return int(weighted_us(open_, weights(pool, lengths, open_)))
-
-    low = max(int(alone.min(axis=0).max()), least(NEVER - 1))
-    high = least(low)
+    low = int(alone.min(axis=0).max())  # nothing is done before
+    high = high or int(pool.finishes(times, longest_first(pool, lengths)).max())
+    if not _ruled_out(pool, lengths, times, low):
+        return low
     while high - low > max(1, _CLOSE * low):
         middle = (low + high) // 2
-        if least(middle) > middle:
+        if _ruled_out(pool, lengths, times, middle):
             low = middle
         else:
             high = middle
-    return low
+    return low + 1
 
 
-def weighted_us(times: Array, weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The bound that such weights of the types give, for times of types x ... x sequences."""
-    shape = (-1, *[1] * (times.ndim - 1))
-    own = np.where(times < NEVER, weights.reshape(shape) * times, np.inf).min(axis=0)
-    bounds: NDArray[np.int64] = np.floor(own.sum(axis=-1) * (1 - _LOSS)).astype(np.int64)
-    return bounds
+def _ruled_out(pool: Pool, lengths: Array, times: Array, Z: int) -> bool:
+    """True only if no dispatch is done by Z."""
+    open_ = np.where(pool.alone(times) <= Z, times, NEVER)
+    found = prices(pool, lengths, open_, Z)
+    return bool(found.cost(lengths, open_) > found.worth(pool, Z))
 
 
-def weights(pool: Pool, lengths: Array, times: Array) -> NDArray[np.float64]:
-    """Weights of the types that give a high bound: the best ones for classes of lengths.
+def prices(pool: Pool, lengths: Array, times: Array, Z: int) -> Prices:
+    """The best prices to rule out Z for such lengths, up to what classes of lengths lose.
 
     times: of the sequences on every type, NEVER where one may not go.
     """
-    classes = np.unique(np.rint(_CLASSES * np.log(lengths)), return_inverse=True)[1]
-    sums = np.zeros((len(pool.types), int(classes.max()) + 1))
-    for kind, own in enumerate(times):
-        np.add.at(sums[kind], classes, own / _MS)
-    # Columns: 0 is one, 1 minus the bound, then the weights, then what each class adds to it.
-    kinds, many = sums.shape
-    added = [(1.0, column) for column in range(2 + kinds, 2 + kinds + many)]
-    every = [(float(one.count), 2 + kind) for kind, one in enumerate(pool.types)]
-    rows = [Constraint([(1.0, 1), *added], 0.0, 0.0), Constraint(every, 1.0, 1.0)]
-    for (kind, own), time in np.ndenumerate(sums):
-        if time < NEVER / _MS:
-            rows.append(Constraint([(1.0, 2 + kinds + own), (-time, 2 + kind)], -np.inf, 0.0))
-    program = Linear(2 + kinds + many, rows, [1])
+    begins = class_begins(lengths)
+    classes = np.searchsorted(begins, lengths, side="right") - 1
+    kinds, many = len(pool.types), len(begins)
+    sums = np.zeros((kinds, many))
+    for kind in range(kinds):
+        np.add.at(sums[kind], classes, times[kind] / Z)
+    # Columns: 0 is one, 1 minus the cost, then what pipelines are worth, what classes cost, prices.
+    worths, costs, price = 2, 2 + kinds, 2 + kinds + many
+    flat = [one.depth == 1 for one in pool.types]
+
+    def column(kind: int, own: int) -> int:
+        return price + kind * many + (0 if flat[kind] else own)
+
+    counts = [(float(one.count), worths + kind) for kind, one in enumerate(pool.types)]
+    added = [(1.0, costs + own) for own in range(many)]
+    rows = [Constraint(counts, 1.0, 1.0), Constraint([(1.0, 1), *added], 0.0, 0.0)]
+    for kind, one in enumerate(pool.types):
+        tops = one.curve.us(begins) / Z
+        last = None
+        for own in range(many):
+            if one.depth * tops[own] > 1 or begins[own] > one.longest:
+                break
+            here = column(kind, own)
+            if (sum_ := float(sums[kind, own])) < NEVER / Z:
+                rows.append(Constraint([(1.0, costs + own), (-sum_, here)], -np.inf, 0.0))
+            left = 1 - (one.depth - 1) * tops[own]
+            rows.append(Constraint([(left, here), (-1.0, worths + kind)], -np.inf, 0.0))
+            if last is not None and last != here:
+                rows.append(Constraint([(1.0, last), (-1.0, here)], -np.inf, 0.0))
+            last = here
+    program = Linear(price + kinds * many, rows, [1])
     program.bound_columns({1: (-np.inf, np.inf)})
     _, values = program.solve([], seconds=60, seed=0)
-    found = np.array(values[2 : 2 + kinds] or np.ones(kinds))
-    counts = np.array([one.count for one in pool.types])
-    return np.asarray(found / (counts @ found))
+    if not values:
+        return Prices(begins, np.ones((kinds, many)))
+    found = [[values[column(kind, own)] for own in range(many)] for kind in range(kinds)]
+    return Prices(begins, np.maximum.accumulate(np.array(found), axis=1))
+
+
+def class_begins(lengths: Array) -> Array:
+    """Where classes of lengths begin: the longest have one each, others are equally wide in logs;
+    the first begins at 1."""
+    found = np.unique(lengths)
+    if len(found) > _CLASSES:
+        half = _CLASSES // 2
+        wide = np.geomspace(found[0], found[-half], half).astype(np.int64)
+        found = np.unique([*wide, *found[-half:]])
+    return np.array([1, *found[found > 1]])

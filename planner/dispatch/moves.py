@@ -7,6 +7,7 @@ import numpy as np
 from planner.dispatch.pipes import NEVER, Array, Pool
 
 _ROUNDS = 2_000
+_ITEMS = 32  # of a pipeline that are tried
 
 
 def improved(pool: Pool, lengths: Array, places: Array, floor: int = 0) -> Array:
@@ -21,6 +22,23 @@ def improved(pool: Pool, lengths: Array, places: Array, floor: int = 0) -> Array
         if state.finishes[last] <= floor or not state.relieve(last):
             break
     return state.places
+
+
+def spread(pool: Pool, lengths: Array, places: Array) -> Array:
+    """The same places, but for the shortest sequences of pipelines that have several: those go to
+    pipelines that have none, if the last is done no later for it."""
+    held = np.bincount(places, minlength=pool.pipelines)
+    if held.all():
+        return places
+    times, places = pool.times(lengths), places.copy()
+    latest, alone = int(pool.finishes(times, places).max(initial=0)), pool.alone(times)
+    items = iter(np.argsort(lengths, kind="stable").tolist())
+    for number in np.flatnonzero(held == 0).tolist():
+        item = next((i for i in items if held[places[i]] > 1), None)
+        if item is not None and alone[pool.type_of[number], item] <= latest:
+            held[places[item]] -= 1
+            places[item] = number
+    return places
 
 
 class _Change(NamedTuple):
@@ -53,9 +71,13 @@ class _State:
         self._tops[:, number] = [*own[:2], 0, 0][:2]
 
     def relieve(self, last: int) -> bool:
-        """One change that lets this pipeline be done sooner; False if there is none."""
+        """One change that lets this pipeline be done sooner; False if there is none of the items
+        that are tried, from the shortest to the longest."""
         now = int(self.finishes[last])
-        options = [one for item in self._held[last] for one in self._changes(int(item), last)]
+        held = self._held[last]
+        held = held[np.argsort(self._times[self._type[last], held], kind="stable")]
+        tried = held[np.unique(np.linspace(0, len(held) - 1, _ITEMS).round().astype(np.int64))]
+        options = [one for item in tried.tolist() for one in self._changes(item, last)]
         best = min(options, default=None)
         if best is None or best.us >= now:
             return False

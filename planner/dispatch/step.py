@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from planner.dispatch.bounds import bound_us
+from planner.dispatch.filling import filled
 from planner.dispatch.longest_first import longest_first
-from planner.dispatch.moves import improved
+from planner.dispatch.moves import improved, spread
 from planner.dispatch.pipes import Array, Pool
+
+_NEAR = 1.05  # of the best dispatch, in which another one may become better by moves
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,18 @@ class Dispatch:
 
 
 def dispatched(pool: Pool, lengths: Array) -> Dispatch:
-    """One step's sequences to pipelines: longest first, then made better by moves."""
-    bound = bound_us(pool, lengths)
-    places = improved(pool, lengths, longest_first(pool, lengths), bound)
-    us = int(pool.finishes(pool.times(lengths), places).max(initial=0))
-    return Dispatch(np.asarray(places), us, bound)
+    """One step's sequences to pipelines: longest first, or filled one by one, made better by moves,
+    whichever is better then; no pipeline stays empty where that takes no longer."""
+    times = pool.times(lengths)
+
+    def us(places: Array) -> int:
+        return int(pool.finishes(times, places).max(initial=0))
+
+    found = [longest_first(pool, lengths)]
+    if len(lengths) and (filling := filled(pool, lengths, 1, us(found[0]) - 1)):
+        found.append(filling.places)
+    bound = bound_us(pool, lengths, us(found[-1]))
+    near = [places for places in found if us(places) <= _NEAR * us(found[-1])]
+    best = min((improved(pool, lengths, places, bound) for places in near), key=us)
+    best = spread(pool, lengths, best)
+    return Dispatch(best, us(best), bound)

@@ -3,7 +3,7 @@
 from planner.lp.branch_and_bound import again, guides, narrowed
 from planner.lp.rounding import rounded
 from planner.lp.rows import MB, MS, Constraint, Row, Terms, scratch_bytes
-from planner.lp.solver import Linear, duals, minimise, solve, total
+from planner.lp.solver import Linear, Status, duals, minimise, solve, total
 from planner.lp.windows import Solution
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Linear",
     "Row",
     "Solution",
+    "Status",
     "Terms",
     "again",
     "duals",

@@ -117,19 +117,25 @@ def assigned(shapes: Shapes, kinds: Kinds, change_us: int = 0) -> Array:
         steps = slice(begin, begin + _BLOCK)
         for number, (counts, us) in enumerate(zip(*kinds, strict=True)):
             costs[steps, number] = _cost(shapes, steps, counts, us)
+    return in_turn(costs, change_us)
+
+
+def in_turn(costs: NDArray[np.float64], change_us: int) -> Array:
+    """Of each of many steps one of few choices, such that all together cost least: what is given
+    for every step and choice, and `change_us` where a step has another than the one before it."""
     if not change_us:
         return np.asarray(costs.argmin(axis=1), np.int64)
-    came = np.empty(costs.shape, np.int64)  # the kind before, where a step is of a kind
+    came = np.empty(costs.shape, np.int64)  # the choice before, if a step has a choice
     stay, total = np.arange(costs.shape[1]), np.zeros(costs.shape[1])
     for step, cost in enumerate(costs):
         best = int(total.argmin())
         moves = total > total[best] + change_us
         came[step] = np.where(moves, best, stay)
         total = np.where(moves, total[best] + change_us, total) + cost
-    found, kind = np.empty(len(costs), np.int64), int(total.argmin())
+    found, choice = np.empty(len(costs), np.int64), int(total.argmin())
     for step in range(len(costs) - 1, -1, -1):
-        found[step] = kind
-        kind = int(came[step, kind])
+        found[step] = choice
+        choice = int(came[step, choice])
     return found
 
 

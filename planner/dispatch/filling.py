@@ -1,0 +1,131 @@
+"""Sequences to pipelines one pipeline at a time: each is filled with the longest that are left.
+
+A pipeline loses (depth - 1) x its longest time, so that long sequences should share few pipelines:
+the first ones are filled with the longest, and those that come last have short ones only. All are
+filled up to a time Z; the least Z is looked for that leaves no sequence over. Which types come
+first matters.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import islice, permutations
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.dispatch.pipes import NEVER, Array, Pool
+
+_CLOSE = 3e-4  # of a time, to which the least is found
+_ORDERS = 120  # that are tried: all of five types
+
+Order = tuple[int, ...]
+"""Types, those that are filled first at the front."""
+
+
+class Filling(NamedTuple):
+    """Places that are done by some time, and the order of types that led to them."""
+
+    us: int
+    order: Order
+    places: Array
+
+
+def filled(
+    pool: Pool, lengths: Array, low: int, high: int, order: Order | None = None
+) -> Filling | None:
+    """The best of many orders, or that of one, done between low and high; None if there is none."""
+    stock, best = _Stock(pool, lengths), None
+    for one in [order] if order else islice(permutations(stock.usual()), _ORDERS):
+        best = stock.least(one, low, best.us - 1 if best else high) or best
+    return best
+
+
+class _Stock:
+    """The sequences, longest first: their times on every type, negated, and the sums of times
+    before each."""
+
+    def __init__(self, pool: Pool, lengths: Array) -> None:
+        self.pool, self._lengths = pool, lengths
+        self._order = np.argsort(-lengths, kind="stable")
+        times = pool.times(lengths)[:, self._order]
+        times = np.maximum.accumulate(times[:, ::-1], axis=1)[:, ::-1]
+        self._negated: list[list[int]] = (-times).tolist()
+        sums = np.cumsum(np.where(times < NEVER, times, 0), axis=1)
+        self._before: list[list[int]] = [[0, *row] for row in sums.tolist()]
+
+    def usual(self) -> Order:
+        """The types that are comparatively fast with the longest come first."""
+        kinds = range(len(self.pool.types))
+        middle = len(self._lengths) // 2
+
+        def slow(kind: int) -> float:
+            own = self._negated[kind]
+            return self.pool.types[kind].depth * own[0] / own[middle]
+
+        return tuple(sorted(kinds, key=slow))
+
+    def least(self, order: Order, low: int, high: int) -> Filling | None:
+        """The least time between low and high by which all are done; None if there is none."""
+        best = self._filled(order, high)
+        if best is None:
+            return None
+        low -= 1
+        while high - low > max(1, _CLOSE * high):
+            middle = (low + high) // 2
+            found = self._filled(order, middle)
+            if found is None:
+                low = middle
+            else:
+                best, high = found, middle
+        return Filling(high, order, self._places(order, best))
+
+    def _filled(self, order: Order, Z: int) -> list[list[slice]] | None:
+        """What each pipeline takes, in the order of types; None if some are left at Z."""
+        left = _Left(len(self._lengths))
+        taken = []
+        for kind in order:
+            one = self.pool.types[kind]
+            for _ in range(one.count):
+                taken.append(left.take(self._negated[kind], self._before[kind], Z, one.depth))
+        return None if left.starts else taken
+
+    def _places(self, order: Order, taken: Sequence[Sequence[slice]]) -> Array:
+        """The pipelines by number, of the sequences as they were given."""
+        counts = [one.count for one in self.pool.types]
+        firsts = np.cumsum([0, *counts])
+        numbers = [firsts[kind] + i for kind in order for i in range(counts[kind])]
+        places = np.empty(len(self._lengths), np.int64)
+        for number, runs in zip(numbers, taken, strict=True):
+            for run in runs:
+                places[self._order[run]] = number
+        return places
+
+
+class _Left:
+    """The sequences that are left, as runs of consecutive ones."""
+
+    def __init__(self, count: int) -> None:
+        self.starts, self.ends = ([0], [count]) if count else ([], [])
+
+    def take(self, negated: list[int], before: list[int], Z: int, depth: int) -> list[slice]:
+        """The longest that can be done by Z in a pipeline, then those that still can be."""
+        taken: list[slice] = []
+        at, room = bisect_left(negated, -(Z // depth)), Z
+        run = bisect_right(self.ends, at)
+        while run < len(self.starts):
+            at = max(at, self.starts[run])
+            if not taken:
+                room += (depth - 1) * negated[at]
+            end = min(self.ends[run], bisect_right(before, before[at] + room) - 1)
+            room -= before[end] - before[at]
+            taken.append(slice(at, end))
+            self._remove(run, at, end)
+            at = bisect_left(negated, -room, end)
+            run = bisect_right(self.ends, at)
+        return taken
+
+    def _remove(self, run: int, start: int, end: int) -> None:
+        whole = self.starts[run], self.ends[run]
+        kept = [(a, b) for a, b in ((whole[0], start), (end, whole[1])) if a < b]
+        self.starts[run : run + 1] = [a for a, _ in kept]
+        self.ends[run : run + 1] = [b for _, b in kept]

@@ -1,0 +1,145 @@
+"""The mix of pipelines with which steps are shortest, and when another one is worth a switch.
+
+Divisions of all sequences, of those of the longest step, and mixes of one type are where the search
+begins. Then pipelines of one type give their devices to those of another, as long as some steps,
+laid out, are shorter in the mean.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from planner.dispatch import PipelineType, Pool
+from planner.mixes.intervals import Array, Offer, divided
+from planner.packing import How, Samples, in_turn, laid_out
+
+_TRIED, _SEQUENCES = 12, 4_000  # steps by which mixes are judged, at most; the longest one as well
+
+Counts = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Mix:
+    """The pipelines of every offer. us: the mean of the steps that it was chosen for."""
+
+    counts: Counts
+    us: int
+
+    def pool(self, offers: Sequence[Offer]) -> Pool:
+        """Its pipelines, offer by offer."""
+        return _pool(offers, self.counts)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Mixes, of which the first holds every step, and pairs (mix, steps) in turn."""
+
+    mixes: tuple[Mix, ...]
+    turns: tuple[tuple[int, int], ...]
+
+
+def chosen(
+    offers: Sequence[Offer],
+    devices: int,
+    samples: Samples,
+    steps: range,
+    how: How,
+    switch_us: int,
+) -> Chosen | None:
+    """One mix for all steps, or two if that is shorter although each switch takes `switch_us`: the
+    other for steps without a very long sequence. None where no offer holds the longest."""
+    longest = np.array([int(samples.of(step).max()) for step in steps])
+    many = min(len(steps), _TRIED, max(2, _SEQUENCES // samples.batch))
+    some = np.linspace(0, len(steps) - 1, many).astype(np.int64)
+    tried = np.union1d(some, [int(longest.argmax())]).tolist()
+    lengths = [samples.of(steps[at]) for at in tried]
+    first = best_mix(offers, devices, lengths, how)
+    if first is None:
+        return None
+    best, found = 0.0, Chosen((first,), ((0, len(steps)),))
+    for limit in sorted({one.longest for one in offers}):
+        few = [own for own, at in zip(lengths, tried, strict=True) if longest[at] <= limit]
+        other = best_mix(offers, devices, few, how) if 0 < len(few) < len(lengths) else None
+        if other is None:
+            continue
+        gain = _mean_us(first.pool(offers), few, how) - other.us
+        fits = longest <= other.pool(offers).longest
+        costs = np.stack([np.zeros(len(steps)), np.where(fits, -float(gain), np.inf)], axis=1)
+        which = in_turn(costs, switch_us)
+        switches = int((np.diff(which) != 0).sum())
+        total = float(costs[np.arange(len(steps)), which].sum()) + switches * switch_us
+        if total < best:
+            runs = groupby(which.tolist())
+            best = total
+            found = Chosen((first, other), tuple((kind, len(list(run))) for kind, run in runs))
+    return found
+
+
+def best_mix(offers: Sequence[Offer], devices: int, steps: Sequence[Array], how: How) -> Mix | None:
+    """The mix on so many devices with which these steps are shortest in the mean, as far as
+    exchanges of pipelines find it; None where no offer holds the longest sequence."""
+    longest = max(int(own.max()) for own in steps)
+    known = dict[Counts, int]()
+
+    def us(counts: Counts) -> int:
+        if counts not in known:
+            known[counts] = _mean_us(_pool(offers, counts), steps, how)
+        return known[counts]
+
+    def able(counts: Counts) -> bool:
+        return any(n and one.longest >= longest for n, one in zip(counts, offers, strict=True))
+
+    begins = [counts for counts in _begins(offers, devices, steps) if able(counts)]
+    if not begins:
+        return None
+    best = min(begins, key=us)
+    while True:
+        near = [counts for counts in _exchanges(offers, devices, best) if able(counts)]
+        better = min(near, key=us, default=best)
+        if us(better) >= us(best):
+            return Mix(best, us(best))
+        best = better
+
+
+def _begins(offers: Sequence[Offer], devices: int, steps: Sequence[Array]) -> Iterator[Counts]:
+    every, hardest = np.concatenate(steps), max(steps, key=lambda own: int(own.max()))
+    for lengths, weight in ((every, 1 / len(steps)), (hardest, 1.0)):
+        found = divided(offers, devices, lengths, np.full(len(lengths), weight))
+        if found:
+            counts = [0] * len(offers)
+            for one in found.intervals:
+                counts[one.offer] += one.pipelines
+            yield tuple(counts)
+    for number, one in enumerate(offers):
+        if one.devices <= devices:
+            yield tuple(devices // one.devices * (at == number) for at in range(len(offers)))
+
+
+def _exchanges(offers: Sequence[Offer], devices: int, counts: Counts) -> Iterator[Counts]:
+    """The mixes in which the fewest pipelines of one type make room for those of another."""
+    idle = devices - sum(n * one.devices for n, one in zip(counts, offers, strict=True))
+    for to, one in enumerate(offers):
+        for source, other in enumerate(offers):
+            gone = 0 if source == to else max(1, -(-(one.devices - idle) // other.devices))
+            more = (idle + gone * other.devices) // one.devices
+            if gone <= counts[source] and more:
+                new = list(counts)
+                new[source] -= gone
+                new[to] += more
+                yield tuple(new)
+
+
+def _pool(offers: Sequence[Offer], counts: Counts) -> Pool:
+    return Pool(
+        tuple(
+            PipelineType(one.curve, one.depth, one.longest, count)
+            for one, count in zip(offers, counts, strict=True)
+            if count
+        )
+    )
+
+
+def _mean_us(pool: Pool, steps: Sequence[Array], how: How) -> int:
+    return sum(max(laid_out(pool, own, how).us) for own in steps) // len(steps)

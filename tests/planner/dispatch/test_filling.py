@@ -1,0 +1,48 @@
+"""Pipelines filled one by one."""
+
+import numpy as np
+from hypothesis import given, settings
+from support.dispatching import problems
+
+from planner.dispatch import Curve, PipelineType, Pool, longest_first
+from planner.dispatch.filling import filled
+from planner.dispatch.pipes import Array
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(most=12))
+def test_all_are_done_by_the_time_that_it_says(problem: tuple[Pool, Array]) -> None:
+    """No later than what was asked for, with every sequence where it fits."""
+    pool, lengths = problem
+    times = pool.times(lengths)
+    high = int(pool.finishes(times, longest_first(pool, lengths)).max()) * 2
+    found = filled(pool, lengths, 1, high)
+    assert found
+    assert pool.finishes(times, found.places).max() <= found.us <= high
+
+
+def test_each_pipeline_takes_the_longest_that_are_left_and_still_fit() -> None:
+    """As first-fit-decreasing does, up to Z: counted sequence by sequence."""
+    pool = Pool((PipelineType(Curve(0, 1), 1, 100, 3),))
+    lengths = np.array([7, 6, 5, 4, 3, 2, 2, 1])
+    found = filled(pool, lengths, 10, 10)
+    assert found
+    assert found.places.tolist() == [0, 1, 2, 1, 0, 2, 2, 2]
+
+
+def test_long_sequences_share_few_deep_pipelines() -> None:
+    """Two pipelines of four stages: both long ones go to the first, where the second is lost on
+    longest-first."""
+    pool = Pool((PipelineType(Curve(0, 1), 4, 100, 2),))
+    lengths = np.array([40, 40, *[4] * 50])
+    places = filled(pool, lengths, 1, 1000)
+    assert places
+    assert places.places[0] == places.places[1]
+    times = pool.times(lengths)
+    assert places.us < pool.finishes(times, longest_first(pool, lengths)).max()
+
+
+def test_nothing_is_found_where_time_is_too_short() -> None:
+    """40 in two pipelines are not done by 19."""
+    pool = Pool((PipelineType(Curve(0, 1), 1, 100, 2),))
+    assert filled(pool, np.array([20, 20]), 1, 19) is None

@@ -1,0 +1,35 @@
+"""Bounds by integer programs, against the best of all dispatches."""
+
+import numpy as np
+from hypothesis import given, settings
+from support.dispatching import optimum, problems
+
+from planner.dispatch import Curve, PipelineType, Pool, bound_us, proven_us
+from planner.dispatch.pipes import Array
+
+
+@settings(max_examples=15, deadline=None)
+@given(problems(most=4))
+def test_no_dispatch_is_below_what_is_proven(problem: tuple[Pool, Array]) -> None:
+    """Nor is that below the bound that it starts from."""
+    best = optimum(*problem)
+    low = bound_us(*problem)
+    assert low <= proven_us(*problem, low, best) <= best
+
+
+def test_whole_sequences_are_not_divided() -> None:
+    """Three of 10 on two pipelines take 20, though 15 is the mean."""
+    pool = Pool((PipelineType(Curve(0, 100), 1, 100, 2),))
+    lengths = np.array([11, 10, 9])
+    assert bound_us(pool, lengths) < 1510
+    assert proven_us(pool, lengths, bound_us(pool, lengths), 1900) > 1890
+
+
+def test_whole_pipelines_are_not_divided() -> None:
+    """Two pipelines of two stages: one at least loses the time of the longest."""
+    pool = Pool((PipelineType(Curve(0, 100), 2, 100, 2),))
+    lengths = np.array([50, *[1] * 200])
+    # With the longest: 50 + 50 + x; the other: 200 - x and 1. So 150.5 at best.
+    low = bound_us(pool, lengths)
+    assert low < 14_900
+    assert 14_900 < proven_us(pool, lengths, low, 15_100) <= 15_100

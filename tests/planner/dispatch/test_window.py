@@ -1,0 +1,50 @@
+"""Samples moved between the steps of a window."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.dispatch import Curve, PipelineType, Pool, bound_us, reordered
+
+_POOL = Pool((PipelineType(Curve(0.01, 1), 1, 1000, 4),))
+_STEPS = st.lists(st.lists(st.integers(1, 1000), min_size=1, max_size=6), min_size=1, max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_STEPS, st.integers(1, 4))
+def test_samples_stay_in_their_window_and_steps_keep_their_sizes(
+    drawn: list[list[int]], window: int
+) -> None:
+    """Every sample once."""
+    steps = [np.array(one) for one in drawn]
+    made = reordered(_POOL, steps, window)
+    assert [len(one) for one in made] == [len(one) for one in steps]
+    numbers = np.split(np.arange(sum(map(len, steps))), np.cumsum([len(s) for s in steps])[:-1])
+    for begin in range(0, len(steps), window):
+        now = np.concatenate(made[begin : begin + window])
+        assert sorted(now) == np.concatenate(numbers[begin : begin + window]).tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(_STEPS, st.integers(1, 4))
+def test_bounds_do_not_rise(drawn: list[list[int]], window: int) -> None:
+    """Of all steps together, on equal pipelines."""
+    steps = [np.array(one) for one in drawn]
+    lengths = np.concatenate(steps)
+    after = sum(bound_us(_POOL, lengths[one]) for one in reordered(_POOL, steps, window))
+    assert after <= sum(bound_us(_POOL, one) for one in steps) * 1.001 + 2 * len(steps)
+
+
+def test_long_sequences_meet_in_one_step() -> None:
+    """Two steps with a long one each become one with both."""
+    steps = [np.array([1000, *[10] * 5]), np.array([1000, *[10] * 5])]
+    first, second = reordered(_POOL, steps, 2)
+    assert {0, 6} <= set(first.tolist())
+    assert len(first) == len(second) == 6
+
+
+def test_a_window_without_steps_is_refused() -> None:
+    """By its number."""
+    with pytest.raises(ValueError, match="a window of 0 steps, must be at least 1"):
+        reordered(_POOL, [np.array([1])], 0)
