@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from msgspec import structs
 
@@ -32,6 +33,7 @@ from planner.search import (
     shapes_of,
     task_bounds,
 )
+from planner.sequences import Asked, planned, wanted, with_lengths
 from planner.shards import Strategy
 from planner.storage import apart, disk_bound, housed, networked
 from planner.timetable import (
@@ -43,7 +45,8 @@ from planner.timetable import (
     settled,
     timetable,
 )
-from plans import metrics, prove
+from plans import metrics, prove, samples
+from plans.metrics import duration_us
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Plan, Segment, Task
 from profiles.errors import FormatError
@@ -60,12 +63,14 @@ def build(
     seed: int = 0,
     jobs: int = 1,
     limits: Limits | None = None,
+    output: str | Path | None = None,
 ) -> Plan:
     """A plan that the checker has proven. Infeasible or NoPlanFound otherwise.
 
     jobs: processes that search at the same time; they change the plan only where time ends it.
     limits: of the searches, None for the usual ones. profile_sha256: of a problem that was not
-    read from files.
+    read from files. output: the file that the plan will be written to, beside which the table of
+    microbatches is written of a task whose samples have lengths.
     """
     if profile_sha256:
         problem = replace(problem, inputs={"profile": profile_sha256})
@@ -79,6 +84,8 @@ def build(
     if policy != "gantry" and (problem.layout or problem.order != "auto"):
         raise FormatError(f"--policy {policy} knows neither --layout nor --order; leave it out")
     effort = Effort(time.monotonic() + seconds, seed, limits or default())
+    if with_lengths(problem):
+        return _with_table(problem, policy, effort, jobs, output)
     # Tasks that change devices may meet others than those whose bytes they could share.
     again = len(problem.tasks) > problem.devices and policy != "hydra"
     for parts in (None, len(problem.tasks)) if again else (None,):
@@ -120,6 +127,28 @@ def _built(problem: Problem, policy: Policy, effort: Effort, jobs: int, parts: i
     plan = assemble(problem, chosen, segments, policy, effort, complete=complete)
     plan = certified(problem, plan, _bounds(problem, ways, chosen, bounds, effort, jobs), bound)
     in_time(problem, plan)
+    prove(plan)
+    return plan
+
+
+def _with_table(
+    problem: Problem, policy: Policy, effort: Effort, jobs: int, output: str | Path | None
+) -> Plan:
+    """The plan of a task whose samples have lengths, with its table beside `output`."""
+    (task,) = problem.tasks
+    if policy != "gantry":
+        raise FormatError(f"--policy {policy} knows no lengths of samples; leave it out")
+    if output is None:
+        raise FormatError(f"{task.name}: its samples have lengths, so build(output=...) is needed")
+    asked = Asked(task, problem.lengths[task.name], problem.only, problem.host_bytes)
+    table = samples.table_path(output, task.name)
+    found = planned(asked, wanted(problem, task), table, jobs, effort)
+    program, turns = found.candidate.program, found.turns
+    devices, end = tuple(range(problem.devices)), duration_us(program, task.steps, turns)
+    segment = Segment(program.name, devices, task.steps, 0, end, turns)
+    plan = assemble(problem, [found.candidate], [segment], policy, effort)
+    plan = structs.replace(plan, tasks=(structs.replace(plan.tasks[0], lengths=found.lengths),))
+    plan = certified(problem, plan, found.bounds)
     prove(plan)
     return plan
 

@@ -4,9 +4,7 @@
     b  │  1: 10 rounds           │               left, and segment 2 has 7
 
 Segments keep their numbers; one of 0 rounds is done. The programs are those of the plan, and the
-checker proves them for any number of rounds, so that the rest of a sound plan is sound: kinds of
-rounds follow in it as they did. Tables stay those of the whole plan, whose row 0 is of the step
-that is its `done`.
+checker proves them for any number of rounds, so that the rest of a sound plan is sound.
 """
 
 from collections.abc import Iterator

@@ -27,6 +27,7 @@ def build_plan(options: argparse.Namespace) -> int:
         seconds=options.time_limit,
         seed=options.seed,
         jobs=options.jobs,
+        output=options.output,
     )
     plans.save(options.output, plan)
     seconds = time.monotonic() - begun

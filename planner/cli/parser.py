@@ -15,7 +15,15 @@ from planner.cli.lengths_commands import show_lengths
 from planner.cli.show_commands import check_plan, compare_run, show_plan
 from planner.cli.whatif_commands import estimate_profile, sweep_budgets
 from planner.estimate import GPUS, MODELS, MOMENTS, NUMBER
-from planner.inputs import Objective, OrderName, Policy, link_groups, parse_layout, parse_nodes
+from planner.inputs import (
+    Objective,
+    OrderName,
+    PackingName,
+    Policy,
+    link_groups,
+    parse_layout,
+    parse_nodes,
+)
 from profiles import console
 from profiles.units import LARGEST
 
@@ -139,6 +147,8 @@ def _build(option: Option) -> None:
     text = "choose layout and order by so many percent of the steps, like 95 (default: by steps as "
     text += "long as the medians of all times say)"
     option("--objective-quantile", type=console.whole(50, 99), metavar="PERCENT", help=text)
+    text = "how samples that have lengths are packed into microbatches (default: as is best)"
+    option("--packing", choices=get_args(PackingName), default="auto", help=text)
     text = "devices that share a link to the host, like 0,1;2,3"
     option("--link-groups", type=_groups, metavar="GROUPS", help=text)
     text = "end segments after so many steps: there tasks can be kept, stopped and gone on from"

@@ -5,7 +5,7 @@ from planner.inputs.kinds import across, one_generator
 from planner.inputs.layout import Layout, OrderName, layouts, parse_layout
 from planner.inputs.limits import DEFAULT, Limits, default
 from planner.inputs.nodes import Nodes, on_nodes, parse_nodes
-from planner.inputs.problem import Effort, Kind, Objective, Policy, Problem, Want
+from planner.inputs.problem import Effort, Kind, Objective, PackingName, Policy, Problem, Want
 from planner.inputs.remaining import too_small
 from planner.inputs.residuals import residuals
 from planner.inputs.token_costs import at as costs_at
@@ -20,6 +20,7 @@ __all__ = [
     "Nodes",
     "Objective",
     "OrderName",
+    "PackingName",
     "Policy",
     "Problem",
     "Want",

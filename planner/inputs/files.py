@@ -16,12 +16,13 @@ from planner.inputs import remaining
 from planner.inputs.kinds import across
 from planner.inputs.layout import Layout, OrderName, parse_layout
 from planner.inputs.nodes import Nodes, networked, on_nodes, parse_nodes
-from planner.inputs.problem import Objective, Problem, Want
+from planner.inputs.problem import Objective, PackingName, Problem, Want
 from planner.inputs.whatif import only_microbatches, override
 from plans import runlog
+from profiles import lengths
 from profiles.codec import read_bytes, sha256
 from profiles.errors import FormatError
-from profiles.schema import Disk
+from profiles.schema import Disk, Profile
 
 Pairs = Mapping[str, int] | Sequence[tuple[str, int]]  # a value for each task that is named
 T = TypeVar("T", int, str)
@@ -52,6 +53,7 @@ def read_problem(
     layout: Layout | str | None = None,
     order: OrderName = "auto",
     objective_quantile: int | None = None,
+    packing: PackingName = "auto",
 ) -> Problem:
     """The problem of training all tasks of a profile, or of one profile for each kind of devices.
 
@@ -60,7 +62,8 @@ def read_problem(
     net_latency: the rate and latency of the network between them. corrections, after: files of
     corrections and logs of earlier runs, oldest first. microbatch: a size for all tasks ("" among
     names), or by task; 0 for any. disk_space: 0 for no disk. layout: on several devices, like "2x2"
-    or "3,1", None for the best; order: of its passes. FormatError for a bad file and for what does
+    or "3,1", None for the best; order: of its passes. packing: of samples that have lengths.
+    FormatError for a bad file and for what does
     not go together.
     """
     names = _listed(profile)
@@ -73,6 +76,7 @@ def read_problem(
     asked = [("", microbatch)] if isinstance(microbatch, int) else _pairs(microbatch)
     for path, content in zip(names, data, strict=True):
         made = override(profiles.loads(content, path), h2d=h2d, d2h=d2h)
+        _as_measured(made, corrections, after, asked)
         if several and several.count > 1:
             made = networked(made, net, net_latency)
         made, inputs = correcting.chain(made, sha256(content), corrections)
@@ -96,10 +100,12 @@ def read_problem(
         segment_steps=segment_steps,
         disk=_disk(problem.disk, disk_space),
         inputs=inputs,
-        provenance=rates | _asked(layout, order, objective_quantile),
+        provenance=rates | _asked(layout, order, objective_quantile, packing),
         layout=_layout(layout),
         order=order,
         quantile=objective_quantile,
+        packing=packing,
+        lengths={t.name: lengths.load(names[0], t) for t in problem.tasks if t.lengths},
     )
     problem = _wanted(problem, objective, start, deadline, priority)
     problem = links.shared(problem, link_groups) if link_groups else problem
@@ -148,10 +154,30 @@ def _layout(given: Layout | str | None) -> Layout | None:
         raise FormatError(f"--layout: {error}") from error
 
 
-def _asked(layout: Layout | str | None, order: OrderName, quantile: int | None) -> dict[str, str]:
-    """The wishes about several devices, as a plan's provenance."""
+def _as_measured(
+    profile: Profile, corrections: Sequence[str], after: Sequence[str], microbatch: Sequence[object]
+) -> None:
+    """FormatError for what cannot be asked where samples have lengths."""
+    for task in profile.tasks:
+        for flag, given in (
+            ("corrections", corrections),
+            ("from", after),
+            ("microbatch", microbatch),
+        ):
+            if task.lengths and given:
+                raise FormatError(
+                    f"{task.name}: its samples have lengths, with which --{flag} does not go; "
+                    "leave it out"
+                )
+
+
+def _asked(
+    layout: Layout | str | None, order: OrderName, quantile: int | None, packing: PackingName
+) -> dict[str, str]:
+    """The wishes about several devices and about lengths, as a plan's provenance."""
     told = {} if layout is None else {"layout": str(layout)}
     told |= {} if order == "auto" else {"order": order}
+    told |= {} if packing == "auto" else {"packing": packing}
     return told if quantile is None else {**told, "objective-quantile": str(quantile)}
 
 

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from planner.inputs.layout import Layout, OrderName
 from planner.inputs.limits import Limits, default
@@ -14,6 +16,7 @@ from profiles.schema import Device, Disk, Numerics, Profile, Task
 
 Policy = Literal["gantry", "hydra", "lrtf", "lpt", "random"]
 Objective = Literal["makespan", "completion"]
+PackingName = Literal["auto", "pad", "fixed", "ffd", "balanced"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class Problem:
     it; additions: the order in which several devices added these. inputs: the sha256 of the files
     it was read from, by role. provenance: of the plan. layout: that every task is trained in, None
     for the best; order: that of its passes; quantile: percent of the steps that are to be short,
-    None to go by medians.
+    None to go by medians. packing: of samples into microbatches, where they have lengths, which are
+    here by task.
     """
 
     kinds: tuple[Kind, ...]
@@ -101,6 +105,8 @@ class Problem:
     layout: Layout | None = None
     order: OrderName = "auto"
     quantile: int | None = None
+    packing: PackingName = "auto"
+    lengths: Mapping[str, NDArray[np.uint32]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(

@@ -9,14 +9,15 @@ from profiles.codec import ALIGNMENT, align
 from profiles.schema import BatchCost, Curve, LayerCost, Task, Time
 
 
-def at(task: Task, tokens: int, squares: int | None = None) -> Task:
+def at(task: Task, tokens: int, squares: int | None = None, used: int | None = None) -> Task:
     """A task with lengths as if it was measured at this size alone: microbatches of so many tokens,
     a multiple of 256.
 
     squares: the sum of the squares of their sequences' lengths, which attention goes by; None: all
-    is one sequence. Bytes of boundaries are those of the longest measured length that is a multiple
-    of 256, scaled. All others, of which some are the same at every length, are taken from above, by
-    lines between measured lengths."""
+    is one sequence. used: tokens that they have, which times go by; None: all of them. Bytes of
+    boundaries are those of the longest measured length that is a multiple of 256, scaled. All
+    others, of which some are the same at every length, are taken from above, by lines between
+    measured lengths."""
     if tokens < 1 or tokens % ALIGNMENT:
         raise ValueError(f"{tokens} tokens are no multiple of {ALIGNMENT}")
     total = tokens * tokens if squares is None else squares
@@ -24,7 +25,10 @@ def at(task: Task, tokens: int, squares: int | None = None) -> Task:
     known = task.batches[place]
     batch = BatchCost(tokens, _scaled(known.batch_bytes, known.microbatch, tokens))
     layers = tuple(
-        replace(layer, costs=(_cost(layer.costs, layer.curves, place, tokens, total),))
+        replace(
+            layer,
+            costs=(_cost(layer.costs, layer.curves, place, tokens, used or tokens, total),),
+        )
         for layer in task.layers
     )
     return replace(task, batches=(batch,), layers=layers)
@@ -32,12 +36,17 @@ def at(task: Task, tokens: int, squares: int | None = None) -> Task:
 
 @lru_cache(maxsize=1 << 12)
 def _cost(
-    costs: tuple[LayerCost, ...], fitted: tuple[Curve, ...], place: int, tokens: int, squares: int
+    costs: tuple[LayerCost, ...],
+    fitted: tuple[Curve, ...],
+    place: int,
+    tokens: int,
+    used: int,
+    squares: int,
 ) -> LayerCost:
     """The cost of a layer, whose boundaries are scaled from those of costs[place]."""
     known, near = costs[place], min(costs, key=lambda cost: abs(cost.microbatch - tokens))
     times: dict[str, Time | None] = dict.fromkeys(curves.OPS)
-    times |= {c.op: _spread(getattr(near, c.op), curves.us(c, tokens, squares)) for c in fitted}
+    times |= {c.op: _spread(getattr(near, c.op), curves.us(c, used, squares)) for c in fitted}
     sizes: dict[str, int | None] = {}
     for name in curves.IN_PROPORTION:
         sizes[name] = _scaled(getattr(known, name), known.microbatch, tokens)

@@ -54,7 +54,10 @@ class PipelineRound:
     def entries(self) -> list[Entry]:
         """The ops in the order of their meaning."""
         own = self.strategy
-        return list(Emitter(own.costs, own.shards, own.modes, self.links).entries(self.walk.visits))
+        emitter = Emitter(
+            own.costs, own.shards, own.modes, self.links, each=own.sized if own.each else ()
+        )
+        return list(emitter.entries(self.walk.visits))
 
     @cached_property
     def memory(self) -> list[Memory]:
@@ -86,13 +89,13 @@ class PipelineRound:
         live, most, alive = 0, 0, dict[tuple[int, int], int]()
         for entry in entries:
             most = max(most, live + entry.transient_bytes)
-            kind, k = entry.name.kind, entry.name.number
-            key, shard = (k, entry.name.index), self.strategy.shards[k]
+            kind, k, m = entry.name.kind, entry.name.number, entry.name.index
+            key = k, m
             live -= alive.pop(key, 0) if kind in "BIW" else 0
             if kind == "I":
-                alive[key] = shard.left_bytes or 0
+                alive[key] = self.strategy.cost(k, m).left_bytes or 0
             elif kind == "F" and self.strategy.modes[k].activations == "saved":
-                alive[key] = shard.saved_bytes
+                alive[key] = self.strategy.cost(k, m).saved_bytes
             live += alive[key] if kind in "FI" and key in alive else 0
         return most
 
@@ -111,8 +114,8 @@ class PipelineRound:
     def period_us(self) -> int:
         return self.best[0].period_us
 
-    def program(self) -> Program:
-        """The timed program that trains the task this way."""
+    def program(self, cycle: Cycle | None = None) -> Program:
+        """The timed program that trains the task this way. cycle: its rounds, with other times."""
         state, orders = self.best
         own, stays = self.strategy, self.walk.stays
         emitter = Emitter(own.costs, own.shards, own.modes, self.links.alone, self.entries)
@@ -120,7 +123,7 @@ class PipelineRound:
             (own.costs.task.name,),
             self.memory,
             tuple(buffer for slab in self.slabs for buffer in slab.buffers),
-            Cycle.dispatched(self.entries, orders, state),
+            cycle or Cycle.dispatched(self.entries, orders, state),
             enter=[e for device, copy in stays.comes() for e in emitter.copies([copy], device)],
             leave=[e for device, copy in stays.goes() for e in emitter.copies([copy], device)],
         )

@@ -3,12 +3,11 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 from planner.inputs import Layout
 from planner.lowering.trees import Join, joins
 from planner.orders import Order, Pass
-from planner.shards import Mode, ShardCost, TaskCosts
+from planner.shards import MicrobatchCost, Mode, ShardCost, TaskCosts
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,7 +15,8 @@ class PipelineStrategy:
     """The cuts, the mode of each shard, and the passes that each device runs in turn.
 
     order: without forwards of the last shard, whose backward computes the loss. named: the order's
-    name.
+    name. each: the costs of every microbatch, where they differ; `costs` are those of the largest,
+    and microbatches of one device have equally many bytes.
     """
 
     costs: TaskCosts
@@ -25,10 +25,29 @@ class PipelineStrategy:
     order: Order
     layout: Layout
     named: str
+    each: tuple[TaskCosts, ...] = ()
 
     @cached_property
     def shards(self) -> tuple[ShardCost, ...]:
-        return tuple(self.costs.shard(first, end) for first, end in pairwise(self.cuts))
+        return self.costs.cut(self.cuts).shards
+
+    @cached_property
+    def sized(self) -> tuple[MicrobatchCost, ...]:
+        """The costs of every microbatch."""
+        cut = {costs: costs.cut(self.cuts) for costs in (self.costs, *self.each)}
+        return tuple(cut[one] for one in self.each or (self.costs,) * self.costs.microbatches)
+
+    def cost(self, k: int, m: int) -> ShardCost:
+        """The costs of a shard for one microbatch."""
+        return self.sized[m].shards[k]
+
+    @cached_property
+    def on(self) -> tuple[tuple[ShardCost, ...], ...]:
+        """The costs of all shards for the first microbatch of each device."""
+        return tuple(
+            self.sized[min(one.microbatch for one in passes)].shards if passes else self.shards
+            for passes in self.order
+        )
 
     @property
     def last(self) -> int:
@@ -118,11 +137,11 @@ class PipelineStrategy:
         for k, (shard, mode) in enumerate(zip(self.shards, self.modes, strict=True)):
             if mode.update == "host":
                 yield f"{name}.s{k}.grad", shard.grad_bytes
-            for m in range(self.costs.microbatches):
+            for m, cost in enumerate(self.sized):
                 if mode.spilled:
-                    yield f"{name}.x{k}.{m}", shard.in_bytes
+                    yield f"{name}.x{k}.{m}", cost.shards[k].in_bytes
                 if mode.activations == "offload":
-                    yield f"{name}.a{k}.{m}", shard.offload_bytes or 0
+                    yield f"{name}.a{k}.{m}", cost.shards[k].offload_bytes or 0
         if "host" in updates and self.costs.noted:
             yield f"{name}.norm", self.costs.task.norm_bytes
 

@@ -162,7 +162,7 @@ def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[_Begun]:
             if passes[at[other]][0] == device:
                 needs[place].append(at[other])
                 continue
-            size = strategy.shards[max(one.shard, other.shard)].in_bytes
+            size = strategy.cost(max(one.shard, other.shard), one.microbatch).in_bytes
             us.append(links.send_us(size, passes[at[other]][0], device))
             needs[place].append(len(needs))
             needs.append([at[other]])
@@ -174,7 +174,7 @@ def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[_Begun]:
 
 
 def _us(strategy: PipelineStrategy, one: Pass) -> int:
-    shard, mode = strategy.shards[one.shard], strategy.modes[one.shard]
+    shard, mode = strategy.cost(one.shard, one.microbatch), strategy.modes[one.shard]
     return forward_us(shard, mode) if one.kind == "F" else pass_us(shard, mode, one.kind)
 
 

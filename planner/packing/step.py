@@ -17,8 +17,8 @@ _MOVED = 256  # sequences of a step; with more, moves gain little over longest-f
 @dataclass(frozen=True)
 class Step:
     """groups: the microbatch of every sequence, numbered pipeline by pipeline. counts, us: the
-    microbatches and the time of every pipeline; those of a type are numbered from the one with the
-    longest microbatch on, so that steps look alike."""
+    microbatches and the time of every pipeline; those of a type are numbered from the one that
+    takes longest on, so that means over steps keep what each step waits for."""
 
     groups: Array
     counts: tuple[int, ...]
@@ -37,7 +37,7 @@ def laid_out(pool: Pool, lengths: Array, how: How) -> Step:
     ]
     took = [packing.total_us(one.depth) for packing, one in zip(packings, types, strict=True)]
     ranked = sorted(
-        range(len(types)), key=lambda p: (pool.type_of[p], -max(packings[p].us), -took[p])
+        range(len(types)), key=lambda p: (pool.type_of[p], -took[p], -max(packings[p].us))
     )
     groups, first = np.empty(len(lengths), np.int64), 0
     for p in ranked:

@@ -185,19 +185,21 @@ def _placed(found: Tried, room: int, host_bytes: int, effort: Effort) -> Iterato
     few = len(made.strategy.shards) < _FEW * made.strategy.devices
     begun = fine.round if few else made
     if begun and (one := moved(begun, room, _PASSES * effort.limits.search_ops // 4)):
-        program = _modes(one, sketch.links, room, host_bytes)
+        program = mode_program(one, sketch.links, room, host_bytes)
         yield _fitted(sketch, program, room, made.period_us, effort)
 
 
 def _program(sketch: Sketch, room: int, host_bytes: int) -> ModeProgram | None:
     """The program that chooses its modes; None where there is no such order."""
     try:
-        return _modes(sketch.strategy, sketch.links, room, host_bytes)
+        return mode_program(sketch.strategy, sketch.links, room, host_bytes)
     except InvalidOrder:
         return None
 
 
-def _modes(strategy: PipelineStrategy, links: Links, room: int, host_bytes: int) -> ModeProgram:
+def mode_program(
+    strategy: PipelineStrategy, links: Links, room: int, host_bytes: int
+) -> ModeProgram:
     """The program that chooses the modes of a strategy."""
     rooms = (room - strategy.costs.total("buffer"),) * strategy.devices
     return ModeProgram(
@@ -218,24 +220,29 @@ def _fitted(
     sketch: Sketch, program: ModeProgram | None, room: int, shortest: int, effort: Effort
 ) -> Tried:
     """The sketch with the best modes that fit, unless those of a shorter round do not."""
+    found = fitted(program, room, shortest, effort) if program else _NO_ROOM
+    return Tried(sketch, None, found) if isinstance(found, str) else Tried(sketch, found)
+
+
+def fitted(program: ModeProgram, room: int, shortest: int, effort: Effort) -> PipelineRound | str:
+    """The round with the best modes that fit, unless those of a shorter one do not: then why."""
     least = False
-    for times in range(1, 1 + _SHRINKS if program else 1):
-        assert program
+    for times in range(1, 1 + _SHRINKS):
         chosen = program.chosen(effort, least=least)
         if chosen:
-            made = PipelineRound(chosen.strategy, sketch.links)
+            made = PipelineRound(chosen.strategy, program.links)
             over = [one.slab_bytes + one.reserve_bytes - room for one in made.memory]
             if max(over) <= 0:
-                return Tried(sketch, made)
+                return made
             if made.period_us >= shortest:
-                return Tried(sketch, None, "longer with less memory")
+                return "longer with less memory"
             # Gaps between values, or more of them than the program sees.
             rooms = (n - times * max(0, by) for n, by in zip(program.room, over, strict=True))
             program = replace(program, room=tuple(rooms))
         if least:
             break
         least = chosen is None
-    return Tried(sketch, None, _NO_ROOM)
+    return _NO_ROOM
 
 
 def _smallest(every: Sequence[Sketch], kind: Kind, host_bytes: int, effort: Effort) -> Tried:

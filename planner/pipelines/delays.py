@@ -6,7 +6,7 @@ device 1      F1 F1 F1 B1 B1 B1 U1       F1       from F1 to the last B1 and bac
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from planner.lowering import PipelineStrategy, gathered, needed, spread
@@ -70,7 +70,7 @@ class Delays:
     @cached_property
     def _pipeline(self) -> Pipeline:
         own = self.strategy
-        return pipeline_on(
+        alike = pipeline_on(
             own.replicas,
             own.shards,
             own.modes,
@@ -79,6 +79,10 @@ class Delays:
             devices=own.devices,
             microbatches=own.costs.microbatches,
         )
+        if not own.each:
+            return alike
+        each = (pass_costs(shards, own.modes, own.halved, self.links) for shards in own.on)
+        return replace(alike, costs=tuple(map(tuple, each)))
 
     @cached_property
     def chain_us(self) -> int:

@@ -59,7 +59,8 @@ class Choices:
     def held_bytes(self, window: Window, held: Held, mode: Mode) -> int:
         """The bytes that a shard has on a device in a window."""
         k = held.shard
-        shard, home = self.strategy.shards[k], self.strategy.homes[k] == window.device
+        shard = self.strategy.on[window.device][k]
+        home = self.strategy.homes[k] == window.device
         few = min(held.flying, _SLOTS)
         size = (few if mode.spilled else held.flying) * align(shard.in_bytes)
         if mode.activations == "offload":
@@ -80,7 +81,7 @@ class Choices:
         k, now = held.shard, window.now
         if now.shard != k:
             return 0
-        shard, saved = self.strategy.shards[k], mode.activations == "saved"
+        shard, saved = self.strategy.on[window.device][k], mode.activations == "saved"
         if now.kind == "F":
             # The graph that it makes is among those in flight.
             size = shard.backward_transient_bytes - shard.saved_bytes
@@ -91,7 +92,7 @@ class Choices:
 
     def compute_us(self, k: int, device: int, mode: Mode, count: int) -> int:
         """A shard's time on a device in a round."""
-        shard = self.strategy.shards[k]
+        shard = self.strategy.on[device][k]
         forward = forward_us(shard, mode) if k < self.strategy.last else 0
         own = shard.update_device_us if mode.update != "host" else 0
         forward += self.links.pack_us(shard) if mode.activations == "offload" else 0
@@ -100,7 +101,7 @@ class Choices:
 
     def copies_us(self, k: int, device: int, mode: Mode, times: int, count: int) -> tuple[int, int]:
         """The time of a shard's copies from the host in a round, and of those to it."""
-        shard, home = self.strategy.shards[k], self.strategy.homes[k] == device
+        shard, home = self.strategy.on[device][k], self.strategy.homes[k] == device
         aside = shard.in_bytes if mode.spilled else 0
         aside += (shard.offload_bytes or 0) if mode.activations == "offload" else 0
         come, go = count * self._in(aside), count * self._out(aside)

@@ -75,14 +75,10 @@ class Sketch:
     @cached_property
     def strategy(self) -> PipelineStrategy:
         """With its order, for modes that keep all on the devices."""
-        cuts, places = [0], list[tuple[int, ...]]()
-        for (a, b), devices in zip(
-            pairwise(self.stages), self.layout.stages * self.chunks, strict=True
-        ):
-            ends = self._pieces(a, b)
-            cuts += ends
-            places += [devices] * len(ends)
-        shards = [self.costs.shard(first, end) for first, end in pairwise(cuts)]
+        cuts, places = self.cuts, list[tuple[int, ...]]()
+        for end, devices in zip(self.stages[1:], self.layout.stages * self.chunks, strict=True):
+            places += [devices] * (cuts.index(end) - len(places))
+        shards = self.costs.cut(cuts).shards
         last = len(shards) - 1
         stays = Mode("resident", "device", "saved")
         modes = [stays] * last + [Mode("resident", "device")]
@@ -97,9 +93,13 @@ class Sketch:
             microbatches=self.costs.microbatches,
         )
         order = whole(NAMED[self.named](pipeline, tuple(places)), last, halved)
-        return PipelineStrategy(
-            self.costs, tuple(cuts), tuple(modes), order, self.layout, self.named
-        )
+        return PipelineStrategy(self.costs, cuts, tuple(modes), order, self.layout, self.named)
+
+    @cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """The ends of all shards, from 0 on."""
+        each = (self._pieces(a, b) for a, b in pairwise(self.stages))
+        return (0, *(end for ends in each for end in ends))
 
     def _pieces(self, first: int, end: int) -> list[int]:
         """The ends of a stage's shards, of about equal times."""
@@ -150,6 +150,14 @@ def promising(every: Sequence[Sketch]) -> list[Sketch]:
             guesses[key] = min(one.guess_us, guesses.get(key, one.guess_us))
     kept = sorted(guesses, key=guesses.__getitem__)[:_UNEVEN]
     return [s for s in every if s.layout.even or (s.layout, s.costs.microbatch) in kept]
+
+
+def stage_ends(
+    costs: TaskCosts, links: Links, depth: int, points: Sequence[int]
+) -> tuple[int, ...]:
+    """The ends of so many stages of one device each, from 0 on; none where there are too few
+    layers."""
+    return _stages(costs, _layers(costs, links), Layout((1,) * depth), 1, points)
 
 
 def _layers(costs: TaskCosts, links: Links) -> list[Work]:

@@ -46,12 +46,12 @@ def windows(strategy: PipelineStrategy) -> Iterator[Window]:
 
 
 def _windows(strategy: PipelineStrategy, device: int, passes: Sequence[Pass]) -> Iterator[Window]:
-    mine = sorted({one.shard for one in passes})
+    mine, shards = sorted({one.shard for one in passes}), strategy.on[device]
     flying = {k: _flying(strategy, passes, k) for k in mine}
     near, learns = _near(passes), {k: _learns(passes, k) for k in mine}
     weights = [
-        sum(flying[k] * strategy.shards[k].saved_bytes for k in mine),
-        sum(flying[k] * strategy.shards[k].in_bytes for k in mine),
+        sum(flying[k] * shards[k].saved_bytes for k in mine),
+        sum(flying[k] * shards[k].in_bytes for k in mine),
     ]
     kinds: dict[str, list[int]] = {}
     for at, one in enumerate(passes):

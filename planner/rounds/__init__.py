@@ -5,12 +5,12 @@ from planner.rounds.evaluation import SUFFIX, evaluating, least_us, share_us
 from planner.rounds.hazards import dependencies
 from planner.rounds.host_bytes import PLENTY, Store, Waiting, fitted, kept_bytes, least_bytes, store
 from planner.rounds.hydra import HydraStrategy
-from planner.rounds.list_schedule import Draft, Steady, dispatched, in_order, shortest
+from planner.rounds.list_schedule import Draft, Orders, Steady, dispatched, in_order, shortest
 from planner.rounds.ops import Entry, Stream, queued
 from planner.rounds.program import Cycle, assembled, planned_task
 from planner.rounds.round import Round
 from planner.rounds.slab import Life, Slab
-from planner.rounds.timeline import execution_order, once
+from planner.rounds.timeline import Needs, execution_order, once, settled
 
 __all__ = [
     "PLENTY",
@@ -22,6 +22,8 @@ __all__ = [
     "Entry",
     "HydraStrategy",
     "Life",
+    "Needs",
+    "Orders",
     "Round",
     "Send",
     "Slab",
@@ -43,6 +45,7 @@ __all__ = [
     "once",
     "planned_task",
     "queued",
+    "settled",
     "share_us",
     "shortest",
     "store",

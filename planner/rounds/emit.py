@@ -16,6 +16,7 @@ from planner.rounds.ops import Entry, Stream
 from planner.shards import (
     DEVICE,
     Links,
+    MicrobatchCost,
     Mode,
     ShardCost,
     TaskCosts,
@@ -97,7 +98,7 @@ class _Work(NamedTuple):
 
 class Emitter:
     """Makes the ops of a task, with names that none of `others` has; lives only while they are
-    made."""
+    made. each: the costs of every microbatch, where they differ."""
 
     def __init__(
         self,
@@ -106,9 +107,10 @@ class Emitter:
         modes: Sequence[Mode],
         links: Links,
         others: Iterable[Entry] = (),
+        each: Sequence[MicrobatchCost] = (),
     ) -> None:
         self.costs, self.shards, self.modes, self.links = costs, shards, modes, links
-        self.task = costs.task.name
+        self.task, self.each = costs.task.name, each
         self.last = len(self.shards) - 1
         tied = [k for k, shard in enumerate(self.shards) if shard.tie]
         self.owner, self.top = min(tied, default=None), max(tied, default=None)
@@ -130,10 +132,11 @@ class Emitter:
         match kind:
             case "P":
                 name = OpName(self.task, "batch", 0, kind, visit.microbatch)
-                us, stream = self.links.prefetch_us(self.costs.batch_bytes * visit.each), "h2d"
+                one = self.each[visit.microbatch] if self.each else self.costs
+                us, stream = self.links.prefetch_us(one.batch_bytes * visit.each), "h2d"
                 work = _Work(us, [], ["batch"])
             case "F":
-                work = self._forward(k, visit.each)
+                work = self._forward(visit)
             case "B" | "I" | "W":
                 work = self._backward(visit)
             case "R":
@@ -192,9 +195,15 @@ class Emitter:
         item = f"{self.task}.s{visit.shard}"
         return {r: f"{self.task}.norm" if r == "norm" else f"{item}.{r}" for r in roles}
 
-    def _forward(self, k: int, each: int) -> _Work:
+    def _cost(self, visit: Visit) -> ShardCost:
+        """The costs of its shard for its microbatch."""
+        shards = self.each[visit.microbatch].shards if self.each else self.shards
+        return shards[visit.shard]
+
+    def _forward(self, visit: Visit) -> _Work:
         """F. The last shard's, of an evaluation, gives the loss."""
-        cost, mode, loss = self.shards[k], self.modes[k], k == self.last
+        k, each = visit.shard, visit.each
+        cost, mode, loss = self._cost(visit), self.modes[k], k == self.last
         us = each * (cost.graph_forward_us if loss else forward_us(cost, mode))
         transient = cost.forward_transient_bytes
         packs = mode.activations == "offload" and not loss
@@ -211,7 +220,7 @@ class Emitter:
         """B, or one of its halves: I gives the gradients of the input, W those of the weights,
         which it adds to those of microbatches before."""
         k, kind = visit.shard, visit.kind
-        cost, mode, loss = self.shards[k], self.modes[k], k == self.last
+        cost, mode, loss = self._cost(visit), self.modes[k], k == self.last
         gives, learns = kind != "W", kind != "I" and cost.grad_bytes > 0
         adds = learns and (visit.device, k) in self.begun
         if learns:

@@ -17,7 +17,7 @@ from planner.shards.modes import (
     possible,
     settled,
 )
-from planner.shards.shard_cost import Links, ShardCost, copy_us
+from planner.shards.shard_cost import Links, MicrobatchCost, ShardCost, copy_us
 from planner.shards.slots import Slots, slots_of
 from planner.shards.strategy import Planned, Strategy, reserve_bytes
 from planner.shards.ties import separable, untied
@@ -31,6 +31,7 @@ __all__ = [
     "Clock",
     "Held",
     "Links",
+    "MicrobatchCost",
     "Mode",
     "Place",
     "Planned",

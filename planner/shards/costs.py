@@ -18,14 +18,16 @@ prefetch that     casts n bytes of parameters from masters: the longer of copy a
                   latency of the other
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import Infeasible
-from planner.shards.shard_cost import Links, ShardCost
+from planner.shards.shard_cost import Links, MicrobatchCost, ShardCost
 from planner.shards.ties import Group, held_gradients, separable
 from profiles.codec import align
 from profiles.schema import Layer, LayerCost, Task, Time
@@ -50,16 +52,18 @@ def _prefix(values: list[int]) -> Array:
 @dataclass(frozen=True, eq=False)
 class TaskCosts:
     """One task at one microbatch size. apart: tied layers may lie in several shards (`ties`). cast:
-    the host has no parameters of shards all of which are trained, but makes them from masters."""
+    the host has no parameters of shards all of which are trained, but makes them from masters.
+    count: of microbatches, where samples have lengths; 0: as many as share the batch."""
 
     task: Task
     microbatch: int
     apart: bool = False
     cast: bool = False
+    count: int = 0
 
     @property
     def microbatches(self) -> int:
-        return self.task.batch // self.microbatch
+        return self.count or self.task.batch // self.microbatch
 
     @property
     def noted(self) -> bool:
@@ -162,6 +166,11 @@ class TaskCosts:
             "backward_inner": saved + backward + out,
             "graph": backward + np.maximum(out, given),
         }
+
+    def cut(self, points: Sequence[int]) -> MicrobatchCost:
+        """The costs of a microbatch through shards that end at these points, from 0 on."""
+        shards = tuple(self.shard(first, end) for first, end in pairwise(points))
+        return MicrobatchCost(shards, self.batch_bytes, self.tie_bytes)
 
     def total(self, what: str, first: int = 0, end: int | None = None) -> int:
         """Sum of a column over layers first..end-1."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from profiles.codec import align
 from profiles.schema import Device, Rate
@@ -59,6 +60,15 @@ class ShardCost:
     def kept_bytes(self) -> int:
         """The same in all, in buffers of the host store."""
         return sum(map(align, self.kept.values()))
+
+
+class MicrobatchCost(NamedTuple):
+    """The costs of one microbatch: of every shard, of its batch, and of what waits of its gradients
+    of tied parameters."""
+
+    shards: tuple[ShardCost, ...]
+    batch_bytes: int
+    tie_bytes: int
 
 
 @dataclass(frozen=True)

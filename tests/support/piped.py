@@ -28,7 +28,7 @@ from planner.search import Candidate
 from planner.shards import Links, Mode, ShardCost, TaskCosts, cut_points, layer_graph, untied
 from plans.metrics import duration_us
 from plans.prediction import Bound
-from plans.schema import Plan, Segment
+from plans.schema import Plan, Program, Segment
 from profiles.codec import align
 from profiles.schema import Layer, LayerCost, Task
 
@@ -168,10 +168,11 @@ def _order(
     return list_schedule(pipeline, rows, backwards_first(pipeline, split=bool(halves)))[1]
 
 
-def planned(strategy: PipelineStrategy) -> Plan:
-    """Its plan, on devices just as large as its round says; nothing is proven yet."""
+def planned(strategy: PipelineStrategy, other: Program | None = None) -> Plan:
+    """Its plan, or with another program, on devices just as large as its round says; nothing is
+    proven yet."""
     made = PipelineRound(strategy, LINKS)
-    program, task = made.program(), strategy.costs.task
+    program, task = other or made.program(), strategy.costs.task
     profile = synthetic.profile(task, usable_bytes=made.device_bytes)
     problem = Problem.of(profile, devices=strategy.devices, device_bytes=None, host_bytes=None)
     places = tuple(range(strategy.devices))

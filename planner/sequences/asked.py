@@ -1,0 +1,78 @@
+"""A task with lengths on devices of one kind, and its costs at any number of tokens."""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.inputs import Kind, costs_at
+from planner.shards import Links, TaskCosts, cut_points, layer_graph, separable, untied
+from profiles.codec import ALIGNMENT
+from profiles.schema import Task
+
+Array = NDArray[np.int64]
+
+
+def bucket(tokens: int) -> int:
+    """The next number of tokens that a microbatch of a plan may have at most."""
+    return -(-max(1, tokens) // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """lengths: the tokens of every sample. host_bytes: what the task may have there. done: steps
+    that were trained before."""
+
+    task: Task
+    lengths: NDArray[np.uint32]
+    kind: Kind
+    host_bytes: int
+    done: int = 0
+
+    @cached_property
+    def links(self) -> Links:
+        return Links.of(self.kind.device)
+
+    @cached_property
+    def apart(self) -> bool:
+        """True if tied layers may lie in several shards."""
+        return separable(self.task) is not None
+
+    @cached_property
+    def points(self) -> tuple[int, ...]:
+        """The layers where shards may end."""
+        return tuple(cut_points(layer_graph(untied(self.task) if self.apart else self.task)))
+
+    @cached_property
+    def longest(self) -> int:
+        return int(self.lengths.max())
+
+    @cached_property
+    def spread(self) -> float:
+        """The sum of the squares of all lengths over the sum of all: a token attends to so many in
+        the mean, times two."""
+        whole = self.lengths.astype(np.float64)
+        return float((whole * whole).sum() / whole.sum())
+
+    @property
+    def steps(self) -> range:
+        """The steps that are to be planned."""
+        return range(self.done, self.done + self.task.steps)
+
+    def step(self, number: int) -> Array:
+        """The tokens of the samples of a step."""
+        first = number * self.task.batch
+        return np.asarray(
+            self.lengths[(first + np.arange(self.task.batch)) % len(self.lengths)], np.int64
+        )
+
+    @lru_cache(maxsize=1 << 10)  # noqa: B019 (lives as long as the process plans)
+    def costs(
+        self, tokens: int, squares: int | None = None, used: int | None = None, count: int = 1
+    ) -> TaskCosts:
+        """The costs of each of so many microbatches of at most so many tokens. squares, used: what
+        their times go by, by default as if they were full of usual sequences."""
+        usual = round(tokens * min(tokens, self.spread)) if squares is None else squares
+        task = costs_at(self.task, tokens, usual, used)
+        return TaskCosts(task, tokens, self.apart, count=count)

@@ -1,0 +1,41 @@
+"""A task with lengths as its plan has it: its program, the kinds of its steps, its table."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.inputs import Effort
+from planner.search import Candidate
+from planner.sequences.asked import Asked
+from planner.sequences.bounds import bounds
+from planner.sequences.choose import Wanted, best
+from plans.kinds import Runs
+from plans.prediction import Bound
+from plans.schema import Lengths
+
+
+@dataclass(frozen=True)
+class Planned:
+    """turns: the kinds of the steps in turn. lengths: what the plan says of them."""
+
+    candidate: Candidate
+    turns: Runs
+    lengths: Lengths
+    bounds: tuple[Bound, ...]
+
+
+def planned(asked: Asked, wanted: Wanted, table: Path, jobs: int, effort: Effort) -> Planned:
+    """The shortest way found, with its table in this file. Infeasible or NoPlanFound otherwise."""
+    made, tried = best(asked, wanted, table, jobs, effort)
+    said, laid = asked.task.lengths, made.arrangement
+    assert said
+    candidate = Candidate(
+        made.round.strategy,
+        (made.program,),
+        len(tried),
+        effort.left > 0,
+        alternatives=tuple(tried),
+    )
+    lengths = Lengths(said.sha256, said.samples, laid.table, padded=made.how == "pad")
+    return Planned(
+        candidate, laid.turns, lengths, bounds(asked, made.trial.pool, made.trial.way.mix.devices)
+    )

@@ -1,0 +1,179 @@
+"""Ways to train a task with lengths: a mix of pipelines, the most tokens of their microbatches, and
+how sequences are packed; and about how long its steps are.
+
+Pipelines of a mix with equally many stages are of one type. What a microbatch takes on a stage is
+square Q + linear T + fixed, of the stage that takes longest in the modes that shards have.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from planner.dispatch import Curve, PipelineType, Pool
+from planner.inputs import Effort
+from planner.lowering import PipelineRound, PipelineStrategy
+from planner.packing import How, laid_out
+from planner.pipelines import ModeProgram, mode_program
+from planner.sequences.asked import Array, Asked, bucket
+from planner.sequences.mix import Lane, Mix, side_by_side
+from planner.shards import backward_us, forward_us
+from profiles.codec import ALIGNMENT
+
+ORDER = "1f1b"
+FINEST = 4  # shards of a stage, at most
+_SCALES = (1, 2, 4, 0.5, 0.25)  # times the longest sample, for the most tokens of a microbatch
+
+
+class Way(NamedTuple):
+    """most: the most tokens of a microbatch, by the depth of its pipeline."""
+
+    mix: Mix
+    most: dict[int, int]
+
+    @property
+    def types(self) -> list[tuple[int, int]]:
+        """The depth and the number of the pipelines of each type, the deepest first."""
+        return sorted(Counter(self.mix.depths).items(), reverse=True)
+
+
+def ways(asked: Asked, allowed: Sequence[Mix], effort: Effort) -> Iterator[Way]:
+    """All that are looked at."""
+    longest = bucket(asked.longest)
+    depths = sorted({depth for mix in allowed for depth in mix.depths})
+    whole = bucket(round(max(_SCALES) * longest))
+    fits = {depth: most_tokens(asked, depth, whole, effort) for depth in depths}
+    for mix in allowed:
+        deepest, seen = max(fits[depth] for depth in mix.depths), list[dict[int, int]]()
+        able = deepest >= longest and all(fits[depth] for depth in mix.depths)
+        for scale in _SCALES if able else ():
+            wanted = bucket(round(scale * longest))
+            most = {depth: min(fits[depth], wanted) for depth in set(mix.depths)}
+            for depth in most:
+                if fits[depth] == deepest:
+                    most[depth] = max(most[depth], longest)
+            if most not in seen:
+                seen.append(most)
+                yield Way(mix, most)
+
+
+def least_way(asked: Asked, mix: Mix) -> Way:
+    """The one that needs least memory: only the deepest pipelines take long samples."""
+    most = dict.fromkeys(mix.depths, ALIGNMENT)
+    return Way(mix, most | {max(mix.depths): bucket(asked.longest)})
+
+
+def most_tokens(asked: Asked, depth: int, wanted: int, effort: Effort) -> int:
+    """The most tokens, of so many that are wanted, of a microbatch that so many stages have memory
+    for; 0 where there is none."""
+    mix, low, high = Mix((depth,)), 0, wanted // ALIGNMENT
+
+    def fits(units: int) -> bool:
+        trial = thrifty(asked, Way(mix, {depth: units * ALIGNMENT}), effort)
+        if trial is None:
+            return False
+        return PipelineRound(trial.strategy, asked.links).device_bytes <= asked.kind.device_bytes
+
+    if fits(high):
+        return wanted
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low * ALIGNMENT
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A way with a strategy for its steps. pieces: shards of each stage."""
+
+    asked: Asked
+    way: Way
+    pieces: int
+    strategy: PipelineStrategy
+
+    @cached_property
+    def pool(self) -> Pool:
+        """The types of pipelines, with what a microbatch takes on the longest of their stages."""
+        starts = dict(zip(self.way.mix.depths, self.way.mix.firsts, strict=True))
+        return Pool(
+            tuple(
+                PipelineType(
+                    _curve(self.asked, self.strategy, range(starts[d], starts[d] + d), most),
+                    d,
+                    most,
+                    count,
+                )
+                for d, count in self.way.types
+                for most in (self.way.most[d],)
+            )
+        )
+
+    def step_us(self, steps: Sequence[Array], how: How) -> int:
+        """About how long such steps are in the mean: their passes, and what is sent."""
+        laid = (laid_out(self.pool, lengths, how) for lengths in steps)
+        return sum(max(step.us) for step in laid) // len(steps) + self.sent_us
+
+    @property
+    def sent_us(self) -> int:
+        """About how long gradients take to homes that are spread evenly, and parameters back."""
+        others = len(self.way.mix.depths) - 1
+        each = self.strategy.costs.total("grad_bytes") * others // self.way.mix.devices
+        return 2 * self.asked.links.send_us(each) if others else 0
+
+
+def tried(asked: Asked, way: Way, pieces: int, effort: Effort) -> Trial | None:
+    """A way in the modes that seem best for a few microbatches; None where there are none."""
+    program = _program(asked, way, pieces)
+    chosen = program.chosen(effort) if program else None
+    return Trial(asked, way, pieces, chosen.strategy) if chosen else None
+
+
+def thrifty(asked: Asked, way: Way, effort: Effort) -> Trial | None:
+    """A way in the modes that hold least; None where the host has no memory for them."""
+    program = _program(asked, way, FINEST)
+    found = program.thrifty(effort) if program else None
+    return Trial(asked, way, FINEST, found[1]) if found else None
+
+
+def _program(asked: Asked, way: Way, pieces: int) -> ModeProgram | None:
+    """The program that chooses the modes; None where pipelines have more stages than there are
+    layers."""
+    lanes = [Lane(d, 2 * d, asked.costs(way.most[d], count=2 * d)) for d in way.mix.depths]
+    strategy = side_by_side(lanes, asked.links, asked.points, ORDER, pieces)
+    if strategy is None:
+        return None
+    return mode_program(strategy, asked.links, asked.kind.device_bytes, asked.host_bytes)
+
+
+def _curve(asked: Asked, strategy: PipelineStrategy, devices: range, most: int) -> Curve:
+    """The longest of these stages, by a microbatch as full as they can be, of usual sequences."""
+    tokens = most
+    fixed, linear, square = (
+        _stages_us(asked, strategy, devices, tokens, squares, used)
+        for squares, used in ((0, 1), (0, tokens), (tokens * tokens, tokens))
+    )
+    curves = [
+        Curve((c - b) / tokens**2, (b - a) / (tokens - 1), float(a))
+        for a, b, c in zip(fixed, linear, square, strict=True)
+    ]
+    usual = min(tokens, asked.spread)
+    return max(curves, key=lambda one: (one.square * usual + one.linear) * tokens + one.fixed)
+
+
+def _stages_us(
+    asked: Asked,
+    strategy: PipelineStrategy,
+    devices: range,
+    tokens: int,
+    squares: int,
+    used: int,
+) -> list[int]:
+    """The time of a microbatch's passes on each of these devices."""
+    shards = asked.costs(tokens, squares, used).cut(strategy.cuts).shards
+    found = []
+    for device in devices:
+        own = {one.shard for one in strategy.order[device]}
+        pairs = [(shards[k], strategy.modes[k], k < strategy.last) for k in own]
+        found.append(sum(forward_us(s, m) * early + backward_us(s, m) for s, m, early in pairs))
+    return found

@@ -1,0 +1,38 @@
+"""Bounds on the steps of a task whose samples have lengths."""
+
+import numpy as np
+from support import synthetic
+from support.texts import text_task, us_of
+
+from planner.dispatch import Curve, PipelineType, Pool
+from planner.inputs import Kind
+from planner.sequences.asked import Asked
+from planner.sequences.bounds import compute_us, dispatch_us
+from profiles.schema import Task
+
+FORMULA = (2_000_000, 3_000_000, 0)
+LENGTHS = np.array([100, 2000, 300, 700, 50], np.uint32)
+
+
+def asked(task: Task) -> Asked:
+    kind = Kind.of("cpu", synthetic.profile(task, usable_bytes=1 << 30), 2, None)
+    return Asked(task, LENGTHS, kind, 1 << 30)
+
+
+def test_compute_is_every_sample_of_every_step_by_itself() -> None:
+    """Three times the formula of a forward, on both devices, for samples that begin again."""
+    task = text_task(lengths=LENGTHS, batch=3, steps=4, formula=FORMULA)
+    samples = [int(LENGTHS[n % 5]) for n in range(12)]
+    whole = sum(3 * len(task.layers) * us_of(FORMULA, s, s * s) for s in samples)
+    assert 0.99 * whole / 2 <= compute_us(asked(task), 2) <= whole / 2
+
+
+def test_dispatch_is_the_best_division_of_sequences() -> None:
+    """Two equal pipelines share all; where only one may take the long ones, it is their sum."""
+    task = text_task(lengths=LENGTHS, batch=5, steps=2, formula=FORMULA)
+    curve, whole = Curve(0.0, 1000.0), 2 * 1000 * int(LENGTHS.sum())
+    equal = Pool((PipelineType(curve, 1, 2048, 2),))
+    assert 0.99 * whole / 2 <= dispatch_us(asked(task), equal) <= whole / 2
+    deep = Pool((PipelineType(curve, 1, 2048), PipelineType(curve, 1, 512)))
+    long = 2 * 1000 * 2700
+    assert 0.99 * long <= dispatch_us(asked(task), deep) <= long

@@ -1,0 +1,88 @@
+"""What cannot be asked for together with lengths of samples."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import structs
+from support import synthetic
+from support.texts import LENGTHS, text_task
+
+from planner import Problem, build, read_problem
+from planner.inputs import parse_layout
+from planner.sequences import wanted, with_lengths
+from profiles import lengths
+from profiles.codec import pretty
+from profiles.errors import FormatError
+from profiles.schema import Evaluation, Profile
+
+TASK = text_task()
+PROFILE = synthetic.profile(TASK, usable_bytes=1 << 30)
+
+
+def problem(profile: Profile = PROFILE, devices: int = 2) -> Problem:
+    known = {task.name: np.array(LENGTHS, np.uint32) for task in profile.tasks}
+    one = Problem.of(profile, devices=devices, device_bytes=None, host_bytes=None)
+    return replace(one, lengths=known)
+
+
+def changed(**change: object) -> Problem:
+    """The problem of a task that differs in this."""
+    return problem(structs.replace(PROFILE, tasks=(structs.replace(TASK, **change),)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (replace(problem(), order="gpipe"), "leave out --order"),
+        (replace(problem(), layout=parse_layout("3,1")), "equally many replicas"),
+        (replace(problem(), layout=parse_layout("2x2")), "needs --devices 4, not 2"),
+        (replace(problem(), segment_steps=5), "--segment-steps"),
+        (changed(evaluation=Evaluation(2, 1)), "evaluation is not planned"),
+        (
+            problem(structs.replace(PROFILE, tasks=(TASK, text_task("other")))),
+            "the profile has 2 tasks",
+        ),
+    ],
+)
+def test_what_does_not_go_with_lengths_is_refused(asked: Problem, said: str) -> None:
+    """By the task's name, with the reason and the remedy."""
+    with pytest.raises(FormatError, match=f"^text: .*{said}"):
+        with_lengths(asked)
+
+
+def test_packing_is_about_lengths() -> None:
+    """Without any it is refused."""
+    plain = synthetic.profile(synthetic.task("a", layers=2), usable_bytes=1 << 30)
+    one = Problem.of(plain, devices=1, device_bytes=None, host_bytes=None)
+    assert not with_lengths(one)
+    with pytest.raises(FormatError, match="none has; leave it out"):
+        with_lengths(replace(one, packing="ffd"))
+
+
+def test_models_that_mix_sequences_are_not_packed() -> None:
+    """The reason is that of the profile, and padding still works."""
+    assert TASK.lengths
+    alone = structs.replace(TASK.lengths, why_not="its convolution reaches across")
+    asked = changed(lengths=alone)
+    assert wanted(asked, asked.tasks[0]).how == "pad"
+    with pytest.raises(FormatError, match="its convolution reaches across; give --packing pad"):
+        wanted(replace(asked, packing="ffd"), asked.tasks[0])
+
+
+def test_a_plan_with_a_table_needs_a_place_for_it() -> None:
+    with pytest.raises(FormatError, match="output="):
+        build(problem())
+
+
+@pytest.mark.parametrize("given", [{"microbatch": 4}, {"corrections": ["c.json"]}])
+def test_flags_of_measured_sizes_are_refused(given: dict[str, object], tmp_path: Path) -> None:
+    """A task with lengths has microbatches of any size, from curves."""
+    path = tmp_path / "p.json"
+    path.write_bytes(pretty(PROFILE))
+    lengths.save(path, "text", LENGTHS)
+    flag = f"--{next(iter(given))} does not go"
+    with pytest.raises(FormatError, match=flag):
+        read_problem(str(path), **given)  # type: ignore[arg-type]
+    assert read_problem(str(path)).lengths["text"].tolist() == LENGTHS
