@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from support.texts import SIZES, us_of
 
 from profiles.curves import OPS, curves_of, fit, us
-from profiles.schema import LayerCost, Time
+from profiles.schema import Curve, LayerCost, Time
 
 FORMULAS = st.tuples(st.integers(0, 10**6), st.integers(0, 10**8), st.integers(0, 10**7))
 
@@ -53,6 +53,12 @@ def test_packed_sequences_attend_to_themselves_only() -> None:
     made = fit("forward", {n: round(us_of((10**6, 10**7, 10**6), n, n * n)) for n in SIZES})
     one, two = us(made, 1024, 1024**2), us(made, 1024, 2 * 512**2)
     assert abs((one - two) - 10**6 * 1024**2 // 2 // 10**9) <= 10
+
+
+def test_a_time_is_the_nearest_us() -> None:
+    """Of the sum of all parts, not of each."""
+    assert us(Curve("forward", 400_000_000, 300_000, 299, 0), 1, 1) == 1
+    assert us(Curve("forward", 200_000_000, 200_000, 99, 0), 1, 1) == 0
 
 
 def test_only_what_was_measured_everywhere_has_a_curve() -> None:

@@ -66,6 +66,17 @@ def test_packed_documents_have_the_outputs_of_each_alone(task: Task) -> None:
             torch.testing.assert_close(mine, plain, rtol=1e-6, atol=1e-9)
 
 
+def test_later_bytes_do_not_change_what_is_said_of_earlier_ones(task: Task) -> None:
+    """Nor do those of other documents."""
+    model, samples = build(task)[0], take(task, [0, 1])
+    (x, *more), _ = pack(task, samples)
+    with torch.no_grad():
+        other = torch.cat([x[:30], (x[30:] + 1) % 256])
+        before, after = model(x, *more), model(other, *more)
+    assert torch.equal(before[:30], after[:30])
+    assert not torch.equal(before[30:], after[30:])
+
+
 def test_a_profile_has_curves_and_lengths(made: tuple[Path, Answer], task: Task) -> None:
     """Measured at the lengths asked for; the file beside it has those of the samples."""
     path, answer = made

@@ -89,6 +89,17 @@ def test_padding_has_the_form_of_a_sample() -> None:
     assert targets[1].dtype == torch.uint8
 
 
+def test_samples_come_without_graphs() -> None:
+    """Whatever made them is not trained."""
+    task = replace(
+        TASK,
+        data=lambda samples: [
+            (x, y * torch.ones(1, requires_grad=True)) for x, y in _data(samples)
+        ],
+    )
+    assert not any(sample.targets.requires_grad for sample in take(task, [0, 1]))
+
+
 def test_arguments_are_those_of_the_task() -> None:
     """A function of the user's makes them, and a tuple is continued otherwise."""
     task = replace(TASK, arguments=lambda x, positions, sequences: {"x": x, "at": positions})

@@ -50,6 +50,17 @@ def test_at_a_measured_length_costs_are_those_measured(size: int) -> None:
     assert abs(found.forward.median_us - measured.forward.median_us) <= 2
 
 
+def test_what_goes_to_the_host_is_padded() -> None:
+    """It is a buffer, also between two lengths of which one is much larger."""
+    layer = TASK.layers[0]
+    most = replace(layer.costs[2], offload_bytes=layer.costs[2].offload_bytes + 256)
+    costs = (*layer.costs[:2], most, layer.costs[3])
+    task = replace(TASK, layers=(replace(layer, costs=costs),))
+    (made,) = token_costs.at(task, 768).layers[0].costs
+    (plain,) = token_costs.at(TASK, 768).layers[0].costs
+    assert made.offload_bytes == plain.offload_bytes + 256
+
+
 def test_packed_as_one_sequence_unless_squares_are_given() -> None:
     """The slowest that so many tokens can be."""
     assert token_costs.at(TASK, 1024) == token_costs.at(TASK, 1024, 1024**2)

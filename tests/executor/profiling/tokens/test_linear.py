@@ -12,6 +12,8 @@ from executor.profiling.tokens import bad_fits, check_linear, off
 from profiles.codec import align
 from profiles.schema import LayerCost
 
+pytestmark = pytest.mark.usefixtures("untimed")
+
 FORMULA = (20_000, 3_000_000, 50_000)
 COSTS = [cost(size, FORMULA, fixed_bytes=12_345) for size in (100, *SIZES)]
 

@@ -11,6 +11,8 @@ from torch import nn
 from executor.profiling.tokens import mixes
 from executor.workload import build
 
+pytestmark = pytest.mark.usefixtures("untimed")
+
 
 def _why(*layers: nn.Module) -> str:
     asked = task(*layers)
@@ -23,6 +25,13 @@ class Causal(nn.Module):
 
     def forward(self, pair: Pair) -> Pair:
         return pair[0].cumsum(0), pair[1]
+
+
+class Backwards(nn.Module):
+    """Tokens see all behind them, also those of a later sequence."""
+
+    def forward(self, pair: Pair) -> Pair:
+        return pair[0].flip(0).cumsum(0).flip(0), pair[1]
 
 
 class Batched(nn.BatchNorm1d):
@@ -61,6 +70,7 @@ def test_sequences_that_attend_to_themselves_may_be_packed(layers: tuple[nn.Modu
             r"layer 2 \(Mix\): a sequence changes by 0\.\d+ of",
         ),
         ((Embedding(), Causal(), Mix()), r"layer 1 \(Causal\): a sequence changes by \d"),
+        ((Embedding(), Backwards()), r"layer 1 \(Backwards\): a sequence changes by \d"),
         ((Embedding(), Batched(WIDTH)), r"layer 1 \(Batched\): a sequence changes"),
         (
             (Embedding(absolute=True), Mix()),
@@ -88,10 +98,12 @@ def test_a_model_is_afterwards_as_before() -> None:
 def test_the_profile_of_a_model_that_mixes_goes_on_and_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its curves are there; why no two sequences may share a microbatch stands beside them."""
-    (made,) = measured(task(Embedding(), Causal()), 1).tasks
+    """Its curves are there; why no two sequences may share a microbatch stands beside them. What
+    buffers change is kept for as many microbatches as a step has samples."""
+    (made,) = measured(task(Embedding(), Causal(), Batched(WIDTH)), 1).tasks
     assert made.lengths is not None
     assert made.lengths.why_not.startswith("layer 1 (Causal): a sequence changes by ")
     assert all(layer.curves for layer in made.layers)
+    assert made.layers[2].buffer_bytes == (1 + 2) * 3 * 256
     said = "note: task toy: each sequence has a microbatch of its own; layer 1 (Causal)"
     assert said in capsys.readouterr().err
