@@ -114,12 +114,17 @@ def runs(plan: Plan, segment: Segment, task: str | None) -> bool:
 
 def on_devices(devices: Sequence[int]) -> str:
     """`device 0`, `devices 0, 3`, or `devices 0-3, 6`."""
+    return f"device{'s' if len(devices) > 1 else ''} {in_ranges(devices)}"
+
+
+def in_ranges(devices: Sequence[int]) -> str:
+    """`0-3, 6`."""
     runs = [
         [device for _, device in run]
         for _, run in groupby(enumerate(devices), key=lambda item: item[1] - item[0])
     ]
     parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"device{'s' if len(devices) > 1 else ''} {', '.join(parts)}"
+    return ", ".join(parts)
 
 
 def place(program: Program, segment: Segment, us: int) -> tuple[PhaseName, int, int]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from textwrap import wrap
 
-from planner.views.focus import on_devices
+from planner.views.focus import in_ranges, on_devices
 from planner.views.layout import bubble, layout_words, ranges, shards_on, stages
 from planner.views.stalls import diagnosis
 from planner.views.summary import host_bytes, mean_completion_us, traffic, waited_us
@@ -25,7 +25,8 @@ _MOST_OPS = 8  # of a stream in the listing of a round
 _MOST_RUNS = 12  # of alike shards in the listing of a task
 _MOST_SEGMENTS = 24
 _MOST_STREAMS = 40
-_MOST_DEVICES = 64  # of a program
+_MOST_DEVICES = 64  # rows of a program
+_MOST_ALONE = 16  # devices that have a row each; of more, those that are alike share one
 _GANG = ("device", "shards", "busy", "bubble", "peak", "exposed copies")
 
 
@@ -67,20 +68,35 @@ def _result(plan: Plan) -> str:
 
 def _devices(plan: Plan) -> list[tuple[str, ...]]:
     head = ("", "kind", "budget", "peak", "busy", "bubble", "exposed copies")
-    rows: list[tuple[str, ...]] = [head]
     makespan, several = max(plan.prediction.makespan_us, 1), node_count(plan) > 1
+    rows: list[tuple[int, tuple[str, ...]]] = []
     for number, (device, p) in enumerate(zip(plan.devices, plan.prediction.devices, strict=True)):
-        name = f"{number} {device.name}" + (f", node {device.node}" if several else "")
-        row = (name, _kind(device), show_bytes(device.budget_bytes))
+        row = (_kind(device), show_bytes(device.budget_bytes))
         busy = p.compute_us / makespan
         times = (f"{busy:.1%}", f"{1 - busy:.1%}", show_us(p.exposed_copy_us))
-        rows.append((*row, show_bytes(p.peak_bytes), *times))
-    for node, size in enumerate(store_bytes(plan)):
-        used = (show_bytes(plan.host.budget_bytes), show_bytes(size))
-        rows.append(
-            (f"host store of node {node}" if several else "host store", "", *used, "", "", "")
-        )
-    return rows
+        rows.append((number, (*row, show_bytes(p.peak_bytes), *times)))
+    named = []
+    for numbers, row in _folded(rows):
+        own = [plan.devices[number] for number in numbers]
+        names = " … ".join(dict.fromkeys(device.name for device in (own[0], own[-1])))
+        nodes = in_ranges(sorted({device.node for device in own}))
+        named.append((f"{in_ranges(numbers)} {names}" + f", node {nodes}" * several, *row))
+    stores = list(enumerate(map(show_bytes, store_bytes(plan))))
+    budget = show_bytes(plan.host.budget_bytes)
+    for nodes, (size,) in _folded([(node, (size,)) for node, size in stores]):
+        name = f"host store of node {in_ranges(nodes)}" if several else "host store"
+        named.append((name, "", budget, size, "", "", ""))
+    return [head, *named]
+
+
+def _folded(rows: Sequence[tuple[int, tuple[str, ...]]]) -> list[tuple[list[int], tuple[str, ...]]]:
+    """Numbered rows, where there are many those that say the same taken together."""
+    if len(rows) <= _MOST_ALONE:
+        return [([number], row) for number, row in rows]
+    found: dict[tuple[str, ...], list[int]] = {}
+    for number, row in rows:
+        found.setdefault(row, []).append(number)
+    return [(numbers, row) for row, numbers in found.items()]
 
 
 def _host(plan: Plan) -> list[str]:
@@ -172,7 +188,7 @@ def _segments(plan: Plan) -> list[str]:
             show_us(segment.start_us),
             show_us(segment.end_us),
             segment.program,
-            ", ".join(map(str, segment.devices)),
+            in_ranges(segment.devices),
             str(segment.rounds),
             tasks[segment.program],
         )
@@ -186,13 +202,15 @@ def _memory(plan: Plan) -> list[tuple[str, ...]]:
     """Each program's slab, the most that is alive in it, and the share lost to gaps."""
     rows: list[tuple[str, ...]] = [("program", "slab", "alive", "waste", "reserve")]
     for program in plan.programs[:_MOST_RUNS]:
-        numbers = _first_devices(plan, program)[:_MOST_DEVICES]
-        for number, memory in zip(numbers, program.memory, strict=False):
-            name = program.name if program.devices == 1 else f"{program.name}, device {number}"
+        numbers, own = _first_devices(plan, program), list[tuple[int, tuple[str, ...]]]()
+        for number, memory in zip(numbers, program.memory, strict=True):
             live = memory.slab_bytes if memory.live_bytes is None else memory.live_bytes
             waste = 1 - live / max(1, memory.slab_bytes)
             sizes = (show_bytes(memory.slab_bytes), show_bytes(live), f"{waste:.1%}")
-            rows.append((name, *sizes, show_bytes(memory.reserve_bytes)))
+            own.append((number, (*sizes, show_bytes(memory.reserve_bytes))))
+        for alike, row in _folded(own)[:_MOST_DEVICES]:
+            name = program.name if program.devices == 1 else f"{program.name}, {on_devices(alike)}"
+            rows.append((name, *row))
     return rows
 
 
@@ -209,14 +227,14 @@ def _gang(plan: Plan, program: Program) -> list[str]:
     for task in program.tasks:
         for device, mine in shards_on(stages(program, task)).items():
             shards.setdefault(device, []).append(ranges(mine))
-    rows: list[tuple[str, ...]] = [_GANG]
+    rows: list[tuple[int, tuple[str, ...]]] = []
     times = zip(devices, round_compute_us(program), round_exposed_us(program), strict=True)
     for local, (device, busy_us, exposed_us) in enumerate(times):
         memory = program.memory[local]
         told = (show_bytes(memory.slab_bytes + memory.reserve_bytes), show_us(exposed_us))
         busy = busy_us / period
         held = "; ".join(shards.get(local, ()))
-        rows.append((str(device), held, f"{busy:.1%}", f"{1 - busy:.1%}", *told))
+        rows.append((device, (held, f"{busy:.1%}", f"{1 - busy:.1%}", *told)))
     head = f"{program.name} on {on_devices(devices)}, a round every {show_us(period)}"
     layouts = [
         line
@@ -225,8 +243,9 @@ def _gang(plan: Plan, program: Program) -> list[str]:
             f"  {task}: {layout_words(program, task, devices)}", 100, subsequent_indent="    "
         )
     ]
-    more = _more("  ", len(devices) - _MOST_DEVICES, " devices")
-    table = _indented(rows[: _MOST_DEVICES + 1])
+    folded = [(in_ranges(numbers), *row) for numbers, row in _folded(rows)]
+    more = _more("  ", len(folded) - _MOST_DEVICES, " rows")
+    table = _indented([_GANG, *folded[:_MOST_DEVICES]])
     head = f"{head}, bubble {bubble(program):.1%}{_least(plan, program)}"
     return [head, *layouts, *table, *more]
 

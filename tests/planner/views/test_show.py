@@ -171,6 +171,30 @@ def test_memory_tells_devices_of_a_program_apart() -> None:
     assert [" ".join(row[:3]) for row in rows[1:]] == ["a, device 0", "a, device 1"]
 
 
+@pytest.mark.parametrize(("replicas", "rows"), [(8, [16, 16, 16]), (16, [10, 10, 8])])
+def test_many_devices_that_are_alike_share_rows(replicas: int, rows: list[int]) -> None:
+    """In the tables of devices, of a program and of its memory, each device in one row; up to
+    sixteen have a row each."""
+    plan = sketched.plan(depth=2, microbatches=16, replicas=replicas)
+    tables = [_section(describe(plan), head) for head in ("devices", "a on", "memory of a")]
+    labels = [
+        [" ".join(row).partition(" box")[0] for row in tables[0] if "box" in row],
+        [" ".join(row).partition(" s")[0] for row in tables[1][2:]],
+        [" ".join(row[2 : row.index("MiB") - 1]) for row in tables[2][1:]],
+    ]
+    assert [len(table) for table in labels] == rows
+    for table in labels:
+        shown = [label.split(" ", 1)[1] if label.startswith("device") else label for label in table]
+        found = [number for label in shown for number in _numbers(label)]
+        assert sorted(found) == list(range(2 * replicas))
+
+
+def _numbers(text: str) -> list[int]:
+    """The numbers of `0-3, 6`."""
+    ends = [tuple(map(int, part.split("-"))) for part in text.split(", ")]
+    return [number for own in ends for number in range(own[0], own[-1] + 1)]
+
+
 def test_many_streams_are_cut_with_a_count() -> None:
     """Of 32 devices' 64 streams the first 40 are listed, device by device."""
     lines = describe(sketched.plan(32, 32)).splitlines()
