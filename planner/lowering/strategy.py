@@ -16,7 +16,7 @@ class PipelineStrategy:
     """The cuts, the mode of each shard, and the passes that each device runs in turn.
 
     order: without forwards of the last shard, whose backward computes the loss. named: the order's
-    name.
+    name. tight: what comes for an update, or goes after it, shares no memory with the turns around.
     """
 
     costs: TaskCosts
@@ -25,6 +25,7 @@ class PipelineStrategy:
     order: Order
     layout: Layout
     named: str
+    tight: bool = False
 
     @cached_property
     def shards(self) -> tuple[ShardCost, ...]:
