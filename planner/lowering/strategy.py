@@ -16,7 +16,8 @@ class PipelineStrategy:
 
     order: without forwards of the last shard, whose backward computes the loss. named: the order's
     name. each: the costs of every microbatch, where they differ; `costs` are those of the largest,
-    and microbatches of one device have equally many bytes.
+    and microbatches of one device have equally many bytes. tight: what comes for an update, or goes
+    after it, shares no memory with the turns around.
     """
 
     costs: TaskCosts
@@ -26,6 +27,7 @@ class PipelineStrategy:
     layout: Layout
     named: str
     each: tuple[TaskCosts, ...] = ()
+    tight: bool = False
 
     @cached_property
     def shards(self) -> tuple[ShardCost, ...]:

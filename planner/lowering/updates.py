@@ -48,7 +48,8 @@ class Updates:
         device, _, k, n = turn
         source, size = self.strategy.added[k][n].other, self.shards[k].grad_bytes
         other = Item(f"o{k}", k, "grad", size)
-        there = self.lives.receive(device, other, n)
+        take = self.lives.take if self.strategy.tight else self.lives.receive
+        there = take(device, other, n)
         send = Send(source, "s", k, "grad", size, self.grad(source, k, after=1), device, there)
         self.lives.give(device, other, n)
         at: dict[Role, str] = {"grad": self.grad(device, k), "other": there}
@@ -82,7 +83,8 @@ class Updates:
         brings = [*self.stays.loads(turn, now), *self._normed(home)]
         takes = list[Copy | Send]()
         if mode.update == "device-streamed" and shard.state_bytes:
-            self.lives.use(home, at["state"], shard.state_bytes, "state", before=1, after=1)
+            around = 0 if self.strategy.tight else 1
+            self.lives.use(home, at["state"], shard.state_bytes, "state", around, around)
             brings.append(copied(shard, k, "P", "state"))
             takes.append(copied(shard, k, "S", "state"))
         if mode.params == "resident":

@@ -302,7 +302,7 @@ class ModeProgram:
                 return None
             modes = chosen.strategy.modes
         most = max(sum(size(w, own, modes[own.shard]) for own in w.held) for w in every)
-        return most, replace(self.strategy, modes=modes)
+        return most, replace(self.strategy, modes=modes, tight=True)
 
     def chosen(self, effort: Effort, *, least: bool = False) -> Chosen | None:
         """Whole modes, the best ones found, or those that take the least of all devices; None where
@@ -329,7 +329,7 @@ class ModeProgram:
             return None
         modes = [max(own, key=lambda pair: of[pair[0]].value())[1] for own in self.of]
         us = round((found.objective or 0) * MS)
-        return Chosen(replace(self.strategy, modes=tuple(modes)), us)
+        return Chosen(replace(self.strategy, modes=tuple(modes), tight=least), us)
 
 
 def _negative(row: Iterable[tuple[int, int]]) -> Row:

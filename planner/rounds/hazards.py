@@ -66,7 +66,7 @@ def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[in
     """
     count, lists = len(needs), list(queues.values())
     places = {at: (n, place) for n, queue in enumerate(lists) for place, at in enumerate(queue, 1)}
-    needs = [_latest(edges, places, count) for edges in needs]
+    needs = [_latest(at, edges, places) for at, edges in enumerate(needs)]
     uses = Counter(dep % count for edges in needs for dep in edges)
     again = Counter(dep % count for edges in needs for dep in edges if dep < 0)
     ended: dict[int, tuple[Clock, int]] = {}  # with how many ops that still wait for it
@@ -104,10 +104,11 @@ def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[in
     return kept
 
 
-def _latest(edges: Sequence[int], places: Mapping[int, tuple[int, int]], count: int) -> list[int]:
-    """The last op of each stream among those that an op waits for."""
+def _latest(at: int, edges: Sequence[int], places: Mapping[int, tuple[int, int]]) -> list[int]:
+    """The last op of each other stream among those that an op waits for."""
     found: dict[int, tuple[bool, int, int]] = {}
     for dep in edges:
-        stream, place = places[dep % count]
+        stream, place = places[dep % len(places)]
         found[stream] = max(found.get(stream, (False, 0, 0)), (dep >= 0, place, dep))
+    found.pop(places[at][0], None)
     return [dep for _, _, dep in found.values()]

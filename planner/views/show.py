@@ -71,16 +71,16 @@ def _devices(plan: Plan) -> list[tuple[str, ...]]:
     makespan, several = max(plan.prediction.makespan_us, 1), node_count(plan) > 1
     rows: list[tuple[int, tuple[str, ...]]] = []
     for number, (device, p) in enumerate(zip(plan.devices, plan.prediction.devices, strict=True)):
-        row = (_kind(device), show_bytes(device.budget_bytes))
+        sizes = map(show_bytes, (device.budget_bytes, p.peak_bytes))
         busy = p.compute_us / makespan
         times = (f"{busy:.1%}", f"{1 - busy:.1%}", show_us(p.exposed_copy_us))
-        rows.append((number, (*row, show_bytes(p.peak_bytes), *times)))
-    named = []
+        rows.append((number, (_kind(device), *sizes, *times)))
+    named: list[tuple[str, ...]] = []
     for numbers, row in _folded(rows):
         own = [plan.devices[number] for number in numbers]
         names = " … ".join(dict.fromkeys(device.name for device in (own[0], own[-1])))
-        nodes = in_ranges(sorted({device.node for device in own}))
-        named.append((f"{in_ranges(numbers)} {names}" + f", node {nodes}" * several, *row))
+        node = in_ranges(sorted({device.node for device in own}))
+        named.append((f"{in_ranges(numbers)} {names}" + f", node {node}" * several, *row))
     stores = list(enumerate(map(show_bytes, store_bytes(plan))))
     budget = show_bytes(plan.host.budget_bytes)
     for nodes, (size,) in _folded([(node, (size,)) for node, size in stores]):

@@ -85,7 +85,8 @@ CASES = (
     Case("gpt-20b", "8x8", 256),
     Case("gpt-200b", "16x4", 128),
     Case("gpt-20b", "8x64", 2048),
-    Case("gpt-200b", "64x16", 512),
+    Case("gpt-20b", "8x128", 4096),
+    Case("gpt-200b", "16x64", 2048),
 )
 
 

@@ -119,7 +119,8 @@ def _drawn(rng: Random, least: int, most: int) -> PipelineStrategy:
     found = PipelineStrategy(costs, cuts, (STAYS,) * len(shards), order, layout, "drawn")
     choices = Choices(found, LINKS)
     modes = tuple(rng.choice(choices.modes(k)) for k in range(len(shards)))
-    return PipelineStrategy(costs, cuts, modes, order, layout, "drawn")
+    tight = rng.random() < 0.3
+    return PipelineStrategy(costs, cuts, modes, order, layout, "drawn", tight)
 
 
 def _task(rng: Random, layers: int, batch: int) -> Task:

@@ -1,6 +1,7 @@
 """Programs on several devices, of ways that are drawn: proven, on devices that just hold them."""
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -94,3 +95,15 @@ def test_a_device_has_room_for_two_gradients_of_others(replicas: int) -> None:
     values = [value for own in PipelineRound(one, piped.LINKS).walk.values() for value in own]
     held = Counter(value.space for value in values if value.name.startswith("o"))
     assert held[str(one.homes[0])] == max(held.values()) == 2
+
+
+def test_a_tight_round_needs_less() -> None:
+    """Where state comes for an update, it has the place of the gradients that came before it."""
+    task = synthetic.task("a", layers=1, batch=2, param_bytes=1 << 20, boundary_bytes=1 << 10)
+    one = piped.piped(task, (0, 1), [(0, 1)], "gpipe", [Mode("resident", "device-streamed")])
+    slabs = [
+        max(memory.slab_bytes for memory in PipelineRound(way, piped.LINKS).memory)
+        for way in (one, replace(one, tight=True))
+    ]
+    assert slabs[0] - slabs[1] >= one.shards[0].grad_bytes
+    prove(piped.planned(replace(one, tight=True)))
