@@ -64,17 +64,20 @@ class Earlier:
         return [line for line in self.lines if isinstance(line, DropRecord | StopRecord)]
 
     def standing(self) -> Iterator[Line]:
-        """The lines of the log that stand."""
+        """The lines of the log that stand: of what is not done again."""
+        gone = {record.task for record in self.over}
         done, left = self.reached.done, self.rest.segments
         over = _transfers(self.plan) - _transfers(self.rest)
         for line in self.lines:
-            if isinstance(line, OpRecord):
+            if isinstance(line, OpRecord) and line.op.partition(".")[0] in gone:
+                stands = True
+            elif isinstance(line, OpRecord):
                 stands = not left[line.segment].rounds or line.op in over
                 stands |= self._repeats(line) and line.round < self.made[line.segment]
             elif isinstance(line, StepRecord):
-                stands = line.step < done[line.task]
+                stands = line.step < done[line.task] or line.task in gone
             elif isinstance(line, EvaluationRecord):
-                stands = line.step <= done[line.task]
+                stands = line.step <= done[line.task] or line.task in gone
             else:
                 stands = not isinstance(line, End)
             if stands:

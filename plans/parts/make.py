@@ -50,7 +50,7 @@ def parts(plan: Plan, ranks: Sequence[int]) -> dict[int, Part]:
     return {
         rank: common.part(
             *(rank, programs[rank], runs[rank]),
-            pairs={number: pair for pair, number in every.items() if pair in own},
+            pairs={every[pair]: pair for pair in sorted(own)},
             pair_count=len(every),
         )
         for rank, own in pairs.items()

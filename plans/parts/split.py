@@ -140,8 +140,9 @@ def _written(
     edges."""
     users: dict[str, list[Op]] = defaultdict(list)
     for op in ops:
-        for name in {*op.reads.values(), *op.writes.values()} - spaces.keys():
-            users[name].append(op)
+        for name in {*op.reads.values(), *op.writes.values()}:
+            if name not in spaces:
+                users[name].append(op)
     shared = [n for n, own in users.items() if len({places[op.id].ends for op in own}) > 1]
     turns = _turns(ops) if shared else {}
     found: dict[str, list[str]] = defaultdict(list)

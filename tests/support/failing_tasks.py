@@ -46,6 +46,27 @@ def _model() -> nn.Module:
     return nn.Sequential(Odd(), nn.Dropout(0.1), Odd(), nn.Dropout(0.1), Odd(2))
 
 
+def _odd_batch(seed: int, step: int) -> tuple[Tensor, Tensor]:
+    """From step 25 on its loss is not finite."""
+    inputs, targets = _batch(seed, step)
+    return inputs, targets / (step < 25)
+
+
+def several() -> list[Task]:
+    """Three, of which the second one is to be dropped."""
+    return [
+        Task(
+            name=name,
+            model=_model,
+            data=partial(data, seed),
+            loss=F.mse_loss,
+            optimizer=partial(AdamW, lr=1e-2),
+            steps=STEPS,
+        )
+        for seed, (name, data) in enumerate((("a", _batch), ("b", _odd_batch), ("c", _batch)))
+    ]
+
+
 def tasks() -> list[Task]:
     """One that is evaluated."""
     return [

@@ -19,11 +19,14 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from msgspec.structs import replace
 from support import failing_tasks
 from support.cli import executor_cli, planner_cli, succeeded
+from support.netted import relaid
 from support.same import same
 from support.steady import steady
 
+import plans
 import profiles
 from executor.profiling.profiler import Options, profile
 from plans import runlog
@@ -134,9 +137,11 @@ def test_the_log_of_a_failed_run_can_be_read(
 class Started:
     """A run that torchrun has started, each step of which takes a while."""
 
-    def __init__(self, folder: Path, *call: str, restarts: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *call: str, plan: str = "plan.json", restarts: int = 0
+    ) -> None:
         self._part = folder / "x.jsonl.part"
-        turn = {"call": ["run", "plan.json", "-o", "x.jsonl", *call]}
+        turn = {"call": ["run", plan, "-o", "x.jsonl", *call]}
         with open(folder / "said", "w") as said:
             self.agent = subprocess.Popen(
                 torchrun(turn, restarts=restarts),
@@ -236,3 +241,53 @@ def test_processes_end_with_their_torchrun(folder: Path) -> None:
     end = runlog.load(folder / "x.jsonl").end
     assert end
     assert end.status == "interrupted"
+
+
+def continued(folder: Path) -> None:
+    """Write the plan `rest` of three tasks, and what it goes on from in `begun`."""
+    options = Options(
+        device_bytes=1 << 20, emulation=Emulation(10**9, 10**9, 5), devices=2, samples=1
+    )
+    profiles.save("several.json", steady(profile(f"{TASKS}:several", options)))
+    build = ("build", "several.json", "--devices", "2", "--layout", "2x1", "-o", "whole.json")
+    succeeded(planner_cli(*build))
+    whole = plans.load("whole.json")
+    for name, done, each in (("first", 0, (10,)), ("rest", 10, (10,) * 5)):
+        tasks = [replace(task, done=done, steps=sum(each)) for task in whole.tasks]
+        runs = [(one.name, (0, 1), rounds) for rounds in each for one in whole.programs]
+        plans.save(f"{name}.json", relaid(replace(whole, tasks=tuple(tasks)), runs))
+    succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "begun"))
+
+
+def test_a_run_that_went_on_is_started_again_with_its_rules(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before its first checkpoints, and when a task was dropped and another one stopped, it
+    has the losses, drops, stops and states of a run in one process that went on."""
+    monkeypatch.chdir(folder)
+    continued(folder)
+    rules = ("--resume", "begun", "--keep-going", "--stop", "c:loss>0@30")
+    alone = ("run", "rest.json", "-o", "alone.jsonl", *rules, "--save", "of-one")
+    assert executor_cli(*alone).code == 1
+    (folder / "x.jsonl").unlink(missing_ok=True)
+    files = ("--checkpoints", "later", "--save", "of-two")
+    run = Started(folder, *rules, *files, plan="rest.json", restarts=2)
+    run.strike(signal.SIGKILL, 1, 0, steps=3)
+    run.strike(signal.SIGKILL, 1, 1, steps=60)
+    assert run.agent.wait(60) == 1, (folder / "said").read_text()
+    one, two = (runlog.load(folder / f"{name}.jsonl") for name in ("alone", "x"))
+    assert len(two.restarts) == 2
+    told = [
+        (
+            {(s.task, s.step): s.loss for s in log.steps if s.task != "b" or s.step < 25},
+            {(drop.task, drop.step) for drop in log.drops},
+            {(stop.task, stop.step, stop.rule) for stop in log.stops},
+        )
+        for log in (one, two)
+    ]
+    assert told[0] == told[1]
+    names = {path.name for path in (folder / "of-one").iterdir()}
+    assert names == {path.name for path in (folder / "of-two").iterdir()}
+    for name in names:
+        saved = [torch.load(folder / where / name) for where in ("of-one", "of-two")]
+        assert same(*saved)
