@@ -282,10 +282,9 @@ def _prefetch(work: Work, step: int) -> OnDone | None:
         return None
     batches, target = work.feed.batches, work.writes[role]
     flat, layouts = batches.take(step, work.name.index)
-    size = sum(layout.bytes for layout in layouts)
-    work.place.device.copy_in(target[:size], flat[:size])
+    work.place.device.copy_in(target[: len(flat)], flat)
     work.feed.contents.note(target, layouts)
-    return partial(batches.sent, flat)
+    return partial(batches.sent, step)
 
 
 def _spill(work: Work, step: int) -> None:

@@ -32,7 +32,7 @@ class Shared:
 def check_room(part: Part, tasks: Mapping[str, Task]) -> None:
     """RunError with what would be taken, line by line, when the machine has less memory free."""
     free, store = free_host_bytes(), store_bytes(part)
-    staging = {task.name: staging_bytes(task) * (task.name in part.held) for task in part.tasks}
+    staging = staging_of(part)
     models = {task.name: _model_bytes(task, tasks[task.name]) for task in part.tasks}
     largest = max(models.values(), default=0)  # one model at a time is built beside the store
     rings = ring_bytes(part.tasks, part.kind) * part.node_devices
@@ -51,6 +51,18 @@ def check_room(part: Part, tasks: Mapping[str, Task]) -> None:
         f"the host store, the batches and the largest model as it is built need {needed} bytes, "
         f"the machine has {free} free: {table}; free memory, or build with a smaller --host-memory"
     )
+
+
+def staging_of(part: Part) -> dict[str, int]:
+    """Bytes in which the batches of tasks are prepared, by name."""
+    tokens: dict[str, int] = {}  # the most of a step
+    for program in part.programs:
+        most = max(map(sum, program.tokens.values()))
+        tokens |= {name: max(most, tokens.get(name, 0)) for name in program.tasks}
+    return {
+        task.name: staging_bytes(task, tokens.get(task.name, 0)) * (task.name in part.held)
+        for task in part.tasks
+    }
 
 
 def _model_bytes(plan: PlanTask, task: Task) -> int:

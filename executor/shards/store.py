@@ -24,10 +24,10 @@ from executor.shards.checks import (
     misfit,
 )
 from executor.shards.files import StateFile, Tick
-from executor.shards.host_room import Shared, at_home, check_room, kept_sizes
+from executor.shards.host_room import Shared, at_home, check_room, kept_sizes, staging_of
 from executor.shards.shard import Shard
 from executor.shards.tied import tying
-from executor.workload import Ending, Task, build, staging_bytes
+from executor.workload import Ending, Task, build
 from plans.parts import Part
 from plans.schema import Task as PlanTask
 
@@ -191,8 +191,7 @@ class HostStore:
             slab = memory.take(self.bytes)
         self._bring = shared.bring if shared else at_home
         self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in part.buffers}
-        sizes = {task.name: staging_bytes(task) * (task.name in part.held) for task in part.tasks}
-        staging = {name: memory.take(size) for name, size in sizes.items()}
+        staging = {name: memory.take(size) for name, size in staging_of(part).items()}
         self.away: set[str] = set()
         self._files = files or {}
         self._gone: set[str] = set()

@@ -1,7 +1,7 @@
 """Batches, made ahead of time: a thread per task calls the user's `data` and cuts microbatches."""
 
 import threading
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -67,8 +67,9 @@ class Batches:
         self._called = called
         self._changed = threading.Condition()
         self._ready: dict[int, dict[int, Staged]] = {}
-        places = torch.split(staging, plan.batch_bytes)
-        self._free: deque[tuple[Tensor, Mark | None]] = deque((flat, None) for flat in places)
+        self._rooms = torch.chunk(staging, ROOM)  # step after step, in turn
+        self._loaded: dict[int, int] = {}  # microbatches of the latest steps
+        self._copies: defaultdict[int, list[Mark]] = defaultdict(list)  # of those of a step
         self._newest = plan.done - 1
         self._failure: str | None = None
         self._stopped = False
@@ -109,22 +110,25 @@ class Batches:
                 del self._ready[step]
             return staged
 
-    def sent(self, flat: Tensor, end: Mark) -> None:
-        """A microbatch that was taken is copied when `end` is reached; its memory is free then."""
+    def sent(self, step: int, end: Mark) -> None:
+        """A microbatch of the step is copied when `end` is reached; when all are, their memory is
+        free."""
         with self._changed:
-            self._free.append((flat, end))
+            self._copies[step].append(end)
             self._changed.notify_all()
 
-    def _place(self) -> Tensor:
-        """Memory for a microbatch; waits until there is some. RunError when stopped."""
+    def _room(self, step: int) -> Tensor:
+        """Memory for a step's microbatches; waits until those before are copied. RunError when
+        stopped."""
+        before = step - ROOM
         with self._changed:
-            self._changed.wait_for(lambda: self._free or self._stopped)
-            if self._stopped:
-                raise RunError("stopped")
-            flat, copied = self._free.popleft()
-        if copied is not None:
+            count = self._loaded.pop(before, 0)
+            self._changed.wait_for(lambda: len(self._copies[before]) == count or self._stopped)
+            copies = self._copies.pop(before)
+        self._check()
+        for copied in copies:
             until(copied, self._check)
-        return flat
+        return self._rooms[step % ROOM]
 
     def _check(self) -> None:
         if self._stopped:
@@ -139,7 +143,7 @@ class Batches:
                     return
             try:
                 self._prepare(step)
-                flats = {m: self._pack(step, m, b) for m, b in self._microbatches(step).items()}
+                flats = self._staged(step)
             except BaseException as error:  # sys.exit in data() must not stall the run
                 text = str(error) if isinstance(error, RunError) else one_line(error)
                 with self._changed:
@@ -147,7 +151,7 @@ class Batches:
                     self._changed.notify_all()
                 return
             with self._changed:
-                self._ready[step] = flats
+                self._ready[step], self._loaded[step] = flats, len(flats)
                 self._changed.notify_all()
 
     def _microbatches(self, step: int) -> dict[int, Batch]:
@@ -169,7 +173,15 @@ class Batches:
                     )
         return batch
 
-    def _pack(self, step: int, microbatch: int, batch: Batch) -> Staged:
+    def _staged(self, step: int) -> dict[int, Staged]:
+        """A step's microbatches, one behind the other."""
+        made, room, begin = {}, self._room(step), 0
+        for m, batch in self._microbatches(step).items():
+            made[m] = self._pack(step, m, batch, room[begin:])
+            begin += len(made[m].flat)
+        return made
+
+    def _pack(self, step: int, microbatch: int, batch: Batch, room: Tensor) -> Staged:
         x, y = (hold(value) for value in batch)
         layouts = (x.layout, y.layout)
         size, most = sum(layout.bytes for layout in layouts), self._plan.batch_bytes
@@ -181,7 +193,7 @@ class Batches:
             raise RunError(
                 f"a microbatch has {size} bytes, the plan {most}; profile and build again"
             )
-        self._layouts, flat = layouts, self._place()
+        self._layouts, flat = layouts, room[:size]
         x.layout.write(flat, x.tensors)
         y.layout.write(flat[x.layout.bytes :], y.tensors)
         return Staged(flat, layouts)
@@ -229,10 +241,13 @@ def changed(known: tuple[Layout, Layout], now: tuple[Layout, Layout]) -> str:
     return next(f"{what} {a.difference(b)}" for what, a, b in pairs if a != b)
 
 
-def staging_bytes(plan: PlanTask) -> int:
+def staging_bytes(plan: PlanTask, tokens: int = 0) -> int:
     """Bytes of host memory in which a task's microbatches are prepared, and as many in which those
-    of its evaluation are."""
-    return (2 if plan.evaluation else 1) * ROOM * plan.microbatches * plan.batch_bytes
+    of its evaluation are. tokens: the most of a step, where samples have lengths."""
+    step = plan.microbatches * plan.batch_bytes
+    if plan.lengths:
+        step = scaled(plan.batch_bytes, tokens, plan.microbatch)
+    return (2 if plan.evaluation else 1) * ROOM * step
 
 
 def held_batch(layouts: tuple[Layout, Layout], flat: Tensor) -> Batch:

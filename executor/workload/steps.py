@@ -24,11 +24,11 @@ from profiles.lengths import describe, of_step
 
 
 class Shape(NamedTuple):
-    """So many `steps` in a row from step `first` on, and the most tokens of each of their
+    """So many `rounds` in a row from step `first` on, and the most tokens of each of their
     microbatches."""
 
     first: int
-    steps: int
+    rounds: int
     tokens: Sequence[int]
 
 

@@ -240,13 +240,14 @@ def test_batches_wait_for_the_copies_of_those_before() -> None:
     marks, taken = [], []
     for step in range(ROOM):
         for m in range(plan.microbatches):
-            flat, mark = batches.take(step, m), Pending()
+            flat, mark = batches.take(step, m).flat, Pending()
             taken.append((flat, flat.clone()))
-            batches.sent(flat, mark)
+            batches.sent(step, mark)
             marks.append(mark)
     time.sleep(0.2)
     assert all(torch.equal(flat, before) for flat, before in taken)
-    marks[0].reached.set()
+    for mark in marks[: plan.microbatches]:
+        mark.reached.set()
     deadline = time.monotonic() + 5
     while torch.equal(*taken[0]) and time.monotonic() < deadline:
         time.sleep(0.01)
