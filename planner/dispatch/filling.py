@@ -2,13 +2,13 @@
 
 A pipeline loses (depth - 1) x its longest time, so that long sequences should share few pipelines:
 the first ones are filled with the longest, and those that come last have short ones only. All are
-filled up to a time Z; the least Z is looked for that leaves no sequence over. Which types come
-first matters.
+filled up to a time Z; the least Z is looked for that leaves no sequence over. Which pipelines come
+first matters: types are tried in all orders, then few pipelines in others.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from itertools import islice, permutations
+from collections.abc import Iterator, Sequence
+from itertools import combinations, islice, permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +18,14 @@ from planner.dispatch.pipes import NEVER, Array, Pool
 _CLOSE = 3e-4  # of a time, to which the least is found
 _ORDERS = 120  # that are tried: all of five types
 
+_FEW = 16  # pipelines, of which any two of different types may change places
+
 Order = tuple[int, ...]
-"""Types, those that are filled first at the front."""
+"""The type of every pipeline, in the order in which they are filled."""
 
 
 class Filling(NamedTuple):
-    """Places that are done by some time, and the order of types that led to them."""
+    """Places that are done by some time, and the order that led to them."""
 
     us: int
     order: Order
@@ -35,9 +37,24 @@ def filled(
 ) -> Filling | None:
     """The best of many orders, or that of one, done between low and high; None if there is none."""
     stock, best = _Stock(pool, lengths), None
-    for one in [order] if order else islice(permutations(stock.usual()), _ORDERS):
+    for one in [order] if order else stock.orders():
         best = stock.least(one, low, best.us - 1 if best else high) or best
+    while best and not order and (found := _swapped(stock, best, low)):
+        best = found
     return best
+
+
+def _swapped(stock: "_Stock", best: Filling, low: int) -> Filling | None:
+    """The first better one in whose order two pipelines have changed places; None if none is."""
+    order = best.order
+    if len(order) > _FEW:
+        return None
+    for a, b in combinations(range(len(order)), 2):
+        if order[a] != order[b]:
+            other = (*order[:a], order[b], *order[a + 1 : b], order[a], *order[b + 1 :])
+            if found := stock.least(other, low, int(best.us * (1 - _CLOSE))):
+                return found
+    return None
 
 
 class _Stock:
@@ -53,16 +70,18 @@ class _Stock:
         sums = np.cumsum(np.where(times < NEVER, times, 0), axis=1)
         self._before: list[list[int]] = [[0, *row] for row in sums.tolist()]
 
-    def usual(self) -> Order:
-        """The types that are comparatively fast with the longest come first."""
-        kinds = range(len(self.pool.types))
+    def orders(self) -> Iterator[Order]:
+        """The types in all orders; first those that are comparatively fast with the longest."""
+        types = self.pool.types
         middle = len(self._lengths) // 2
 
         def slow(kind: int) -> float:
             own = self._negated[kind]
-            return self.pool.types[kind].depth * own[0] / own[middle]
+            return types[kind].depth * own[0] / own[middle]
 
-        return tuple(sorted(kinds, key=slow))
+        usual = sorted(range(len(types)), key=slow)
+        for one in islice(permutations(usual), _ORDERS):
+            yield tuple(kind for kind in one for _ in range(types[kind].count))
 
     def least(self, order: Order, low: int, high: int) -> Filling | None:
         """The least time between low and high by which all are done; None if there is none."""
@@ -80,20 +99,15 @@ class _Stock:
         return Filling(high, order, self._places(order, best))
 
     def _filled(self, order: Order, Z: int) -> list[list[slice]] | None:
-        """What each pipeline takes, in the order of types; None if some are left at Z."""
+        """What each pipeline takes, in this order; None if some are left at Z."""
         left = _Left(len(self._lengths))
-        taken = []
-        for kind in order:
-            one = self.pool.types[kind]
-            for _ in range(one.count):
-                taken.append(left.take(self._negated[kind], self._before[kind], Z, one.depth))
+        depths = [one.depth for one in self.pool.types]
+        taken = [left.take(self._negated[k], self._before[k], Z, depths[k]) for k in order]
         return None if left.starts else taken
 
     def _places(self, order: Order, taken: Sequence[Sequence[slice]]) -> Array:
         """The pipelines by number, of the sequences as they were given."""
-        counts = [one.count for one in self.pool.types]
-        firsts = np.cumsum([0, *counts])
-        numbers = [firsts[kind] + i for kind in order for i in range(counts[kind])]
+        numbers = np.argsort(np.argsort(order, kind="stable"), kind="stable")  # type by type
         places = np.empty(len(self._lengths), np.int64)
         for number, runs in zip(numbers, taken, strict=True):
             for run in runs:

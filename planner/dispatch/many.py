@@ -46,7 +46,7 @@ class Dispatcher:
             bounds.append(bound_us(pool, lengths, high))
             open_ = np.where(pool.alone(times) <= high, times, NEVER)
             known.append(prices(pool, lengths, open_, bounds[-1]))
-        self._order = orders.most_common(1)[0][0] if orders else tuple(range(len(pool.types)))
+        self._order = orders.most_common(1)[0][0] if orders else tuple(pool.type_of.tolist())
         self._grid = np.geomspace(min(bounds) / 8 + 1, 8 * max(bounds), 2000).astype(np.int64)
         self._known = [
             _Known(one, np.array([one.worth(pool, int(Z)) for Z in self._grid])) for one in known

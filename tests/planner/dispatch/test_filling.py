@@ -2,7 +2,7 @@
 
 import numpy as np
 from hypothesis import given, settings
-from support.dispatching import problems
+from support.dispatching import optimum, problems
 
 from planner.dispatch import Curve, PipelineType, Pool, longest_first
 from planner.dispatch.filling import filled
@@ -46,3 +46,17 @@ def test_nothing_is_found_where_time_is_too_short() -> None:
     """40 in two pipelines are not done by 19."""
     pool = Pool((PipelineType(Curve(0, 1), 1, 100, 2),))
     assert filled(pool, np.array([20, 20]), 1, 19) is None
+
+
+def test_pipelines_of_one_type_need_not_follow_each_other() -> None:
+    """The deep one is filled second of three: 53; after both flat ones, or before them, 54."""
+    flat, deep = PipelineType(Curve(0, 2), 1, 100, 2), PipelineType(Curve(0, 1), 3, 100)
+    pool, lengths = Pool((flat, deep)), np.array([17, 5, 8, 11, 15, 16])
+    found = filled(pool, lengths, 1, 1000)
+    assert found
+    assert found.order == (0, 1, 0)
+    assert found.us == optimum(pool, lengths) == 53
+    for order in ((0, 0, 1), (1, 0, 0)):
+        other = filled(pool, lengths, 1, 1000, order)
+        assert other
+        assert other.us > 53

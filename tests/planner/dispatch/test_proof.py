@@ -11,18 +11,18 @@ from planner.dispatch.pipes import Array
 @settings(max_examples=15, deadline=None)
 @given(problems(most=4))
 def test_no_dispatch_is_below_what_is_proven(problem: tuple[Pool, Array]) -> None:
-    """Nor is that below the bound that it starts from."""
+    """Nor is that below the bound that it starts from; high is not the best dispatch."""
     best = optimum(*problem)
     low = bound_us(*problem)
-    assert low <= proven_us(*problem, low, best) <= best
+    assert low <= proven_us(*problem, low, 2 * best) <= best
 
 
 def test_whole_sequences_are_not_divided() -> None:
-    """Three of 10 on two pipelines take 20, though 15 is the mean."""
+    """11, 10 and 9 on two pipelines take 19, though 15 is the mean."""
     pool = Pool((PipelineType(Curve(0, 100), 1, 100, 2),))
     lengths = np.array([11, 10, 9])
     assert bound_us(pool, lengths) < 1510
-    assert proven_us(pool, lengths, bound_us(pool, lengths), 1900) > 1890
+    assert 1880 < proven_us(pool, lengths, bound_us(pool, lengths), 2500) <= 1900
 
 
 def test_whole_pipelines_are_not_divided() -> None:
@@ -32,4 +32,4 @@ def test_whole_pipelines_are_not_divided() -> None:
     # With the longest: 50 + 50 + x; the other: 200 - x and 1. So 150.5 at best.
     low = bound_us(pool, lengths)
     assert low < 14_900
-    assert 14_900 < proven_us(pool, lengths, low, 15_100) <= 15_100
+    assert 14_900 < proven_us(pool, lengths, low, 20_000) <= 15_100
