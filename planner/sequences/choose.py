@@ -13,7 +13,7 @@ from planner.packing import How
 from planner.sequences.asked import Asked
 from planner.sequences.made import Made, lowered
 from planner.sequences.mix import Mix
-from planner.sequences.ways import FINEST, Trial, least_way, thrifty, tried, ways
+from planner.sequences.ways import FINEST, Trial, least_way, proposed, thrifty, tried, ways
 from plans.prediction import Alternative
 
 _SAMPLE, _GUESSED = 48, 12  # steps by which ways are judged: by their rounds, by estimates
@@ -24,8 +24,10 @@ _PACKED: tuple[How, ...] = ("balanced", "ffd", "fixed", "pad")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is looked at: mixes of pipelines, and a way to pack, None for the best one."""
+    """What is looked at, on so many devices: mixes of pipelines, none for the best ones, and a way
+    to pack, None for the best one."""
 
+    devices: int
     mixes: Sequence[Mix]
     how: How | None
 
@@ -44,6 +46,11 @@ class _Search:
         self.made: list[Made] = []
         self.needs: list[int] = []  # bytes of a device, of what did not fit
         self._table = folder / "table"
+        stride = max(1, len(self.few) // _GUESSED)
+        self._steps = [asked.step(number) for number in self.few[::stride]]
+        self.mixes = wanted.mixes or proposed(
+            asked, wanted.devices, self._steps, wanted.first, effort
+        )
 
     @property
     def late(self) -> bool:
@@ -61,11 +68,11 @@ class _Search:
         """The ways that seem shortest, then the best one packed otherwise; where nothing fits,
         those that need least."""
         for trial in self._promising():
-            if not self.late and len(self.made) < _LOWERED + len(self.wanted.mixes):
+            if not self.late and len(self.made) < _LOWERED + len(self.mixes):
                 self.look(trial, self.wanted.first)
         if not self.made:
             self.needs.clear()
-            for mix in self.wanted.mixes:
+            for mix in self.mixes:
                 if least := thrifty(self.asked, least_way(self.asked, mix), self.effort):
                     self.look(least, self.wanted.first)
         elif self.wanted.how is None:
@@ -76,15 +83,13 @@ class _Search:
 
     def _promising(self) -> Iterator[Trial]:
         """The best of each mix by its estimate, then all others."""
-        stride = max(1, len(self.few) // _GUESSED)
-        steps = [self.asked.step(number) for number in self.few[::stride]]
         found = list[tuple[int, Trial]]()
-        for way in ways(self.asked, self.wanted.mixes, self.effort):
+        for way in ways(self.asked, self.mixes, self.effort):
             for pieces in _PIECES:
                 if found and self.effort.left <= 0:
                     break
                 if trial := tried(self.asked, way, pieces, self.effort):
-                    found.append((trial.step_us(steps, self.wanted.first), trial))
+                    found.append((trial.step_us(self._steps, self.wanted.first), trial))
         ranked = [trial for _, trial in sorted(found, key=lambda pair: pair[0])]
         firsts = {trial.way.mix: trial for trial in reversed(ranked)}.values()
         ahead = sorted(firsts, key=ranked.index)
@@ -115,7 +120,7 @@ def _told(best: Made, every: Sequence[Made], one: Made) -> Alternative:
         task=one.trial.asked.task.name,
         devices=way.mix.devices,
         layout=str(way.mix),
-        order=f"{one.round.strategy.named}, {one.how}",
+        order=f"{one.round.strategy.named}, {one.how}{one.padding}",
         microbatch=one.round.strategy.costs.microbatch,
         recompute=sum(m.activations == "recompute" for m in one.round.strategy.modes[:-1]),
         period_us=one.us // one.steps,
