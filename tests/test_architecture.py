@@ -33,7 +33,7 @@ MAY_IMPORT = {
         "stages": "",
         "dispatch": "lp",
         "packing": "processes dispatch",
-        "mixes": "packing dispatch lp",
+        "mixes": "packing dispatch",
         "sequences": "mixes packing dispatch pipelines search lowering lp rounds orders shards "
         "inputs",
         "search": "processes lp rounds shards inputs",

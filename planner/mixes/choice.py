@@ -109,8 +109,8 @@ def _begins(offers: Sequence[Offer], devices: int, steps: Sequence[Array]) -> It
         found = divided(offers, devices, lengths, np.full(len(lengths), weight))
         if found:
             counts = [0] * len(offers)
-            for own in found.intervals:
-                counts[own.offer] += own.pipelines
+            for part in found.intervals:
+                counts[part.offer] += part.pipelines
             yield tuple(counts)
     for number, one in enumerate(offers):
         if one.devices <= devices:

@@ -33,8 +33,7 @@ def _all(devices: int, at: int = 0) -> Iterator[tuple[int, ...]]:
             yield (count, *rest)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("most", [500, 4096])
+@pytest.mark.parametrize(("seed", "most"), [(0, 500), (1, 4096), (2, 4096)])
 def test_few_mixes_are_better(seed: int, most: int) -> None:
     """Of all that eight devices have room for: at most 2 % longer than the best."""
     steps = _steps(seed, 3, most)
