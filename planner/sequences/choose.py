@@ -11,6 +11,7 @@ from planner.errors import Infeasible
 from planner.inputs import Effort
 from planner.packing import How
 from planner.sequences.asked import Asked
+from planner.sequences.bounds import compute_us
 from planner.sequences.made import Made, lowered
 from planner.sequences.mix import Mix
 from planner.sequences.ways import FINEST, Trial, least_way, proposed, thrifty, tried, ways
@@ -114,17 +115,17 @@ def best(
 
 def _told(best: Made, every: Sequence[Made], one: Made) -> Alternative:
     """A way, as a plan tells of it."""
-    way, least = one.trial.way, min(made.us for made in every)
+    asked, way, least = one.trial.asked, one.trial.way, min(made.us for made in every)
     longer = f"{(one.us - least) * 100 / least:.1f} % longer"
     return Alternative(
-        task=one.trial.asked.task.name,
+        task=asked.task.name,
         devices=way.mix.devices,
         layout=str(way.mix),
         order=f"{one.round.strategy.named}, {one.how}{one.padding}",
         microbatch=one.round.strategy.costs.microbatch,
         recompute=sum(m.activations == "recompute" for m in one.round.strategy.modes[:-1]),
         period_us=one.us // one.steps,
-        bound_us=one.arrangement.least_us // one.steps,
+        bound_us=compute_us(asked, way.mix.devices) // asked.task.steps,
         peak_bytes=one.round.device_bytes,
         why_not="" if one is best else longer,
     )
