@@ -4,7 +4,6 @@ rounds for some of its steps; the shortest is taken for all of them."""
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from planner.errors import Infeasible
@@ -33,9 +32,14 @@ class Wanted:
     how: How | None
 
     @property
+    def hows(self) -> tuple[How, ...]:
+        """The ways to pack that are compared."""
+        return (self.how,) if self.how else _PACKED
+
+    @property
     def first(self) -> How:
-        """The way by which mixes are compared."""
-        return self.how or _PACKED[0]
+        """The way to pack where memory alone counts."""
+        return self.hows[0]
 
 
 class _Search:
@@ -66,35 +70,36 @@ class _Search:
             self.needs.append(found)
 
     def run(self) -> None:
-        """The ways that seem shortest, then the best one packed otherwise; where nothing fits,
-        those that need least."""
-        for trial in self._promising():
-            if not self.late and len(self.made) < _LOWERED + len(self.mixes):
-                self.look(trial, self.wanted.first)
+        """The ways that seem shortest; where nothing fits, those that need least."""
+        for how, trial in self._promising():
+            if not self.late and len(self.made) < self._most:
+                self.look(trial, how)
         if not self.made:
             self.needs.clear()
             for mix in self.mixes:
                 if least := thrifty(self.asked, least_way(self.asked, mix), self.effort):
                     self.look(least, self.wanted.first)
-        elif self.wanted.how is None:
-            best = min(self.made, key=lambda one: one.us)
-            for how in _PACKED[1:]:
-                if not self.late:
-                    self.look(best.trial, how)
 
-    def _promising(self) -> Iterator[Trial]:
-        """The best of each mix by its estimate, then all others."""
-        found = list[tuple[int, Trial]]()
+    @property
+    def _most(self) -> int:
+        """The rounds that are made at most."""
+        return _LOWERED + len(self.mixes) * len(self.wanted.hows)
+
+    def _promising(self) -> Iterator[tuple[How, Trial]]:
+        """The best of each mix and packing by its estimate, then all others."""
+        found = list[tuple[int, How, Trial]]()
         for way in ways(self.asked, self.mixes, self.effort):
             for pieces in _PIECES:
                 if found and self.effort.left <= 0:
                     break
                 if trial := tried(self.asked, way, pieces, self.effort):
-                    found.append((trial.step_us(self._steps, self.wanted.first), trial))
-        ranked = [trial for _, trial in sorted(found, key=lambda pair: pair[0])]
-        firsts = {trial.way.mix: trial for trial in reversed(ranked)}.values()
-        ahead = sorted(firsts, key=ranked.index)
-        yield from chain(ahead, (trial for trial in ranked if trial not in ahead))
+                    for how in self.wanted.hows:
+                        found.append((trial.step_us(self._steps, how), how, trial))
+        ranked = sorted(found, key=lambda one: one[0])
+        firsts = {(how, trial.way.mix): (how, trial) for _, how, trial in reversed(ranked)}
+        ahead = [(how, one) for _, how, one in ranked if firsts[how, one.way.mix] == (how, one)]
+        yield from ahead
+        yield from ((how, one) for _, how, one in ranked if firsts[how, one.way.mix] != (how, one))
 
 
 def best(
