@@ -144,7 +144,7 @@ def _with_table(
     table = samples.table_path(output, task.name)
     found = planned(asked, wanted(problem, task), table, jobs, effort)
     program, turns = found.candidate.program, found.turns
-    devices, end = tuple(range(problem.devices)), duration_us(program, task.steps, turns)
+    devices, end = tuple(range(program.devices)), duration_us(program, task.steps, turns)
     segment = Segment(program.name, devices, task.steps, 0, end, turns)
     plan = assemble(problem, [found.candidate], [segment], policy, effort)
     plan = structs.replace(plan, tasks=(structs.replace(plan.tasks[0], lengths=found.lengths),))

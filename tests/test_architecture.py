@@ -34,7 +34,8 @@ MAY_IMPORT = {
         "dispatch": "lp",
         "packing": "processes dispatch",
         "mixes": "packing dispatch",
-        "sequences": "packing dispatch pipelines search lowering lp rounds orders shards inputs",
+        "sequences": "mixes packing dispatch pipelines search lowering lp rounds orders shards "
+        "inputs",
         "search": "processes lp rounds shards inputs",
         "lowering": "rounds orders shards inputs",
         "pipelines": "lowering search lp rounds orders stages shards inputs jitter",

@@ -4,16 +4,16 @@ rounds for some of its steps; the shortest is taken for all of them."""
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from planner.errors import Infeasible
 from planner.inputs import Effort
 from planner.packing import How
 from planner.sequences.asked import Asked
+from planner.sequences.bounds import compute_us
 from planner.sequences.made import Made, lowered
 from planner.sequences.mix import Mix
-from planner.sequences.ways import FINEST, Trial, least_way, thrifty, tried, ways
+from planner.sequences.ways import FINEST, Trial, least_way, proposed, thrifty, tried, ways
 from plans.prediction import Alternative
 
 _SAMPLE, _GUESSED = 48, 12  # steps by which ways are judged: by their rounds, by estimates
@@ -24,15 +24,22 @@ _PACKED: tuple[How, ...] = ("balanced", "ffd", "fixed", "pad")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is looked at: mixes of pipelines, and a way to pack, None for the best one."""
+    """What is looked at, on so many devices: mixes of pipelines, none for the best ones, and a way
+    to pack, None for the best one."""
 
+    devices: int
     mixes: Sequence[Mix]
     how: How | None
 
     @property
+    def hows(self) -> tuple[How, ...]:
+        """The ways to pack that are compared."""
+        return (self.how,) if self.how else _PACKED
+
+    @property
     def first(self) -> How:
-        """The way by which mixes are compared."""
-        return self.how or _PACKED[0]
+        """The way to pack where memory alone counts."""
+        return self.hows[0]
 
 
 class _Search:
@@ -44,6 +51,11 @@ class _Search:
         self.made: list[Made] = []
         self.needs: list[int] = []  # bytes of a device, of what did not fit
         self._table = folder / "table"
+        stride = max(1, len(self.few) // _GUESSED)
+        self._steps = [asked.step(number) for number in self.few[::stride]]
+        self.mixes = wanted.mixes or proposed(
+            asked, wanted.devices, self._steps, wanted.first, effort
+        )
 
     @property
     def late(self) -> bool:
@@ -58,37 +70,36 @@ class _Search:
             self.needs.append(found)
 
     def run(self) -> None:
-        """The ways that seem shortest, then the best one packed otherwise; where nothing fits,
-        those that need least."""
-        for trial in self._promising():
-            if not self.late and len(self.made) < _LOWERED + len(self.wanted.mixes):
-                self.look(trial, self.wanted.first)
+        """The ways that seem shortest; where nothing fits, those that need least."""
+        for how, trial in self._promising():
+            if not self.late and len(self.made) < self._most:
+                self.look(trial, how)
         if not self.made:
             self.needs.clear()
-            for mix in self.wanted.mixes:
+            for mix in self.mixes:
                 if least := thrifty(self.asked, least_way(self.asked, mix), self.effort):
                     self.look(least, self.wanted.first)
-        elif self.wanted.how is None:
-            best = min(self.made, key=lambda one: one.us)
-            for how in _PACKED[1:]:
-                if not self.late:
-                    self.look(best.trial, how)
 
-    def _promising(self) -> Iterator[Trial]:
-        """The best of each mix by its estimate, then all others."""
-        stride = max(1, len(self.few) // _GUESSED)
-        steps = [self.asked.step(number) for number in self.few[::stride]]
-        found = list[tuple[int, Trial]]()
-        for way in ways(self.asked, self.wanted.mixes, self.effort):
+    @property
+    def _most(self) -> int:
+        """The rounds that are made at most."""
+        return _LOWERED + len(self.mixes) * len(self.wanted.hows)
+
+    def _promising(self) -> Iterator[tuple[How, Trial]]:
+        """The best of each mix and packing by its estimate, then all others."""
+        found = list[tuple[int, How, Trial]]()
+        for way in ways(self.asked, self.mixes, self.effort):
             for pieces in _PIECES:
                 if found and self.effort.left <= 0:
                     break
                 if trial := tried(self.asked, way, pieces, self.effort):
-                    found.append((trial.step_us(steps, self.wanted.first), trial))
-        ranked = [trial for _, trial in sorted(found, key=lambda pair: pair[0])]
-        firsts = {trial.way.mix: trial for trial in reversed(ranked)}.values()
-        ahead = sorted(firsts, key=ranked.index)
-        yield from chain(ahead, (trial for trial in ranked if trial not in ahead))
+                    for how in self.wanted.hows:
+                        found.append((trial.step_us(self._steps, how), how, trial))
+        ranked = sorted(found, key=lambda one: one[0])
+        firsts = {(how, trial.way.mix): (how, trial) for _, how, trial in reversed(ranked)}
+        ahead = [(how, one) for _, how, one in ranked if firsts[how, one.way.mix] == (how, one)]
+        yield from ahead
+        yield from ((how, one) for _, how, one in ranked if firsts[how, one.way.mix] != (how, one))
 
 
 def best(
@@ -109,17 +120,17 @@ def best(
 
 def _told(best: Made, every: Sequence[Made], one: Made) -> Alternative:
     """A way, as a plan tells of it."""
-    way, least = one.trial.way, min(made.us for made in every)
+    asked, way, least = one.trial.asked, one.trial.way, min(made.us for made in every)
     longer = f"{(one.us - least) * 100 / least:.1f} % longer"
     return Alternative(
-        task=one.trial.asked.task.name,
+        task=asked.task.name,
         devices=way.mix.devices,
         layout=str(way.mix),
-        order=f"{one.round.strategy.named}, {one.how}",
+        order=f"{one.round.strategy.named}, {one.how}{one.padding}",
         microbatch=one.round.strategy.costs.microbatch,
         recompute=sum(m.activations == "recompute" for m in one.round.strategy.modes[:-1]),
         period_us=one.us // one.steps,
-        bound_us=one.arrangement.least_us // one.steps,
+        bound_us=compute_us(asked, way.mix.devices) // asked.task.steps,
         peak_bytes=one.round.device_bytes,
         why_not="" if one is best else longer,
     )

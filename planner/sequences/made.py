@@ -34,6 +34,16 @@ class Made:
         return sum(rounds for _, rounds in self.arrangement.turns)
 
     @property
+    def padding(self) -> str:
+        """The part of all tokens that is padding, in words, where there is any."""
+        asked, kinds = self.trial.asked, self.arrangement.kinds
+        if self.how != "pad":
+            return ""
+        whole = sum(kind.steps * sum(map(sum, kind.tokens)) for kind in kinds)
+        own = sum(int(asked.step(number).sum()) for number in asked.steps[: self.steps])
+        return f" with {1 - own / whole:.1%} padding"
+
+    @property
     def us(self) -> int:
         """The time of its steps: as its program says, whose pipelines take what they do in the mean
         of a kind, and how much longer each step's longest pipeline takes."""

@@ -1,6 +1,6 @@
 """A task with lengths as its plan has it: its program, the kinds of its steps, its table."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.inputs import Effort
@@ -36,6 +36,6 @@ def planned(asked: Asked, wanted: Wanted, table: Path, jobs: int, effort: Effort
         alternatives=tuple(tried),
     )
     lengths = Lengths(said.sha256, said.samples, laid.table, padded=made.how == "pad")
-    return Planned(
-        candidate, laid.turns, lengths, bounds(asked, made.trial.pool, made.trial.way.mix.devices)
-    )
+    pool = replace(made.trial, strategy=made.round.strategy).pool  # in the modes of its rounds
+    devices = made.trial.way.mix.devices
+    return Planned(candidate, laid.turns, lengths, bounds(asked, pool, devices))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from planner.inputs import Problem
 from planner.packing import How
 from planner.sequences.choose import Wanted
-from planner.sequences.mix import Mix, mixes
+from planner.sequences.mix import Mix
 from profiles.errors import FormatError
 from profiles.schema import Task
 
@@ -65,8 +65,7 @@ def wanted(problem: Problem, task: Task) -> Wanted:
             f"{task.name}: --packing {packing} puts several sequences into a microbatch, but "
             f"{why_not}; give --packing pad"
         )
-    found = list(mixes(problem.devices))
-    if problem.layout:
-        found = [Mix((problem.layout.depth,) * problem.layout.replicas[0])]
+    layout = problem.layout
+    found = [Mix((layout.depth,) * layout.replicas[0])] if layout else []
     how: How | None = "pad" if why_not else None if packing == "auto" else packing
-    return Wanted(found, how)
+    return Wanted(problem.devices, found, how)

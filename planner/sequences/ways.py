@@ -14,14 +14,16 @@ from typing import NamedTuple
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.inputs import Effort
 from planner.lowering import PipelineRound, PipelineStrategy
+from planner.mixes import Offer, best_mix
 from planner.packing import How, laid_out
 from planner.pipelines import ModeProgram, mode_program
 from planner.sequences.asked import Array, Asked, bucket
-from planner.sequences.mix import Lane, Mix, side_by_side
+from planner.sequences.mix import Lane, Mix, mixes, side_by_side
 from planner.shards import backward_us, forward_us
 from profiles.codec import ALIGNMENT
 
 ORDER = "1f1b"
+_FEW = 6  # devices, of which all mixes are looked at
 FINEST = 4  # shards of a stage, at most
 _SCALES = (1, 2, 4, 0.5, 0.25)  # times the longest sample, for the most tokens of a microbatch
 
@@ -56,6 +58,34 @@ def ways(asked: Asked, allowed: Sequence[Mix], effort: Effort) -> Iterator[Way]:
             if most not in seen:
                 seen.append(most)
                 yield Way(mix, most)
+
+
+def proposed(
+    asked: Asked, devices: int, steps: Sequence[Array], how: How, effort: Effort
+) -> list[Mix]:
+    """The mixes that are looked at on so many devices: all of a few, and of many those that seem
+    best for these steps with each size of microbatches, and those of equal pipelines."""
+    if devices <= _FEW:
+        return list(mixes(devices))
+    depths = [depth for n in range(devices.bit_length()) if (depth := 1 << n) <= devices]
+    depths = [depth for depth in depths if depth <= len(asked.task.layers)]
+    whole = bucket(round(max(_SCALES) * asked.longest))
+    fits = {depth: most_tokens(asked, depth, whole, effort) for depth in depths}
+    found = [Mix((depth,) * (devices // depth)) for depth in reversed(depths)]
+    for scale in _SCALES:
+        offers = list[Offer]()
+        for depth in reversed(depths):
+            most = min(fits[depth], bucket(round(scale * asked.longest)))
+            if depth == depths[-1]:
+                most = max(most, min(fits[depth], bucket(asked.longest)))
+            trial = tried(asked, Way(Mix((depth,)), {depth: most}), 1, effort) if most else None
+            if trial:
+                (one,) = trial.pool.types
+                offers.append(Offer(depth, one.curve, depth, most))
+        if offers and (best := best_mix(offers, devices, steps, how)):
+            pairs = zip(offers, best.counts, strict=True)
+            found.append(Mix(tuple(one.depth for one, count in pairs for _ in range(count))))
+    return list(dict.fromkeys(found))
 
 
 def least_way(asked: Asked, mix: Mix) -> Way:

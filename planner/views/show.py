@@ -42,7 +42,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
         ["bounds", *_indented(_bounds(plan))],
         *(["what keeps it there", *lines] for lines in [diagnosis(plan)] if lines),
         *(_gang(plan, program) for program in gangs[:_MOST_RUNS]),
-        *(_kinds(plan, program) for program in plan.programs if program.kinds),
+        *(_kinds(plan, program) for program in plan.programs if program.tokens),
         *([more] if (more := _more("", len(gangs) - _MOST_RUNS, " such programs")) else []),
         ["memory of a program's device", *_indented(_memory(plan))],
         *(_round(program) for program in plan.programs if rounds),
@@ -260,7 +260,9 @@ def _kinds(plan: Plan, program: Program) -> list[str]:
         tokens = [f"{count} x {size}" if count > 1 else str(size) for size, count in alike]
         told = " ".join([*tokens[:_MOST_RUNS], *_more("", len(tokens) - _MOST_RUNS)])
         rows.append((str(number), str(rounds), show_us(kind.period_us), told))
-    head = f"kinds of rounds of {program.name}: the most tokens of each microbatch"
+    mine = [way for way in plan.solver.alternatives if way.task in program.tasks]
+    ways = [f", pipelines {way.layout} in order {way.order}" for way in mine if not way.why_not]
+    head = f"kinds of rounds of {program.name}{''.join(ways)}: the most tokens of each microbatch"
     return [head, *_indented(rows)]
 
 
@@ -269,7 +271,7 @@ def _least(plan: Plan, program: Program) -> str:
     to it: what is left of the plan's gap is that of the layout."""
     taken = (one for one in plan.solver.alternatives if one.task in program.tasks)
     for one in taken:
-        if one.devices == program.devices and not one.why_not:
+        if one.devices == program.devices and not one.why_not and not program.tokens:
             gap = 1 - one.bound_us / max(program.period_us, 1)
             return f"; of this layout at least {show_us(one.bound_us)}, gap {gap:.1%}"
     return ""

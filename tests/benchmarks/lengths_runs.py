@@ -138,7 +138,7 @@ def rows(profile: Path, folder: Path) -> Iterator[Row]:
             ends = [line.at_us for line in runlog.load(log).steps]
             actual = (ends[-1] - ends[WARM - 1]) // (len(ends) - WARM)
             told = next(one for one in plan.solver.alternatives if not one.why_not)
-            pipelines = f"{told.layout}, {told.order.split()[-1]}"
+            pipelines = f"{told.layout}, {told.order.partition(', ')[2]}"
             yield Row(memory, way, pipelines, predicted_us(plan), actual, spent)
 
 

@@ -120,7 +120,7 @@ def _drawn(rng: Random, least: int, most: int) -> PipelineStrategy:
     choices = Choices(found, LINKS)
     modes = tuple(rng.choice(choices.modes(k)) for k in range(len(shards)))
     tight = rng.random() < 0.3
-    return PipelineStrategy(costs, cuts, modes, order, layout, "drawn", tight)
+    return PipelineStrategy(costs, cuts, modes, order, layout, "drawn", tight=tight)
 
 
 def _task(rng: Random, layers: int, batch: int) -> Task:
