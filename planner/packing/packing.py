@@ -14,8 +14,8 @@ from typing import Literal, get_args
 from planner.dispatch import Curve
 from planner.packing.bins import cut, first_fit, least_loaded, next_fit
 
-How = Literal["pad", "fixed", "ffd", "balanced"]
-WAYS: tuple[How, ...] = get_args(How)
+How = Literal["pad", "fixed", "ffd", "balanced", "alone"]
+WAYS: tuple[How, ...] = get_args(How)[:-1]
 _CLOSE = 1.001  # times what cannot be beaten: no other number of microbatches is tried
 
 
@@ -41,8 +41,8 @@ def packed(
 
     pad: sequences of similar lengths, such that all takes least. fixed: in the order given, as many
     as there is room for. ffd: first-fit-decreasing. balanced: as many microbatches as make the
-    pipeline of `depth` stages shortest, about equally long. Microbatches that no sequence is left
-    for run one token of padding.
+    pipeline of `depth` stages shortest, about equally long. alone: one in each.
+    Microbatches that no sequence is left for run one token of padding.
     """
     if lengths and max(lengths) > most:
         raise ValueError(
@@ -173,8 +173,13 @@ def _ideal(work: float, longest: float, fixed: float, depth: int, low: int) -> t
     )
 
 
+def _alone(sizes: list[int], most: int, curve: Curve, depth: int, least: int) -> list[int]:
+    return list(range(len(sizes)))
+
+
 _BINS: dict[How, Callable[[list[int], int, Curve, int, int], list[int]]] = {
     "pad": _padded,
     "ffd": _first_fit,
     "balanced": _balanced,
+    "alone": _alone,
 }

@@ -67,5 +67,5 @@ def wanted(problem: Problem, task: Task) -> Wanted:
         )
     layout = problem.layout
     found = [Mix((layout.depth,) * layout.replicas[0])] if layout else []
-    how: How | None = "pad" if why_not else None if packing == "auto" else packing
+    how: How | None = "alone" if why_not else None if packing == "auto" else packing
     return Wanted(problem.devices, found, how)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 from support import synthetic
 from support.texts import text_task
 
@@ -83,3 +84,14 @@ def test_the_same_inputs_give_the_same_plan(tmp_path: Path) -> None:
     """Byte for byte, with the same table."""
     one, other = (built(asked(), tmp_path) for _ in range(2))
     assert one == other
+
+
+def test_models_that_mix_sequences_get_one_in_each_microbatch(tmp_path: Path) -> None:
+    """No two samples of a step share one."""
+    one = asked()
+    (task,) = one.tasks
+    assert task.lengths
+    lengths = structs.replace(task.lengths, why_not="its convolution reaches across")
+    built(one.alike(tasks=(structs.replace(task, lengths=lengths),)), tmp_path)
+    rows = open_table(table_path(tmp_path / "plan.json", "text"), BATCH)
+    assert all(len(set(row)) == BATCH for row in rows.tolist())
