@@ -148,7 +148,7 @@ def _with_table(
     segment = Segment(program.name, devices, task.steps, 0, end, turns)
     plan = assemble(problem, [found.candidate], [segment], policy, effort)
     plan = structs.replace(plan, tasks=(structs.replace(plan.tasks[0], lengths=found.lengths),))
-    plan = certified(problem, plan, found.bounds)
+    plan = certified(problem, plan, (found.bound,), found.mix_us)
     prove(plan)
     return plan
 

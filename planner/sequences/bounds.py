@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from planner.dispatch import Pool
 from planner.lp import Constraint, Linear
 from planner.sequences.asked import Array, Asked
-from plans.prediction import Bound
 from profiles.schema import Curve, Layer
 
 Floats = NDArray[np.float64]
@@ -21,14 +20,6 @@ _BLOCK = 1 << 22  # samples that are looked at together
 _SAMPLE = 1 << 9  # sequences by which types get weights
 _ROUNDED = 0.999  # of a sum of times that were rounded up and down
 _FS, _NS = 10**9, 1000  # in a µs
-
-
-def bounds(asked: Asked, pool: Pool, devices: int) -> tuple[Bound, ...]:
-    """The named bounds of all steps."""
-    return (
-        Bound("compute", compute_us(asked, devices)),
-        Bound("dispatch", dispatch_us(asked, pool)),
-    )
 
 
 def compute_us(asked: Asked, devices: int) -> int:

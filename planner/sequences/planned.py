@@ -6,7 +6,7 @@ from pathlib import Path
 from planner.inputs import Effort
 from planner.search import Candidate
 from planner.sequences.asked import Asked
-from planner.sequences.bounds import bounds
+from planner.sequences.bounds import compute_us, dispatch_us
 from planner.sequences.choose import Wanted, best
 from plans.kinds import Runs
 from plans.prediction import Bound
@@ -15,12 +15,14 @@ from plans.schema import Lengths
 
 @dataclass(frozen=True)
 class Planned:
-    """turns: the kinds of the steps in turn. lengths: what the plan says of them."""
+    """turns: the kinds of the steps in turn. lengths: what the plan says of them. bound: of any
+    plan on so many devices; mix_us: of any on these pipelines."""
 
     candidate: Candidate
     turns: Runs
     lengths: Lengths
-    bounds: tuple[Bound, ...]
+    bound: Bound
+    mix_us: int
 
 
 def planned(asked: Asked, wanted: Wanted, table: Path, jobs: int, effort: Effort) -> Planned:
@@ -37,5 +39,5 @@ def planned(asked: Asked, wanted: Wanted, table: Path, jobs: int, effort: Effort
     )
     lengths = Lengths(said.sha256, said.samples, laid.table, padded=made.how == "pad")
     pool = replace(made.trial, strategy=made.round.strategy).pool  # in the modes of its rounds
-    devices = made.trial.way.mix.devices
-    return Planned(candidate, laid.turns, lengths, bounds(asked, pool, devices))
+    bound = Bound("compute", compute_us(asked, made.trial.way.mix.devices))
+    return Planned(candidate, laid.turns, lengths, bound, dispatch_us(asked, pool))
