@@ -35,6 +35,7 @@ from support import handmade
 from support.chains import tasks_for
 from support.fit import fit, lasting, widened
 from support.parts import copy, op
+from support.together import Asked
 
 from executor import processes, run
 from executor.distributed import worker
@@ -109,7 +110,7 @@ def replayed(plan: Plan, *, alone: bool) -> tuple[float, runlog.RunLog] | None:
         return None
     found = []
     with TemporaryDirectory() as folder, nothing_to_do():
-        given = plan, tasks_for(plan), Options(log=Path(folder) / "run.jsonl")
+        asked = Asked(plan, tasks_for(plan), Options(log=Path(folder) / "run.jsonl"))
 
         def finish(given: processes.Given, train: processes.Train) -> int:
             start = time.perf_counter()
@@ -117,10 +118,8 @@ def replayed(plan: Plan, *, alone: bool) -> tuple[float, runlog.RunLog] | None:
             found.append((time.perf_counter() - start, runlog.load(folder + "/run.jsonl")))
             return 0
 
-        def prepare(*, proves: bool) -> processes.Given:
-            return given
-
-        if finish(given, run) if alone else processes.main(prepare, finish):
+        given = asked.given(lambda *_: None)
+        if finish(given, run) if alone else processes.main(asked, finish):
             sys.exit(1)
     return found[0] if found else None
 

@@ -76,7 +76,7 @@ def done(job: Job, folder: Path) -> Bits:
         with pytest.MonkeyPatch.context() as patched:
             if job.pauses_us:
                 pausing(patched, number, job.pauses_us)
-            processes.main(_Asked(plan, job.tasks, options), partial(_finish, found, number))
+            processes.main(Asked(plan, job.tasks, options), partial(_finish, found, number))
         if "error" in found:
             return found
     bits: Bits = json.loads(json.dumps(found))
@@ -84,7 +84,7 @@ def done(job: Job, folder: Path) -> Bits:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     """A plan of a job, as the command line would ask for it."""
 
     plan: Plan
