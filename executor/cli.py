@@ -224,7 +224,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 class _Asked:
-    """What the arguments of `run` ask for."""
+    """The run that the arguments of `run` ask for."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments

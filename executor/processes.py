@@ -67,14 +67,15 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 
 class _Work(msgspec.Struct, frozen=True):
-    """What process 0 says of the plan before it has proven it. silence_s: that is too long."""
+    """The message of process 0 about the plan before it has proven it. silence_s: that is too
+    long."""
 
     tasks: tuple[_Wanted, ...]
     silence_s: float
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """How the preparations of a process went. inputs: what has to be the same in all of them, by
+    """The outcome of a process' preparations. inputs: what has to be the same in all of them, by
     name."""
 
     trouble: str = ""
@@ -244,7 +245,7 @@ def _judge(store: Store, world: distributed.World, inputs: dict[str, str]) -> No
 
 
 def _heard(store: Store, key: str, kind: type[S]) -> S | _Note:
-    """What process 0 says by this key, or its verdict on all preparations where that comes first. A
+    """The note of process 0 by this key, or its verdict on all preparations if that comes first. A
     signal counts if it says nothing soon: torchrun ends all processes when one has ended."""
     signals: list[int] = []
     kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -22,7 +22,7 @@ MOST = 1 << 16
 
 
 def table_path(plan: str | Path, task: str) -> Path:
-    """Where the table of a task lies: beside the file of its plan."""
+    """The file of a task's table, beside that of its plan."""
     plan = Path(plan)
     return plan.with_name(f"{plan.stem}.{task}.samples")
 

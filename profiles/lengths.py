@@ -22,7 +22,7 @@ def path_of(profile: str | Path, task: str) -> Path:
 
 
 def describe(lengths: ArrayLike, why_not: str = "") -> Lengths:
-    """What a profile says of these lengths."""
+    """The entry of a profile about these lengths."""
     flat = np.ascontiguousarray(lengths, _KIND)
     chunks = range(0, len(flat), _CHUNK)
     tokens = sum(int(flat[n : n + _CHUNK].sum(dtype=np.int64)) for n in chunks)

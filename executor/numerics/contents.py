@@ -8,8 +8,8 @@ Layouts = tuple[Layout, ...]  # of values one after another
 
 
 class Contents:
-    """How values lie in buffers (uint8), by the address of the buffer: noted by whoever writes one,
-    so that those who read it need not know which microbatch it is of."""
+    """The layouts of values in buffers (uint8), by the buffer's address: noted by whoever writes a
+    value, so that those who read it need not know which microbatch it is of."""
 
     def __init__(self) -> None:
         self._known: dict[int, Layouts] = {}

@@ -121,7 +121,7 @@ def find(log: Path, plan: Plan, plan_sha256: str, since: float) -> Earlier | Non
 
 
 def began(header: Header) -> float:
-    """When the run of a log began, as time.time() counts; in full seconds."""
+    """The time at which the run of a log began, as time.time() counts; in full seconds."""
     return datetime.fromisoformat(header.started).timestamp()
 
 

@@ -114,7 +114,7 @@ class Crossing:
         return send
 
     def asker(self, work: Work, lane: str, ends: tuple[int, int]) -> Run:
-        """Of the receiving side of an X: its buffer is free."""
+        """Makes the op by which the receiving side of an X says that its buffer is free."""
         wire, asked = self._team.wire(*ends), self._asked[lane]
         ((_, target),) = work.writes.items()
         return lambda _: asked.append(wire.receive(target, self._index))

@@ -126,7 +126,7 @@ def prices(pool: Pool, lengths: Array, times: Array, Z: int) -> Prices:
 
 
 def class_begins(lengths: Array) -> Array:
-    """Where classes of lengths begin: the longest have one each, others are equally wide in logs;
+    """The first length of each class: the longest have one each, others are equally wide in logs;
     the first begins at 1."""
     found = np.unique(lengths)
     if len(found) > _CLASSES:

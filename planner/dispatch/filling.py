@@ -99,7 +99,7 @@ class _Stock:
         return Filling(high, order, self._places(order, best))
 
     def _filled(self, order: Order, Z: int) -> list[list[slice]] | None:
-        """What each pipeline takes, in this order; None if some are left at Z."""
+        """The sequences of each pipeline, in this order; None if some are left at Z."""
         left = _Left(len(self._lengths))
         depths = [one.depth for one in self.pool.types]
         taken = [left.take(self._negated[k], self._before[k], Z, depths[k]) for k in order]

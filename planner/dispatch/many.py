@@ -77,7 +77,7 @@ class Dispatcher:
         return Dispatch(best, us(best), min(low, us(best)))
 
     def _bound(self, lengths: Array, times: Array, alone: Array, high: int) -> int:
-        """What no dispatch that takes at most `high` is done before."""
+        """The time before which no dispatch is done that takes at most `high`."""
         low = int(alone.min(axis=0).max())
         open_ = np.where(alone <= high, times, NEVER)
         for known in self._known:

@@ -97,11 +97,11 @@ class Pool:
         return np.stack(rows)
 
     def alone(self, times: Array) -> Array:
-        """When a sequence is done that has a pipeline of each type for itself, by its times."""
+        """The finish of each sequence alone on a pipeline of each type, by its times."""
         return np.where(times < NEVER, self.depths[:, None] * times, NEVER)
 
     def finishes(self, times: Array, places: Array) -> Array:
-        """When every pipeline is done, with each sequence in its place."""
+        """The finish of every pipeline, with each sequence in its place."""
         own = times[self.type_of[places], np.arange(len(places))]
         loads, tops = np.zeros(self.pipelines, np.int64), np.zeros(self.pipelines, np.int64)
         np.add.at(loads, places, own)

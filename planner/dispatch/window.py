@@ -36,7 +36,7 @@ Loads = NDArray[np.float64]
 
 
 def _loads(pool: Pool, lengths: Array) -> tuple[Loads, Loads]:
-    """What each sequence adds to the mean load of all pipelines, and what it takes for itself."""
+    """Two times of each sequence: its part of the mean load of all pipelines, and its own."""
     times = pool.times(lengths)
     typical = pool.times(np.array([int(np.median(lengths))]))[:, 0]
     weights = np.array([1 / time for time in typical])

@@ -121,7 +121,7 @@ def assigned(shapes: Shapes, kinds: Kinds, change_us: int = 0) -> Array:
 
 
 def in_turn(costs: NDArray[np.float64], change_us: int) -> Array:
-    """Of each of many steps one of few choices, such that all together cost least: what is given
+    """One of few choices for each of many steps, such that all together cost least: what is given
     for every step and choice, and `change_us` where a step has another than the one before it."""
     if not change_us:
         return np.asarray(costs.argmin(axis=1), np.int64)

@@ -25,7 +25,7 @@ class Kind:
 
 
 class Sums:
-    """What the steps of a kind have in each of its microbatches, which all pipelines have so many
+    """Sums over the steps of a kind, for each of its microbatches, which all pipelines have so many
     of: `counts`. padded: every sequence counts as the longest one of its microbatch."""
 
     def __init__(self, counts: Array, *, padded: bool) -> None:

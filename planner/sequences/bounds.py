@@ -37,7 +37,7 @@ def _times_each(asked: Asked) -> int:
 
 
 def _extra(asked: Asked, sizes: Array) -> Array:
-    """Of each of these lengths, the samples that come once more."""
+    """The number of samples of each of these lengths that come once more."""
     many, first = len(asked.lengths), asked.done * asked.task.batch
     rest = asked.task.steps * asked.task.batch % many
     more = np.asarray(asked.lengths)[(first + np.arange(rest)) % many]

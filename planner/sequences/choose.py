@@ -24,8 +24,8 @@ _PACKED: tuple[How, ...] = ("balanced", "ffd", "fixed", "pad")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is looked at, on so many devices: mixes of pipelines, none for the best ones, and a way
-    to pack, None for the best one."""
+    """The ways that are looked at, on so many devices: mixes of pipelines, none for the best ones,
+    and a way to pack, None for the best one."""
 
     devices: int
     mixes: Sequence[Mix]

@@ -1,4 +1,4 @@
-"""What cannot be asked for together with lengths of samples: one line each."""
+"""Refusals of what cannot be asked for together with lengths of samples: one line each."""
 
 from collections.abc import Iterator
 

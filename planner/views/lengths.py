@@ -24,7 +24,7 @@ _BAR = 24
 
 @dataclass(frozen=True)
 class Counts:
-    """How many of some numbers have each value, or one up to `unit` - 1 above it."""
+    """The count of each value among some numbers, values up to `unit` - 1 above it included."""
 
     counts: Array
     unit: int
@@ -181,8 +181,8 @@ def _quantiles(of: Counts) -> str:
 
 
 def classes(of: Counts) -> list[tuple[int, int, float, float, float]]:
-    """Of each class of lengths, from a power of two to the next or the longest: its first length
-    and that behind it, and its part of the samples, of tokens, and of squares of lengths."""
+    """The classes of lengths, from a power of two to the next or the longest: of each its first
+    length and that behind it, and its part of the samples, of tokens, and of squares of lengths."""
     last = int(of.values[-1])
     edges = [*(1 << n for n in range(last.bit_length())), last + of.unit]
     places = np.searchsorted(of.values, edges)

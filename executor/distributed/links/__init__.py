@@ -1,4 +1,4 @@
-"""What lies between two processes: connections for messages, wires for bytes, the difference of
+"""The links between two processes: connections for messages, wires for bytes, the difference of
 their clocks."""
 
 from executor.distributed.links.addresses import interface_of, own_address

@@ -107,7 +107,7 @@ class Mesh:
                 self._changed.wait()
 
     def loss(self, seconds: float) -> str:
-        """What is known of a process that is gone, or is within so many seconds."""
+        """The reason why a process is gone, or is within so many seconds; empty if none is."""
         with self._changed:
             self._changed.wait_for(lambda: self.gone, seconds)
             return next(iter(self.gone.values()), "")

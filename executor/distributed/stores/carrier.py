@@ -1,4 +1,4 @@
-"""What goes from the host store of one node to that of another one, between their first processes.
+"""Copies from the host store of one node to that of another one, between their first processes.
 
 Every route has a group of its own, made and used once at the start, and every job on it a tag: jobs
 do not wait for each other.

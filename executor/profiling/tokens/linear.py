@@ -47,8 +47,8 @@ def check_linear(where: str, costs: Sequence[LayerCost]) -> None:
 
 
 def bad_fits(layers: Sequence[Layer]) -> str:
-    """How many curves are far from what was measured, and the worst of them, in words; nothing
-    where all are near."""
+    """The number of curves that are far from what was measured, and the worst of them, in words;
+    nothing where all are near."""
     off = [(curve.off_ppm, n, curve.op) for n, one in enumerate(layers) for curve in one.curves]
     bad = [one for one in off if one[0] > _BAD_PPM]
     if not bad:

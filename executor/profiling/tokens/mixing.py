@@ -49,7 +49,7 @@ def mixes(task: Task, model: nn.Module, layers: Sequence[nn.Module]) -> str:
 def _run(
     task: Task, model: nn.Module, layers: Sequence[nn.Module], pieces: Sequence[Batch]
 ) -> tuple[Seen, bool]:
-    """What the layers make of a microbatch, always from the same random state; True if they draw
+    """The layers' outputs for a microbatch, always from the same random state; True if they draw
     random numbers."""
     inputs = pack(task, pieces).inputs
     tokens = sum(map(tokens_of, pieces))
