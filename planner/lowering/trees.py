@@ -44,9 +44,10 @@ def sums(
     sizes: Sequence[int],
     links: Links,
 ) -> list[list[int]]:
-    """The time when each addition of every tree can begin, if devices have their own parts of a
-    """When each addition of every tree can begin, if devices have their own parts of a tree, of so
-    many bytes, at its ends. A device sends sums one after the other, as they are ready."""
+    """The times at which each addition of every tree can begin, if devices have their own parts of
+    a tree, of so many bytes, at its ends. A device sends sums one after the other, as they are
+    ready."""
+    have, free = [dict(own) for own in ends], Counter[int]()
     found, come = [[0] * len(tree) for tree in trees], dict[tuple[int, int], int]()
     lines = [_lines(tree) for tree in trees]
     ready = list[tuple[int, int, int]]()
@@ -82,8 +83,7 @@ def _lines(tree: Sequence[Join]) -> dict[int, list[int]]:
 
 
 def spread(tree: Sequence[Join], home: int, size: int, links: Links) -> dict[int, int]:
-    """The time when each device of a tree has what the home has from 0 on, if all send on in
-    turn."""
+    """When each device of a tree has what the home has from 0 on and all send on in turn."""
     have, free = {home: 0}, {home: 0}
     for device, there in reversed(tree):
         free[device] += links.send_us(size, device, there)
