@@ -8,7 +8,7 @@ from dataclasses import fields
 import profiles
 from planner import curves
 from planner.errors import Infeasible, NoPlanFound
-from planner.estimate import Spec, describe, estimate
+from planner.estimate import Spec, describe, estimate, read_lengths
 from planner.sweep import Link, Setting, sweep
 from profiles.codec import check_target
 from profiles.errors import FormatError
@@ -18,9 +18,12 @@ def estimate_profile(options: argparse.Namespace) -> int:
     """Write a profile made of formulas."""
     check_target(options.output)
     spec = Spec(**{field.name: vars(options)[field.name] for field in fields(Spec)})
-    profile = estimate(spec)
+    lengths = read_lengths(options.lengths) if options.lengths else None
+    profile = estimate(spec, lengths=lengths)
     profiles.save(options.output, profile)
-    print(describe(profile))
+    if lengths is not None:
+        profiles.lengths.save(options.output, profile.tasks[0].name, lengths)
+    print(describe(profile, lengths))
     print(f"wrote {options.output}")
     return 0
 

@@ -19,6 +19,9 @@ from planner.estimate import gpus
 from planner.estimate.gpus import GPUS, Dtype, Gpu
 from planner.estimate.kernels import FLOAT, Kernel, Size
 from planner.estimate.layers import Work, chain, parameters
+from planner.estimate.lengths import Lengths, by_tokens
+from planner.estimate.lengths import describe as describe_lengths
+from planner.estimate.lengths import sizes as sizes_of
 from planner.estimate.models import MODELS, Model
 from profiles import schema
 from profiles.codec import align, sha256
@@ -55,16 +58,24 @@ class Spec:
     host_bytes: int | None = None
 
 
-def estimate(spec: Spec, models: Mapping[str, Model] = MODELS) -> Profile:
+def estimate(
+    spec: Spec, models: Mapping[str, Model] = MODELS, lengths: Lengths | None = None
+) -> Profile:
     """A sound profile of one task on one GPU, marked estimated, of one of these models.
 
-    FormatError for bad arguments.
+    lengths: the tokens of every sample, None where all are alike. FormatError for bad arguments.
     """
     full = _complete(spec, models)
     model, gpu = models[full.model], GPUS[full.gpu]
     tokens, number = full.sequence or model.sequence, NUMBER[full.dtype or gpu.best]
-    sizes = [Size(model, m, tokens, number) for m in full.microbatches or ()]
     arguments = {name: str(value) for name, value in asdict(full).items()}
+    if lengths is None:
+        sizes = {m: Size(model, m, tokens, number) for m in full.microbatches or ()}
+    else:
+        _by_lengths(spec, lengths)
+        sizes = {size.tokens: size for size in sizes_of(model, lengths, number)}
+        arguments |= {"sequence": "by lengths", "microbatches": "by lengths"}
+        arguments["lengths"] = sha256(lengths.data)
     canonical = json.dumps(arguments, sort_keys=True)
     task = schema.Task(
         name=full.model.replace(".", "_"),
@@ -74,10 +85,12 @@ def estimate(spec: Spec, models: Mapping[str, Model] = MODELS) -> Profile:
         optimizer=full.optimizer,
         precision="bf16" if full.dtype == "bf16" else "fp32",
         batches=tuple(
-            BatchCost(z.samples, align(z.input_bytes) + align(z.target_bytes)) for z in sizes
+            BatchCost(m, align(z.input_bytes) + align(z.target_bytes)) for m, z in sizes.items()
         ),
         layers=_layers(sizes, full, gpu),
     )
+    if lengths is not None:
+        task = by_tokens(task, lengths)
     return Profile(
         machine=_machine(full, gpu),
         tasks=(task,),
@@ -86,22 +99,40 @@ def estimate(spec: Spec, models: Mapping[str, Model] = MODELS) -> Profile:
     )
 
 
-def describe(profile: Profile) -> str:
-    """An estimated profile in a few words: what the model takes, and how long it computes."""
+def _by_lengths(spec: Spec, lengths: Lengths) -> None:
+    """FormatError for what does not go with lengths of samples."""
+    for flag, value in (("seq", spec.sequence), ("microbatch", spec.microbatches)):
+        if value is not None:
+            raise FormatError(f"--{flag} does not go with --lengths, which says it; leave it out")
+    if spec.model in MODELS and MODELS[spec.model].family == "vit":
+        raise FormatError(f"{spec.model} sees images of one size; leave out --lengths")
+    if spec.batch > len(lengths):
+        raise FormatError(f"a step of {spec.batch} samples, but there are only {len(lengths)}")
+
+
+def describe(profile: Profile, lengths: Lengths | None = None) -> str:
+    """An estimated profile in a few words: what the model takes, and how long it computes.
+    lengths: of its samples, where they have some."""
     (task,), (device,) = profile.tasks, profile.machine.devices
     taken = ", ".join(
         f"{name} {show_bytes(sum(getattr(layer, f'{field}_bytes') for layer in task.layers))}"
         for name, field in (("parameters", "param"), ("gradients", "grad"), ("state", "state"))
     )
-    costs = [layer.costs[-1] for layer in task.layers]
-    runs = task.batch // costs[0].microbatch
-    forward = runs * sum(cost.forward.median_us for cost in costs)
-    backward = runs * sum(cost.backward.median_us for cost in costs)
     count = parameters(MODELS[profile.provenance["model"]])
     return (
         f"{task.workload.ref} on {device.name}, estimated: {count / 1e9:.2f} billion parameters "
         f"in {profile.provenance['dtype']}\n"
         f"{taken}; {device.name} offers {show_bytes(device.usable_bytes)}\n"
+        f"{_step(task) if lengths is None else describe_lengths(task, lengths)}"
+    )
+
+
+def _step(task: schema.Task) -> str:
+    costs = [layer.costs[-1] for layer in task.layers]
+    runs = task.batch // costs[0].microbatch
+    forward = runs * sum(cost.forward.median_us for cost in costs)
+    backward = runs * sum(cost.backward.median_us for cost in costs)
+    return (
         f"a batch of {task.batch}: forward {show_us(forward)}, backward {show_us(backward)}, "
         "without recomputation and copies"
     )
@@ -175,22 +206,24 @@ def _cast(gpu: Gpu) -> Link:
     return Link("cast", rate, rate)
 
 
-def _layers(sizes: Sequence[Size], full: Spec, gpu: Gpu) -> tuple[schema.Layer, ...]:
-    """The embedding, equal blocks, and the head with the loss."""
-    works = zip(*map(chain, sizes), strict=True)
+def _layers(sizes: Mapping[int, Size], full: Spec, gpu: Gpu) -> tuple[schema.Layer, ...]:
+    """The embedding, equal blocks, and the head with the loss, at each size of a microbatch."""
+    works = zip(*map(chain, sizes.values()), strict=True)
     embedding, block, head = (
-        _layer(kind, list(zip(sizes, done, strict=True)), full, gpu)
+        _layer(kind, list(zip(sizes, sizes.values(), done, strict=True)), full, gpu)
         for kind, done in zip(("embedding", "block", "head"), works, strict=True)
     )
-    blocks = range(sizes[0].model.blocks)
+    blocks = range(next(iter(sizes.values())).model.blocks)
     return (embedding, *(structs.replace(block, name=f"block{n}") for n in blocks), head)
 
 
-def _layer(kind: str, works: Sequence[tuple[Size, Work]], full: Spec, gpu: Gpu) -> schema.Layer:
+def _layer(
+    kind: str, works: Sequence[tuple[int, Size, Work]], full: Spec, gpu: Gpu
+) -> schema.Layer:
     dtype = full.dtype or gpu.best
     number, moments = NUMBER[dtype], MOMENTS[full.optimizer]
     states = moments + (number < FLOAT)  # a master copy of what is not fp32
-    tensors = works[0][1].tensors
+    tensors = works[0][2].tensors
     params = sum(align(number * count) for count in tensors)
     # Read the gradient, read and write parameter or master and moments, write the parameter:
     # 12 bytes and 8 for every moment, whether the parameter has 4 bytes or 2 beside its master.
@@ -206,7 +239,10 @@ def _layer(kind: str, works: Sequence[tuple[Size, Work]], full: Spec, gpu: Gpu) 
         update_peak_bytes=0,  # one fused pass, in place
         update_device=_time(on_device),
         update_host=_time(on_host),
-        costs=tuple(_cost(kind, size, done, dtype, gpu) for size, done in works),
+        costs=tuple(
+            structs.replace(_cost(kind, size, done, dtype, gpu), microbatch=m)
+            for m, size, done in works
+        ),
     )
 
 
