@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from plans.checker.check import findings, violations
+from plans.checker import findings, violations
 from plans.checker.lengths import tables
 from plans.schema import VERSION, Plan
 from profiles.codec import decode, pretty, read_bytes, sha256, write_atomic
