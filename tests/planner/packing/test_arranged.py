@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from planner.dispatch import Curve, PipelineType, Pool
-from planner.packing.arranged import Arrangement, Samples, arranged, best_way
+from planner.packing.arranged import Arrangement, arranged, best_way
 from planner.packing.packing import WAYS, How
+from planner.packing.samples import Samples
 from plans.samples import open_table, table_sha256
 
 SHORT = PipelineType(Curve(0.001, 1.0, 50.0), depth=1, longest=512, count=2)
