@@ -1,14 +1,16 @@
 """Tables beside a plan: the microbatch of every sample of every step.
 
-A table is little-endian uint16, a row for every step, in it the microbatch of each of the step's
-samples in turn. It is as large as the plan is long, so it is written row by row and never read
-whole.
+A table is little-endian uint16, a row for every step, in it an entry for each of the step's samples
+in turn: its microbatch. Where samples have moved within windows of steps, an entry says the step as
+well. A table is as large as the plan is long, so it is written row by row and never read whole.
+
+    window 2, 3 microbatches    0 2 4 | 3 4 0    two rows: the last of either went to the other step
 """
 
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,26 @@ from profiles.errors import FormatError
 
 ENTRY = np.dtype("<u2")
 MOST = 1 << 16
-"""The most microbatches that a step can have."""
+"""The most microbatches that a step can have, or all steps of a window together."""
+
+
+class Places(NamedTuple):
+    """Of each entry the step, counted from the first of its window, and the microbatch there."""
+
+    steps: NDArray[np.integer]
+    microbatches: NDArray[np.integer]
+
+
+def places(entries: NDArray[np.uint16], window: int, microbatches: int) -> Places:
+    """The places that entries say, of windows of so many steps with so many microbatches each."""
+    if window == 1:
+        return Places(np.zeros_like(entries), entries)
+    return Places(*np.divmod(entries, microbatches))
+
+
+def entries(steps: NDArray[Any], microbatches: NDArray[Any], most: int) -> NDArray[np.int64]:
+    """The entries for these places, where a step has `most` microbatches."""
+    return np.asarray(steps.astype(np.int64) * most + microbatches)
 
 
 def table_path(plan: str | Path, task: str) -> Path:

@@ -141,12 +141,15 @@ class Lengths(Struct, frozen=True):
     sha256, samples: of the profile's lengths. table: of a file beside the plan, little-endian
     uint16, `batch` for each of the task's steps: the microbatch of each of the step's samples.
     padded: each sequence of a microbatch is extended to the longest one there.
+    window: samples have moved between so many steps, counted from the table's first; their entry is
+    the step within its window times the task's `microbatches`, plus the microbatch.
     """
 
     sha256: Sha256
     samples: Positive
     table: Sha256
     padded: bool = False
+    window: Positive = 1
 
 
 class Task(Struct, frozen=True, kw_only=True):

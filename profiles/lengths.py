@@ -60,6 +60,6 @@ def load(profile: str | Path, task: Task) -> NDArray[np.uint32]:
     return mapped
 
 
-def of_step(step: int, batch: int, samples: int) -> NDArray[np.int64]:
-    """The numbers of the samples of a step, of so many samples in all."""
-    return (step * batch + np.arange(batch)) % samples
+def of_step(step: int, batch: int, samples: int, steps: int = 1) -> NDArray[np.int64]:
+    """The numbers of the samples of a step, of so many samples in all; or of several from it on."""
+    return (step * batch + np.arange(steps * batch)) % samples

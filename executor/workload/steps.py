@@ -16,7 +16,7 @@ from executor.workload.packed import lengths_of, pack, padded, padding, take, to
 from executor.workload.task import Task
 from plans.order import task_runs
 from plans.parts import Part, phase_of
-from plans.samples import open_table, table_path, table_sha256
+from plans.samples import open_table, places, table_path, table_sha256
 from plans.schema import Plan
 from plans.schema import Task as PlanTask
 from plans.timing import kinds_of
@@ -30,6 +30,14 @@ class Shape(NamedTuple):
     first: int
     rounds: int
     tokens: Sequence[int]
+
+
+class _Divided(NamedTuple):
+    """A step, the weights of its samples, and its microbatches that have any."""
+
+    step: int
+    weights: float
+    filled: frozenset[int]
 
 
 class Steps:
@@ -47,7 +55,8 @@ class Steps:
         self._batch, self._padded = planned.batch, planned.lengths.padded
         self._count = planned.lengths.samples
         self._weights = np.asarray(lengths_of(task) if task.weights is None else task.weights)
-        self._latest = (-1, 0.0)  # a step and the sum of its weights
+        self._window, self._microbatches = planned.lengths.window, planned.microbatches
+        self._latest = _Divided(-1, 0.0, frozenset())
 
     def tokens(self, step: int) -> Sequence[int]:
         """The most tokens of each of the step's microbatches."""
@@ -56,18 +65,19 @@ class Steps:
     def divisor(self, step: int, microbatch: int) -> float:
         """By what the sum of a microbatch's losses is divided: the weights of the whole step. One
         that has padding only adds nothing to the loss."""
-        known, total = self._latest
-        if known != step:
-            total = math.fsum(self._weights[self._samples(step)].tolist())
-            self._latest = step, total
-        return total if microbatch in self._row(step) else math.inf
+        known = self._latest
+        if known.step != step:
+            samples, microbatches = self._of(step)
+            total = math.fsum(self._weights[samples].tolist())
+            self._latest = known = _Divided(step, total, frozenset(microbatches.tolist()))
+        return known.weights if microbatch in known.filled else math.inf
 
     def packed(self, step: int, wanted: Collection[int]) -> dict[int, Batch]:
         """Those of the step's microbatches that are `wanted`. RunError where the data's samples are
         not those that were planned; whatever else the data raises goes on."""
-        row, samples = self._row(step), self._samples(step)
+        samples, microbatches = self._of(step)
         mine = [m for m in range(len(self.tokens(step))) if m in wanted]
-        numbers = {m: samples[row == m].tolist() for m in mine}
+        numbers = {m: samples[microbatches == m].tolist() for m in mine}
         asked = [n for own in numbers.values() for n in own]
         if not asked:
             asked = samples[: len(mine[:1])].tolist()  # says what padding looks like
@@ -89,12 +99,16 @@ class Steps:
             )
         return pack(self._task, pieces)
 
-    def _row(self, step: int) -> NDArray[np.uint16]:
-        row: NDArray[np.uint16] = self._rows[step - self._first]
-        return row
-
-    def _samples(self, step: int) -> NDArray[np.int64]:
-        return of_step(step, self._batch, self._count)
+    def _of(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
+        """The step's samples, in the order in which microbatches have them, and the microbatch of
+        each. They are found in the rows of the step's window."""
+        window, at = divmod(step - self._first, self._window)
+        begin = window * self._window
+        rows = self._rows[begin : begin + self._window]
+        found = places(rows, self._window, self._microbatches)
+        mine = np.flatnonzero(found.steps == at)
+        samples = of_step(self._first + begin, self._batch, self._count, len(rows))
+        return samples[mine], found.microbatches.ravel()[mine]
 
 
 def steps_of(planned: PlanTask, task: Task, shapes: Sequence[Shape], plan: Path | None) -> Steps:

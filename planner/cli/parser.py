@@ -149,6 +149,9 @@ def _build(option: Option) -> None:
     option("--objective-quantile", type=console.whole(50, 99), metavar="PERCENT", help=text)
     text = "how samples that have lengths are packed into microbatches (default: as is best)"
     option("--packing", choices=get_args(PackingName), default="auto", help=text)
+    text = "move such samples between so many steps where that makes them shorter, which changes "
+    text += "what each step trains on (default 1: not at all)"
+    option("--reorder-window", type=console.whole(1, 1 << 16), default=1, metavar="N", help=text)
     text = "devices that share a link to the host, like 0,1;2,3"
     option("--link-groups", type=_groups, metavar="GROUPS", help=text)
     text = "end segments after so many steps: there tasks can be kept, stopped and gone on from"

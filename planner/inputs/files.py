@@ -54,6 +54,7 @@ def read_problem(
     order: OrderName = "auto",
     objective_quantile: int | None = None,
     packing: PackingName = "auto",
+    reorder_window: int = 1,
 ) -> Problem:
     """The problem of training all tasks of a profile, or of one profile for each kind of devices.
 
@@ -62,8 +63,8 @@ def read_problem(
     net_latency: the rate and latency of the network between them. corrections, after: files of
     corrections and logs of earlier runs, oldest first. microbatch: a size for all tasks ("" among
     names), or by task; 0 for any. disk_space: 0 for no disk. layout: on several devices, like "2x2"
-    or "3,1", None for the best; order: of its passes. packing: of samples that have lengths.
-    FormatError for a bad file and for what does
+    or "3,1", None for the best; order: of its passes. packing: of samples that have lengths;
+    reorder_window: steps between which they may move. FormatError for a bad file and for what does
     not go together.
     """
     names = _listed(profile)
@@ -100,11 +101,12 @@ def read_problem(
         segment_steps=segment_steps,
         disk=_disk(problem.disk, disk_space),
         inputs=inputs,
-        provenance=rates | _asked(layout, order, objective_quantile, packing),
+        provenance=rates | _asked(layout, order, objective_quantile, packing, reorder_window),
         layout=_layout(layout),
         order=order,
         quantile=objective_quantile,
         packing=packing,
+        window=reorder_window,
         lengths={t.name: lengths.load(names[0], t) for t in problem.tasks if t.lengths},
     )
     problem = _wanted(problem, objective, start, deadline, priority)
@@ -172,12 +174,17 @@ def _as_measured(
 
 
 def _asked(
-    layout: Layout | str | None, order: OrderName, quantile: int | None, packing: PackingName
+    layout: Layout | str | None,
+    order: OrderName,
+    quantile: int | None,
+    packing: PackingName,
+    window: int,
 ) -> dict[str, str]:
     """The wishes about several devices and about lengths, as a plan's provenance."""
     told = {} if layout is None else {"layout": str(layout)}
     told |= {} if order == "auto" else {"order": order}
     told |= {} if packing == "auto" else {"packing": packing}
+    told |= {} if window == 1 else {"reorder-window": str(window)}
     return told if quantile is None else {**told, "objective-quantile": str(quantile)}
 
 

@@ -84,7 +84,7 @@ class Problem:
     it was read from, by role. provenance: of the plan. layout: that every task is trained in, None
     for the best; order: that of its passes; quantile: percent of the steps that are to be short,
     None to go by medians. packing: of samples into microbatches, where they have lengths, which are
-    here by task.
+    here by task; window: steps between which they may move.
     """
 
     kinds: tuple[Kind, ...]
@@ -106,6 +106,7 @@ class Problem:
     order: OrderName = "auto"
     quantile: int | None = None
     packing: PackingName = "auto"
+    window: int = 1
     lengths: Mapping[str, NDArray[np.uint32]] = field(default_factory=dict, compare=False)
 
     @classmethod

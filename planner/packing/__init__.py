@@ -1,8 +1,9 @@
 """Packing: what a pipeline has in a step into microbatches, and all steps into kinds of rounds."""
 
-from planner.packing.arranged import Arrangement, Samples, arranged, best_way
+from planner.packing.arranged import Arrangement, arranged, best_way
 from planner.packing.kinds import in_turn
 from planner.packing.packing import WAYS, How, Packing, packed
+from planner.packing.samples import Samples
 from planner.packing.step import laid_out
 from planner.packing.sums import TOKENS, Kind
 

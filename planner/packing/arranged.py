@@ -2,7 +2,7 @@
 
 Every step is laid out by itself, in several processes. Then kinds are chosen, and the microbatches
 of each step get their numbers in its kind. Memory has two bytes for each sample of each step, as
-the table has, and some for every step and pipeline.
+the table has, two more where samples move, and some for every step and pipeline.
 """
 
 import sys
@@ -10,47 +10,24 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
-from math import gcd
+from itertools import chain, groupby
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from planner.dispatch import Pool
 from planner.packing.kinds import Shapes, assigned, kinds_of
 from planner.packing.packing import How, us
+from planner.packing.samples import Array, Rows, Samples, Steps
 from planner.packing.step import laid_out
 from planner.packing.sums import Kind, Sums
 from planner.processes import in_order
 from plans.samples import MOST, write
+from profiles.errors import FormatError
 
-Array = NDArray[np.int64]
-Rows = NDArray[np.uint16]
-
-_BLOCK = 32  # steps that are laid out, or written, at a time
 _KINDS, _WORTH = 16, 0.02  # so many at most; the part of all time that they may lose
 _TRIED = 64  # steps by which a way to pack is judged
-
-
-@dataclass(frozen=True)
-class Samples:
-    """The samples of every step: `batch` of them from step x batch on, over and over."""
-
-    lengths: NDArray[np.uint32]
-    batch: int
-
-    @property
-    def period(self) -> int:
-        """Steps until all of them come again."""
-        return len(self.lengths) // gcd(len(self.lengths), self.batch)
-
-    def of(self, step: int) -> Array:
-        """The lengths of the samples of a step."""
-        first = step * self.batch % len(self.lengths)
-        own = np.arange(first, first + self.batch) % len(self.lengths)
-        return self.lengths[own].astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -86,26 +63,25 @@ def arranged(
         raise ValueError(
             f"sample {where} has {longest} tokens, no pipeline holds more than {pool.longest}"
         )
-    apart = steps[: min(len(steps), samples.period)]  # after them the same ones come again
-    rows, shapes = _all_laid_out(samples, apart, pool, how, jobs)
+    apart, which = samples.apart(steps)
+    moved = samples.moved(apart, pool)
+    rows, shapes = _all_laid_out(moved, pool, how, jobs)
     kinds = kinds_of(shapes, _KINDS, _WORTH, change_us)
     of_step = assigned(shapes, kinds, change_us)
     used = np.union1d(of_step, [0])
     of_step, counts = np.searchsorted(used, of_step), kinds.counts[used]
+    most = _most(counts, samples.window)
 
-    times = np.full(len(apart), len(steps) // len(apart))  # that each of them comes
-    times[: len(steps) % len(apart)] += 1
+    times = np.bincount(which)  # that each of them comes
     sums = [Sums(own, padded=how == "pad") for own in counts]
-    for at, step in enumerate(apart):
+    for at, lengths in enumerate(chain.from_iterable(moved.lengths())):
         kind, own = sums[of_step[at]], shapes.counts[at]
-        rows[at] = kind.add(rows[at], own, samples.of(step), int(times[at]))
+        rows[at] = kind.add(rows[at], own, lengths, int(times[at]))
 
-    which = np.arange(len(steps)) % len(apart)
-    blocks = (rows[which[at : at + _BLOCK]] for at in range(0, len(steps), _BLOCK))
     return Arrangement(
         tuple(one.kind(() if number else sums) for number, one in enumerate(sums)),
         tuple((kind, len(list(run))) for kind, run in groupby(of_step[which].tolist())),
-        write(table, blocks),
+        write(table, moved.table(rows, which, most)),
         int(times @ shapes.took(slice(None), counts[of_step])),
         int(times @ shapes.us.max(axis=1)),
     )
@@ -121,20 +97,28 @@ def best_way(samples: Samples, steps: range, pool: Pool, ways: Iterable[How]) ->
     return min(ways, key=took)
 
 
-def _all_laid_out(
-    samples: Samples, steps: range, pool: Pool, how: How, jobs: int
-) -> tuple[Rows, Shapes]:
-    """Every step's row with microbatches numbered by itself, and its shape."""
-    rows = np.empty((len(steps), samples.batch), np.uint16)
-    counts = np.empty((len(steps), pool.pipelines), np.int64)
-    times = np.empty((len(steps), pool.pipelines), np.int64)
-    begins = range(0, len(steps), _BLOCK)
-    blocks = (np.stack([samples.of(step) for step in steps[at : at + _BLOCK]]) for at in begins)
-    function = partial(_block, pool, how)
-    bar = tqdm(total=len(steps), unit="step", disable=None, file=sys.stderr)
-    with bar, closing(in_order(function, blocks, jobs)) as found:
-        for at, own in zip(begins, found, strict=True):
-            part = slice(at, at + _BLOCK)
+def _most(counts: Array, window: int) -> int:
+    """The most microbatches of any kind; FormatError where a table has no numbers for those of a
+    window."""
+    most = int(counts.sum(axis=1).max())
+    if window * most > MOST:
+        raise FormatError(
+            f"steps have up to {most} microbatches, in windows of {window} steps {window * most}, "
+            f"and a table has numbers for {MOST}; give --reorder-window {MOST // most} or less"
+        )
+    return most
+
+
+def _all_laid_out(moved: Steps, pool: Pool, how: How, jobs: int) -> tuple[Rows, Shapes]:
+    """The microbatches of every step's samples, numbered by itself, and its shape."""
+    steps = len(moved.steps)
+    rows = np.empty((steps, moved.samples.batch), np.uint16)
+    counts, times = (np.empty((steps, pool.pipelines), np.int64) for _ in range(2))
+    function, at = partial(_block, pool, how), 0
+    bar = tqdm(total=steps, unit="step", disable=None, file=sys.stderr)
+    with bar, closing(in_order(function, moved.lengths(), jobs)) as found:
+        for own in found:
+            part = slice(at, at := at + len(own[0]))
             rows[part], counts[part], times[part] = own
             bar.update(len(own[0]))
     if int(counts.sum(axis=1).max()) > MOST:

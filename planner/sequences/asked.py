@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.inputs import Kind, costs_at
+from planner.packing import Samples
 from planner.shards import Links, TaskCosts, cut_points, layer_graph, separable, untied
 from profiles.codec import ALIGNMENT
 from profiles.schema import Task
@@ -22,13 +23,19 @@ def bucket(tokens: int) -> int:
 @dataclass(frozen=True, eq=False)
 class Asked:
     """lengths: the tokens of every sample. host_bytes: what the task may have there. done: steps
-    that were trained before."""
+    that were trained before. window: steps between which samples may move."""
 
     task: Task
     lengths: NDArray[np.uint32]
     kind: Kind
     host_bytes: int
     done: int = 0
+    window: int = 1
+
+    @cached_property
+    def samples(self) -> Samples:
+        """The samples of every step."""
+        return Samples(self.lengths, self.task.batch, self.window)
 
     @cached_property
     def links(self) -> Links:
@@ -61,11 +68,8 @@ class Asked:
         return range(self.done, self.done + self.task.steps)
 
     def step(self, number: int) -> Array:
-        """The tokens of the samples of a step."""
-        first = number * self.task.batch
-        return np.asarray(
-            self.lengths[(first + np.arange(self.task.batch)) % len(self.lengths)], np.int64
-        )
+        """The tokens of the samples that come in a step."""
+        return self.samples.of(number)
 
     @lru_cache(maxsize=1 << 10)  # noqa: B019 (lives as long as the process plans)
     def costs(

@@ -4,12 +4,14 @@ rounds for some of its steps; the shortest is taken for all of them."""
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
+from planner.dispatch import Pool
 from planner.errors import Infeasible
 from planner.inputs import Effort
 from planner.packing import How
-from planner.sequences.asked import Asked
+from planner.sequences.asked import Array, Asked
 from planner.sequences.bounds import compute_us
 from planner.sequences.made import Made, lowered
 from planner.sequences.mix import Mix
@@ -51,8 +53,9 @@ class _Search:
         self.made: list[Made] = []
         self.needs: list[int] = []  # bytes of a device, of what did not fit
         self._table = folder / "table"
-        stride = max(1, len(self.few) // _GUESSED)
-        self._steps = [asked.step(number) for number in self.few[::stride]]
+        windows = [self.few[at : at + asked.window] for at in range(0, len(self.few), asked.window)]
+        stride = max(1, len(self.few) // max(_GUESSED, asked.window))
+        self._guessed = [number for own in windows[::stride] for number in own]
         self.mixes = wanted.mixes or proposed(
             asked, wanted.devices, self._steps, wanted.first, effort
         )
@@ -80,6 +83,12 @@ class _Search:
                 if least := thrifty(self.asked, least_way(self.asked, mix), self.effort):
                     self.look(least, self.wanted.first)
 
+    def _steps(self, pool: Pool) -> list[Array]:
+        """The steps by which estimates go: the lengths of the samples that they have on these
+        pipelines."""
+        moved = self.asked.samples.moved(self._guessed, pool)
+        return [*chain.from_iterable(moved.lengths())]
+
     @property
     def _most(self) -> int:
         """The rounds that are made at most."""
@@ -93,8 +102,9 @@ class _Search:
                 if found and self.effort.left <= 0:
                     break
                 if trial := tried(self.asked, way, pieces, self.effort):
+                    steps = self._steps(trial.pool)
                     for how in self.wanted.hows:
-                        found.append((trial.step_us(self._steps, how), how, trial))
+                        found.append((trial.step_us(steps, how), how, trial))
         ranked = sorted(found, key=lambda one: one[0])
         firsts = {(how, trial.way.mix): (how, trial) for _, how, trial in reversed(ranked)}
         ahead = [(how, one) for _, how, one in ranked if firsts[how, one.way.mix] == (how, one)]

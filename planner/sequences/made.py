@@ -6,7 +6,7 @@ from pathlib import Path
 
 from planner.inputs import Effort
 from planner.lowering import PipelineRound
-from planner.packing import Arrangement, How, Kind, Samples, arranged
+from planner.packing import Arrangement, How, Kind, arranged
 from planner.pipelines import fitted, mode_program
 from planner.sequences.asked import Asked
 from planner.sequences.kinds import Shape, with_kinds
@@ -65,8 +65,8 @@ def lowered(
 ) -> Made | int:
     """A way with its rounds for these steps; or the bytes that a device needs for them at least."""
     asked = trial.asked
-    samples = Samples(asked.lengths, asked.task.batch)
-    laid = arranged(samples, steps, trial.pool, how, table, jobs=jobs, change_us=trial.sent_us)
+    change_us = trial.sent_us
+    laid = arranged(asked.samples, steps, trial.pool, how, table, jobs=jobs, change_us=change_us)
     lanes = [*_lanes(trial, laid.kinds)]
     strategy = side_by_side(lanes, asked.links, asked.points, ORDER, trial.pieces)
     assert strategy

@@ -15,10 +15,15 @@ def with_lengths(problem: Problem) -> bool:
     where it does not."""
     task = next((task for task in problem.tasks if task.lengths), None)
     if task is None:
-        if problem.packing != "auto":
-            raise FormatError(
-                "--packing is about tasks whose samples have lengths, and none has; leave it out"
-            )
+        for flag, given in (
+            ("packing", problem.packing != "auto"),
+            ("reorder-window", problem.window > 1),
+        ):
+            if given:
+                raise FormatError(
+                    f"--{flag} is about tasks whose samples have lengths, and none has; leave it "
+                    "out"
+                )
         return False
     if wrong := next(_wrong(problem, task), None):
         raise FormatError(f"{task.name}: its samples have lengths, {wrong}")

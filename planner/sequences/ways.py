@@ -6,7 +6,7 @@ square Q + linear T + fixed, of the stage that takes longest in the modes that s
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -61,10 +61,15 @@ def ways(asked: Asked, allowed: Sequence[Mix], effort: Effort) -> Iterator[Way]:
 
 
 def proposed(
-    asked: Asked, devices: int, steps: Sequence[Array], how: How, effort: Effort
+    asked: Asked,
+    devices: int,
+    steps: Callable[[Pool], Sequence[Array]],
+    how: How,
+    effort: Effort,
 ) -> list[Mix]:
     """The mixes that are looked at on so many devices: all of a few, and of many those that seem
-    best for these steps with each size of microbatches, and those of equal pipelines."""
+    best with each size of microbatches for some steps, as they are on equal pipelines of the most
+    stages; and equal pipelines."""
     if devices <= _FEW:
         return list(mixes(devices))
     depths = [depth for n in range(devices.bit_length()) if (depth := 1 << n) <= devices]
@@ -82,7 +87,13 @@ def proposed(
             if trial:
                 (one,) = trial.pool.types
                 offers.append(Offer(depth, one.curve, depth, most))
-        if offers and (best := best_mix(offers, devices, steps, how)):
+        if not offers:
+            continue
+        deepest = offers[0]
+        equal = PipelineType(
+            deepest.curve, deepest.depth, deepest.longest, devices // deepest.devices
+        )
+        if best := best_mix(offers, devices, steps(Pool((equal,))), how):
             pairs = zip(offers, best.counts, strict=True)
             found.append(Mix(tuple(one.depth for one, count in pairs for _ in range(count))))
     return list(dict.fromkeys(found))

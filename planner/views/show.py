@@ -160,8 +160,10 @@ def _task(task: Task) -> list[str]:
 def _microbatches(task: Task) -> str:
     if task.lengths is None:
         return f" = {task.microbatches} x {task.microbatch}"
-    padded = ", padded" if task.lengths.padded else ""
-    return f" samples in up to {task.microbatches} microbatches of {task.microbatch} tokens{padded}"
+    window = task.lengths.window
+    told = ", padded" * task.lengths.padded
+    told += f", moved within windows of {window} steps" * (window > 1)
+    return f" samples in up to {task.microbatches} microbatches of {task.microbatch} tokens{told}"
 
 
 def _numbers(task: Task) -> str:

@@ -1,7 +1,7 @@
 """Documents of real lengths to equal pipelines, to merged ones, and moved between steps.
 
     python -m tests.benchmarks.documents FILE [--sequences 4,8,16,32,64] [--steps N]
-        [--reorder-window N] [--efficiency E] [--json]
+        [--reorder-window 4,16] [--efficiency E] [--json]
 
 FILE has `lengths`: tokens of documents, in order. A step has as many of them, in turn, as fit into
 so many sequences of 128k tokens, and as many equal pipelines as such sequences, of one stage each.
@@ -150,9 +150,9 @@ def best_mix(
 
 
 def rows(
-    lengths: Array, sequences: int, most: int, window: int, efficiency: float
+    lengths: Array, sequences: int, most: int, windows: Sequence[int], efficiency: float
 ) -> Iterator[Row]:
-    """Equal pipelines, the best mix, and a window."""
+    """Equal pipelines, the best mix, and windows."""
     longest = int(lengths.max())
     steps = steps_of(lengths, sequences)[:most]
     pool = merged_pool(sequences, longest, 1, 0, efficiency)
@@ -160,7 +160,7 @@ def rows(
     yield equal
     name, mixed = best_mix(sequences, steps, longest, efficiency)
     yield row(mixed, steps, sequences, name, equal.bound_us)
-    if window > 1:
+    for window in windows:
         every = np.concatenate(steps)
         moved = [every[one] for one in reordered(pool, steps, window)]
         yield row(pool, moved, sequences, f"window {window}", equal.bound_us)
@@ -172,15 +172,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("--sequences", default="4,8,16,32,64", help="a step (4,8,16,32,64)")
     parser.add_argument("--steps", type=int, default=100, help="first ones (100)")
-    parser.add_argument("--reorder-window", type=int, default=8, help="steps (8)")
+    parser.add_argument("--reorder-window", default="4,16", help="steps (4,16)")
     parser.add_argument("--efficiency", type=float, default=0.9, help="of merging (0.9)")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(arguments)
     lengths = np.array(json.loads(chosen.file.read_text())["lengths"])
+    windows = [int(text) for text in chosen.reorder_window.split(",")]
     made = [
         one
         for many in map(int, chosen.sequences.split(","))
-        for one in rows(lengths, many, chosen.steps, chosen.reorder_window, chosen.efficiency)
+        for one in rows(lengths, many, chosen.steps, windows, chosen.efficiency)
     ]
     if chosen.json:
         print(json.dumps([{**asdict(one), "gap": one.gap, "short": one.short} for one in made]))

@@ -1,12 +1,14 @@
 """Steps of many sequences laid out: how long that takes, and what a few kinds of rounds lose.
 
-    python -m tests.benchmarks.long_data [FILE] [--steps N] [--batch N] [--pipelines N] [--json]
+    python -m tests.benchmarks.long_data [FILE] [--steps N] [--batch N] [--pipelines N]
+        [--reorder-window N] [--json]
 
 FILE has the `lengths` of documents; without it they are drawn: lognormal, median 430, sigma 1.1, at
 most 32,000 tokens. A row for each kind of pool: equal pipelines of two stages, and as many devices
 in two types, half of which are twice as fast on a sequence and have no second stage. Seconds and
 memory are of this many steps, then of 100,000: processes have half of the work each, and this one
-does the rest alone. "lost" is the time of microbatches that steps do not need but their kind has.
+does the rest alone. "lost" is the time of microbatches that steps do not need but their kind has,
+"step" the mean of all with it. --reorder-window: steps between which samples move.
 
 Exits 1 where 100,000 steps would take more than 10 minutes or 4 GiB.
 """
@@ -40,6 +42,7 @@ class Row:
     kinds: int
     changes: int
     lost: float
+    step_us: int
     cpu_s: float
     cpu_others_s: float
     wall_s: float
@@ -58,7 +61,7 @@ def measured(name: str, pool: Pool, samples: Samples, steps: int) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.samples"
         found = arranged(samples, range(steps), pool, "balanced", path, jobs=JOBS)
-        table = path.stat().st_size
+        held = path.stat().st_size * (1 + (samples.window > 1))  # a table, and where samples go
     wall, after, now = time.monotonic() - begun, getrusage(RUSAGE_CHILDREN), getrusage(RUSAGE_SELF)
     cpu = now.ru_utime + now.ru_stime - own.ru_utime - own.ru_stime
     others = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -70,12 +73,13 @@ def measured(name: str, pool: Pool, samples: Samples, steps: int) -> Row:
         len(found.kinds),
         len(found.turns) - 1,
         found.us / found.least_us - 1,
+        found.us // steps,
         cpu,
         others,
         wall,
         memory,
         (cpu + others / JOBS) * whole,
-        memory + table // steps * max(0, STEPS - steps),
+        memory + held // steps * max(0, STEPS - steps),
     )
 
 
@@ -106,24 +110,26 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=2_000, metavar="N")
     parser.add_argument("--batch", type=int, default=2_000, metavar="N", help="sequences of a step")
     parser.add_argument("--pipelines", type=int, default=8, metavar="N")
+    parser.add_argument("--reorder-window", type=int, default=1, metavar="N", help="steps")
     parser.add_argument("--json", action="store_true", help="rows for scripts")
     args = parser.parse_args()
-    samples = Samples(lengths(args.file), args.batch)
+    samples = Samples(lengths(args.file), args.batch, args.reorder_window)
     every = pools(args.pipelines, int(samples.lengths.max())).items()
     rows = [measured(name, pool, samples, args.steps) for name, pool in every]
     if args.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:
         print(
-            "| pipelines | steps | kinds | changes | lost | cpu s | others' | wall s | GiB "
-            "| 100,000 steps | GiB |"
+            "| pipelines | steps | kinds | changes | lost | step ms | cpu s | others' | wall s "
+            "| GiB | 100,000 steps | GiB |"
         )
-        print("| --- |" + " ---: |" * 10)
+        print("| --- |" + " ---: |" * 11)
         for row in rows:
             print(
                 f"| {row.pool} | {row.steps:,} | {row.kinds} | {row.changes:,} | {row.lost:.2%} | "
-                f"{row.cpu_s:.1f} | {row.cpu_others_s:.1f} | {row.wall_s:.1f} | "
-                f"{row.bytes / 2**30:.2f} | {row.whole_s:.0f} s | {row.whole_bytes / 2**30:.2f} |"
+                f"{row.step_us / 1000:.1f} | {row.cpu_s:.1f} | {row.cpu_others_s:.1f} | "
+                f"{row.wall_s:.1f} | {row.bytes / 2**30:.2f} | {row.whole_s:.0f} s | "
+                f"{row.whole_bytes / 2**30:.2f} |"
             )
     return int(any(row.short for row in rows))
 

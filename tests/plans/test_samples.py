@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plans.samples import open_table, table_path, table_sha256, write
+from plans.samples import entries, open_table, places, table_path, table_sha256, write
 from profiles.errors import FormatError
 
 
@@ -60,3 +60,15 @@ def test_a_file_that_is_no_such_table_is_an_error(
 def test_a_table_lies_beside_its_plan() -> None:
     """Its name has the plan's and the task's."""
     assert table_path("plans/long.json", "gpt-a") == Path("plans/long.gpt-a.samples")
+
+
+def test_entries_say_the_step_of_a_window_and_the_microbatch() -> None:
+    """As many places as two bytes tell apart, and back again; without windows the microbatch."""
+    steps, microbatches = np.divmod(np.arange(65_536), 32)
+    table = entries(steps, microbatches, 32).astype(np.uint16)
+    found = places(table, 2048, 32)
+    assert (found.steps == steps).all()
+    assert (found.microbatches == microbatches).all()
+    alone = places(table, 1, 32)
+    assert not alone.steps.any()
+    assert (alone.microbatches == np.arange(65_536)).all()

@@ -20,7 +20,7 @@ from support.retime import retimed
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from executor.workload import Task, pack, padding, take
+from executor.workload import Task, pack, padding, planned_shapes, take
 from plans import prove, samples
 from plans.schema import Lengths, Plan, RoundKind
 from plans.timing import Runs
@@ -114,20 +114,27 @@ _FOLDER, _COUNT = TemporaryDirectory(), count()
 
 
 class Packed(NamedTuple):
-    """A plan with its task, the table that it was made with, and the file that it would have."""
+    """A plan with its task, the microbatches of its steps' samples, and the file that it would
+    have. order: the samples of each step, where they are not those that come in it."""
 
     plan: Plan
     task: Task
     rows: NDArray[np.uint16]
     path: Path
+    order: Sequence[list[int]] = ()
+
+    def of(self, step: int) -> list[int]:
+        """The samples of a step."""
+        return self.order[step] if self.order else samples_of(step)
 
 
-def with_rows(made: Packed, rows: NDArray[np.uint16]) -> Packed:
-    """The plan with another table."""
+def with_rows(made: Packed, rows: NDArray[np.uint16], window: int = 1) -> Packed:
+    """The plan with another table, of samples that moved within such windows."""
     path = Path(_FOLDER.name) / f"{next(_COUNT)}.json"
     (task,) = made.plan.tasks
     assert task.lengths
-    lengths = replace(task.lengths, table=samples.write(samples.table_path(path, "a"), [rows]))
+    table = samples.write(samples.table_path(path, "a"), [rows])
+    lengths = replace(task.lengths, table=table, window=window)
     plan = replace(made.plan, tasks=(replace(task, lengths=lengths),))
     return Packed(plan, made.task, rows, path)
 
@@ -150,7 +157,9 @@ def packed(
     old = replace(old, microbatch=MOST, batch=MOST * most, precision=task.precision)
     made = fit(replace(made, tasks=(old,)), [whole], reserve=1 << 26)
     shapes = [kinds[kind] for kind, length in runs for _ in range(length)]
-    rows = np.array([_row(step, shape, padded) for step, shape in enumerate(shapes)], "<u2")
+    rows = np.array(
+        [_row(step, shape, padded, samples_of(step)) for step, shape in enumerate(shapes)], "<u2"
+    )
     said = describe(task.lengths)
     lengths = Lengths(said.sha256, said.samples, "0" * 64, padded)
     (program,), (segment,), (planned,) = made.programs, made.segments, made.tasks
@@ -172,21 +181,43 @@ def packed(
     return with_rows(Packed(plan, task, rows, Path()), rows)
 
 
+def moved(made: Packed, window: int) -> Packed:
+    """The plan with samples that moved at random within windows."""
+    steps, (task,) = made.task.steps, made.plan.tasks
+    shapes = [shape for shape in planned_shapes(made.plan)["a"] for _ in range(shape.rounds)]
+    places = [
+        np.sort(begin * BATCH + own)
+        for begin in range(0, steps, window)
+        for size in [min(window, steps - begin)]
+        for own in np.random.default_rng(1).permutation(size * BATCH).reshape(size, BATCH)
+    ]
+    order = [[at % SAMPLES for at in own.tolist()] for own in places]
+    rows = np.array(
+        [_row(n, shapes[n].tokens, False, own) for n, own in enumerate(order)], np.uint16
+    )
+    table = np.empty(rows.size, np.uint16)
+    for step, own in enumerate(places):
+        table[own] = step % window * task.microbatches + rows[step]
+    made = with_rows(made, table.reshape(rows.shape), window)
+    return made._replace(rows=rows, order=order)
+
+
 def samples_of(step: int) -> list[int]:
     return [(step * BATCH + j) % SAMPLES for j in range(BATCH)]
 
 
-def _row(step: int, tokens: Sequence[int], padded: bool) -> list[int]:
+def _row(step: int, tokens: Sequence[int], padded: bool, of: Sequence[int]) -> list[int]:
     """Some microbatch that has room for it, for each sample of a step."""
     rng = np.random.default_rng(step)
     while True:
         row = rng.integers(0, len(tokens), BATCH).tolist()
-        if all(_tokens(step, row, m, padded) <= most for m, most in enumerate(tokens)):
+        held = partial(_tokens, of, row, padded)
+        if all(held(m) <= most for m, most in enumerate(tokens)):
             return row
 
 
-def _tokens(step: int, row: Sequence[int], m: int, padded: bool) -> int:
-    own = [LENGTHS[n] for n, at in zip(samples_of(step), row, strict=True) if at == m]
+def _tokens(of: Sequence[int], row: Sequence[int], padded: bool, m: int) -> int:
+    own = [LENGTHS[n] for n, at in zip(of, row, strict=True) if at == m]
     return len(own) * max(own, default=0) if padded else sum(own)
 
 
@@ -198,15 +229,17 @@ class Trained(NamedTuple):
 Parts = Iterable[tuple[Tensor, Tensor, Tensor, Tensor]]  # tokens, positions, sequences, targets
 
 
-def trained(task: Task, parts_of: Callable[[int], Parts]) -> Trained:
-    """An ordinary loop whose steps go through these parts, in turn."""
+def trained(
+    task: Task, parts_of: Callable[[int], Parts], of: Callable[[int], list[int]] = samples_of
+) -> Trained:
+    """An ordinary loop whose steps go through these parts, in turn. of: the samples of a step."""
     torch.manual_seed(task.seed)
     model = task.model()  # type: ignore[operator]
     optimizer = task.optimizer(list(model.parameters()))
     weights, losses = LENGTHS if task.weights is None else task.weights, []
     assert task.loss
     for step in range(task.steps):
-        total, whole = 0.0, sum(weights[n] for n in samples_of(step))
+        total, whole = 0.0, sum(weights[n] for n in of(step))
         for tokens, positions, sequences, targets in parts_of(step):
             loss = task.loss(model(tokens, positions, sequences), targets) / whole
             loss.backward()
@@ -219,9 +252,9 @@ def trained(task: Task, parts_of: Callable[[int], Parts]) -> Trained:
     return Trained(losses, {name: p.detach().clone() for name, p in model.named_parameters()})
 
 
-def one_by_one(step: int) -> Parts:
+def one_by_one(step: int, of: Callable[[int], list[int]] = samples_of) -> Parts:
     """Each sequence by itself, without any padding."""
-    for text, targets in data(samples_of(step)):
+    for text, targets in data(of(step)):
         yield text, torch.arange(len(text)), torch.zeros(len(text), dtype=torch.long), targets
 
 
@@ -229,7 +262,7 @@ def as_packed(made: Packed, step: int) -> Parts:
     """The microbatches of a plan that pads nothing; of those without samples nothing is added."""
     row = made.rows[step].tolist()
     for m in range(max(row) + 1):
-        own = [n for n, at in zip(samples_of(step), row, strict=True) if at == m]
+        own = [n for n, at in zip(made.of(step), row, strict=True) if at == m]
         if own:
             texts, targets = zip(*data(own), strict=True)
             sizes = [len(text) for text in texts]

@@ -27,8 +27,10 @@ def lengths_shape(plan: Plan) -> Iterator[str]:
                 f"{task.name}: {task.batch} samples in a step, but there are only "
                 f"{task.lengths.samples}"
             )
-        if task.microbatches > MOST:
-            yield f"{task.name}: {task.microbatches} microbatches, a table knows {MOST}"
+        if task.lengths.window * task.microbatches > MOST:
+            of = f" in each step of a window of {task.lengths.window}"
+            of = of if task.lengths.window > 1 else ""
+            yield f"{task.name}: {task.microbatches} microbatches{of}, a table knows {MOST}"
         if task.microbatch % TOKENS:
             yield (
                 f"{task.name}: microbatches of {task.microbatch} tokens, expected a multiple of "

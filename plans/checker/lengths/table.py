@@ -2,12 +2,13 @@
 that step's round, and no microbatch more tokens than it may have.
 
 A table has one entry for each sample of each step, so that no sample can be there twice or be left
-out: what can be wrong is the number of rows, a microbatch that is not there, and tokens. Tables are
-looked at some rows at a time; they may be larger than memory.
+out: what can be wrong is the number of rows, a microbatch that is not there, and tokens; and where
+samples move within windows, a step that is not there, and how many each gets. Tables are looked at
+some windows at a time; they may be larger than memory.
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plans.order import task_runs
-from plans.samples import open_table, table_path, table_sha256
+from plans.samples import open_table, places, table_path, table_sha256
 from plans.schema import Plan, Task
 from plans.timing import kinds_of
 from profiles.codec import sha256
@@ -62,13 +63,15 @@ def _table(plan: Plan, task: Task, path: Path, lengths: NDArray[Any] | None) -> 
     if len(entries) != task.steps:
         yield f"{path}: has {len(entries)} rows, expected one for each of {task.steps} steps"
     limits, shapes = _limits(plan, task)
-    rows = max(1, _AT_ONCE // max(task.batch, limits.shape[1]))
+    window = task.lengths.window
+    rows = window * max(1, _AT_ONCE // max(task.batch, limits.shape[1]) // window)
     told = 0
     for begin in range(0, min(len(entries), task.steps), rows):
         end = min(begin + rows, len(entries), task.steps)
-        own = limits[shapes[begin:end]]
-        part = _Rows(task, task.done + begin, np.asarray(entries[begin:end]), own, lengths)
-        count, lines = _wrong(part)
+        own = np.asarray(entries[begin:end])
+        count, lines = _wrong(
+            _Rows.of(task, task.done + begin, own, limits[shapes[begin:end]], lengths)
+        )
         yield from islice(lines, max(0, MOST - told))
         told += count
     if told > MOST:
@@ -91,44 +94,95 @@ def _limits(plan: Plan, task: Task) -> tuple[Numbers, NDArray[np.int32]]:
 
 
 class _Rows(NamedTuple):
-    """Some rows of a table: of steps from `first` on; limits: the tokens of their microbatches."""
+    """Whole windows of a table, of steps from `first` on. to, microbatches: of each entry the row
+    of the step that has the sample, -1 for one beyond the window, and the microbatch there.
+    limits: the tokens of the steps' microbatches."""
 
     task: Task
     first: int
-    entries: NDArray[np.uint16]
+    to: Numbers
+    microbatches: NDArray[np.integer]
     limits: Numbers
     lengths: NDArray[Any] | None
 
-    def samples(self, row: int) -> Numbers:
-        """The numbers of the samples of a row."""
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        first: int,
+        entries: NDArray[np.uint16],
+        limits: Numbers,
+        lengths: NDArray[Any] | None,
+    ) -> "_Rows":
+        assert task.lengths
+        window, count = task.lengths.window, len(entries)
+        steps, microbatches = places(entries, window, task.microbatches)
+        begins = (np.arange(count) // window * window)[:, None]
+        there = steps < np.minimum(window, count - begins)
+        return cls(task, first, np.where(there, begins + steps, -1), microbatches, limits, lengths)
+
+    @property
+    def window(self) -> int:
+        """The steps between which samples move."""
         assert self.task.lengths
-        at = (self.first + row) * self.task.batch + np.arange(self.task.batch)
+        return self.task.lengths.window
+
+    def step(self, row: int) -> str:
+        """The step of a row, as messages begin."""
+        return f"{self.task.name}: step {self.first + row}"
+
+    def sample(self, row: int, column: int) -> int:
+        """The number of a sample."""
+        assert self.task.lengths
+        at = (self.first + row) * self.task.batch + column
         return at % self.task.lengths.samples
+
+    def held(self, row: int, number: int | None = None) -> Numbers:
+        """The numbers of the samples of a row's step, or of one of its microbatches."""
+        begin = row // self.window * self.window
+        own = slice(begin, begin + self.window)
+        mine = self.to[own] == row
+        if number is not None:
+            mine &= self.microbatches[own] == number
+        return np.array([self.sample(begin, at) for at in np.flatnonzero(mine).tolist()])
 
 
 def _wrong(part: _Rows) -> tuple[int, Iterator[str]]:
     """The number of violations in these rows, and each in words."""
+    beyond = part.to < 0
     counts = (part.limits >= 0).sum(axis=1)
-    strange = part.entries >= counts[:, None]
-    places = np.argwhere(strange) if strange.any() else np.empty((0, 2), np.int64)
-    lines = (_absent(part, row, column, int(counts[row])) for row, column in places.tolist())
-    if part.lengths is None:
-        return len(places), lines
-    tokens = _tokens(part, ~strange if len(places) else None)
-    full = np.argwhere(tokens > np.maximum(part.limits, 0))
-    heavy = (_heavy(part, row, number, int(tokens[row, number])) for row, number in full.tolist())
-    return len(places) + len(full), (line for some in (lines, heavy) for line in some)
+    strange = ~beyond & (part.microbatches >= counts[part.to])
+    sizes = np.bincount(part.to[~beyond], minlength=len(counts))
+    astray, absent, full = _where(beyond), _where(strange), list[list[int]]()
+    uneven = np.flatnonzero(sizes != part.task.batch).tolist()
+    if part.lengths is not None:
+        tokens = _tokens(part, ~(beyond | strange))
+        full = _where(tokens > np.maximum(part.limits, 0))
+    lines = (
+        (_astray(part, row, column) for row, column in astray),
+        (_uneven(part, row, int(sizes[row])) for row in uneven),
+        (_absent(part, row, column, int(counts[part.to[row, column]])) for row, column in absent),
+        (_heavy(part, row, number, int(tokens[row, number])) for row, number in full),
+    )
+    count = len(astray) + len(uneven) + len(absent) + len(full)
+    return count, chain.from_iterable(lines)
 
 
-def _tokens(part: _Rows, known: NDArray[np.bool_] | None) -> Numbers:
-    """The tokens of each microbatch of each row, those of padding too; of the known entries."""
+def _where(wrong: NDArray[np.bool_]) -> list[list[int]]:
+    """The rows and columns where something is wrong."""
+    return list(np.argwhere(wrong).tolist()) if wrong.any() else []
+
+
+def _tokens(part: _Rows, known: NDArray[np.bool_]) -> Numbers:
+    """The tokens of each microbatch of each row's step, those of padding too; of the known
+    entries."""
     assert part.lengths is not None
     rows, width = part.limits.shape
     begin = part.first * part.task.batch % len(part.lengths)
-    numbers = np.arange(begin, begin + part.entries.size)
+    numbers = np.arange(begin, begin + part.to.size)
     lengths = np.take(part.lengths, numbers, mode="wrap").astype(np.int64)
-    keys = (part.entries + np.arange(rows)[:, None] * width).ravel()
-    if known is not None:
+    keys = (part.microbatches + part.to * width).ravel()
+    if not known.all():
         keys, lengths = keys[known.ravel()], lengths[known.ravel()]
     if part.task.lengths and part.task.lengths.padded:
         longest = np.zeros(rows * width, np.int64)
@@ -138,25 +192,40 @@ def _tokens(part: _Rows, known: NDArray[np.bool_] | None) -> Numbers:
     return np.bincount(keys, lengths, rows * width).astype(np.int64).reshape(rows, width)
 
 
-def _absent(part: _Rows, row: int, column: int, count: int) -> str:
-    sample = part.samples(row)[column]
+def _astray(part: _Rows, row: int, column: int) -> str:
+    begin = part.first + row // part.window * part.window
+    last = min(begin + part.window, part.first + len(part.limits)) - 1
     return (
-        f"{part.task.name}: step {part.first + row}: sample {sample} is in microbatch "
-        f"{part.entries[row, column]}, but the round has {count}"
+        f"{part.step(row)}: sample {part.sample(row, column)} goes to a step behind {last}, the "
+        f"last one of its window, which begins with step {begin}"
+    )
+
+
+def _uneven(part: _Rows, row: int, count: int) -> str:
+    """A step with too many samples or too few: names the first sample that is too many."""
+    batch = part.task.batch
+    more = f"; beyond that with sample {part.held(row)[batch]}" if count > batch else ""
+    return f"{part.step(row)}: gets {count} samples of its window, expected {batch}{more}"
+
+
+def _absent(part: _Rows, row: int, column: int, count: int) -> str:
+    return (
+        f"{part.step(int(part.to[row, column]))}: sample {part.sample(row, column)} is in "
+        f"microbatch {part.microbatches[row, column]}, but the round has {count}"
     )
 
 
 def _heavy(part: _Rows, row: int, number: int, tokens: int) -> str:
     """A microbatch with too many tokens: names the sample with which there are."""
     assert part.lengths is not None
-    samples = part.samples(row)[part.entries[row] == number]
+    samples = part.held(row, number)
     lengths, most = part.lengths[samples].astype(np.int64), int(part.limits[row, number])
     up_to, padded = np.cumsum(lengths), ""
     if part.task.lengths and part.task.lengths.padded:
         up_to, padded = np.maximum.accumulate(lengths) * np.arange(1, len(lengths) + 1), ", padded"
     at = int(np.argmax(up_to > most))
     return (
-        f"{part.task.name}: step {part.first + row}: microbatch {number} has {tokens} tokens of "
+        f"{part.step(row)}: microbatch {number} has {tokens} tokens of "
         f"{len(samples)} sample(s){padded}, expected at most {most}; beyond that with sample "
         f"{samples[at]} of {lengths[at]} tokens"
     )

@@ -16,7 +16,7 @@ from support.device_cases import KEPT, SPILLING
 from support.disked import ready
 from support.fit import fit, later
 from support.pipelined import RESIDENT, planned
-from support.texted import MOST, packed
+from support.texted import MOST, moved, packed
 from support.together import Bits, Job, Together, differences, divided, done
 
 from executor.driver import Options
@@ -61,10 +61,10 @@ def of_disk(name: str) -> Job:
     return Job((plan,), tasks)
 
 
-def of_text(name: str) -> Job:
+def of_text(name: str, window: int) -> Job:
     """Samples of every length, in kinds of rounds that change at every step."""
     kinds = ((MOST, MOST), (256, MOST))
-    made = packed(name, kinds, ((0, 1), (1, 1), (0, 1), (1, 2)))
+    made = moved(packed(name, kinds, ((0, 1), (1, 1), (0, 1), (1, 2))), window)
     return Job((made.plan,), [made.task], Options(tables=made.path))
 
 
@@ -131,7 +131,8 @@ JOBS: dict[str, Making] = {
         )
     },
     **{f"disk {name}": partial(of_disk, name) for name in ("two-rooms", "beside")},
-    **{f"lengths {name}": partial(of_text, name) for name in ("pipeline", "parallel")},
+    "lengths pipeline": partial(of_text, "pipeline", 1),
+    "lengths parallel": partial(of_text, "parallel", 3),
 }
 
 

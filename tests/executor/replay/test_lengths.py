@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from support.texted import (
     Trained,
     as_packed,
     data,
+    moved,
     one_by_one,
     packed,
     trained,
@@ -81,6 +83,17 @@ def test_replicas_and_padding_train_it_too(name: str, padded: bool) -> None:
     assert_same(ran(made), trained(made.task, one_by_one), rtol=1e-6)
 
 
+@pytest.mark.parametrize(("name", "window"), [("streamed", 4), ("pipeline", 6)])
+def test_samples_that_move_within_windows_train_the_loop_with_them(name: str, window: int) -> None:
+    """To the last bit in the same microbatches; the last window is shorter."""
+    made = moved(packed(name, KINDS, IN_A_ROW), window)
+    result = ran(made)
+    assert_same(result, trained(made.task, partial(one_by_one, of=made.of), made.of), rtol=1e-6)
+    assert_same(result, trained(made.task, partial(as_packed, made), made.of))
+    as_they_come = trained(made.task, one_by_one)
+    assert not np.allclose(result.losses["a"], as_they_come.losses, rtol=1e-3)
+
+
 def test_a_microbatch_without_samples_adds_nothing() -> None:
     """Whatever the loss of its padding is."""
     made = packed("streamed", KINDS, ((0, 3),), loss=lambda y, targets: (y**2).sum() + len(y))
@@ -117,14 +130,15 @@ def test_only_the_samples_that_are_needed_are_asked_for() -> None:
     assert asked == [[BATCH + j for j in np.flatnonzero(made.rows[1] == 1)]]
 
 
-def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    """In the middle of kinds that change at every step, and of the table."""
-    made = packed("streamed", KINDS, EVERY_STEP)
+@pytest.mark.parametrize("window", [1, 6])
+def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path, window: int) -> None:
+    """In the middle of kinds that change at every step, of the table, and of a window."""
+    made = moved(packed("streamed", KINDS, EVERY_STEP), window)
     whole, pressed = ran(made), False
 
     def pressing(samples: Sequence[int]) -> Any:
         nonlocal pressed
-        if 3 * BATCH in samples and not pressed:
+        if made.of(3)[0] in samples and not pressed:
             pressed = True
             signal.raise_signal(signal.SIGINT)
         return data(samples)

@@ -44,6 +44,22 @@ def test_long_sequences_meet_in_one_step() -> None:
     assert len(first) == len(second) == 6
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [[42], [724, 619]],  # 724 alone would part the long ones
+        [[1000, 10], [100, 95]],  # 100 could hide behind 1000: a thousandth of the time
+    ],
+)
+def test_windows_stay_as_they_are_if_little_is_gained(steps: list[list[int]]) -> None:
+    """Moves change the training, and steps are packed yet."""
+    made = reordered(_POOL, [np.array(own) for own in steps], 2)
+    assert [one.tolist() for one in made] == [
+        [*range(len(steps[0]))],
+        [*range(len(steps[0]), sum(map(len, steps)))],
+    ]
+
+
 def test_a_window_without_steps_is_refused() -> None:
     """By its number."""
     with pytest.raises(ValueError, match="a window of 0 steps, must be at least 1"):

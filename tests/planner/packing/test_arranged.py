@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from planner.dispatch import Curve, PipelineType, Pool
-from planner.packing.arranged import Arrangement, Samples, arranged, best_way
+from planner.packing.arranged import Arrangement, arranged, best_way
 from planner.packing.packing import WAYS, How
+from planner.packing.samples import Samples
 from plans.samples import open_table, table_sha256
 
 SHORT = PipelineType(Curve(0.001, 1.0, 50.0), depth=1, longest=512, count=2)
@@ -15,30 +16,39 @@ LONG = PipelineType(Curve(0.001, 0.5, 80.0), depth=2, longest=4096, count=2)
 POOL = Pool((SHORT, LONG))
 
 
-def _samples(count: int = 1_000, batch: int = 70) -> Samples:
+def _samples(count: int = 1_000, batch: int = 70, window: int = 1) -> Samples:
     drawn = np.random.default_rng(0).lognormal(5, 1.2, count)
-    return Samples(np.clip(drawn, 1, 4096).astype(np.uint32), batch)
+    return Samples(np.clip(drawn, 1, 4096).astype(np.uint32), batch, window)
 
 
 def _kind_of(found: Arrangement) -> list[int]:
     return [kind for kind, rounds in found.turns for _ in range(rounds)]
 
 
+@pytest.mark.parametrize("window", [1, 8])
 @pytest.mark.parametrize("how", WAYS)
-def test_every_microbatch_of_the_table_is_what_its_kind_says(how: How, tmp_path: Path) -> None:
+def test_every_microbatch_of_the_table_is_what_its_kind_says(
+    how: How, window: int, tmp_path: Path
+) -> None:
     """Added up sample by sample: at most as many tokens as the kind has, and its means."""
-    samples, path = _samples(), tmp_path / "x.samples"
+    samples, path = _samples(window=window), tmp_path / "x.samples"
     found = arranged(samples, range(5, 65), POOL, how, path)
     rows, kinds = open_table(path, 70), _kind_of(found)
     assert len(rows) == len(kinds) == 60
     assert table_sha256(path) == found.table
+    width = sum(map(len, found.kinds[0].most))
+    every: list[list[list[int]]] = [[[] for _ in range(width)] for _ in rows]
+    for at, row in enumerate(rows.tolist()):
+        for sample, entry in enumerate(row):
+            step, group = divmod(entry, width)
+            length = int(samples.lengths[((5 + at) * 70 + sample) % 1_000])
+            every[at // window * window + step][group].append(length)
     sums = [np.zeros((2, sum(map(len, kind.most)))) for kind in found.kinds]
-    for at, (row, number) in enumerate(zip(rows, kinds, strict=True)):
+    for held, number in zip(every, kinds, strict=True):
+        assert sum(map(len, held)) == 70
         most = [tokens for own in found.kinds[number].most for tokens in own]
-        held: list[list[int]] = [[] for _ in most]
-        for sample, group in enumerate(row):
-            held[group].append(int(samples.lengths[((5 + at) * 70 + sample) % 1_000]))
-        for group, own in enumerate(held):
+        assert not any(held[len(most) :])
+        for group, own in enumerate(held[: len(most)]):
             own = [max(own)] * len(own) if how == "pad" and own else own or [1]
             assert sum(own) <= most[group]
             sums[number][:, group] += sum(own), sum(length * length for length in own)

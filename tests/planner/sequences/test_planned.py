@@ -12,6 +12,7 @@ from support.texts import text_task
 import plans
 from planner import Infeasible, Problem, build
 from planner.inputs import PackingName, parse_layout
+from planner.views import describe
 from plans import prove_tables
 from plans.order import task_runs
 from plans.samples import open_table, table_path
@@ -95,3 +96,16 @@ def test_models_that_mix_sequences_get_one_in_each_microbatch(tmp_path: Path) ->
     built(one.alike(tasks=(structs.replace(task, lengths=lengths),)), tmp_path)
     rows = open_table(table_path(tmp_path / "plan.json", "text"), BATCH)
     assert all(len(set(row)) == BATCH for row in rows.tolist())
+
+
+def test_windows_make_steps_shorter_where_few_samples_are_long(tmp_path: Path) -> None:
+    """The plan says the window; its table is proven, and what it predicts is shorter by more than
+    steps of a kind differ from their mean."""
+    one = replace(asked(devices=4, packing="balanced"), layout=parse_layout("1x4"))
+    plain, plan = (built(replace(one, window=window), tmp_path) for window in (1, 4))
+    (task,) = plan.tasks
+    assert task.lengths
+    assert task.lengths.window == 4
+    assert plan.prediction.makespan_us < 0.95 * plain.prediction.makespan_us
+    assert plan.prediction.lower_bound_us == plain.prediction.lower_bound_us
+    assert "moved within windows of 4 steps" in describe(plan)

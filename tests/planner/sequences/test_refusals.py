@@ -52,13 +52,15 @@ def test_what_does_not_go_with_lengths_is_refused(asked: Problem, said: str) -> 
         with_lengths(asked)
 
 
-def test_packing_is_about_lengths() -> None:
-    """Without any it is refused."""
+def test_packing_and_windows_are_about_lengths() -> None:
+    """Without any they are refused."""
     plain = synthetic.profile(synthetic.task("a", layers=2), usable_bytes=1 << 30)
     one = Problem.of(plain, devices=1, device_bytes=None, host_bytes=None)
     assert not with_lengths(one)
-    with pytest.raises(FormatError, match="none has; leave it out"):
+    with pytest.raises(FormatError, match=r"^--packing .* none has; leave it out"):
         with_lengths(replace(one, packing="ffd"))
+    with pytest.raises(FormatError, match=r"^--reorder-window .* none has; leave it out"):
+        with_lengths(replace(one, window=2))
 
 
 def test_models_that_mix_sequences_are_not_packed() -> None:
