@@ -141,12 +141,15 @@ class Lengths(Struct, frozen=True):
     sha256, samples: of the profile's lengths. table: of a file beside the plan, little-endian
     uint16, `batch` for each of the task's steps: the microbatch of each of the step's samples.
     padded: each sequence of a microbatch is extended to the longest one there.
+    token_draws: for each shard, how many of its `rng_draws` each of `microbatch` tokens adds; ():
+    none of any shard.
     """
 
     sha256: Sha256
     samples: Positive
     table: Sha256
     padded: bool = False
+    token_draws: tuple[Count, ...] = ()
 
 
 class Task(Struct, frozen=True, kw_only=True):

@@ -143,7 +143,9 @@ class TaskState:
         self.plan = plan
         draws = [shard.rng_draws for shard in plan.shards]
         self.rng = TaskRng(
-            *(host.rng_state, draws, plan.microbatches, source, plan.done), chained=alone
+            *(host.rng_state, draws, plan.microbatches, source, plan.done),
+            chained=alone,
+            rows=steps.draws if steps and any(draws) else None,
         )
         called = ("step {}: data" if steps else "data({})").format
         own = plan, host.task, threads, host.staging, self.rng.prepare, called, steps
@@ -234,7 +236,7 @@ class TaskState:
         """The task's state is in the host store, `step` steps done; from there it can go on."""
         self.host.settle()
         self.replicas.settle()
-        self.host.rng_state = self.rng.state(step, 0, 0)
+        self.host.rng_state = self.rng.before(step)
         self.host.loss_scale = self.scale.state() if self.scale else None
 
 

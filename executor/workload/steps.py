@@ -4,6 +4,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.errors import MismatchError, RunError
+from executor.numerics import Row
 from executor.workload.loss import Batch
 from executor.workload.packed import lengths_of, pack, padded, padding, take, tokens_of
 from executor.workload.task import Task
@@ -21,6 +23,8 @@ from plans.schema import Plan
 from plans.schema import Task as PlanTask
 from plans.timing import kinds_of
 from profiles.lengths import describe, of_step
+
+_KEPT = 16  # steps whose draws are at hand
 
 
 class Shape(NamedTuple):
@@ -48,6 +52,12 @@ class Steps:
         self._count = planned.lengths.samples
         self._weights = np.asarray(lengths_of(task) if task.weights is None else task.weights)
         self._latest = (-1, 0.0)  # a step and the sum of its weights
+        each = planned.lengths.token_draws or [0] * len(planned.shards)
+        self._shards = [*zip(planned.shards, each, strict=True)]
+        self._most = planned.microbatch
+        self.draws = lru_cache(_KEPT)(self._draws)
+        """By step, the random draws of each microbatch in each shard; None for one of padding only,
+        which no loop has."""
 
     def tokens(self, step: int) -> Sequence[int]:
         """The most tokens of each of the step's microbatches."""
@@ -76,6 +86,23 @@ class Steps:
             m: self._microbatch([taken[n] for n in own], step, m, next(iter(taken.values())))
             for m, own in numbers.items()
         }
+
+    def _draws(self, step: int) -> list[Row | None]:
+        shards, most = self._shards, self._most
+        return [
+            [one.rng_draws and one.rng_draws - each * (most - tokens) for one, each in shards]
+            if tokens
+            else None
+            for tokens in self._sizes(step)
+        ]
+
+    def _sizes(self, step: int) -> list[int]:
+        """The tokens of each of the step's microbatches; 0 of one without samples."""
+        row, own = self._row(step), self._task.lengths[self._samples(step)].astype(np.int64)
+        each = [own[row == number] for number in range(int(row.max()) + 1)]
+        if self._padded:
+            return [len(one) * int(one.max(initial=0)) for one in each]
+        return [int(one.sum()) for one in each]
 
     def _microbatch(self, samples: Sequence[Batch], step: int, number: int, like: Batch) -> Batch:
         if self._padded and samples:
@@ -122,7 +149,7 @@ def _rows(planned: PlanTask, path: Path) -> NDArray[np.uint16]:
 
 
 def _expect(planned: PlanTask, task: Task) -> None:
-    """MismatchError unless the task has the samples that were planned, and draws nothing."""
+    """MismatchError unless the task has the samples that were planned."""
     said, where = planned.lengths, f"task {planned.name}"
     assert said is not None
     if task.lengths is None:
@@ -137,12 +164,6 @@ def _expect(planned: PlanTask, task: Task) -> None:
             raise MismatchError(
                 f"{where}: {what}: {theirs} in the plan, {own} in the workload; profile and build "
                 "again"
-            )
-    for number, shard in enumerate(planned.shards):
-        if shard.rng_draws != 0:
-            raise MismatchError(
-                f"{where}: shard {number} draws random numbers, a varying number where samples "
-                "have lengths; leave dropout out"
             )
 
 

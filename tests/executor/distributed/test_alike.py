@@ -62,9 +62,9 @@ def of_disk(name: str) -> Job:
 
 
 def of_text(name: str) -> Job:
-    """Samples of every length, in kinds of rounds that change at every step."""
+    """Samples of every length, in kinds of rounds that change at every step, with dropout."""
     kinds = ((MOST, MOST), (256, MOST))
-    made = packed(name, kinds, ((0, 1), (1, 1), (0, 1), (1, 2)))
+    made = packed(name, kinds, ((0, 1), (1, 1), (0, 1), (1, 2)), dropout=0.3)
     return Job((made.plan,), [made.task], Options(tables=made.path))
 
 
