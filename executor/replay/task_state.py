@@ -22,6 +22,7 @@ from executor.workload import (
     Batches,
     Steps,
     data_by_number,
+    draws_of,
     planned_shapes,
     shapes_here,
     steps_of,
@@ -145,7 +146,7 @@ class TaskState:
         self.rng = TaskRng(
             *(host.rng_state, draws, plan.microbatches, source, plan.done),
             chained=alone,
-            rows=steps.draws if steps and any(draws) else None,
+            rows=draws_of(plan, steps) if steps and any(draws) else None,
         )
         called = ("step {}: data" if steps else "data({})").format
         own = plan, host.task, threads, host.staging, self.rng.prepare, called, steps

@@ -4,7 +4,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.errors import MismatchError, RunError
-from executor.numerics import Row
 from executor.workload.loss import Batch
 from executor.workload.packed import lengths_of, pack, padded, padding, take, tokens_of
 from executor.workload.task import Task
@@ -23,8 +21,6 @@ from plans.schema import Plan
 from plans.schema import Task as PlanTask
 from plans.timing import kinds_of
 from profiles.lengths import describe, of_step
-
-_KEPT = 16  # steps whose draws are at hand
 
 
 class Shape(NamedTuple):
@@ -52,12 +48,6 @@ class Steps:
         self._count = planned.lengths.samples
         self._weights = np.asarray(lengths_of(task) if task.weights is None else task.weights)
         self._latest = (-1, 0.0)  # a step and the sum of its weights
-        each = planned.lengths.token_draws or [0] * len(planned.shards)
-        self._shards = [*zip(planned.shards, each, strict=True)]
-        self._most = planned.microbatch
-        self.draws = lru_cache(_KEPT)(self._draws)
-        """By step, the random draws of each microbatch in each shard; None for one of padding only,
-        which no loop has."""
 
     def tokens(self, step: int) -> Sequence[int]:
         """The most tokens of each of the step's microbatches."""
@@ -71,6 +61,15 @@ class Steps:
             total = math.fsum(self._weights[self._samples(step)].tolist())
             self._latest = step, total
         return total if microbatch in self._row(step) else math.inf
+
+    def sizes(self, step: int) -> list[int]:
+        """The tokens of each of the step's microbatches, 0 of one without samples; those behind the
+        last that has some are left out."""
+        row, own = self._row(step), self._task.lengths[self._samples(step)].astype(np.int64)
+        each = [own[row == number] for number in range(int(row.max()) + 1)]
+        if self._padded:
+            return [len(one) * int(one.max(initial=0)) for one in each]
+        return [int(one.sum()) for one in each]
 
     def packed(self, step: int, wanted: Collection[int]) -> dict[int, Batch]:
         """Those of the step's microbatches that are `wanted`. RunError where the data's samples are
@@ -86,23 +85,6 @@ class Steps:
             m: self._microbatch([taken[n] for n in own], step, m, next(iter(taken.values())))
             for m, own in numbers.items()
         }
-
-    def _draws(self, step: int) -> list[Row | None]:
-        shards, most = self._shards, self._most
-        return [
-            [one.rng_draws and one.rng_draws - each * (most - tokens) for one, each in shards]
-            if tokens
-            else None
-            for tokens in self._sizes(step)
-        ]
-
-    def _sizes(self, step: int) -> list[int]:
-        """The tokens of each of the step's microbatches; 0 of one without samples."""
-        row, own = self._row(step), self._task.lengths[self._samples(step)].astype(np.int64)
-        each = [own[row == number] for number in range(int(row.max()) + 1)]
-        if self._padded:
-            return [len(one) * int(one.max(initial=0)) for one in each]
-        return [int(one.sum()) for one in each]
 
     def _microbatch(self, samples: Sequence[Batch], step: int, number: int, like: Batch) -> Batch:
         if self._padded and samples:

@@ -1,5 +1,6 @@
 """A task with lengths on devices of one kind, and its costs at any number of tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -7,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.inputs import Kind, costs_at
-from planner.shards import Links, TaskCosts, cut_points, layer_graph, separable, untied
+from planner.shards import Links, ShardCost, TaskCosts, cut_points, layer_graph, separable, untied
 from profiles.codec import ALIGNMENT
+from profiles.curves import draws_of
 from profiles.schema import Task
 
 Array = NDArray[np.int64]
@@ -66,6 +68,12 @@ class Asked:
         return np.asarray(
             self.lengths[(first + np.arange(self.task.batch)) % len(self.lengths)], np.int64
         )
+
+    def token_draws(self, shards: Sequence[ShardCost]) -> tuple[int, ...]:
+        """The random draws that each token adds to a forward of each shard; () where none does."""
+        each = [draws_of(layer.costs) for layer in self.task.layers]
+        found = tuple(sum(one[1] for one in each[s.first : s.end] if one) for s in shards)
+        return found if any(found) else ()
 
     @lru_cache(maxsize=1 << 10)  # noqa: B019 (lives as long as the process plans)
     def costs(

@@ -1,6 +1,5 @@
 """A task with lengths as its plan has it: its program, the kinds of its steps, its table."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,12 +8,9 @@ from planner.search import Candidate
 from planner.sequences.asked import Asked
 from planner.sequences.bounds import compute_us, dispatch_us
 from planner.sequences.choose import Wanted, best
-from planner.shards import ShardCost
 from plans.prediction import Bound
 from plans.schema import Lengths
 from plans.timing import Runs
-from profiles.curves import draws_of
-from profiles.schema import Task
 
 
 @dataclass(frozen=True)
@@ -44,15 +40,8 @@ def planned(asked: Asked, wanted: Wanted, table: Path, jobs: int, effort: Effort
     lengths = Lengths(
         *(said.sha256, said.samples, laid.table),
         padded=made.how == "pad",
-        token_draws=_token_draws(asked.task, made.round.strategy.shards),
+        token_draws=asked.token_draws(made.round.strategy.shards),
     )
     pool = replace(made.trial, strategy=made.round.strategy).pool  # in the modes of its rounds
     bound = Bound("compute", compute_us(asked, made.trial.way.mix.devices))
     return Planned(candidate, laid.turns, lengths, bound, dispatch_us(asked, pool))
-
-
-def _token_draws(task: Task, shards: Sequence[ShardCost]) -> tuple[int, ...]:
-    """The random draws that each token adds to a forward of each shard; () where none does."""
-    each = [draws_of(layer.costs) for layer in task.layers]
-    found = tuple(sum(one[1] for one in each[s.first : s.end] if one) for s in shards)
-    return found if any(found) else ()

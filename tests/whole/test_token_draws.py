@@ -1,5 +1,6 @@
 """Dropout where samples have lengths: from the model to a trained one, bit for bit."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from support.quick import ROOM, measured
 from support.searches import SHORT
 from support.tokens import LENGTHS, WIDTH, Embedding, Pair, data, stacked, summed, task
 from torch import nn
+from torch.optim import SGD
 
 import plans
 from executor import run
@@ -33,11 +35,18 @@ class Dropping(nn.Module):
         return pair[0] + self.dropout(self.linear(pair[0])), pair[1]
 
 
+def model() -> nn.Sequential:
+    return nn.Sequential(Embedding(), Dropping(), Dropping(), Dropping())
+
+
+def slowly(parameters: Iterable[nn.Parameter]) -> SGD:
+    return SGD(parameters, lr=1e-2)
+
+
 @pytest.mark.parametrize("layout", ["1x1", "2x1"])
 def test_a_plan_drops_what_a_loop_over_its_microbatches_drops(layout: str, tmp_path: Path) -> None:
     """On one device and as a pipeline of two, as profiled and planned."""
-    layers = Embedding(), Dropping(), Dropping(), Dropping()
-    made = replace(task(*layers, batch=BATCH), steps=STEPS, seed=3)
+    made = replace(task(batch=BATCH), model=model, optimizer=slowly, steps=STEPS, seed=3)
     devices = parse_layout(layout).devices
     profile = measured(made, 1)
     (one,) = profile.tasks
@@ -53,8 +62,8 @@ def test_a_plan_drops_what_a_loop_over_its_microbatches_drops(layout: str, tmp_p
     rows = open_table(table_path(output, "toy"), BATCH)
     assert rows.max() == BATCH - 1
     torch.manual_seed(3)
-    model = made.model
-    optimizer = made.optimizer(list(model.parameters()))
+    trained = model()
+    optimizer = slowly(trained.parameters())
     for step in range(STEPS):
         samples = np.arange(step * BATCH, (step + 1) * BATCH) % len(LENGTHS)
         for m in range(int(rows[step].max()) + 1):
@@ -65,9 +74,9 @@ def test_a_plan_drops_what_a_loop_over_its_microbatches_drops(layout: str, tmp_p
                 torch.cat([torch.arange(n) for n in sizes]),
                 torch.cat([torch.full((n,), k) for k, n in enumerate(sizes)]),
             )
-            loss = summed(model(given), torch.cat(targets))
+            loss = summed(trained(given), torch.cat(targets))
             (loss / sum(LENGTHS[n] for n in samples)).backward()
         optimizer.step()
         optimizer.zero_grad()
     found = dict(result.model("toy").named_parameters())
-    assert all(torch.equal(p, found[name]) for name, p in model.named_parameters())
+    assert all(torch.equal(p, found[name]) for name, p in trained.named_parameters())
