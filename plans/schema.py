@@ -143,6 +143,8 @@ class Lengths(Struct, frozen=True):
     padded: each sequence of a microbatch is extended to the longest one there.
     window: samples have moved between so many steps, counted from the table's first; their entry is
     the step within its window times the task's `microbatches`, plus the microbatch.
+    token_draws: for each shard, how many of its `rng_draws` each of `microbatch` tokens adds; ():
+    none of any shard.
     """
 
     sha256: Sha256
@@ -150,6 +152,7 @@ class Lengths(Struct, frozen=True):
     table: Sha256
     padded: bool = False
     window: Positive = 1
+    token_draws: tuple[Count, ...] = ()
 
 
 class Task(Struct, frozen=True, kw_only=True):

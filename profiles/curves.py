@@ -1,6 +1,6 @@
 """Times over tokens: a s^2 + b s + c, fitted to what was measured, and taken at other lengths."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import get_args
 
@@ -58,6 +58,17 @@ def curves_of(costs: tuple[LayerCost, ...]) -> tuple[Curve, ...]:
         if all(time is not None for time in times.values()):
             found.append(fit(op, {size: time.median_us for size, time in times.items()}))
     return tuple(found)
+
+
+def draws_of(costs: Sequence[LayerCost]) -> tuple[int, int] | None:
+    """The random draws of a forward of no tokens, and how many more each token adds; None where
+    those measured, ascending, are on no such line."""
+    points = [(cost.microbatch, cost.rng_draws or 0) for cost in costs]
+    (few, low), (many, high) = points[0], points[-1]
+    each = (high - low) // max(1, many - few)
+    fixed = low - each * few
+    known = all(cost.rng_draws is not None for cost in costs) and min(fixed, each) >= 0
+    return (fixed, each) if known and all(n == fixed + each * t for t, n in points) else None
 
 
 def _least(rows: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -35,7 +35,7 @@ def parcel(task: TaskState, step: int, roles: Roles, *, begins: bool) -> Parcel:
     return Parcel(
         task.plan.name,
         step,
-        task.rng.state(step, 0, 0).numpy().tobytes() if runs else b"",
+        task.rng.before(step).numpy().tobytes() if runs else b"",
         pack(dict(task.scale.state())) if task.scale and scaled else None,
         {number: _shard(task, number, *role) for number, role in roles.items()},
     )

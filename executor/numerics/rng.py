@@ -7,7 +7,7 @@ of a later microbatch is found by fast-forwarding over the draws of those before
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -25,6 +25,10 @@ _WORDS = slice(24, 24 + 624 * 8)
 _BLOCK = 624
 _KEPT = 8  # steps of which states are kept where the last shard runs in another process
 _IN_BACKWARD = "draws random numbers in its backward; do not checkpoint inside it"
+
+
+Row = Sequence[int | None]
+"""The draws of one forward of each shard; None for those that are not known."""
 
 
 class DrawError(RunError):
@@ -110,22 +114,25 @@ class TaskRng:
     `draws` are those of one forward of each shard. With one microbatch shards run in the order
     of the plain loop, so each begins where the one before it ended, and of `draws` only those
     that are 0 are needed; unless they are not all run here, and not `chained`. `initial` is the
-    state before `first_step`.
+    state before `first_step`. rows: those of each microbatch of a step, where they are not all
+    `draws`: None for one that the plain loop does not have, as for those that are missing.
     """
 
     def __init__(
         self,
         initial: Tensor,
-        draws: Sequence[int | None],
+        draws: Row,
         microbatches: int,
         source: Source | None = None,
         first_step: int = 0,
         *,
         chained: bool = True,
+        rows: Callable[[int], Sequence[Row | None]] | None = None,
     ) -> None:
         if microbatches > 1 and None in draws:
             raise ValueError("a shard with an unknown number of draws allows one microbatch only")
-        self._draws = draws
+        self._draws, self._rows = draws, rows
+        self._microbatches = microbatches
         self._chained = chained and microbatches == 1
         self._size = microbatches * len(draws)  # forwards of a step
         self._source = source or CpuSource()
@@ -149,13 +156,20 @@ class TaskRng:
             state = self._states.get(first)
             if state is None or self._chained or end in self._states:
                 return
-        found = {}
-        for number in range(first, end):
-            if draws := self._draws[number % len(self._draws)]:
-                state = self._source.advanced(state, draws)
-            found[number + 1] = state
+        found, number = {}, first
+        for microbatch in range(self._microbatches):
+            for draws in self._row(step, microbatch) or [0] * len(self._draws):
+                if draws:
+                    state = self._source.advanced(state, draws)
+                number += 1
+                found[number] = state
         with self._lock:
             self._states.update(found)
+
+    def before(self, step: int) -> Tensor:
+        """The state before a step, once the one before it has ended or was prepared."""
+        with self._lock:
+            return self._states[step * self._size]
 
     def state(self, step: int, microbatch: int, shard: int) -> Tensor:
         """The generator's state before this forward; a uint8 tensor that nobody changes."""
@@ -165,9 +179,10 @@ class TaskRng:
 
     def finish(self, step: int, microbatch: int, shard: int, end: Tensor) -> None:
         """Say in which state the forward ended; DrawError when it is not the expected one."""
-        number = self._number(step, microbatch, shard)
+        number, row = self._number(step, microbatch, shard), self._row(step, microbatch)
         with self._lock:
             begin = self._states[number]
+            end = begin if row is None else end
             # With one microbatch it is known only now: draws may lead anywhere.
             found = end if self._draws[shard] != 0 else begin
             expected = self._states.setdefault(number + 1, found)
@@ -179,10 +194,16 @@ class TaskRng:
         if not torch.equal(expected, end):
             drawn = _told(self._source, begin, end)
             raise DrawError(
-                f"draws a varying number of random numbers, {drawn} now and {self._draws[shard]} "
+                f"draws a varying number of random numbers, {drawn} now and {(row or [0])[shard]} "
                 "in the plan, so its microbatches cannot be reproduced; profile and build again, "
                 "or make the layer draw the same number each time"
             )
+
+    def _row(self, step: int, microbatch: int) -> Row | None:
+        if self._rows is None:
+            return self._draws
+        rows = self._rows(step)
+        return rows[microbatch] if microbatch < len(rows) else None
 
     def _number(self, step: int, microbatch: int, shard: int) -> int:
         return step * self._size + microbatch * len(self._draws) + shard

@@ -82,6 +82,8 @@ def measure(
         check_layers(task, layers)
         why_not = tokens.mixes(task, model, layers) if task.batch else ""
         draws = draws_that_vary(trial, sizes)
+        if task.batch:
+            tokens.check_steady(trial, draws)
         others = {} if task.batch else sizes_that_go_another_way(trial, sizes[:-1])
     if why_not:
         _say(f"note: task {task.name}: each sequence has a microbatch of its own; {why_not}")
@@ -136,10 +138,11 @@ def measure(
 
 
 def _fitted(trial: Trial, layers: Sequence[schema.Layer]) -> list[schema.Layer]:
-    """The layers with curves through what was measured; WorkloadError where bytes do not grow with
-    tokens."""
+    """The layers with curves through what was measured; WorkloadError where bytes or draws do not
+    grow with tokens."""
     for index, layer in enumerate(layers):
         tokens.check_linear(trial.place(index), layer.costs)
+        tokens.check_draws(trial.place(index), layer.costs, shared=trial.device.source.shared)
     found = [replace(layer, curves=curves_of(layer.costs)) for layer in layers]
     if words := tokens.bad_fits(found):
         _say(f"note: task {trial.task.name}: {words}")

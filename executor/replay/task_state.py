@@ -22,6 +22,7 @@ from executor.workload import (
     Batches,
     Steps,
     data_by_number,
+    draws_of,
     planned_shapes,
     shapes_here,
     steps_of,
@@ -143,7 +144,9 @@ class TaskState:
         self.plan = plan
         draws = [shard.rng_draws for shard in plan.shards]
         self.rng = TaskRng(
-            *(host.rng_state, draws, plan.microbatches, source, plan.done), chained=alone
+            *(host.rng_state, draws, plan.microbatches, source, plan.done),
+            chained=alone,
+            rows=draws_of(plan, steps) if steps and any(draws) else None,
         )
         called = ("step {}: data" if steps else "data({})").format
         own = plan, host.task, threads, host.staging, self.rng.prepare, called, steps
@@ -234,7 +237,7 @@ class TaskState:
         """The task's state is in the host store, `step` steps done; from there it can go on."""
         self.host.settle()
         self.replicas.settle()
-        self.host.rng_state = self.rng.state(step, 0, 0)
+        self.host.rng_state = self.rng.before(step)
         self.host.loss_scale = self.scale.state() if self.scale else None
 
 

@@ -10,6 +10,7 @@ from executor.workload.batches import (
     part,
     staging_bytes,
 )
+from executor.workload.draws import draws_of
 from executor.workload.loading import NO_CACHE, Wanted, caching, load, load_tasks
 from executor.workload.loss import Batch, Ending, loss_in
 from executor.workload.packed import (
@@ -48,6 +49,7 @@ __all__ = [
     "caching",
     "changed",
     "data_by_number",
+    "draws_of",
     "held_batch",
     "joined",
     "lengths_of",

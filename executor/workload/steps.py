@@ -72,6 +72,16 @@ class Steps:
             self._latest = known = _Divided(step, total, frozenset(microbatches.tolist()))
         return known.weights if microbatch in known.filled else math.inf
 
+    def sizes(self, step: int) -> list[int]:
+        """The tokens of each of the step's microbatches, 0 of one without samples; those behind the
+        last that has some are left out."""
+        samples, microbatches = self._of(step)
+        own = self._task.lengths[samples].astype(np.int64)
+        each = [own[microbatches == number] for number in range(int(microbatches.max()) + 1)]
+        if self._padded:
+            return [len(one) * int(one.max(initial=0)) for one in each]
+        return [int(one.sum()) for one in each]
+
     def packed(self, step: int, wanted: Collection[int]) -> dict[int, Batch]:
         """Those of the step's microbatches that are `wanted`. RunError where the data's samples are
         not those that were planned; whatever else the data raises goes on."""
@@ -136,7 +146,7 @@ def _rows(planned: PlanTask, path: Path) -> NDArray[np.uint16]:
 
 
 def _expect(planned: PlanTask, task: Task) -> None:
-    """MismatchError unless the task has the samples that were planned, and draws nothing."""
+    """MismatchError unless the task has the samples that were planned."""
     said, where = planned.lengths, f"task {planned.name}"
     assert said is not None
     if task.lengths is None:
@@ -151,12 +161,6 @@ def _expect(planned: PlanTask, task: Task) -> None:
             raise MismatchError(
                 f"{where}: {what}: {theirs} in the plan, {own} in the workload; profile and build "
                 "again"
-            )
-    for number, shard in enumerate(planned.shards):
-        if shard.rng_draws != 0:
-            raise MismatchError(
-                f"{where}: shard {number} draws random numbers, a varying number where samples "
-                "have lengths; leave dropout out"
             )
 
 

@@ -53,10 +53,11 @@ def _cost(
     for name in curves.NO_FASTER:
         points = [(cost.microbatch, getattr(cost, name)) for cost in costs]
         sizes[name] = None if None in dict(points).values() else _above(points, tokens)
-    draws = _draws([(cost.microbatch, cost.rng_draws) for cost in costs], tokens)
+    draws = curves.draws_of(costs)
     if sizes["offload_bytes"] is not None:  # of a buffer
         sizes["offload_bytes"] = align(sizes["offload_bytes"])
-    return replace(known, microbatch=tokens, rng_draws=draws, **sizes, **times)
+    drawn = None if draws is None else draws[0] + draws[1] * tokens
+    return replace(known, microbatch=tokens, rng_draws=drawn, **sizes, **times)
 
 
 def _scaled(size: int, measured: int, tokens: int) -> int:
@@ -73,15 +74,6 @@ def _above(points: list[tuple[int, int]], tokens: int) -> int:
     right, high = points[place]
     left, low = points[place - 1] if place else (0, high)
     return high - (high - low) * (right - tokens) // (right - left)
-
-
-def _draws(points: list[tuple[int, int | None]], tokens: int) -> int | None:
-    """The draws of a forward if they are always the same or in proportion to the tokens."""
-    last, most = points[-1]
-    if most is None or all(draws == most for _, draws in points):
-        return most
-    whole = all(draws is not None and draws * last == most * n for n, draws in points)
-    return most * tokens // last if whole and most * tokens % last == 0 else None
 
 
 def _spread(measured: Time, median: int) -> Time:

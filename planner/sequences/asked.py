@@ -1,5 +1,6 @@
 """A task with lengths on devices of one kind, and its costs at any number of tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -8,8 +9,9 @@ from numpy.typing import NDArray
 
 from planner.inputs import Kind, costs_at
 from planner.packing import Samples
-from planner.shards import Links, TaskCosts, cut_points, layer_graph, separable, untied
+from planner.shards import Links, ShardCost, TaskCosts, cut_points, layer_graph, separable, untied
 from profiles.codec import ALIGNMENT
+from profiles.curves import draws_of
 from profiles.schema import Task
 
 Array = NDArray[np.int64]
@@ -70,6 +72,12 @@ class Asked:
     def step(self, number: int) -> Array:
         """The tokens of the samples that come in a step."""
         return self.samples.of(number)
+
+    def token_draws(self, shards: Sequence[ShardCost]) -> tuple[int, ...]:
+        """The random draws that each token adds to a forward of each shard; () where none does."""
+        each = [draws_of(layer.costs) for layer in self.task.layers]
+        found = tuple(sum(one[1] for one in each[s.first : s.end] if one) for s in shards)
+        return found if any(found) else ()
 
     @lru_cache(maxsize=1 << 10)  # noqa: B019 (lives as long as the process plans)
     def costs(

@@ -37,7 +37,12 @@ def planned(asked: Asked, wanted: Wanted, table: Path, jobs: int, effort: Effort
         effort.left > 0,
         alternatives=tuple(tried),
     )
-    lengths = Lengths(said.sha256, said.samples, laid.table, made.how == "pad", asked.window)
+    lengths = Lengths(
+        *(said.sha256, said.samples, laid.table),
+        padded=made.how == "pad",
+        window=asked.window,
+        token_draws=asked.token_draws(made.round.strategy.shards),
+    )
     pool = replace(made.trial, strategy=made.round.strategy).pool  # in the modes of its rounds
     bound = Bound("compute", compute_us(asked, made.trial.way.mix.devices))
     return Planned(candidate, laid.turns, lengths, bound, dispatch_us(asked, pool))

@@ -6,6 +6,7 @@ from planner.inputs import Problem
 from planner.packing import How
 from planner.sequences.choose import Wanted
 from planner.sequences.mix import Mix
+from profiles.curves import draws_of
 from profiles.errors import FormatError
 from profiles.schema import Task
 
@@ -37,6 +38,13 @@ def _wrong(problem: Problem, task: Task) -> Iterator[str]:
         yield f"so it is planned alone, but the profile has {count} tasks; profile it alone"
     if task.evaluation:
         yield "with which evaluation is not planned; profile it without evaluate="
+    for number, layer in enumerate(task.layers):
+        if draws_of(layer.costs) is None:
+            yield (
+                f"but the random draws of layer {number} ({layer.name}) are no constant and so "
+                "many for each token; leave out what draws otherwise, as dropout of attention "
+                "does, and profile again"
+            )
     if len(problem.kinds) > 1:
         yield "for which devices are of one kind; give one profile"
     if problem.nodes > 1:

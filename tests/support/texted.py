@@ -32,10 +32,12 @@ SAMPLES, BATCH = 23, 5
 
 
 class Block(nn.Module):
-    """Causal attention within each sequence."""
+    """Causal attention within each sequence; with dropout, of which all of it gets more or less in
+    each forward, by one more random number."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = dropout
         self.inner, self.outer = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -43,7 +45,10 @@ class Block(nn.Module):
         q, k, v = self.inner(hidden).chunk(3, -1)
         seen = (sequences[:, None] == sequences) & (positions[:, None] >= positions)
         scores = (q @ k.t()).masked_fill(~seen, -torch.inf)
-        return hidden + self.outer(scores.softmax(-1) @ v), positions, sequences
+        made = self.outer(scores.softmax(-1) @ v)
+        if self.dropout:
+            made = F.dropout(made, self.dropout) * torch.rand(1)
+        return hidden + made, positions, sequences
 
 
 class First(nn.Module):
@@ -71,10 +76,11 @@ class Last(nn.Module):
 class Text(nn.Module):
     """So many layers, each a module."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, dropout: float = 0.0) -> None:
         super().__init__()
-        ends = nn.Sequential(First(), Block()), nn.Sequential(Block(), Last())
-        self.layers = nn.Sequential(ends[0], *(Block() for _ in range(layers - 2)), ends[1])
+        first, *inner, last = (Block(dropout) for _ in range(layers))
+        ends = nn.Sequential(First(), first), nn.Sequential(last, Last())
+        self.layers = nn.Sequential(ends[0], *inner, ends[1])
         self.double()
 
     def forward(self, tokens: Tensor, positions: Tensor, sequences: Tensor) -> Tensor:
@@ -95,16 +101,23 @@ def data(samples: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     return made
 
 
-def text_task(layers: int, steps: int, **more: Any) -> Task:
+def text_task(layers: int, steps: int, dropout: float = 0.0, **more: Any) -> Task:
     """The loss is the mean over the tokens of a step."""
     given: dict[str, Any] = {
+        "model": partial(Text, layers, dropout),
         "loss": partial(F.cross_entropy, reduction="sum"),
         "optimizer": partial(AdamW, lr=1e-2),
         "lengths": LENGTHS,
         "batch": BATCH,
     }
     return Task(
-        **{"name": "a", "model": partial(Text, layers), "data": data, "steps": steps, "seed": 2}
+        **{
+            "name": "a",
+            "model": partial(Text, layers, dropout),
+            "data": data,
+            "steps": steps,
+            "seed": 2,
+        }
         | given
         | more
     )
@@ -161,7 +174,12 @@ def packed(
         [_row(step, shape, padded, samples_of(step)) for step, shape in enumerate(shapes)], "<u2"
     )
     said = describe(task.lengths)
-    lengths = Lengths(said.sha256, said.samples, "0" * 64, padded)
+    each = tuple((shard.rng_draws or 0) // MOST for shard in made.tasks[0].shards)
+    lengths = Lengths(
+        *(said.sha256, said.samples, "0" * 64),
+        padded=padded,
+        token_draws=each if any(each) else (),
+    )
     (program,), (segment,), (planned,) = made.programs, made.segments, made.tasks
     first, *others = kinds
     program = replace(
@@ -259,12 +277,15 @@ def one_by_one(step: int, of: Callable[[int], list[int]] = samples_of) -> Parts:
 
 
 def as_packed(made: Packed, step: int) -> Parts:
-    """The microbatches of a plan that pads nothing; of those without samples nothing is added."""
-    row = made.rows[step].tolist()
+    """The microbatches of a plan; of those without samples nothing is added."""
+    row, (planned,) = made.rows[step].tolist(), made.plan.tasks
+    assert planned.lengths
     for m in range(max(row) + 1):
         own = [n for n, at in zip(made.of(step), row, strict=True) if at == m]
         if own:
-            texts, targets = zip(*data(own), strict=True)
+            most = max(LENGTHS[n] for n in own) if planned.lengths.padded else 0
+            pieces = [piece for pair in data(own) for piece in (pair, _fill(most - len(pair[0])))]
+            texts, targets = zip(*(pair for pair in pieces if len(pair[0])), strict=True)
             sizes = [len(text) for text in texts]
             yield (
                 torch.cat(texts),
@@ -272,3 +293,9 @@ def as_packed(made: Packed, step: int) -> Parts:
                 torch.cat([torch.full((n,), k) for k, n in enumerate(sizes)]),
                 torch.cat(targets),
             )
+
+
+def _fill(tokens: int) -> tuple[Tensor, Tensor]:
+    """Padding that no loss counts."""
+    none = torch.zeros(max(0, tokens), dtype=torch.long)
+    return none, none - 100

@@ -1,7 +1,19 @@
 """Tasks with lengths: sequences to measure them with, and what must hold of them."""
 
+from executor.profiling.tokens.draws import check_draws, check_steady
 from executor.profiling.tokens.linear import bad_fits, check_linear, off
 from executor.profiling.tokens.mixing import mixes
 from executor.profiling.tokens.sequences import check_asked, one, sizes, tried
 
-__all__ = ["bad_fits", "check_asked", "check_linear", "mixes", "off", "one", "sizes", "tried"]
+__all__ = [
+    "bad_fits",
+    "check_asked",
+    "check_draws",
+    "check_linear",
+    "check_steady",
+    "mixes",
+    "off",
+    "one",
+    "sizes",
+    "tried",
+]

@@ -36,6 +36,19 @@ def lengths_shape(plan: Plan) -> Iterator[str]:
                 f"{task.name}: microbatches of {task.microbatch} tokens, expected a multiple of "
                 f"{TOKENS}"
             )
+        yield from _draws(task, task.lengths.token_draws)
+
+
+def _draws(task: Task, each: tuple[int, ...]) -> Iterator[str]:
+    """A forward of any number of tokens has a number of draws."""
+    if each and len(each) != len(task.shards):
+        yield f"{task.name}: token_draws of {len(each)} shards, expected of {len(task.shards)}"
+    for number, (shard, count) in enumerate(zip(task.shards, each, strict=False)):
+        if count * task.microbatch > (shard.rng_draws or 0):
+            yield (
+                f"{task.name}.s{number}: {count} draws a token make {count * task.microbatch} of "
+                f"{task.microbatch} tokens, its rng_draws are {shard.rng_draws}"
+            )
 
 
 def kinds_shape(program: Program, tasks: dict[str, Task], ways: int) -> Iterator[str]:

@@ -62,9 +62,10 @@ def of_disk(name: str) -> Job:
 
 
 def of_text(name: str, window: int) -> Job:
-    """Samples of every length, in kinds of rounds that change at every step."""
+    """Samples of every length, in kinds of rounds that change at every step, with dropout."""
     kinds = ((MOST, MOST), (256, MOST))
-    made = moved(packed(name, kinds, ((0, 1), (1, 1), (0, 1), (1, 2))), window)
+    made = packed(name, kinds, ((0, 1), (1, 1), (0, 1), (1, 2)), dropout=0.3)
+    made = moved(made, window)
     return Job((made.plan,), [made.task], Options(tables=made.path))
 
 

@@ -14,6 +14,7 @@ from executor.numerics.rng import (
     LentGenerator,
     OwnRandomness,
     RandomMode,
+    Row,
     TaskRng,
     no_draws,
 )
@@ -73,6 +74,24 @@ def test_states_are_those_of_the_plain_loop() -> None:
                 drawn = (2 * step + microbatch) * 703 + skipped
                 found = rng.state(step, microbatch, shard)
                 assert torch.equal(found, after(seeded(), drawn))
+
+
+def test_microbatches_that_draw_unequally_begin_where_those_before_them_end() -> None:
+    """Each step by its own rows; one that the loop does not have draws nothing for anybody."""
+    rows: list[list[Row | None]] = [[[3, 4], None, [5, 6]], [[1, 2], [7, 8]]]
+    rng = TaskRng(seeded(), [9, 9], 3, rows=rows.__getitem__)
+    drawn = 0
+    for step in range(2):
+        assert torch.equal(rng.before(step), after(seeded(), drawn))
+        for microbatch, row in enumerate(rows[step]):
+            for shard in range(2):
+                state = rng.state(step, microbatch, shard)
+                assert torch.equal(state, after(seeded(), drawn))
+                rng.finish(step, microbatch, shard, after(state, row[shard] if row else 99))
+                drawn += row[shard] or 0 if row else 0
+    assert torch.equal(rng.before(2), after(seeded(), drawn))
+    with pytest.raises(DrawError, match="9 now and 8 in the plan"):
+        rng.finish(1, 1, 1, after(rng.state(1, 1, 1), 9))
 
 
 def test_a_wrong_end_is_an_error() -> None:

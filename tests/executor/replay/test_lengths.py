@@ -94,6 +94,44 @@ def test_samples_that_move_within_windows_train_the_loop_with_them(name: str, wi
     assert not np.allclose(result.losses["a"], as_they_come.losses, rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("name", "runs", "padded"),
+    [
+        ("streamed", EVERY_STEP, False),
+        ("saved", IN_A_ROW, False),
+        ("halves", EVERY_STEP, False),
+        ("packed", IN_A_ROW, True),
+        ("pipeline", EVERY_STEP, False),
+    ],
+)
+def test_dropout_draws_what_a_loop_over_the_same_microbatches_draws(
+    name: str, runs: tuple[tuple[int, int], ...], padded: bool
+) -> None:
+    """To the last bit, whatever the tokens of those before are, on one device and on two."""
+    made = packed(name, KINDS, runs, dropout=0.3, padded=padded)
+    assert made.plan.tasks[0].lengths.token_draws
+    assert_same(ran(made), trained(made.task, lambda step: as_packed(made, step)))
+
+
+def test_replicas_draw_what_one_loop_draws() -> None:
+    """Two devices with a microbatch each, one of them without samples in some step."""
+    made = packed("parallel", ((MOST, MOST), (MOST, 256)), ((0, 2), (1, 1), (0, 1)), dropout=0.3)
+    rows = made.rows.copy()
+    rows[1] = 1
+    made = with_rows(made, rows)
+    assert_same(ran(made), trained(made.task, lambda step: as_packed(made, step)), rtol=1e-6)
+
+
+def test_draws_that_the_plan_does_not_know_end_the_run() -> None:
+    """With both numbers, where the microbatch is shorter than the longest."""
+    made = packed("streamed", KINDS, ((0, 1),), dropout=0.3)
+    (task,) = made.plan.tasks
+    lengths = structs.replace(task.lengths, token_draws=())
+    plan = structs.replace(made.plan, tasks=(structs.replace(task, lengths=lengths),))
+    with pytest.raises(RunError, match=r"F0.*\d+ now and \d+ in the plan.*profile and build again"):
+        ran(made._replace(plan=plan))
+
+
 def test_a_microbatch_without_samples_adds_nothing() -> None:
     """Whatever the loss of its padding is."""
     made = packed("streamed", KINDS, ((0, 3),), loss=lambda y, targets: (y**2).sum() + len(y))
@@ -132,8 +170,9 @@ def test_only_the_samples_that_are_needed_are_asked_for() -> None:
 
 @pytest.mark.parametrize("window", [1, 6])
 def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path, window: int) -> None:
-    """In the middle of kinds that change at every step, of the table, and of a window."""
-    made = moved(packed("streamed", KINDS, EVERY_STEP), window)
+    """In the middle of kinds that change at every step, of the table, of a window, and of the
+    random numbers."""
+    made = moved(packed("streamed", KINDS, EVERY_STEP, dropout=0.3), window)
     whole, pressed = ran(made), False
 
     def pressing(samples: Sequence[int]) -> Any:
@@ -183,10 +222,6 @@ def test_a_run_takes_no_other_lengths_and_no_other_table() -> None:
             ran(made._replace(task=replace(made.task, **change)))
     with pytest.raises(MismatchError, match="task a: its samples have lengths; say where the plan"):
         run(made.plan, [made.task])
-    shards = (structs.replace(made.plan.tasks[0].shards[0], rng_draws=3),)
-    tasks = (structs.replace(made.plan.tasks[0], shards=shards),)
-    with pytest.raises(MismatchError, match="task a: shard 0 draws random numbers, a vary"):
-        ran(made._replace(plan=structs.replace(made.plan, tasks=tasks)))
     full = with_rows(made, np.zeros_like(made.rows))
     with pytest.raises(RunError, match=r"step 0: data: microbatch \d has \d+ tokens, the plan has"):
         ran(full)

@@ -66,8 +66,8 @@ def test_packed_as_one_sequence_unless_squares_are_given() -> None:
     assert token_costs.at(TASK, 1024) == token_costs.at(TASK, 1024, 1024**2)
 
 
-def test_draws_are_scaled_where_they_are_in_proportion() -> None:
-    """The same at all lengths, so many a token, or unknown."""
+def test_draws_are_those_of_the_line_that_was_measured() -> None:
+    """The same at all lengths, so many a token, both, or unknown."""
 
     def drawn(*draws: int | None) -> int | None:
         layer = TASK.layers[0]
@@ -77,6 +77,7 @@ def test_draws_are_scaled_where_they_are_in_proportion() -> None:
 
     assert drawn(7, 7, 7, 7) == 7
     assert drawn(256, 512, 1024, 4096) == 768
+    assert drawn(2 * 256 + 5, 2 * 512 + 5, 2 * 1024 + 5, 2 * 4096 + 5) == 2 * 768 + 5
     assert drawn(256, 512, 1024, 4097) is None
     assert drawn(256, None, 1024, 4096) is None
     assert drawn(256, 512, 1024, None) is None

@@ -32,6 +32,14 @@ def changed(**change: object) -> Problem:
     return problem(structs.replace(PROFILE, tasks=(structs.replace(TASK, **change),)))
 
 
+def drawn(*draws: int | None) -> Problem:
+    """The problem of a task whose second layer draws so many random numbers at each length."""
+    layer = TASK.layers[1]
+    costs = [structs.replace(c, rng_draws=n) for c, n in zip(layer.costs, draws, strict=True)]
+    layers = (TASK.layers[0], structs.replace(layer, costs=tuple(costs)), *TASK.layers[2:])
+    return changed(layers=layers)
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -40,6 +48,8 @@ def changed(**change: object) -> Problem:
         (replace(problem(), layout=parse_layout("2x2")), "needs --devices 4, not 2"),
         (replace(problem(), segment_steps=5), "--segment-steps"),
         (changed(evaluation=Evaluation(2, 1)), "evaluation is not planned"),
+        (drawn(256, 512, 1024, 4097), r"draws of layer 1 \(Block\) are no constant and so many"),
+        (drawn(0, None, 0, 0), "draws of layer 1"),
         (
             problem(structs.replace(PROFILE, tasks=(TASK, text_task("other")))),
             "the profile has 2 tasks",

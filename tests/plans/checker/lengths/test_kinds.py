@@ -61,6 +61,15 @@ def several_tasks() -> Plan:
     return replace(program(tasks=("a", "b")), tasks=(*plan.tasks, other))
 
 
+def draws(each: int, known: list[int | None]) -> Plan:
+    """So many draws a token, and these of all tokens, in each shard; () of one of them too few."""
+    (old,) = base().tasks
+    shards = [replace(s, rng_draws=n) for s, n in zip(old.shards, known, strict=True)]
+    assert old.lengths
+    lengths = replace(old.lengths, token_draws=(each,) * (len(known) if each > 1 else 1))
+    return task(shards=tuple(shards), lengths=lengths)
+
+
 NO_LENGTHS = task(lengths=None, batch=2 * MOST)
 CASES: dict[str, tuple[Plan, str]] = {
     "no op": (without("a.s1.B1"), "a.s1.B1: is missing from the round of 'solo', .* \\[kind 2\\]"),
@@ -102,6 +111,15 @@ CASES: dict[str, tuple[Plan, str]] = {
         "a: has lengths and is evaluated, which plans cannot say together",
     ),
     "microbatch": (task(microbatch=500), "a: microbatches of 500 tokens, expected a multiple of"),
+    "draws of too few": (
+        draws(1, [512, 600]),
+        "a: token_draws of 1 shards, expected of 2",
+    ),
+    "too many draws": (
+        draws(2, [1023, 1024]),
+        "a.s0: 2 draws a token make 1024 of 512 tokens, its rng_draws are 1023",
+    ),
+    "unknown draws": (draws(2, [1024, None]), "a.s1: rng_draws is unknown, which allows 1 microb"),
     "table": (task(microbatches=1 << 17), "a: 131072 microbatches, a table knows 65536"),
     "evaluates": (program(evaluates=True), "solo: evaluates a, which has lengths"),
     "kinds": (
