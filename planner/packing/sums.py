@@ -1,7 +1,7 @@
 """The steps of a kind added up: what its microbatches hold at most, and in the mean."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,17 +11,20 @@ Array = NDArray[np.int64]
 TOKENS = 256
 """The most tokens of a microbatch of a kind are a multiple of this."""
 
+_SOME = 16  # steps of a kind that are kept, at least, if there are so many
+
 
 @dataclass(frozen=True)
 class Kind:
     """Rounds of a kind. By pipeline, of each of its microbatches: `most`, the most tokens of any
     step; `tokens` and `squares`, the mean of its steps, from which its times follow. steps: so many
-    are of this kind."""
+    are of this kind; some: tokens and squares of some of them (steps x 2 x microbatches)."""
 
     most: tuple[tuple[int, ...], ...]
     tokens: tuple[tuple[int, ...], ...]
     squares: tuple[tuple[int, ...], ...]
     steps: int
+    some: Array = field(compare=False)
 
 
 class Sums:
@@ -33,6 +36,7 @@ class Sums:
         self._firsts = np.cumsum(counts) - counts
         self._steps, size = 0, int(counts.sum())
         self._most, self._tokens, self._squares = (np.zeros(size, np.int64) for _ in range(3))
+        self._added, self._stride, self._some = 0, 1, list[Array]()
 
     def add(self, groups: NDArray[np.uint16], counts: Array, lengths: Array, times: int) -> Array:
         """A step that comes so many times, by its own microbatches: those of each sample, and how
@@ -49,10 +53,21 @@ class Sums:
             tokens = np.bincount(own, lengths, size).astype(np.int64)
             squares = np.bincount(own, lengths * lengths, size).astype(np.int64)
         self._most = np.maximum(self._most, tokens)
-        self._tokens += times * np.maximum(tokens, 1)  # one of padding where there is nothing
-        self._squares += times * np.maximum(squares, 1)
+        tokens, squares = np.maximum(tokens, 1), np.maximum(squares, 1)  # padding, if nothing else
+        self._tokens += times * tokens
+        self._squares += times * squares
         self._steps += times
+        self._keep(tokens, squares)
         return np.asarray(own, np.int64)
+
+    def _keep(self, tokens: Array, squares: Array) -> None:
+        """One step of `stride`, of which there are never many."""
+        if self._added % self._stride == 0:
+            self._some.append(np.stack([tokens, squares]))
+        self._added += 1
+        if len(self._some) == 2 * _SOME:
+            del self._some[1::2]
+            self._stride *= 2
 
     def kind(self, others: Sequence["Sums"] = ()) -> Kind:
         """The kind of these steps, whose microbatches are at least as large as those of others."""
@@ -65,6 +80,7 @@ class Sums:
             self._means(self._tokens),
             self._means(self._squares),
             self._steps,
+            np.array(self._some, np.int64).reshape(-1, 2, len(self._most)),
         )
 
     def _means(self, sums: Array) -> tuple[tuple[int, ...], ...]:

@@ -5,28 +5,45 @@ kind 1   0.compute  F0 F1    B0 B1         1.compute  F2 B2
 
 All kinds have the slab of kind 0 and the order of its streams. What waits for an op that is left
 out waits for all that this one waited for.
+
+Passes take what they do in the mean of the kind's steps, and a little more: a pipeline waits now
+for this microbatch, now for that one, so that steps last longer in the mean than the mean step.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from planner.lowering import PipelineRound
 from planner.rounds import Cycle, Emitter, Entry, Needs, Orders, settled
 from planner.shards import MicrobatchCost
 from plans.schema import OpName, Program, RoundKind
 
+Array = NDArray[np.int64]
+
 _CARRIED = ("batch", "x", "dx", "a", "tie")  # items of which each microbatch has one
+
+
+class Some(NamedTuple):
+    """Some steps of a kind. ends: what each microbatch takes with nothing, with the most tokens,
+    and with the largest sum of squares; shares: how much of these two each has in each step
+    (steps x 2 x microbatches)."""
+
+    ends: tuple[Sequence[MicrobatchCost], Sequence[MicrobatchCost], Sequence[MicrobatchCost]]
+    shares: NDArray[np.float64]
 
 
 class Shape(NamedTuple):
     """A kind of rounds: the full round's microbatches that it has, ascending, the most tokens of
-    each, and what each takes on average."""
+    each, and what each takes on average; and some of its steps."""
 
     kept: tuple[int, ...]
     tokens: tuple[int, ...]
     costs: tuple[MicrobatchCost, ...]
+    some: Some | None = None
 
 
 def with_kinds(full: PipelineRound, shapes: Sequence[Shape]) -> Program:
@@ -47,11 +64,7 @@ def _kind(tokens: tuple[int, ...], cycle: Cycle) -> RoundKind:
 
 def cycle_of(full: PipelineRound, shape: Shape) -> Cycle:
     """The rounds of a shape, in the orders of the full one's streams."""
-    own, orders = full.strategy, full.best[1]
-    each = dict(zip(shape.kept, shape.costs, strict=True))
-    every = [each.get(m, cost) for m, cost in enumerate(own.sized)]
-    emitter = Emitter(own.costs, own.shards, own.modes, full.links, each=every)
-    entries = list(emitter.entries(full.walk.visits))
+    orders, entries = full.best[1], _entries(full, shape.kept, shape.costs)
     numbers = {m: number for number, m in enumerate(shape.kept)}
     mine = [at for at, one in enumerate(entries) if microbatch_of(one.name) in {None, *numbers}]
     place = {at: number for number, at in enumerate(mine)}
@@ -62,8 +75,44 @@ def cycle_of(full: PipelineRound, shape: Shape) -> Cycle:
         for stream, queue in orders.queues.items()
     }
     left = Orders({stream: queue for stream, queue in queues.items() if queue}, needs, frozenset())
+    if shape.some and len(shape.some.shares):
+        kept = _prolonged(full, shape, mine, kept, left)
     state = settled([one.us for one in kept], left.queues.values(), needs)
     return Cycle.dispatched(kept, left, state)
+
+
+def _prolonged(
+    full: PipelineRound, shape: Shape, mine: Sequence[int], kept: Sequence[Entry], orders: Orders
+) -> list[Entry]:
+    """The ops with passes that take as much longer as steps do in the mean over the step whose ops
+    take the mean of theirs. mine: their positions in the full round."""
+    assert shape.some
+    entries = [_entries(full, shape.kept, costs) for costs in shape.some.ends]
+    ends = np.array([[own[at].us for at in mine] for own in entries], np.float64)
+    numbers = [microbatch_of(one.name) or 0 for one in kept]
+    more = (ends[1:] - ends[0]) * shape.some.shares[:, :, numbers]
+    steps = np.rint(ends[0] + more.sum(axis=1)).astype(np.int64)
+
+    def us(ops: Array) -> int:
+        return settled(ops.tolist(), orders.queues.values(), orders.needs).period_us
+
+    mean = us(np.rint(steps.mean(axis=0)).astype(np.int64))
+    longer = sum(map(us, steps)) / len(steps) / max(1, mean)
+    varies = (ends != ends[0]).any(axis=0)
+    return [
+        one._replace(us=round(one.us * longer)) if changes else one
+        for one, changes in zip(kept, varies.tolist(), strict=True)
+    ]
+
+
+def _entries(
+    full: PipelineRound, kept: Sequence[int], costs: Sequence[MicrobatchCost]
+) -> list[Entry]:
+    """The ops of the full round where these microbatches take so much."""
+    own, each = full.strategy, dict(zip(kept, costs, strict=True))
+    every = [each.get(m, cost) for m, cost in enumerate(own.sized)]
+    emitter = Emitter(own.costs, own.shards, own.modes, full.links, each=every)
+    return list(emitter.entries(full.walk.visits))
 
 
 def microbatch_of(name: OpName) -> int | None:

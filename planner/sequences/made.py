@@ -1,22 +1,26 @@
 """A way to train a task with lengths, with the rounds and the table of so many steps."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+
+import numpy as np
 
 from planner.inputs import Effort
 from planner.lowering import PipelineRound
 from planner.packing import Arrangement, How, Kind, arranged
 from planner.pipelines import fitted, mode_program
 from planner.sequences.asked import Asked
-from planner.sequences.kinds import Shape, with_kinds
+from planner.sequences.kinds import Shape, Some, with_kinds
 from planner.sequences.mix import Lane, side_by_side
 from planner.sequences.ways import ORDER, Trial
-from planner.shards import TaskCosts
+from planner.shards import MicrobatchCost
 from plans.schema import Program
 from plans.timing import duration_us
 
 _ENOUGH = 1 << 62
+_SIMULATED = 1024  # tokens and squares of microbatches of some steps of a kind, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,19 +49,8 @@ class Made:
 
     @property
     def us(self) -> int:
-        """The time of its steps: as its program says, whose pipelines take what they do in the mean
-        of a kind, and how much longer each step's longest pipeline takes."""
-        laid, pool = self.arrangement, self.trial.pool
-        means = 0
-        for kind in laid.kinds:
-            took = []
-            for place, number in enumerate(pool.type_of.tolist()):
-                one = pool.types[number]
-                pairs = zip(kind.squares[place], kind.tokens[place], strict=True)
-                own = [one.curve.square * q + one.curve.linear * t for q, t in pairs]
-                took.append(sum(own) + (one.depth - 1) * max(own) + len(own) * one.curve.fixed)
-            means += kind.steps * round(max(took))
-        return duration_us(self.program, self.steps, laid.turns) + max(0, laid.us - means)
+        """The time of its steps."""
+        return duration_us(self.program, self.steps, self.arrangement.turns)
 
 
 def lowered(
@@ -105,12 +98,25 @@ def _shape(
     asked: Asked, full: PipelineRound, kind: Kind, largest: Kind, lanes: Sequence[Lane]
 ) -> Shape:
     """A kind of rounds: of each pipeline the first microbatches of the full round."""
-    kept, tokens, costs, first = list[int](), list[int](), list[TaskCosts](), 0
-    for place, lane in enumerate(lanes):
-        most = kind.most[place]
+    kept, first = list[int](), 0
+    for most, whole in zip(kind.most, largest.most, strict=True):
         kept += range(first, first + len(most))
-        tokens += most
-        for used, squares in zip(kind.tokens[place], kind.squares[place], strict=True):
-            costs.append(asked.costs(lane.costs.microbatch, squares, used))
-        first += len(largest.most[place])
-    return Shape(tuple(kept), tuple(tokens), tuple(one.cut(full.strategy.cuts) for one in costs))
+        first += len(whole)
+
+    own = [lane for lane, most in zip(lanes, kind.most, strict=True) for _ in most]
+
+    def costs(tokens: Iterable[int], squares: Iterable[int]) -> tuple[MicrobatchCost, ...]:
+        return tuple(
+            asked.costs(lane.costs.microbatch, square, used).cut(full.strategy.cuts)
+            for lane, used, square in zip(own, tokens, squares, strict=True)
+        )
+
+    sizes, none = [lane.costs.microbatch for lane in own], [1] * len(own)
+    ends = costs(none, none), costs(sizes, none), costs(none, [n * n for n in sizes])
+    some = kind.some[:: max(1, -(-kind.some.size // _SIMULATED))]
+    return Shape(
+        tuple(kept),
+        tuple(chain(*kind.most)),
+        costs(chain(*kind.tokens), chain(*kind.squares)),
+        Some(ends, (some - 1) / (np.array([sizes, np.square(sizes)]) - 1)),
+    )

@@ -1,30 +1,45 @@
 """Samples of every length as they are trained: how long steps are, by packing and pipelines.
 
-    python -m tests.benchmarks.lengths_runs [PROFILE] [--steps 12] [--json]
+    python -m tests.benchmarks.lengths_runs [PROFILE] [--lengths NAME,...] [--run] [--json]
 
-PROFILE is one of emulated devices and of one task whose samples have lengths, made on this machine.
-Without it a byte-level transformer is profiled, on the files of Python's library as documents. Four
-devices train it: as `auto` decides, padded, packed to a fixed length, and in each layout that is
-one of equal pipelines. A case is a memory of each device: as profiled, then the least that anything
-can be planned in and a quarter more. A row has the step as predicted and as it ran (the mean of all
-but the first two), their ratio, the step over that of auto, and processor seconds. Exit code 1 if a
-step is off by more than 5 %, or any is shorter than that of auto by more than 2 %.
+PROFILE is one of emulated devices and of one task whose samples have lengths. Without it a
+byte-level transformer is profiled, on the files of Python's library as documents. Four devices
+train it: as `auto` decides, padded, packed to a fixed length, and in each layout that is one of
+equal pipelines. Lengths are those of the documents, or drawn (`support.drawn_lengths`). A case is a
+memory of each device: as profiled, then the least that anything can be planned in and a quarter
+more.
+
+A row has the mean step as predicted, and in truth: each op lasts what the curves of the profile say
+for the sequences that its microbatch has in that very step (`support.true_steps`), where the plan
+says the mean of such steps. With --run the plans also run: the median of all steps but the first
+two, each over its prediction. Ops of emulated devices last as long as planned. Exit code 1 if a
+truth or a run is off by more than 5 %, or a truth is shorter than that of auto by more than 1 %.
 """
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
+import torch
 from msgspec import structs
+from torch import Tensor
 from torch.optim import AdamW
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.drawn_lengths import DRAWN, drawn
+from support.true_steps import Truth
 
 import plans
 import profiles
@@ -33,15 +48,16 @@ from executor.workloads import documents
 from planner import Infeasible, build, read_problem
 from plans import runlog
 from plans.schema import Plan
-from plans.timing import duration_us, part, runs
+from plans.timing import kinds_of, runs
 from profiles import console, lengths
 from profiles.codec import pretty
 from profiles.units import show_bytes, show_us
 
-DEVICES, OFF, LONGER = 4, 0.05, 0.02
-WARM = 2  # steps that do not count
+DEVICES, OFF, LONGER = 4, 0.05, 0.01
+WARM = 2  # steps of a run that do not count
 SLOW = 8  # times slower than this machine the devices are
-LONGEST, BATCH = 2048, 16
+LONGEST, BATCH, STEPS = 2048, 16, 36
+LENGTHS = ("documents", *DRAWN)  # the first are those of the task itself
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "auto": {},
     "pad": {"packing": "pad"},
@@ -54,34 +70,65 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A way to train it with so much memory; times in µs."""
+    """A way to train samples of these lengths with so much memory. Times in µs of a step in the
+    mean; run: a step over its prediction, as it ran."""
 
+    lengths: str
     memory: int
     way: str
     pipelines: str
+    kinds: int
     predicted_us: int
-    actual_us: int
-    processor_s: float
+    true_us: int
+    planned_s: float
+    run: float | None = None
 
     @property
-    def ratio(self) -> float:
-        return self.actual_us / self.predicted_us
+    def truth(self) -> float:
+        """In truth over as predicted."""
+        return self.true_us / self.predicted_us
 
 
 def texts() -> list[Task]:
-    """Four blocks that learn from a part of each document."""
-    return [
-        Task(
-            name="texts",
-            model=partial(documents.Model, width=64, blocks=4, heads=4, longest=LONGEST),
-            data=partial(documents.samples, longest=LONGEST),
-            loss=documents.next_byte_loss,
-            optimizer=partial(AdamW, lr=1e-3, fused=True),
-            steps=12,
-            lengths=documents.lengths(LONGEST),
-            batch=BATCH,
-        )
-    ]
+    """Four blocks that learn from texts, a task for each mixture of lengths."""
+    return [_texts(name) for name in LENGTHS]
+
+
+def one() -> list[Task]:
+    """The task that is measured."""
+    return [_texts(LENGTHS[0])]
+
+
+def _texts(name: str) -> Task:
+    whole = name == LENGTHS[0]
+    sizes = documents.lengths(LONGEST) if whole else drawn(name, LONGEST).tolist()
+    return Task(
+        name=name,
+        model=partial(documents.Model, width=64, blocks=4, heads=4, longest=LONGEST),
+        data=partial(documents.samples, longest=LONGEST) if whole else partial(pieces, sizes),
+        loss=documents.next_byte_loss,
+        optimizer=partial(AdamW, lr=1e-3, fused=True),
+        steps=STEPS,
+        lengths=sizes,
+        batch=BATCH,
+    )
+
+
+@cache
+def whole_text() -> Tensor:
+    """All documents, one behind the other."""
+    many = range(len(documents.lengths(LONGEST)))
+    return torch.cat([text for text, _ in documents.samples(many, longest=LONGEST)])
+
+
+def pieces(sizes: Sequence[int], numbers: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    """Parts of the documents, and the same one byte later."""
+    text, made = whole_text(), []
+    for number in numbers:
+        first = number * 739 % (len(text) - LONGEST)
+        part = text[first : first + sizes[number] + 1]
+        made.append((part[:-1], part[1:]))
+    return made
 
 
 def called(*words: object) -> None:
@@ -91,18 +138,23 @@ def called(*words: object) -> None:
 
 
 def measured(folder: Path) -> Path:
-    """The profile of the task above."""
-    path, ref = folder / "texts.json", f"{Path(__file__).resolve()}:texts"
+    """The profile of the first task above."""
+    path, ref = folder / "texts.json", f"{Path(__file__).resolve()}:one"
     rates = [word for kind in ("h2d", "d2h", "p2p") for word in (f"--{kind}", "400MB/s")]
     called("profile", ref, "--device-memory", "1GiB", *rates, "--slow-compute", SLOW, "-o", path)
     return path
 
 
-def shortened(profile: Path, steps: int, folder: Path) -> Path:
-    """The same profile for so many steps."""
-    known, path = profiles.load(profile), folder / "short.json"
+def with_lengths(profile: Path, name: str, steps: int, folder: Path) -> Path:
+    """The same profile for so many steps of a task with these lengths: its own ones, or drawn."""
+    known, path = profiles.load(profile), folder / "profile.json"
     (task,) = known.tasks
-    lengths.save(path, task.name, lengths.load(profile, task))
+    sizes = lengths.load(profile, task)
+    if name in DRAWN:
+        sizes = drawn(name, int(sizes.max())).astype(np.uint32)
+        workload = structs.replace(task.workload, ref=f"{Path(__file__).resolve()}:texts")
+        task = structs.replace(task, name=name, workload=workload, lengths=lengths.describe(sizes))
+    lengths.save(path, task.name, sizes)
     made = structs.replace(known, tasks=(structs.replace(task, steps=steps, evaluation=None),))
     path.write_bytes(pretty(made))
     return path
@@ -119,84 +171,101 @@ def memories(profile: Path, folder: Path) -> list[int]:
     return [whole]
 
 
-def rows(profile: Path, folder: Path) -> Iterator[Row]:
+def rows(profile: Path, name: str, folder: Path, *, run: bool) -> Iterator[Row]:
     """All ways with each memory, but those that have no plan."""
     for memory in memories(profile, folder):
         for way, asked in WAYS.items():
             problem = read_problem(str(profile), devices=DEVICES, device_memory=memory, **asked)
-            output, log = folder / "plan.json", folder / "run.jsonl"
+            output, begun = folder / "plan.json", time.process_time()
             try:
                 plan = build(problem, output=output)
             except Infeasible:
-                print(f"{show_bytes(memory)}, {way}: no plan", file=sys.stderr)
+                print(f"{name}, {show_bytes(memory)}, {way}: no plan", file=sys.stderr)
                 continue
+            spent = time.process_time() - begun
             plans.save(output, plan)
-            begun = _processor_s()
-            called("run", output, "-o", log, "--overwrite")
-            spent = _processor_s() - begun
-            ends = [line.at_us for line in runlog.load(log).steps]
-            actual = (ends[-1] - ends[WARM - 1]) // (len(ends) - WARM)
             told = next(one for one in plan.solver.alternatives if not one.why_not)
-            pipelines = f"{told.layout}, {told.order.partition(', ')[2]}"
-            yield Row(memory, way, pipelines, predicted_us(plan), actual, spent)
+            steps = planned_steps(plan)
+            yield Row(
+                name,
+                memory,
+                way,
+                f"{told.layout}, {told.order.partition(', ')[2]}",
+                len(plan.programs[0].kinds) + 1,
+                sum(steps) // len(steps),
+                round(sum(true_steps(plan, output, profile)) / len(steps)),
+                spent,
+                ran(output, steps, folder) if run else None,
+            )
 
 
-def predicted_us(plan: Plan) -> int:
-    """The mean of all steps but the first ones."""
-    (program,), (segment,) = plan.programs, plan.segments
-    rounds = segment.rounds - WARM
-    kinds = part(runs(segment), WARM, rounds)
-    whole = duration_us(program, rounds, kinds)
-    return (whole - program.enter_us - program.leave_us) // rounds
+def planned_steps(plan: Plan) -> list[int]:
+    """How long after the one before it, or after enter, each step ends by the plan."""
+    found = list[int]()
+    for segment in plan.segments:
+        kinds = kinds_of(plan.program(segment.program))
+        for kind, rounds in runs(segment):
+            found += [kinds[kind].round_us, *[kinds[kind].period_us] * (rounds - 1)]
+    return found
 
 
-def _processor_s() -> float:
-    """Seconds of the processes that were started and have ended."""
-    return sum(os.times()[2:4])
+def true_steps(plan: Plan, path: Path, profile: Path) -> list[float]:
+    """The same in truth."""
+    known = profiles.load(profile)
+    return Truth(plan, path, known, lengths.load(profile, known.tasks[0])).step_us()
+
+
+def ran(output: Path, steps: Sequence[int], folder: Path) -> float:
+    """A step of a run over what is planned for it: the median of all but the first ones."""
+    log = folder / "run.jsonl"
+    called("run", output, "-o", log, "--overwrite")
+    ends = [line.at_us for line in runlog.load(log).steps]
+    took = [after - before for before, after in pairwise(ends)]
+    return median(us / plan for us, plan in list(zip(took, steps[1:], strict=True))[WARM - 1 :])
 
 
 def over_auto(found: Sequence[Row]) -> list[float]:
-    """Each row's step over that of auto with as much memory."""
-    auto = {one.memory: one.actual_us for one in found if one.way == "auto"}
-    return [one.actual_us / auto[one.memory] for one in found]
+    """Each row's true step over that of auto of the same case."""
+    auto = {(one.lengths, one.memory): one.true_us for one in found if one.way == "auto"}
+    return [one.true_us / auto[one.lengths, one.memory] for one in found]
 
 
 def table(found: Sequence[Row]) -> str:
-    head = ("memory", "way", "pipelines", "predicted step", "actual", "ratio", "over auto", "cpu")
-    lines = [
-        (
-            show_bytes(one.memory),
-            one.way,
-            one.pipelines,
-            show_us(one.predicted_us),
-            show_us(one.actual_us),
-            f"{one.ratio:.3f}",
-            f"{over:.2f}",
-            f"{one.processor_s:.1f} s",
-        )
-        for one, over in zip(found, over_auto(found), strict=True)
-    ]
-    return "\n".join(console.columns([head, *lines]))
+    head = ("lengths", "memory", "way", "pipelines", "kinds", "predicted", "in truth", "ratio")
+    lines = [(*head, "over auto", "ran", "planned in")]
+    for one, over in zip(found, over_auto(found), strict=True):
+        row = (one.lengths, show_bytes(one.memory), one.way, one.pipelines, f"{one.kinds}")
+        times = (show_us(one.predicted_us), show_us(one.true_us), f"{one.truth:.3f}", f"{over:.2f}")
+        lines.append((*row, *times, f"{one.run:.3f}" if one.run else "", f"{one.planned_s:.1f} s"))
+    return "\n".join(console.columns(lines))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("profile", nargs="?", type=Path, help="of one task with lengths")
-    parser.add_argument("--steps", type=int, default=12, help="of each row, 4 at least")
+    parser.add_argument("--lengths", default=",".join(LENGTHS), help="some of them, all by default")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each row, above {WARM + 1}")
+    parser.add_argument("--run", action="store_true", help="run the plans, too")
     parser.add_argument("--json", action="store_true", help="for scripts")
     options = parser.parse_args()
+    names = options.lengths.split(",")
+    if unknown := [name for name in names if name not in LENGTHS]:
+        parser.error(f"--lengths {unknown[0]}: there are {', '.join(LENGTHS)}")
+    if options.profile and options.run and names != [LENGTHS[0]]:
+        parser.error(f"a PROFILE runs with its own lengths only; give --lengths {LENGTHS[0]}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        profile = options.profile or measured(folder)
-        short = shortened(profile, max(WARM + 2, options.steps), folder)
-        found = list(rows(short, folder))
+        profile, found = options.profile or measured(folder), list[Row]()
+        for name in names:
+            own = with_lengths(profile, name, max(WARM + 2, options.steps), folder)
+            found += rows(own, name, folder, run=options.run)
     every = over_auto(found)
     if options.json:
-        told = [vars(one) | {"ratio": one.ratio} for one in found]
+        told = [vars(one) | {"ratio": one.truth} for one in found]
         print(json.dumps([one | {"over": over} for one, over in zip(told, every, strict=True)]))
     else:
         print(table(found))
-    off = any(abs(one.ratio - 1) > OFF for one in found)
+    off = any(abs(us - 1) > OFF for one in found for us in (one.truth, one.run or 1))
     sys.exit(off or min(every) < 1 - LONGER)
 
 

@@ -45,7 +45,7 @@ def train(
         # A task may hold a module instead of a factory; training it must leave that one as it was.
         model = copy.deepcopy(task.model) if isinstance(task.model, nn.Module) else task.model()
         model.train()
-        loop = _Loop(task, model, shares)
+        loop = Loop(task, model, shares)
         losses, val_losses = [], {}
         for step in range(task.steps):
             losses.append(loop.step(step, count(step)))
@@ -57,7 +57,7 @@ def train(
     return Plain(losses, params, state, buffers, val_losses)
 
 
-class _Loop:
+class Loop:
     """One of the loops that users write: with autocast, a GradScaler, or fp32 masters."""
 
     def __init__(self, task: Task, model: nn.Module, shares: Shares | None) -> None:
@@ -96,17 +96,21 @@ class _Loop:
         found: list[dict[str, Tensor | None]] = []  # gradients of each microbatch
         for m in range(microbatches):
             piece = tree_map(partial(_piece, m, microbatches), given)
-            with self._autocast():
-                loss = self._loss(piece) / microbatches
-            torch.autograd.backward(self.scaler.scale(loss))
-            total += float(loss.detach())
+            total += self.add(piece, microbatches)
             if self.shares is not None:
                 found.append({name: p.grad for name, p in self.model.named_parameters()})
                 self.model.zero_grad()
         for name, parameter in self.model.named_parameters() if self.shares is not None else ():
             parameter.grad = _shared(self.shares[name], [one[name] for one in found])
-        self._update()
+        self.update()
         return total
+
+    def add(self, piece: Any, divisor: float) -> float:
+        """Add up the gradients of a piece of a step; its part of the loss."""
+        with self._autocast():
+            loss = self._loss(piece) / divisor
+        torch.autograd.backward(self.scaler.scale(loss))
+        return float(loss.detach())
 
     def evaluate(self, evaluation: Evaluation, microbatches: int) -> float:
         self.model.eval()
@@ -148,7 +152,8 @@ class _Loop:
         dtype = dtypes.get(self.task.precision)
         return torch.autocast("cpu", dtype=dtype) if dtype else nullcontext()
 
-    def _update(self) -> None:
+    def update(self) -> None:
+        """End a step with the gradients that were added up."""
         for p, master in self.masters.items():
             if p is not master and p.grad is not None:
                 master.grad = p.grad.float()

@@ -14,9 +14,12 @@ import torch.nn.functional as F
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from support.fit import fit
-from support.handmade import PLANS
+from support.handmade import PLANS, solo
 from support.kinded import shorter
+from support.noted import NOTED
+from support.plain import Loop
 from support.retime import retimed
+from support.streaming import streamed_part
 from torch import Tensor, nn
 from torch.optim import AdamW
 
@@ -76,12 +79,14 @@ class Last(nn.Module):
 class Text(nn.Module):
     """So many layers, each a module."""
 
-    def __init__(self, layers: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, layers: int, dropout: float = 0.0, dtype: torch.dtype = torch.float64
+    ) -> None:
         super().__init__()
         first, *inner, last = (Block(dropout) for _ in range(layers))
         ends = nn.Sequential(First(), first), nn.Sequential(last, Last())
         self.layers = nn.Sequential(ends[0], *inner, ends[1])
-        self.double()
+        self.to(dtype)
 
     def forward(self, tokens: Tensor, positions: Tensor, sequences: Tensor) -> Tensor:
         out: Tensor = self.layers((tokens, positions, sequences))
@@ -123,6 +128,8 @@ def text_task(layers: int, steps: int, dropout: float = 0.0, **more: Any) -> Tas
     )
 
 
+MADE = PLANS | NOTED | {"many": lambda: solo(streamed_part("a", microbatches=12))}
+_COSTLY = ("name", "model", "loss", "optimizer", "steps", "precision", "clip")
 _FOLDER, _COUNT = TemporaryDirectory(), count()
 
 
@@ -157,14 +164,14 @@ def packed(
 ) -> Packed:
     """A handmade plan with these kinds of rounds, by the tokens of their microbatches, and these
     runs of them; samples go to microbatches at random, as far as there is room."""
-    made, steps = PLANS[name](), sum(length for _, length in runs)
+    made, steps = MADE[name](), sum(length for _, length in runs)
     layers = made.tasks[0].shards[-1].end_layer
     task = text_task(layers, steps, **more)
     most = made.tasks[0].microbatches
     (old,) = made.tasks
     like = padding(take(task, [0])[0], MOST * most)
     whole = Task(
-        **{n: getattr(task, n) for n in ("name", "model", "loss", "optimizer", "steps")},
+        **{n: getattr(task, n) for n in _COSTLY},
         data=lambda step: pack(task, [like]),
     )
     old = replace(old, microbatch=MOST, batch=MOST * most, precision=task.precision)
@@ -253,19 +260,13 @@ def trained(
     """An ordinary loop whose steps go through these parts, in turn. of: the samples of a step."""
     torch.manual_seed(task.seed)
     model = task.model()  # type: ignore[operator]
-    optimizer = task.optimizer(list(model.parameters()))
-    weights, losses = LENGTHS if task.weights is None else task.weights, []
-    assert task.loss
+    loop, losses = Loop(task, model, None), []
+    weights = LENGTHS if task.weights is None else task.weights
     for step in range(task.steps):
         total, whole = 0.0, sum(weights[n] for n in of(step))
-        for tokens, positions, sequences, targets in parts_of(step):
-            loss = task.loss(model(tokens, positions, sequences), targets) / whole
-            loss.backward()
-            total += float(loss.detach())
-        if task.clip:
-            nn.utils.clip_grad_norm_(model.parameters(), task.clip)
-        optimizer.step()
-        optimizer.zero_grad()
+        for *inputs, targets in parts_of(step):
+            total += loop.add((tuple(inputs), targets), whole)
+        loop.update()
         losses.append(total)
     return Trained(losses, {name: p.detach().clone() for name, p in model.named_parameters()})
 

@@ -35,3 +35,14 @@ def test_the_first_kind_is_as_large_as_any() -> None:
     other.add(np.array([0, 1]), np.array([1, 1]), np.array([600, 700]), 1)
     assert first.kind([first, other]).most == ((768, 256), (768,))
     assert first.kind().most == ((512, 256), (256,))
+
+
+def test_some_steps_are_kept_as_they_are() -> None:
+    """Evenly spread, however many there are; of a step without samples a token of padding."""
+    sums = Sums(np.array([2]), padded=False)
+    for step in range(100):
+        sums.add(np.array([0, 0]), np.array([1]), np.array([step + 1, 2]), 1)
+    some = sums.kind().some
+    assert 16 <= len(some) <= 32
+    assert np.diff(some[:, 0, 0]).tolist() == [4] * (len(some) - 1)
+    assert some[1].tolist() == [[7, 1], [5**2 + 2**2, 1]]

@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 from support import synthetic
 from support.texts import text_task
+from support.true_steps import Truth
 
 import plans
 from planner import Infeasible, Problem, build
@@ -17,6 +18,7 @@ from plans import prove_tables
 from plans.order import task_runs
 from plans.samples import open_table, table_path
 from plans.schema import Plan
+from plans.timing import duration_us, runs
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -109,3 +111,19 @@ def test_windows_make_steps_shorter_where_few_samples_are_long(tmp_path: Path) -
     assert plan.prediction.makespan_us < 0.95 * plain.prediction.makespan_us
     assert plan.prediction.lower_bound_us == plain.prediction.lower_bound_us
     assert "moved within windows of 4 steps" in describe(plan)
+
+
+def truth(plan: Plan, folder: Path) -> float:
+    """How long its rounds last for the sequences that they have, over what it says."""
+    profile = synthetic.profile(asked().tasks[0], usable_bytes=PLENTY)
+    took = sum(Truth(plan, folder / "plan.json", profile, LENGTHS).step_us())
+    (program,), (segment,) = plan.programs, plan.segments
+    return took / (duration_us(program, STEPS, runs(segment)) - program.enter_us - program.leave_us)
+
+
+@pytest.mark.parametrize("packing", ["pad", "balanced"])
+def test_steps_last_as_long_as_their_sequences_say(packing: PackingName, tmp_path: Path) -> None:
+    """To one part in a hundred in the mean, also where stages wait now for this microbatch, now for
+    that one: a step of mean microbatches is up to nine parts shorter."""
+    one = replace(asked(packing=packing), layout=parse_layout("2x1"))
+    assert truth(built(one, tmp_path), tmp_path) == pytest.approx(1, abs=0.01)
