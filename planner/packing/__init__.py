@@ -1,6 +1,6 @@
 """Packing: what a pipeline has in a step into microbatches, and all steps into kinds of rounds."""
 
-from planner.packing.arranged import Arrangement, Samples, arranged, best_way
+from planner.packing.arranged import Arrangement, Samples, arranged, best_way, write_table
 from planner.packing.kinds import in_turn
 from planner.packing.packing import WAYS, How, Packing, packed
 from planner.packing.step import laid_out
@@ -19,4 +19,5 @@ __all__ = [
     "in_turn",
     "laid_out",
     "packed",
+    "write_table",
 ]

@@ -1,4 +1,4 @@
-"""All steps of a task: kinds of rounds, the kind of every step, and the table of microbatches.
+"""The steps of a task: kinds of rounds, the kind of every step, and the table of microbatches.
 
 Every step is laid out by itself, in several processes. Then kinds are chosen, and the microbatches
 of each step get their numbers in its kind. Memory has two bytes for each sample of each step, as
@@ -6,7 +6,7 @@ the table has, and some for every step and pipeline.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -53,62 +53,93 @@ class Samples:
         return self.lengths[own].astype(np.int64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Arrangement:
-    """kinds: kind 0 has all microbatches of any other, each at least as large. turns: pairs (kind,
-    steps) in turn. table: the sha256 of its file. us: of all steps, as long as their pipelines
-    compute; least_us: the same without microbatches that are there for other steps of the kind."""
+    """Some steps of a task, ascending, on one pool. kinds: kind 0 has all microbatches of any
+    other, each at least as large. turns: pairs (kind, steps) in turn. rows, which: the rows of a
+    table, and which of them each step has. step_us: of every step, as long as its pipelines
+    compute; least_us: of all, without microbatches that are there for other steps of the kind."""
 
+    steps: Sequence[int]
     kinds: tuple[Kind, ...]
     turns: tuple[tuple[int, int], ...]
-    table: str
-    us: int
+    rows: Rows
+    which: Array
+    step_us: Array
     least_us: int
+
+    @property
+    def us(self) -> int:
+        """The time of all steps, as long as their pipelines compute."""
+        return int(self.step_us.sum())
 
 
 def arranged(
     samples: Samples,
-    steps: range,
+    steps: Sequence[int],
     pool: Pool,
     how: How,
-    table: str | Path,
     *,
     jobs: int = 1,
     change_us: int = 0,
 ) -> Arrangement:
-    """The kinds of these steps, and their table, a row for each, in this file.
+    """The kinds of these steps, and the rows of a table.
 
     The `longest` of pipelines are multiples of TOKENS. change_us: what is lost between steps of
     different kinds. ValueError for a sample that no pipeline holds."""
-    longest = int(samples.lengths.max())
-    if longest > pool.longest:
-        where = int(samples.lengths.argmax())
-        raise ValueError(
-            f"sample {where} has {longest} tokens, no pipeline holds more than {pool.longest}"
-        )
-    apart = steps[: min(len(steps), samples.period)]  # after them the same ones come again
+    _expect_room(samples, steps, pool)
+    # After a period the same ones come again.
+    places: dict[int, int] = {}
+    which = np.array([places.setdefault(s % samples.period, len(places)) for s in steps], np.int64)
+    apart, times = list(places), np.bincount(which)
     rows, shapes = _all_laid_out(samples, apart, pool, how, jobs)
     kinds = kinds_of(shapes, _KINDS, _WORTH, change_us)
     of_step = assigned(shapes, kinds, change_us)
     used = np.union1d(of_step, [0])
     of_step, counts = np.searchsorted(used, of_step), kinds.counts[used]
 
-    times = np.full(len(apart), len(steps) // len(apart))  # that each of them comes
-    times[: len(steps) % len(apart)] += 1
     sums = [Sums(own, padded=how == "pad") for own in counts]
     for at, step in enumerate(apart):
         kind, own = sums[of_step[at]], shapes.counts[at]
         rows[at] = kind.add(rows[at], own, samples.of(step), int(times[at]))
 
-    which = np.arange(len(steps)) % len(apart)
-    blocks = (rows[which[at : at + _BLOCK]] for at in range(0, len(steps), _BLOCK))
     return Arrangement(
+        steps,
         tuple(one.kind(() if number else sums) for number, one in enumerate(sums)),
         tuple((kind, len(list(run))) for kind, run in groupby(of_step[which].tolist())),
-        write(table, blocks),
-        int(times @ shapes.took(slice(None), counts[of_step])),
+        rows,
+        which,
+        shapes.took(slice(None), counts[of_step])[which],
         int(times @ shapes.us.max(axis=1)),
     )
+
+
+def _expect_room(samples: Samples, steps: Sequence[int], pool: Pool) -> None:
+    """ValueError for a sample of these steps that no pipeline holds."""
+    for step in steps if int(samples.lengths.max()) > pool.longest else ():
+        own = samples.of(step)
+        if (longest := int(own.max())) > pool.longest:
+            where = (step * samples.batch + int(own.argmax())) % len(samples.lengths)
+            raise ValueError(
+                f"sample {where} has {longest} tokens, no pipeline holds more than {pool.longest}"
+            )
+
+
+def write_table(path: str | Path, parts: Sequence[Arrangement]) -> str:
+    """Write a row for each step of these arrangements, ascending, to a table; its sha256."""
+    sizes = [len(part.steps) for part in parts]
+    order = np.argsort(np.concatenate([part.steps for part in parts]), kind="stable")
+    owner = np.repeat(np.arange(len(parts)), sizes)[order]
+    which = np.concatenate([part.which for part in parts])[order]
+
+    def block(at: int) -> Rows:
+        own, rows = owner[at : at + _BLOCK], which[at : at + _BLOCK]
+        made = np.empty((len(own), parts[0].rows.shape[1]), np.uint16)
+        for number, part in enumerate(parts):
+            made[own == number] = part.rows[rows[own == number]]
+        return made
+
+    return write(path, map(block, range(0, len(order), _BLOCK)))
 
 
 def best_way(samples: Samples, steps: range, pool: Pool, ways: Iterable[How]) -> How:
@@ -122,7 +153,7 @@ def best_way(samples: Samples, steps: range, pool: Pool, ways: Iterable[How]) ->
 
 
 def _all_laid_out(
-    samples: Samples, steps: range, pool: Pool, how: How, jobs: int
+    samples: Samples, steps: Sequence[int], pool: Pool, how: How, jobs: int
 ) -> tuple[Rows, Shapes]:
     """Every step's row with microbatches numbered by itself, and its shape."""
     rows = np.empty((len(steps), samples.batch), np.uint16)

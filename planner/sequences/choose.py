@@ -1,10 +1,8 @@
 """The best way found to train a task with lengths: ways are judged by estimates, then by their
 rounds for some of its steps; the shortest is taken for all of them."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from planner.errors import Infeasible
 from planner.inputs import Effort
@@ -45,12 +43,11 @@ class Wanted:
 class _Search:
     """Lives while a way is searched. few: some of the steps."""
 
-    def __init__(self, asked: Asked, wanted: Wanted, effort: Effort, folder: Path) -> None:
+    def __init__(self, asked: Asked, wanted: Wanted, effort: Effort) -> None:
         self.asked, self.wanted, self.effort = asked, wanted, effort
         self.few = asked.steps[:_SAMPLE]
         self.made: list[Made] = []
         self.needs: list[int] = []  # bytes of a device, of what did not fit
-        self._table = folder / "table"
         stride = max(1, len(self.few) // _GUESSED)
         self._steps = [asked.step(number) for number in self.few[::stride]]
         self.mixes = wanted.mixes or proposed(
@@ -63,7 +60,7 @@ class _Search:
 
     def look(self, trial: Trial, how: How) -> None:
         """Make a way's rounds for some steps."""
-        found = lowered(trial, how, self.few, self._table, 1, self.effort)
+        found = lowered(trial, how, self.few, 1, self.effort)
         if isinstance(found, Made):
             self.made.append(found)
         else:
@@ -102,15 +99,12 @@ class _Search:
         yield from ((how, one) for _, how, one in ranked if firsts[how, one.way.mix] != (how, one))
 
 
-def best(
-    asked: Asked, wanted: Wanted, table: Path, jobs: int, effort: Effort
-) -> tuple[Made, list[Alternative]]:
-    """The shortest way found for all steps, with their table at this path; and what was tried."""
-    with tempfile.TemporaryDirectory() as folder:
-        search = _Search(asked, wanted, effort, Path(folder))
-        search.run()
+def best(asked: Asked, wanted: Wanted, jobs: int, effort: Effort) -> tuple[Made, list[Alternative]]:
+    """The shortest way found for all steps; and what was tried."""
+    search = _Search(asked, wanted, effort)
+    search.run()
     for one in sorted(search.made, key=lambda one: one.us):
-        found = lowered(one.trial, one.how, asked.steps, table, jobs, effort)
+        found = lowered(one.trial, one.how, asked.steps, jobs, effort)
         if isinstance(found, Made):
             told = [_told(one, search.made, other) for other in search.made]
             return found, sorted(told, key=lambda one: (one.why_not != "", one.period_us))

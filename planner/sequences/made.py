@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from planner.inputs import Effort
 from planner.lowering import PipelineRound
@@ -60,13 +59,11 @@ class Made:
         return duration_us(self.program, self.steps, laid.turns) + max(0, laid.us - means)
 
 
-def lowered(
-    trial: Trial, how: How, steps: range, table: Path, jobs: int, effort: Effort
-) -> Made | int:
+def lowered(trial: Trial, how: How, steps: range, jobs: int, effort: Effort) -> Made | int:
     """A way with its rounds for these steps; or the bytes that a device needs for them at least."""
     asked = trial.asked
     samples = Samples(asked.lengths, asked.task.batch)
-    laid = arranged(samples, steps, trial.pool, how, table, jobs=jobs, change_us=trial.sent_us)
+    laid = arranged(samples, steps, trial.pool, how, jobs=jobs, change_us=trial.sent_us)
     lanes = [*_lanes(trial, laid.kinds)]
     strategy = side_by_side(lanes, asked.links, asked.points, ORDER, trial.pieces)
     assert strategy

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.inputs import Effort
+from planner.packing import write_table
 from planner.search import Candidate
 from planner.sequences.asked import Asked
 from planner.sequences.bounds import compute_us, dispatch_us
@@ -27,7 +28,7 @@ class Planned:
 
 def planned(asked: Asked, wanted: Wanted, table: Path, jobs: int, effort: Effort) -> Planned:
     """The shortest way found, with its table in this file. Infeasible or NoPlanFound otherwise."""
-    made, tried = best(asked, wanted, table, jobs, effort)
+    made, tried = best(asked, wanted, jobs, effort)
     said, laid = asked.task.lengths, made.arrangement
     assert said
     candidate = Candidate(
@@ -37,7 +38,8 @@ def planned(asked: Asked, wanted: Wanted, table: Path, jobs: int, effort: Effort
         effort.left > 0,
         alternatives=tuple(tried),
     )
-    lengths = Lengths(said.sha256, said.samples, laid.table, padded=made.how == "pad")
+    sha256 = write_table(table, [laid])
+    lengths = Lengths(said.sha256, said.samples, sha256, padded=made.how == "pad")
     pool = replace(made.trial, strategy=made.round.strategy).pool  # in the modes of its rounds
     bound = Bound("compute", compute_us(asked, made.trial.way.mix.devices))
     return Planned(candidate, laid.turns, lengths, bound, dispatch_us(asked, pool))
