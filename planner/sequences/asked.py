@@ -1,5 +1,6 @@
 """A task with lengths on devices of one kind, and its costs at any number of tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from planner.inputs import Kind, costs_at
 from planner.shards import Links, TaskCosts, cut_points, layer_graph, separable, untied
 from profiles.codec import ALIGNMENT
+from profiles.lengths import of_step
 from profiles.schema import Task
 
 Array = NDArray[np.int64]
@@ -22,13 +24,14 @@ def bucket(tokens: int) -> int:
 @dataclass(frozen=True, eq=False)
 class Asked:
     """lengths: the tokens of every sample. host_bytes: what the task may have there. done: steps
-    that were trained before."""
+    that were trained before. few: the steps that are to be planned, where not all are."""
 
     task: Task
     lengths: NDArray[np.uint32]
     kind: Kind
     host_bytes: int
     done: int = 0
+    few: Sequence[int] = ()
 
     @cached_property
     def links(self) -> Links:
@@ -45,27 +48,35 @@ class Asked:
         return tuple(cut_points(layer_graph(untied(self.task) if self.apart else self.task)))
 
     @cached_property
+    def own(self) -> NDArray[np.uint32]:
+        """The tokens of the samples of its steps, each once."""
+        if not self.few:
+            return self.lengths
+        mine = np.zeros(len(self.lengths), bool)
+        for number in self.few:
+            mine[of_step(number, self.task.batch, len(self.lengths))] = True
+        return self.lengths[mine]
+
+    @cached_property
     def longest(self) -> int:
-        return int(self.lengths.max())
+        return int(self.own.max())
 
     @cached_property
     def spread(self) -> float:
         """The sum of the squares of all lengths over the sum of all: a token attends to so many in
         the mean, times two."""
-        whole = self.lengths.astype(np.float64)
+        whole = self.own.astype(np.float64)
         return float((whole * whole).sum() / whole.sum())
 
     @property
-    def steps(self) -> range:
+    def steps(self) -> Sequence[int]:
         """The steps that are to be planned."""
-        return range(self.done, self.done + self.task.steps)
+        return self.few or range(self.done, self.done + self.task.steps)
 
     def step(self, number: int) -> Array:
         """The tokens of the samples of a step."""
-        first = number * self.task.batch
-        return np.asarray(
-            self.lengths[(first + np.arange(self.task.batch)) % len(self.lengths)], np.int64
-        )
+        numbers = of_step(number, self.task.batch, len(self.lengths))
+        return np.asarray(self.lengths[numbers], np.int64)
 
     @lru_cache(maxsize=1 << 10)  # noqa: B019 (lives as long as the process plans)
     def costs(
