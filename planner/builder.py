@@ -145,10 +145,13 @@ def _with_table(
     asked = Asked(task, lengths, problem.only, problem.host_bytes, window=window)
     table = samples.table_path(output, task.name)
     found = planned(asked, wanted(problem, task), table, jobs, effort)
-    program, turns = found.candidate.program, found.turns
-    devices, end = tuple(range(program.devices)), duration_us(program, task.steps, turns)
-    segment = Segment(program.name, devices, task.steps, 0, end, turns)
-    plan = assemble(problem, [found.candidate], [segment], policy, effort)
+    segments, end = list[Segment](), 0
+    for way, rounds, kinds in found.turns:
+        program, start = found.programs[way], end
+        end += duration_us(program, rounds, kinds)
+        devices = tuple(range(program.devices))
+        segments.append(Segment(program.name, devices, rounds, start, end, kinds))
+    plan = assemble(problem, [found.candidate], segments, policy, effort)
     plan = structs.replace(plan, tasks=(structs.replace(plan.tasks[0], lengths=found.lengths),))
     plan = certified(problem, plan, (found.bound,), found.mix_us)
     prove(plan)

@@ -1,4 +1,4 @@
-"""The mix of pipelines with which steps are shortest, and when another one is worth a switch.
+"""The mix of pipelines with which steps are shortest.
 
 Divisions of all sequences, of those of the longest step, and mixes of one type are where the search
 begins. Then pipelines of one type give their devices to those of another, as long as some steps,
@@ -7,15 +7,12 @@ laid out, are shorter in the mean.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 
 from planner.dispatch import PipelineType, Pool
 from planner.mixes.intervals import Array, Offer, divided
-from planner.packing import How, Samples, in_turn, laid_out
-
-_TRIED, _SEQUENCES = 12, 4_000  # steps by which mixes are judged, at most; the longest one as well
+from planner.packing import How, laid_out
 
 Counts = tuple[int, ...]
 
@@ -26,55 +23,6 @@ class Mix:
 
     counts: Counts
     us: int
-
-    def pool(self, offers: Sequence[Offer]) -> Pool:
-        """Its pipelines, offer by offer."""
-        return _pool(offers, self.counts)
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Mixes, of which the first holds every step, and pairs (mix, steps) in turn."""
-
-    mixes: tuple[Mix, ...]
-    turns: tuple[tuple[int, int], ...]
-
-
-def chosen(
-    offers: Sequence[Offer],
-    devices: int,
-    samples: Samples,
-    steps: range,
-    how: How,
-    switch_us: int,
-) -> Chosen | None:
-    """One mix for all steps, or two if that is shorter although each switch takes `switch_us`: the
-    other for steps without a very long sequence. None where no offer holds the longest."""
-    longest = np.array([int(samples.of(step).max()) for step in steps])
-    many = min(len(steps), _TRIED, max(2, _SEQUENCES // samples.batch))
-    some = np.linspace(0, len(steps) - 1, many).astype(np.int64)
-    tried = np.union1d(some, [int(longest.argmax())]).tolist()
-    lengths = [samples.of(steps[at]) for at in tried]
-    first = best_mix(offers, devices, lengths, how)
-    if first is None:
-        return None
-    best, found = 0.0, Chosen((first,), ((0, len(steps)),))
-    for limit in sorted({one.longest for one in offers}):
-        few = [own for own, at in zip(lengths, tried, strict=True) if longest[at] <= limit]
-        other = best_mix(offers, devices, few, how) if 0 < len(few) < len(lengths) else None
-        if other is None:
-            continue
-        gain = _mean_us(first.pool(offers), few, how) - other.us
-        fits = longest <= other.pool(offers).longest
-        costs = np.stack([np.zeros(len(steps)), np.where(fits, -float(gain), np.inf)], axis=1)
-        which = in_turn(costs, switch_us)
-        switches = int((np.diff(which) != 0).sum())
-        total = float(costs[np.arange(len(steps)), which].sum()) + switches * switch_us
-        if total < best:
-            runs = groupby(which.tolist())
-            best = total
-            found = Chosen((first, other), tuple((kind, len(list(run))) for kind, run in runs))
-    return found
 
 
 def best_mix(offers: Sequence[Offer], devices: int, steps: Sequence[Array], how: How) -> Mix | None:

@@ -1,6 +1,6 @@
 """Packing: what a pipeline has in a step into microbatches, and all steps into kinds of rounds."""
 
-from planner.packing.arranged import Arrangement, arranged, best_way
+from planner.packing.arranged import Arrangement, arranged, best_way, write_table
 from planner.packing.kinds import in_turn
 from planner.packing.packing import WAYS, How, Packing, packed
 from planner.packing.samples import Samples
@@ -20,4 +20,5 @@ __all__ = [
     "in_turn",
     "laid_out",
     "packed",
+    "write_table",
 ]

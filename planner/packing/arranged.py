@@ -1,4 +1,4 @@
-"""All steps of a task: kinds of rounds, the kind of every step, and the table of microbatches.
+"""The steps of a task: kinds of rounds, the kind of every step, and the table of microbatches.
 
 Every step is laid out by itself, in several processes. Then kinds are chosen, and the microbatches
 of each step get their numbers in its kind. Memory has two bytes for each sample of each step, as
@@ -6,7 +6,7 @@ the table has, two more where samples move, and some for every step and pipeline
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -26,65 +26,105 @@ from planner.processes import in_order
 from plans.samples import MOST, write
 from profiles.errors import FormatError
 
+_BLOCK = 32  # steps that are written at a time
 _KINDS, _WORTH = 16, 0.02  # so many at most; the part of all time that they may lose
 _TRIED = 64  # steps by which a way to pack is judged
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Arrangement:
-    """kinds: kind 0 has all microbatches of any other, each at least as large. turns: pairs (kind,
-    steps) in turn. table: the sha256 of its file. us: of all steps, as long as their pipelines
-    compute; least_us: the same without microbatches that are there for other steps of the kind."""
+    """Some steps of a task, ascending, on one pool. kinds: kind 0 has all microbatches of any
+    other, each at least as large. turns: pairs (kind, steps) in turn. moved, rows: steps that
+    differ, and the microbatches of their samples; which: the one of them that each step is like.
+    step_us: of every step, as long as its pipelines
+    compute; least_us: of all, without microbatches that are there for other steps of the kind."""
 
+    steps: Sequence[int]
     kinds: tuple[Kind, ...]
     turns: tuple[tuple[int, int], ...]
-    table: str
-    us: int
+    moved: Steps
+    rows: Rows
+    which: Array
+    step_us: Array
     least_us: int
+
+    @property
+    def us(self) -> int:
+        """The time of all steps, as long as their pipelines compute."""
+        return int(self.step_us.sum())
 
 
 def arranged(
     samples: Samples,
-    steps: range,
+    steps: Sequence[int],
     pool: Pool,
     how: How,
-    table: str | Path,
     *,
     jobs: int = 1,
     change_us: int = 0,
 ) -> Arrangement:
-    """The kinds of these steps, and their table, a row for each, in this file.
+    """The kinds of these steps, and the rows of a table.
 
     The `longest` of pipelines are multiples of TOKENS. change_us: what is lost between steps of
     different kinds. ValueError for a sample that no pipeline holds."""
-    longest = int(samples.lengths.max())
-    if longest > pool.longest:
-        where = int(samples.lengths.argmax())
-        raise ValueError(
-            f"sample {where} has {longest} tokens, no pipeline holds more than {pool.longest}"
-        )
+    _expect_room(samples, steps, pool)
     apart, which = samples.apart(steps)
-    moved = samples.moved(apart, pool)
+    moved, times = samples.moved(apart, pool), np.bincount(which)  # times that each of them comes
     rows, shapes = _all_laid_out(moved, pool, how, jobs)
     kinds = kinds_of(shapes, _KINDS, _WORTH, change_us)
     of_step = assigned(shapes, kinds, change_us)
     used = np.union1d(of_step, [0])
     of_step, counts = np.searchsorted(used, of_step), kinds.counts[used]
-    most = _most(counts, samples.window)
+    _expect_numbers(int(counts.sum(axis=1).max()), samples.window)
 
-    times = np.bincount(which)  # that each of them comes
     sums = [Sums(own, padded=how == "pad") for own in counts]
     for at, lengths in enumerate(chain.from_iterable(moved.lengths())):
         kind, own = sums[of_step[at]], shapes.counts[at]
         rows[at] = kind.add(rows[at], own, lengths, int(times[at]))
 
     return Arrangement(
+        steps,
         tuple(one.kind(() if number else sums) for number, one in enumerate(sums)),
         tuple((kind, len(list(run))) for kind, run in groupby(of_step[which].tolist())),
-        write(table, moved.table(rows, which, most)),
-        int(times @ shapes.took(slice(None), counts[of_step])),
+        moved,
+        rows,
+        which,
+        shapes.took(slice(None), counts[of_step])[which],
         int(times @ shapes.us.max(axis=1)),
     )
+
+
+def _expect_room(samples: Samples, steps: Sequence[int], pool: Pool) -> None:
+    """ValueError for a sample of these steps that no pipeline holds."""
+    for step in steps if int(samples.lengths.max()) > pool.longest else ():
+        own = samples.of(step)
+        if (longest := int(own.max())) > pool.longest:
+            where = (step * samples.batch + int(own.argmax())) % len(samples.lengths)
+            raise ValueError(
+                f"sample {where} has {longest} tokens, no pipeline holds more than {pool.longest}"
+            )
+
+
+def write_table(path: str | Path, parts: Sequence[Arrangement]) -> str:
+    """Write a row for each step of these arrangements, ascending, to a table; its sha256. Samples
+    move within windows of one arrangement alone."""
+    if len(parts) == 1:
+        (part,) = parts
+        most = sum(map(len, part.kinds[0].most))
+        return write(path, part.moved.table(part.rows, part.which, most))
+    sizes = [len(part.steps) for part in parts]
+    order = np.argsort(np.concatenate([part.steps for part in parts]), kind="stable")
+    owner = np.repeat(np.arange(len(parts)), sizes)[order]
+    which = np.concatenate([part.which for part in parts])[order]
+
+    def block(at: int) -> Rows:
+        own, rows = owner[at : at + _BLOCK], which[at : at + _BLOCK]
+        made = np.empty((len(own), parts[0].rows.shape[1]), np.uint16)
+        for number, part in enumerate(parts):
+            made[own == number] = part.rows[rows[own == number]]
+        return made
+
+    return write(path, map(block, range(0, len(order), _BLOCK)))
 
 
 def best_way(samples: Samples, steps: range, pool: Pool, ways: Iterable[How]) -> How:
@@ -97,16 +137,13 @@ def best_way(samples: Samples, steps: range, pool: Pool, ways: Iterable[How]) ->
     return min(ways, key=took)
 
 
-def _most(counts: Array, window: int) -> int:
-    """The most microbatches of any kind; FormatError where a table has no numbers for those of a
-    window."""
-    most = int(counts.sum(axis=1).max())
+def _expect_numbers(most: int, window: int) -> None:
+    """FormatError where a table has no numbers for so many microbatches of a window's steps."""
     if window * most > MOST:
         raise FormatError(
             f"steps have up to {most} microbatches, in windows of {window} steps {window * most}, "
             f"and a table has numbers for {MOST}; give --reorder-window {MOST // most} or less"
         )
-    return most
 
 
 def _all_laid_out(moved: Steps, pool: Pool, how: How, jobs: int) -> tuple[Rows, Shapes]:

@@ -120,18 +120,19 @@ def assigned(shapes: Shapes, kinds: Kinds, change_us: int = 0) -> Array:
     return in_turn(costs, change_us)
 
 
-def in_turn(costs: NDArray[np.float64], change_us: int) -> Array:
+def in_turn(costs: NDArray[np.float64], begin_us: int | Array) -> Array:
     """One of few choices for each of many steps, such that all together cost least: what is given
-    for every step and choice, and `change_us` where a step has another than the one before it."""
-    if not change_us:
+    for every step and choice, and `begin_us`, of each choice or of all alike, where a step has
+    another than the one before it; the first one begins, too."""
+    if not np.any(begin_us):
         return np.asarray(costs.argmin(axis=1), np.int64)
     came = np.empty(costs.shape, np.int64)  # the choice before, if a step has a choice
-    stay, total = np.arange(costs.shape[1]), np.zeros(costs.shape[1])
+    stay, total = np.arange(costs.shape[1]), np.zeros(costs.shape[1]) + begin_us
     for step, cost in enumerate(costs):
-        best = int(total.argmin())
-        moves = total > total[best] + change_us
-        came[step] = np.where(moves, best, stay)
-        total = np.where(moves, total[best] + change_us, total) + cost
+        begun = total.min() + begin_us
+        moves = total > begun
+        came[step] = np.where(moves, total.argmin(), stay)
+        total = np.where(moves, begun, total) + cost
     found, choice = np.empty(len(costs), np.int64), int(total.argmin())
     for step in range(len(costs) - 1, -1, -1):
         found[step] = choice

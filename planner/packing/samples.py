@@ -8,7 +8,7 @@ Steps that come again with the same samples are moved, and laid out, once.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import gcd, lcm
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,15 +42,18 @@ class Samples:
         own = np.arange(first, first + self.batch) % len(self.lengths)
         return self.lengths[own].astype(np.int64)
 
-    def apart(self, steps: range) -> tuple[list[int], Array]:
-        """The steps of which windows have no others like them, and for every step the place of
-        the one there that is like it."""
-        whole = len(steps) - len(steps) % self.window
-        differ = min(whole, lcm(self.period, self.window))
-        which = np.arange(len(steps))
-        which[:whole] %= max(1, differ)
-        which[whole:] -= whole - differ
-        return [*steps[:differ], *steps[whole:]], which
+    def apart(self, steps: Sequence[int]) -> tuple[list[int], Array]:
+        """The steps of those windows that have no others like them, and for every step the place
+        there of the one that is like it. The steps of a window come one after the other."""
+        places, found, which = dict[tuple[int, int], int](), list[int](), list[int]()
+        for begin in range(0, len(steps), self.window):
+            own = steps[begin : begin + self.window]
+            key = own[0] % self.period, len(own)
+            if key not in places:
+                places[key] = len(found)
+                found += own
+            which += range(places[key], places[key] + len(own))
+        return found, np.array(which, np.int64)
 
     def moved(self, steps: Sequence[int], pool: Pool) -> "Steps":
         """These steps, window after window, with samples moved where that makes them shorter on

@@ -1,8 +1,17 @@
 """One task on several devices: which layout, cuts, order and modes its program has."""
 
-from planner.pipelines.configure import best, fitted, mode_program
+from planner.pipelines.configure import all_fitted, best, fitted, mode_program
 from planner.pipelines.delays import pipeline_on
 from planner.pipelines.modes import ModeProgram
 from planner.pipelines.sketch import Sketch, stage_ends
 
-__all__ = ["ModeProgram", "Sketch", "best", "fitted", "mode_program", "pipeline_on", "stage_ends"]
+__all__ = [
+    "ModeProgram",
+    "Sketch",
+    "all_fitted",
+    "best",
+    "fitted",
+    "mode_program",
+    "pipeline_on",
+    "stage_ends",
+]

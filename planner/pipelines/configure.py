@@ -13,7 +13,7 @@ from planner.inputs import Effort, Kind, Layout, layouts
 from planner.jitter import jitter, spreads
 from planner.lowering import PipelineRound, PipelineStrategy
 from planner.orders import NAMED, InvalidOrder
-from planner.pipelines.modes import ModeProgram
+from planner.pipelines.modes import ModeProgram, chosen_for
 from planner.pipelines.reorder import PLACED, moved, reordered
 from planner.pipelines.sketch import Sketch, promising, sketches
 from planner.rounds import planned_task
@@ -226,23 +226,43 @@ def _fitted(
 
 def fitted(program: ModeProgram, room: int, shortest: int, effort: Effort) -> PipelineRound | str:
     """The round with the best modes that fit, unless those of a shorter one do not: then why."""
+    found = all_fitted((program,), (1,), room, shortest, effort)
+    return found if isinstance(found, str) else found[0]
+
+
+def all_fitted(
+    programs: Sequence[ModeProgram],
+    weights: Sequence[float],
+    room: int,
+    shortest: int,
+    effort: Effort,
+) -> list[PipelineRound] | str:
+    """The same of several strategies of the same shards, which have the same modes in all: rounds
+    of each count by its weight."""
     least = False
     for times in range(1, 1 + _SHRINKS):
-        chosen = program.chosen(effort, least=least)
+        chosen = chosen_for(programs, weights, effort, least=least)
         if chosen:
-            made = PipelineRound(chosen.strategy, program.links)
-            over = [one.slab_bytes + one.reserve_bytes - room for one in made.memory]
-            if max(over) <= 0:
+            pairs = zip(chosen.strategies, programs, strict=True)
+            made = [PipelineRound(strategy, program.links) for strategy, program in pairs]
+            over = [[m.slab_bytes + m.reserve_bytes - room for m in one.memory] for one in made]
+            if max(map(max, over)) <= 0:
                 return made
-            if made.period_us >= shortest:
+            took = zip(weights, made, strict=True)
+            if sum(weight * one.period_us for weight, one in took) >= shortest:
                 return "longer with less memory"
             # Gaps between values, or more of them than the program sees.
-            rooms = (n - times * max(0, by) for n, by in zip(program.room, over, strict=True))
-            program = replace(program, room=tuple(rooms))
+            programs = [_smaller(*pair, times) for pair in zip(programs, over, strict=True)]
         if least:
             break
         least = chosen is None
     return _NO_ROOM
+
+
+def _smaller(program: ModeProgram, over: Sequence[int], times: int) -> ModeProgram:
+    """The program with less room, by so many times what devices have too little."""
+    rooms = (n - times * max(0, by) for n, by in zip(program.room, over, strict=True))
+    return replace(program, room=tuple(rooms))
 
 
 def _smallest(every: Sequence[Sketch], kind: Kind, host_bytes: int, effort: Effort) -> Tried:

@@ -9,7 +9,7 @@ host  >=   what the host keeps and what waits there
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -213,9 +213,9 @@ class ModeProgram:
     @cached_property
     def fits(self) -> list[Constraint]:
         """Memory on the devices."""
-        return [Constraint(row, -math.inf, room / MB) for room, row in self._filled()]
+        return [Constraint(row, -math.inf, room / MB) for room, row in self.filled()]
 
-    def _filled(self) -> Iterable[tuple[int, Row]]:
+    def filled(self) -> Iterable[tuple[int, Row]]:
         """The room of each device and what fills it in its windows, those of replicas once."""
         every = ((self.room[device], tuple(row)) for device, row in self.memory)
         return ((room, list(row)) for room, row in dict.fromkeys(every))
@@ -307,29 +307,53 @@ class ModeProgram:
     def chosen(self, effort: Effort, *, least: bool = False) -> Chosen | None:
         """Whole modes, the best ones found, or those that take the least of all devices; None where
         there are none."""
-        model = minimise("modes")
-        aim, chain, work = (model.add_variable(n, 0) for n in ("period_ms", "chain_ms", "work_ms"))
-        names = (f"take_{n}" for n in range(len(self.takes)))
-        takes = [model.add_variable(name, 0, 1, cat="Binary") for name in names]
-        most = model.add_variable("device_mb", 0)
-        of = [1.0, aim, chain, work, *takes]
-        model += most if least else total([(1, aim), (1, work)])
-        for row, low, high in self.rows:
+        found = chosen_for((self,), (1,), effort, least=least)
+        return Chosen(found.strategies[0], found.us) if found else None
+
+
+class ChosenFor(NamedTuple):
+    """Strategies of the same shards in the same modes, and the sum of their weighed rounds."""
+
+    strategies: tuple[PipelineStrategy, ...]
+    us: int
+
+
+def chosen_for(
+    programs: Sequence[ModeProgram], weights: Sequence[float], effort: Effort, *, least: bool
+) -> ChosenFor | None:
+    """The modes that the shards have in the strategies of all these programs, as `chosen` finds
+    them: rounds of each count by its weight."""
+    model = minimise("modes")
+    times = [
+        [model.add_variable(f"{name}_{n}", 0) for name in ("period_ms", "chain_ms", "work_ms")]
+        for n in range(len(programs))
+    ]
+    names = (f"take_{n}" for n in range(len(programs[0].takes)))
+    takes = [model.add_variable(name, 0, 1, cat="Binary") for name in names]
+    most = model.add_variable("device_mb", 0)
+    aims = [
+        (by, own) for by, (aim, _, work) in zip(weights, times, strict=True) for own in (aim, work)
+    ]
+    model += most if least else total(aims)
+    for program, own in zip(programs, times, strict=True):
+        of = [1.0, *own, *takes]
+        for row, low, high in program.rows:
             made = total((by, of[column]) for by, column in row)
             if low > -math.inf:
                 model += made >= low
             if high < math.inf:
                 model += made <= high
-        for room, row in self._filled():
+        for room, row in program.filled():
             limit = most if least else room / MB
             model += total((by, of[column]) for by, column in row) <= limit
-        seconds = max(1.0, effort.left)
-        found = solve(model, seconds=seconds, seed=effort.seed, gap=_GAP, nodes=_NODES)
-        if not found.found:
-            return None
-        modes = [max(own, key=lambda pair: of[pair[0]].value())[1] for own in self.of]
-        us = round((found.objective or 0) * MS)
-        return Chosen(replace(self.strategy, modes=tuple(modes), tight=least), us)
+    seconds = max(1.0, effort.left)
+    found = solve(model, seconds=seconds, seed=effort.seed, gap=_GAP, nodes=_NODES)
+    if not found.found:
+        return None
+    columns = [1.0] * _TAKES + takes
+    modes = tuple(max(own, key=lambda pair: columns[pair[0]].value())[1] for own in programs[0].of)
+    us = round((found.objective or 0) * MS)
+    return ChosenFor(tuple(replace(one.strategy, modes=modes, tight=least) for one in programs), us)
 
 
 def _negative(row: Iterable[tuple[int, int]]) -> Row:

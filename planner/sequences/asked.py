@@ -12,6 +12,7 @@ from planner.packing import Samples
 from planner.shards import Links, ShardCost, TaskCosts, cut_points, layer_graph, separable, untied
 from profiles.codec import ALIGNMENT
 from profiles.curves import draws_of
+from profiles.lengths import of_step
 from profiles.schema import Task
 
 Array = NDArray[np.int64]
@@ -25,7 +26,8 @@ def bucket(tokens: int) -> int:
 @dataclass(frozen=True, eq=False)
 class Asked:
     """lengths: the tokens of every sample. host_bytes: what the task may have there. done: steps
-    that were trained before. window: steps between which samples may move."""
+    that were trained before. window: steps between which samples may move. few: the steps that are
+    to be planned, where not all are."""
 
     task: Task
     lengths: NDArray[np.uint32]
@@ -33,6 +35,7 @@ class Asked:
     host_bytes: int
     done: int = 0
     window: int = 1
+    few: Sequence[int] = ()
 
     @cached_property
     def samples(self) -> Samples:
@@ -54,20 +57,30 @@ class Asked:
         return tuple(cut_points(layer_graph(untied(self.task) if self.apart else self.task)))
 
     @cached_property
+    def own(self) -> NDArray[np.uint32]:
+        """The tokens of the samples of its steps, each once."""
+        if not self.few:
+            return self.lengths
+        mine = np.zeros(len(self.lengths), bool)
+        for number in self.few:
+            mine[of_step(number, self.task.batch, len(self.lengths))] = True
+        return self.lengths[mine]
+
+    @cached_property
     def longest(self) -> int:
-        return int(self.lengths.max())
+        return int(self.own.max())
 
     @cached_property
     def spread(self) -> float:
         """The sum of the squares of all lengths over the sum of all: a token attends to so many in
         the mean, times two."""
-        whole = self.lengths.astype(np.float64)
+        whole = self.own.astype(np.float64)
         return float((whole * whole).sum() / whole.sum())
 
     @property
-    def steps(self) -> range:
+    def steps(self) -> Sequence[int]:
         """The steps that are to be planned."""
-        return range(self.done, self.done + self.task.steps)
+        return self.few or range(self.done, self.done + self.task.steps)
 
     def step(self, number: int) -> Array:
         """The tokens of the samples that come in a step."""

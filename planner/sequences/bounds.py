@@ -4,6 +4,7 @@ compute     every sample forward and backward by itself, spread evenly over all 
 dispatch    for the pipelines of one mix: sequences divided at will, by weights of the types
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,16 @@ def compute_us(asked: Asked, devices: int) -> int:
     """The compute bound: what a microbatch takes beside its tokens is left out, many share it."""
     sizes, counts = np.unique(np.asarray(asked.lengths, np.int64), return_counts=True)
     often = counts * _times_each(asked) + _extra(asked, sizes)
+    return _evenly_us(asked, sizes, often, devices)
+
+
+def samples_us(asked: Asked, lengths: Array, devices: int) -> int:
+    """The compute bound of samples of these lengths."""
+    return _evenly_us(asked, *np.unique(lengths, return_counts=True), devices)
+
+
+def _evenly_us(asked: Asked, sizes: Array, often: Array, devices: int) -> int:
+    """Each of these sizes so many times, by itself."""
     own = sizes.astype(np.float64)
     whole = sum(float((_least(layer, own) * often).sum()) for layer in asked.task.layers)
     return int(whole * _ROUNDED) // devices
@@ -58,8 +69,19 @@ def _us(curve: Curve, sizes: Floats) -> Floats:
     return np.asarray((curve.square_fs * sizes / _FS + curve.linear_ps / 10**6) * sizes)
 
 
-def dispatch_us(asked: Asked, pool: Pool) -> int:
-    """The dispatch bound, with the weights that are best for some of the sequences."""
+def dispatch_us(asked: Asked, pools: Sequence[Pool]) -> int:
+    """The dispatch bound, of each step on that of these pools where it is least; one of them holds
+    all samples."""
+    ns = np.full(len(asked.steps), np.inf)
+    for pool in pools:
+        able = np.array([int(asked.step(number).max()) <= pool.longest for number in asked.steps])
+        ns[able] = np.minimum(ns[able], _dispatch_ns(asked, pool, np.array(asked.steps)[able]))
+    return int(ns.sum() * _ROUNDED) // _NS
+
+
+def _dispatch_ns(asked: Asked, pool: Pool, steps: Array) -> Floats:
+    """The bound of each of these steps, with the weights that are best for some of the
+    sequences."""
     fine = Pool(
         tuple(
             replace(
@@ -71,15 +93,17 @@ def dispatch_us(asked: Asked, pool: Pool) -> int:
             for one in pool.types
         )
     )
-    steps, batch = asked.steps, asked.task.batch
+    batch = asked.task.batch
     few = steps[:: max(1, len(steps) * batch // _SAMPLE)]
     some = np.concatenate([asked.step(number) for number in few])
-    shares, ns = _shares(fine, fine.times(some).astype(np.float64)), 0.0
+    shares, found = _shares(fine, fine.times(some).astype(np.float64)), np.empty(len(steps))
     block = max(1, _BLOCK // batch)
     for first in range(0, len(steps), block):
-        own = np.concatenate([asked.step(number) for number in steps[first : first + block]])
-        ns += float((shares[:, None] * fine.times(own)).min(axis=0).sum())
-    return int(ns * _ROUNDED) // _NS
+        part = slice(first, first + block)
+        own = np.concatenate([asked.step(number) for number in steps[part]])
+        least = (shares[:, None] * fine.times(own)).min(axis=0)
+        found[part] = least.reshape(-1, batch).sum(axis=1)
+    return found
 
 
 def _shares(pool: Pool, times: Floats) -> Floats:

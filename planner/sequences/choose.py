@@ -1,22 +1,19 @@
 """The best way found to train a task with lengths: ways are judged by estimates, then by their
 rounds for some of its steps; the shortest is taken for all of them."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
+from typing import NamedTuple
 
 from planner.dispatch import Pool
 from planner.errors import Infeasible
 from planner.inputs import Effort
 from planner.packing import How
 from planner.sequences.asked import Array, Asked
-from planner.sequences.bounds import compute_us
 from planner.sequences.made import Made, lowered
 from planner.sequences.mix import Mix
-from planner.sequences.ways import FINEST, Trial, least_way, proposed, thrifty, tried, ways
-from plans.prediction import Alternative
+from planner.sequences.ways import FINEST, Trial, evenly, least_way, proposed, thrifty, tried, ways
 
 _SAMPLE, _GUESSED = 48, 12  # steps by which ways are judged: by their rounds, by estimates
 _LOWERED = 8  # ways with rounds, and the best of each mix
@@ -47,15 +44,13 @@ class Wanted:
 class _Search:
     """Lives while a way is searched. few: some of the steps."""
 
-    def __init__(self, asked: Asked, wanted: Wanted, effort: Effort, folder: Path) -> None:
+    def __init__(self, asked: Asked, wanted: Wanted, effort: Effort) -> None:
         self.asked, self.wanted, self.effort = asked, wanted, effort
-        self.few = asked.steps[:_SAMPLE]
+        self.few = evenly(asked.steps, _SAMPLE, asked.window)
         self.made: list[Made] = []
+        self.trials: list[Trial] = []
         self.needs: list[int] = []  # bytes of a device, of what did not fit
-        self._table = folder / "table"
-        windows = [self.few[at : at + asked.window] for at in range(0, len(self.few), asked.window)]
-        stride = max(1, len(self.few) // max(_GUESSED, asked.window))
-        self._guessed = [number for own in windows[::stride] for number in own]
+        self._guessed = evenly(self.few, _GUESSED, asked.window)
         self.mixes = wanted.mixes or proposed(
             asked, wanted.devices, self._steps, wanted.first, effort
         )
@@ -66,7 +61,7 @@ class _Search:
 
     def look(self, trial: Trial, how: How) -> None:
         """Make a way's rounds for some steps."""
-        found = lowered(trial, how, self.few, self._table, 1, self.effort)
+        found = lowered(trial, how, self.few, 1, self.effort)
         if isinstance(found, Made):
             self.made.append(found)
         else:
@@ -96,15 +91,18 @@ class _Search:
 
     def _promising(self) -> Iterator[tuple[How, Trial]]:
         """The best of each mix and packing by its estimate, then all others."""
-        found = list[tuple[int, How, Trial]]()
         for way in ways(self.asked, self.mixes, self.effort):
             for pieces in _PIECES:
-                if found and self.effort.left <= 0:
+                if self.trials and self.effort.left <= 0:
                     break
                 if trial := tried(self.asked, way, pieces, self.effort):
-                    steps = self._steps(trial.pool)
-                    for how in self.wanted.hows:
-                        found.append((trial.step_us(steps, how), how, trial))
+                    self.trials.append(trial)
+        found = [
+            (trial.step_us(steps, how), how, trial)
+            for trial in self.trials
+            for steps in [self._steps(trial.pool)]
+            for how in self.wanted.hows
+        ]
         ranked = sorted(found, key=lambda one: one[0])
         firsts = {(how, trial.way.mix): (how, trial) for _, how, trial in reversed(ranked)}
         ahead = [(how, one) for _, how, one in ranked if firsts[how, one.way.mix] == (how, one)]
@@ -112,38 +110,27 @@ class _Search:
         yield from ((how, one) for _, how, one in ranked if firsts[how, one.way.mix] != (how, one))
 
 
-def best(
-    asked: Asked, wanted: Wanted, table: Path, jobs: int, effort: Effort
-) -> tuple[Made, list[Alternative]]:
-    """The shortest way found for all steps, with their table at this path; and what was tried."""
-    with tempfile.TemporaryDirectory() as folder:
-        search = _Search(asked, wanted, effort, Path(folder))
-        search.run()
+class Best(NamedTuple):
+    """The shortest way found for all steps, and the same as it was judged by some; all others that
+    were, ways without rounds, and the mixes that were looked at."""
+
+    made: Made
+    judged: Made
+    tried: Sequence[Made]
+    trials: Sequence[Trial]
+    mixes: Sequence[Mix]
+
+
+def best(asked: Asked, wanted: Wanted, jobs: int, effort: Effort) -> Best:
+    """The shortest way found; Infeasible where there is none."""
+    search = _Search(asked, wanted, effort)
+    search.run()
     for one in sorted(search.made, key=lambda one: one.us):
-        found = lowered(one.trial, one.how, asked.steps, table, jobs, effort)
+        found = lowered(one.trial, one.how, asked.steps, jobs, effort)
         if isinstance(found, Made):
-            told = [_told(one, search.made, other) for other in search.made]
-            return found, sorted(told, key=lambda one: (one.why_not != "", one.period_us))
+            return Best(found, one, search.made, search.trials, search.mixes)
         search.needs.append(found)
     raise _too_little(asked, min(search.needs, default=0))
-
-
-def _told(best: Made, every: Sequence[Made], one: Made) -> Alternative:
-    """A way, as a plan tells of it."""
-    asked, way, least = one.trial.asked, one.trial.way, min(made.us for made in every)
-    longer = f"{(one.us - least) * 100 / least:.1f} % longer"
-    return Alternative(
-        task=asked.task.name,
-        devices=way.mix.devices,
-        layout=str(way.mix),
-        order=f"{one.round.strategy.named}, {one.how}{one.padding}",
-        microbatch=one.round.strategy.costs.microbatch,
-        recompute=sum(m.activations == "recompute" for m in one.round.strategy.modes[:-1]),
-        period_us=one.us // one.steps,
-        bound_us=compute_us(asked, way.mix.devices) // asked.task.steps,
-        peak_bytes=one.round.device_bytes,
-        why_not="" if one is best else longer,
-    )
 
 
 def _too_little(asked: Asked, need: int) -> Infeasible:

@@ -1,23 +1,27 @@
-"""A way to train a task with lengths, with the rounds and the table of so many steps."""
+"""Ways to train steps of a task with lengths, with their rounds."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, groupby, zip_longest
+from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
+from planner.dispatch import Pool
 from planner.inputs import Effort
-from planner.lowering import PipelineRound
+from planner.lowering import PipelineRound, PipelineStrategy
 from planner.packing import Arrangement, How, Kind, arranged
-from planner.pipelines import fitted, mode_program
-from planner.sequences.asked import Asked
+from planner.pipelines import ModeProgram, all_fitted, fitted, mode_program
+from planner.rounds import store
+from planner.sequences.asked import Array, Asked
 from planner.sequences.kinds import Shape, Some, with_kinds
 from planner.sequences.mix import Lane, side_by_side
 from planner.sequences.ways import ORDER, Trial
 from planner.shards import MicrobatchCost
 from plans.schema import Program
-from plans.timing import duration_us
+from plans.timing import Runs, duration_us, part
 
 _ENOUGH = 1 << 62
 _SIMULATED = 1024  # tokens and squares of microbatches of some steps of a kind, at most
@@ -25,7 +29,7 @@ _SIMULATED = 1024  # tokens and squares of microbatches of some steps of a kind,
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """A way with its program for some steps or all."""
+    """A way with its program for the steps that are arranged."""
 
     trial: Trial
     how: How
@@ -44,37 +48,152 @@ class Made:
         if self.how != "pad":
             return ""
         whole = sum(kind.steps * sum(map(sum, kind.tokens)) for kind in kinds)
-        own = sum(int(asked.step(number).sum()) for number in asked.steps[: self.steps])
+        own = sum(int(asked.step(number).sum()) for number in self.arrangement.steps)
         return f" with {1 - own / whole:.1%} padding"
 
     @property
     def us(self) -> int:
-        """The time of its steps."""
+        """The time of its steps in a row."""
         return duration_us(self.program, self.steps, self.arrangement.turns)
 
+    @property
+    def begin_us(self) -> int:
+        """What a segment of its steps takes beside their periods."""
+        own = self.program
+        return own.enter_us + own.leave_us + max(0, own.round_us - own.period_us)
 
-def lowered(
-    trial: Trial, how: How, steps: range, table: Path, jobs: int, effort: Effort
-) -> Made | int:
+
+class Turn(NamedTuple):
+    """Some steps in a row: the number of their way, and the kinds of their rounds."""
+
+    way: int
+    rounds: int
+    kinds: Runs
+
+
+@dataclass(frozen=True, eq=False)
+class InTurn:
+    """Each step is one of one of these ways."""
+
+    ways: Sequence[Made]
+
+    @cached_property
+    def which(self) -> Array:
+        """The way of every step."""
+        steps = [one.arrangement.steps for one in self.ways]
+        owner = np.repeat(np.arange(len(steps)), [len(own) for own in steps])
+        return np.asarray(owner[np.argsort(np.concatenate(steps))])
+
+    @cached_property
+    def turns(self) -> list[Turn]:
+        return list(self._turns())
+
+    def _turns(self) -> Iterator[Turn]:
+        begins = [0] * len(self.ways)
+        for way, run in groupby(self.which.tolist()):
+            rounds, every = len(list(run)), self.ways[way].arrangement.turns
+            yield Turn(way, rounds, part(every, begins[way], rounds))
+            begins[way] += rounds
+
+    @property
+    def pools(self) -> list[Pool]:
+        """The pipelines of each way, in the modes of its rounds."""
+        return [replace(one.trial, strategy=one.round.strategy).pool for one in self.ways]
+
+    @property
+    def us(self) -> int:
+        """The time of all steps, with what segments take to begin and to end."""
+        each = [(self.ways[n].program, rounds, kinds) for n, rounds, kinds in self.turns]
+        return sum(duration_us(*one) for one in each)
+
+
+def lowered(trial: Trial, how: How, steps: Sequence[int], jobs: int, effort: Effort) -> Made | int:
     """A way with its rounds for these steps; or the bytes that a device needs for them at least."""
-    asked = trial.asked
-    change_us = trial.sent_us
-    laid = arranged(asked.samples, steps, trial.pool, how, table, jobs=jobs, change_us=change_us)
-    lanes = [*_lanes(trial, laid.kinds)]
-    strategy = side_by_side(lanes, asked.links, asked.points, ORDER, trial.pieces)
-    assert strategy
-    room = asked.kind.device_bytes
-    program = mode_program(strategy, asked.links, room, asked.host_bytes)
+    draft = _Draft.of(trial, how, steps, jobs)
+    program, room = draft.modes(), trial.asked.kind.device_bytes
     full = fitted(program, room, _ENOUGH, effort)
     if isinstance(full, str):
         found = program.thrifty(effort)
         if found is None:
             return 0
-        full = PipelineRound(found[1], asked.links)
+        full = PipelineRound(found[1], trial.asked.links)
         if full.device_bytes > room:
             return full.device_bytes
-    shapes = [_shape(asked, full, kind, laid.kinds[0], lanes) for kind in laid.kinds]
-    return Made(trial, how, laid, full, with_kinds(full, shapes))
+    return draft.made(full)
+
+
+def lowered_together(
+    ways: Sequence[tuple[Trial, Sequence[int]]], how: How, jobs: int, effort: Effort
+) -> list[Made] | None:
+    """Ways for some steps each, whose shards are the same in the same modes: the best ones, or
+    those that hold least in the first. None where not all of them fit."""
+    drafts = [_Draft.of(trial, how, steps, jobs) for trial, steps in ways]
+    asked = ways[0][0].asked
+    cuts = {cut for draft in drafts for cut in draft.strategy().cuts}
+    programs = [draft.modes(cuts) for draft in drafts]
+    weights = [len(steps) / sum(len(every) for _, every in ways) for _, steps in ways]
+    room = asked.kind.device_bytes
+    found = all_fitted(programs, weights, room, _ENOUGH, effort)
+    if isinstance(found, str):
+        least = programs[0].thrifty(effort)
+        if least is None:
+            return None
+        tight = [replace(one.strategy, modes=least[1].modes, tight=True) for one in programs]
+        found = [PipelineRound(strategy, asked.links) for strategy in tight]
+        if max(full.device_bytes for full in found) > room:
+            return None
+    every = [_named(draft.made(full)) for draft, full in zip(drafts, found, strict=True)]
+    common = in_common([one.round.strategy for one in every])
+    return every if store(common).bytes <= asked.host_bytes else None
+
+
+def _named(made: Made) -> Made:
+    """The way with a program called by its mix."""
+    name = f"{made.program.name}.{made.trial.way.mix}"
+    return replace(made, program=structs.replace(made.program, name=name))
+
+
+def in_common(strategies: Sequence[PipelineStrategy]) -> PipelineStrategy:
+    """Of strategies with the same shards in the same modes the largest, with as many microbatches
+    as any, each as large as in any: what their task is, and has on the host."""
+    columns = zip_longest(*(one.each for one in strategies))
+    each = [max(filter(None, own), key=lambda costs: costs.microbatch) for own in columns]
+    largest = max(strategies, key=lambda one: one.costs.microbatch)
+    return replace(largest, costs=replace(largest.costs, count=len(each)), each=tuple(each))
+
+
+@dataclass(frozen=True, eq=False)
+class _Draft:
+    """A way whose steps are arranged. lanes: the pipelines of the full round."""
+
+    trial: Trial
+    how: How
+    arrangement: Arrangement
+    lanes: Sequence[Lane]
+
+    @classmethod
+    def of(cls, trial: Trial, how: How, steps: Sequence[int], jobs: int) -> "_Draft":
+        own, change_us = trial.asked.samples, trial.sent_us
+        laid = arranged(own, steps, trial.pool, how, jobs=jobs, change_us=change_us)
+        return cls(trial, how, laid, [*_lanes(trial, laid.kinds)])
+
+    def strategy(self, cuts: Iterable[int] = ()) -> PipelineStrategy:
+        """All on the devices; shards end where those of its stages do, and at these cuts."""
+        asked, pieces = self.trial.asked, self.trial.pieces
+        found = side_by_side(self.lanes, asked.links, asked.points, ORDER, pieces, cuts)
+        assert found
+        return found
+
+    def modes(self, cuts: Iterable[int] = ()) -> ModeProgram:
+        """The program that chooses the modes."""
+        asked, strategy = self.trial.asked, self.strategy(cuts)
+        return mode_program(strategy, asked.links, asked.kind.device_bytes, asked.host_bytes)
+
+    def made(self, full: PipelineRound) -> Made:
+        """The way with this full round."""
+        asked, kinds = self.trial.asked, self.arrangement.kinds
+        shapes = [_shape(asked, full, kind, kinds[0], self.lanes) for kind in kinds]
+        return Made(self.trial, self.how, self.arrangement, full, with_kinds(full, shapes))
 
 
 def _lanes(trial: Trial, kinds: Sequence[Kind]) -> Iterator[Lane]:

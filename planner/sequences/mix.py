@@ -7,7 +7,7 @@ own, and gradients of all are added up.
         3.compute  F4 B4 F5 B5
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -64,18 +64,24 @@ class Lane:
 
 
 def side_by_side(
-    lanes: Sequence[Lane], links: Links, points: Sequence[int], named: str, pieces: int
+    lanes: Sequence[Lane],
+    links: Links,
+    points: Sequence[int],
+    named: str,
+    pieces: int,
+    more: Iterable[int] = (),
 ) -> PipelineStrategy | None:
     """The strategy of pipelines side by side, for modes that keep all on the devices: microbatches
     are numbered pipeline by pipeline, and each pipeline has them in the order of that name. None
     where a pipeline has more stages than the model has layers.
 
-    points: where shards may end; pieces: of every stage, which are shards of all pipelines."""
+    points: where shards may end; pieces: of every stage, which are shards of all pipelines; more:
+    where shards end besides."""
     ends = {lane.depth: stage_ends(lane.costs, links, lane.depth, points) for lane in lanes}
     if not all(ends.values()):
         return None
     layouts = {lane.depth: Layout((1,) * lane.depth) for lane in lanes}
-    cuts = set[int]()
+    cuts = set(more)
     for lane in lanes:
         sketch = Sketch(
             lane.costs,

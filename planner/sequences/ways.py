@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.inputs import Effort
 from planner.lowering import PipelineRound, PipelineStrategy
@@ -26,6 +28,17 @@ ORDER = "1f1b"
 _FEW = 6  # devices, of which all mixes are looked at
 FINEST = 4  # shards of a stage, at most
 _SCALES = (1, 2, 4, 0.5, 0.25)  # times the longest sample, for the most tokens of a microbatch
+
+
+def evenly(steps: Sequence[int], most: int, window: int = 1) -> list[int]:
+    """At most so many of these steps, evenly spaced, in whole windows, one at least."""
+    begins = range(0, len(steps), window)
+    places = np.linspace(0, len(begins) - 1, max(1, min(most // window, len(begins))))
+    return [
+        int(step)
+        for at in places.round().astype(int).tolist()
+        for step in steps[begins[at] : begins[at] + window]
+    ]
 
 
 class Way(NamedTuple):
@@ -161,6 +174,16 @@ class Trial:
         others = len(self.way.mix.depths) - 1
         each = self.strategy.costs.total("grad_bytes") * others // self.way.mix.devices
         return 2 * self.asked.links.send_us(each) if others else 0
+
+    @property
+    def begin_us(self) -> int:
+        """About how long a segment takes to begin and to end."""
+        links, took = self.asked.links, [0] * self.way.mix.devices
+        stays = PipelineRound(self.strategy, links).walk.stays
+        for device, copy in (*stays.comes(), *stays.goes()):
+            one = links.prefetch_us if copy.kind == "P" else links.spill_us
+            took[device] += one(copy.bytes)
+        return max(took)
 
 
 def tried(asked: Asked, way: Way, pieces: int, effort: Effort) -> Trial | None:

@@ -261,8 +261,9 @@ def _kinds(plan: Plan, program: Program) -> list[str]:
         tokens = [f"{count} x {size}" if count > 1 else str(size) for size, count in alike]
         told = " ".join([*tokens[:_MOST_RUNS], *_more("", len(tokens) - _MOST_RUNS)])
         rows.append((str(number), str(rounds), show_us(kind.period_us), told))
-    mine = [way for way in plan.solver.alternatives if way.task in program.tasks]
-    ways = [f", pipelines {way.layout} in order {way.order}" for way in mine if not way.why_not]
+    mine = [way for way in plan.solver.alternatives if not way.why_not]
+    mine = [way for way in mine if program.name in (way.task, f"{way.task}.{way.layout}")]
+    ways = [f", pipelines {way.layout} in order {way.order}" for way in mine]
     head = f"kinds of rounds of {program.name}{''.join(ways)}: the most tokens of each microbatch"
     return [head, *_indented(rows)]
 

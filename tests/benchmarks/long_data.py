@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.dispatch import Curve, PipelineType, Pool
-from planner.packing import TOKENS, Samples, arranged
+from planner.packing import TOKENS, Samples, arranged, write_table
 
 STEPS, SECONDS, BYTES = 100_000, 600, 4 << 30
 JOBS = 2
@@ -60,7 +60,8 @@ def measured(name: str, pool: Pool, samples: Samples, steps: int) -> Row:
     before, own, begun = getrusage(RUSAGE_CHILDREN), getrusage(RUSAGE_SELF), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.samples"
-        found = arranged(samples, range(steps), pool, "balanced", path, jobs=JOBS)
+        found = arranged(samples, range(steps), pool, "balanced", jobs=JOBS)
+        write_table(path, [found])
         held = path.stat().st_size * (1 + (samples.window > 1))  # a table, and where samples go
     wall, after, now = time.monotonic() - begun, getrusage(RUSAGE_CHILDREN), getrusage(RUSAGE_SELF)
     cpu = now.ru_utime + now.ru_stime - own.ru_utime - own.ru_stime

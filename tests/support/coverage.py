@@ -81,6 +81,7 @@ COVERED_BY = {
     "planner.sequences.asked": "planner/sequences/test_planned.py",
     "planner.sequences.choose": "planner/sequences/test_planned.py",
     "planner.sequences.made": "planner/sequences/test_planned.py",
+    "planner.sequences.told": "planner/sequences/test_switching.py",
     "planner.sequences.ways": "planner/sequences/test_planned.py",
     "planner.charts.arrows": "planner/charts/test_pipeline.py",
     "planner.charts.axes": "planner/charts/test_gantt.py",

@@ -165,29 +165,9 @@ def packed(
     """A handmade plan with these kinds of rounds, by the tokens of their microbatches, and these
     runs of them; samples go to microbatches at random, as far as there is room."""
     made, steps = MADE[name](), sum(length for _, length in runs)
-    layers = made.tasks[0].shards[-1].end_layer
-    task = text_task(layers, steps, **more)
-    most = made.tasks[0].microbatches
-    (old,) = made.tasks
-    like = padding(take(task, [0])[0], MOST * most)
-    whole = Task(
-        **{n: getattr(task, n) for n in _COSTLY},
-        data=lambda step: pack(task, [like]),
-    )
-    old = replace(old, microbatch=MOST, batch=MOST * most, precision=task.precision)
-    made = fit(replace(made, tasks=(old,)), [whole], reserve=1 << 26)
-    shapes = [kinds[kind] for kind, length in runs for _ in range(length)]
-    rows = np.array(
-        [_row(step, shape, padded, samples_of(step)) for step, shape in enumerate(shapes)], "<u2"
-    )
-    said = describe(task.lengths)
-    each = tuple((shard.rng_draws or 0) // MOST for shard in made.tasks[0].shards)
-    lengths = Lengths(
-        *(said.sha256, said.samples, "0" * 64),
-        padded=padded,
-        token_draws=each if any(each) else (),
-    )
-    (program,), (segment,), (planned,) = made.programs, made.segments, made.tasks
+    task = text_task(made.tasks[0].shards[-1].end_layer, steps, **more)
+    made = sized(made, task)
+    (program,), (segment,) = made.programs, made.segments
     first, *others = kinds
     program = replace(
         program,
@@ -195,13 +175,41 @@ def packed(
         round=shorter(program.round, len(first)),
         kinds=tuple(RoundKind(tuple(t), 0, 0, shorter(program.round, len(t))) for t in others),
     )
-    plan = replace(
-        made,
-        tasks=(replace(planned, steps=steps, batch=BATCH, lengths=lengths),),
-        programs=(program,),
-        segments=(replace(segment, rounds=steps, kinds=tuple(runs)),),
+    segment = replace(segment, rounds=steps, kinds=tuple(runs))
+    made = replace(made, programs=(program,), segments=(segment,))
+    shapes = [kinds[kind] for kind, length in runs for _ in range(length)]
+    return tabled(made, task, shapes, padded=padded)
+
+
+def sized(plan: Plan, task: Task) -> Plan:
+    """The plan with the bytes of this task, whose microbatches have MOST tokens."""
+    (old,) = plan.tasks
+    whole = MOST * old.microbatches
+    like = padding(take(task, [0])[0], whole)
+    given = Task(
+        **{n: getattr(task, n) for n in _COSTLY},
+        data=lambda step: pack(task, [like]),
     )
-    plan = retimed(plan)
+    old = replace(old, microbatch=MOST, batch=whole, precision=task.precision)
+    return fit(replace(plan, tasks=(old,)), [given], reserve=1 << 26)
+
+
+def tabled(
+    plan: Plan, task: Task, shapes: Sequence[Sequence[int]], *, padded: bool = False
+) -> Packed:
+    """The proven plan with a table, for the tokens of the microbatches of each step."""
+    rows = np.array(
+        [_row(step, shape, padded, samples_of(step)) for step, shape in enumerate(shapes)], "<u2"
+    )
+    said, (planned,) = describe(task.lengths), plan.tasks
+    each = tuple((shard.rng_draws or 0) // MOST for shard in planned.shards)
+    lengths = Lengths(
+        *(said.sha256, said.samples, "0" * 64),
+        padded=padded,
+        token_draws=each if any(each) else (),
+    )
+    planned = replace(planned, steps=len(shapes), batch=BATCH, lengths=lengths)
+    plan = retimed(replace(plan, tasks=(planned,)))
     prove(plan)
     return with_rows(Packed(plan, task, rows, Path()), rows)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.dispatch import Curve, PipelineType, Pool
-from planner.packing.arranged import Arrangement, arranged, best_way
+from planner.packing.arranged import Arrangement, arranged, best_way, write_table
 from planner.packing.packing import WAYS, How
 from planner.packing.samples import Samples
 from plans.samples import open_table, table_sha256
@@ -32,10 +32,10 @@ def test_every_microbatch_of_the_table_is_what_its_kind_says(
 ) -> None:
     """Added up sample by sample: at most as many tokens as the kind has, and its means."""
     samples, path = _samples(window=window), tmp_path / "x.samples"
-    found = arranged(samples, range(5, 65), POOL, how, path)
+    found = arranged(samples, range(5, 65), POOL, how)
+    assert write_table(path, [found]) == table_sha256(path)
     rows, kinds = open_table(path, 70), _kind_of(found)
     assert len(rows) == len(kinds) == 60
-    assert table_sha256(path) == found.table
     width = sum(map(len, found.kinds[0].most))
     every: list[list[list[int]]] = [[[] for _ in range(width)] for _ in rows]
     for at, row in enumerate(rows.tolist()):
@@ -58,9 +58,9 @@ def test_every_microbatch_of_the_table_is_what_its_kind_says(
     assert sum(kind.steps for kind in found.kinds) == 60
 
 
-def test_no_pipeline_has_more_than_it_holds(tmp_path: Path) -> None:
+def test_no_pipeline_has_more_than_it_holds() -> None:
     """Microbatches of kinds are multiples of 256 tokens, and kind 0 is as large as any."""
-    found = arranged(_samples(), range(60), POOL, "balanced", tmp_path / "x")
+    found = arranged(_samples(), range(60), POOL, "balanced")
     for kind in found.kinds:
         for own, first, one in zip(
             kind.most, found.kinds[0].most, (*[SHORT] * 2, *[LONG] * 2), strict=True
@@ -74,7 +74,8 @@ def test_no_pipeline_has_more_than_it_holds(tmp_path: Path) -> None:
 def test_steps_come_again_with_their_samples(tmp_path: Path) -> None:
     """Ten steps of 100 have all 1,000 samples."""
     samples = _samples(batch=100)
-    found = arranged(samples, range(25), POOL, "balanced", tmp_path / "x")
+    found = arranged(samples, range(25), POOL, "balanced")
+    write_table(tmp_path / "x", [found])
     rows = open_table(tmp_path / "x", 100)
     assert samples.period == 10
     assert (rows[:10] == rows[10:20]).all()
@@ -82,11 +83,30 @@ def test_steps_come_again_with_their_samples(tmp_path: Path) -> None:
     assert sum(kind.steps for kind in found.kinds) == 25
 
 
-def test_processes_change_nothing(tmp_path: Path) -> None:
-    """The same table, byte for byte."""
+def test_steps_on_two_pools_have_one_table(tmp_path: Path) -> None:
+    """Each row is that of its step, laid out on its own pool."""
+    samples, other = _samples(), Pool((LONG,))
+    first = [step for step in range(5, 45) if step % 3]
+    parts = [
+        arranged(samples, first, POOL, "balanced"),
+        arranged(samples, range(6, 45, 3), other, "balanced"),
+    ]
+    write_table(tmp_path / "x", parts)
+    rows = open_table(tmp_path / "x", 70)
+    assert len(rows) == 40
+    for part in parts:
+        for at, step in enumerate(part.steps):
+            assert (rows[step - 5] == part.rows[part.which[at]]).all()
+            alone = arranged(samples, [step], POOL if part is parts[0] else other, "balanced")
+            assert part.step_us[at] >= alone.us
+
+
+def test_processes_change_nothing() -> None:
+    """The same kinds and rows."""
     given = (_samples(), range(70), POOL, "balanced")
-    one = arranged(*given, tmp_path / "one")
-    assert one == arranged(*given, tmp_path / "two", jobs=2)
+    one, two = arranged(*given), arranged(*given, jobs=2)
+    assert (one.kinds, one.turns) == (two.kinds, two.turns)
+    assert (one.rows == two.rows).all()
 
 
 def test_auto_takes_what_is_shortest() -> None:
@@ -94,9 +114,8 @@ def test_auto_takes_what_is_shortest() -> None:
     assert best_way(_samples(), range(60), POOL, ("fixed", "balanced", "pad")) == "balanced"
 
 
-def test_a_sample_that_fits_nowhere_is_named(tmp_path: Path) -> None:
-    """With its tokens and the most that there is room for; no table is written."""
+def test_a_sample_that_fits_nowhere_is_named() -> None:
+    """With its tokens and the most that there is room for."""
     lengths = np.array([30, 5000, 40], np.uint32)
     with pytest.raises(ValueError, match=r"sample 1 has 5000 tokens, .* 4096"):
-        arranged(Samples(lengths, 2), range(3), POOL, "balanced", tmp_path / "x")
-    assert not list(tmp_path.iterdir())
+        arranged(Samples(lengths, 2), range(3), POOL, "balanced")

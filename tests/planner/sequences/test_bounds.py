@@ -32,7 +32,7 @@ def test_dispatch_is_the_best_division_of_sequences() -> None:
     task = text_task(lengths=LENGTHS, batch=5, steps=2, formula=FORMULA)
     curve, whole = Curve(0.0, 1000.0), 2 * 1000 * int(LENGTHS.sum())
     equal = Pool((PipelineType(curve, 1, 2048, 2),))
-    assert 0.99 * whole / 2 <= dispatch_us(asked(task), equal) <= whole / 2
+    assert 0.99 * whole / 2 <= dispatch_us(asked(task), [equal]) <= whole / 2
     deep = Pool((PipelineType(curve, 1, 2048), PipelineType(curve, 1, 512)))
     long = 2 * 1000 * 2700
-    assert 0.99 * long <= dispatch_us(asked(task), deep) <= long
+    assert 0.99 * long <= dispatch_us(asked(task), [deep]) <= long

@@ -71,8 +71,7 @@ def test_little_memory_gets_pipelines_of_several_depths(tmp_path: Path) -> None:
     with pytest.raises(Infeasible):
         built(asked(LITTLE, devices=1), tmp_path)
     plan = built(asked(LITTLE, devices=3), tmp_path)
-    told = next(one for one in plan.solver.alternatives if not one.why_not)
-    assert told.layout == "2+1"
+    assert "2+1" in {one.layout for one in plan.solver.alternatives if not one.why_not}
 
 
 def test_the_memory_that_a_refusal_names_would_do(tmp_path: Path) -> None:

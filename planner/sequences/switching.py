@@ -1,0 +1,187 @@
+"""Two mixes of pipelines in a plan: one holds any sample, the other is for steps without a very
+long one.
+
+    4         long  long                 long
+    1+1+1+1               short  short         short      a segment for each run of steps
+
+For some limits on a step's longest sample the best way for the steps within it is looked for; with
+the best way for the others it makes a pair. Which way a step has follows from what all steps take
+either way, and from what segments take to begin and to end. Pairs are judged by estimates; the
+rounds of the best ones are made, with the same shards in the same modes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.inputs import Effort
+from planner.packing import How, arranged, in_turn
+from planner.sequences.asked import Array, Asked
+from planner.sequences.bounds import samples_us
+from planner.sequences.made import InTurn, Made, lowered_together
+from planner.sequences.mix import Mix
+from planner.sequences.ways import Trial, evenly, tried, ways
+
+_LIMITS = 4  # on the longest sample that are tried
+_FEW = 6  # steps by which ways are judged, of those within the limit and of the others
+_PIECES = (1, 2)  # shards of a stage
+_LOWERED = 3  # pairs whose rounds are made
+_WORTH = 0.99  # of the time of one way that two may take
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two ways, of which the first holds any step. which: the way of every step. ratio: about the
+    time of all steps, over that with one way for all."""
+
+    ways: tuple[Trial, Trial]
+    which: Array
+    ratio: float
+
+
+def switched(
+    asked: Asked,
+    one: Made,
+    trials: Sequence[Trial],
+    mixes: Sequence[Mix],
+    jobs: int,
+    effort: Effort,
+) -> InTurn:
+    """This way for all steps, or two in turn where that is shorter by more than a hundredth.
+    trials: other ways for all steps."""
+    best = InTurn([one])
+    worth = best.us * _WORTH
+    search = _Search(asked, one, trials, mixes, effort)
+    pairs = sorted(search.pairs(), key=lambda pair: pair.ratio)
+    for pair in pairs[:_LOWERED]:
+        for found in _made(asked, pair, one.how, jobs, effort):
+            if found.us < min(worth, best.us):
+                best = found
+    return best
+
+
+class _Search:
+    """Lives while pairs are looked for."""
+
+    def __init__(
+        self, asked: Asked, one: Made, trials: Sequence[Trial], mixes: Sequence[Mix], effort: Effort
+    ) -> None:
+        self.asked, self.one, self.how, self.effort = asked, one.trial, one.how, effort
+        self.trials, self.mixes = trials, mixes
+        self.steps = np.array(asked.steps)
+        self.longest = _longest(asked)
+
+    def pairs(self) -> Iterator[Pair]:
+        """The best pair of each limit, if it is worth it."""
+        for limit in self._limits():
+            if self.effort.left > 0:
+                yield from self._pair(self.longest <= limit)
+
+    def _limits(self) -> list[int]:
+        """What pipelines hold, and some quantiles."""
+        held = {most for trial in self.trials for most in trial.way.most.values()}
+        values = np.unique(self.longest)[:-1]
+        held |= {*np.quantile(self.longest, (0.25, 0.5, 0.75, 0.9), method="lower").tolist()}
+        found = sorted({int(values[values <= most][-1]) for most in held if (values <= most).any()})
+        places = np.unique(np.linspace(0, len(found) - 1, _LIMITS).round().astype(int))
+        return [found[at] for at in places] if found else []
+
+    def _pair(self, within: NDArray[np.bool_]) -> Iterator[Pair]:
+        """The best pair for steps within a limit and the others, if it seems worth it."""
+        asked, how = self.asked, self.how
+        short = replace(asked, few=tuple(self.steps[within].tolist()))
+        samples = [_some(asked, self.steps[own]) for own in (within, ~within)]
+        either = [self.one.step_us(own, how) for own in samples]
+        whole = np.where(within, *either)
+        alone = float(whole.sum()) + self.one.begin_us
+        devices = self.one.way.mix.devices
+        least = samples_us(asked, np.concatenate(samples[0]), devices) / len(samples[0])
+        if _total(whole, within, least, (self.one.begin_us, 0))[1] > _WORTH * alone:
+            return
+        others = [
+            trial
+            for way in ways(short, self.mixes, self.effort)
+            for pieces in _PIECES
+            if self.effort.left > 0 and (trial := tried(short, way, pieces, self.effort))
+        ]
+        if not others:
+            return
+        other = min(others, key=lambda trial: trial.step_us(samples[0], how))
+        us = other.step_us(samples[0], how)
+        for first in _firsts(self.trials, samples[1], how):
+            if first.way.mix != other.way.mix:
+                took = np.where(within, *(first.step_us(own, how) for own in samples))
+                which, total = _total(took, within, us, (first.begin_us, other.begin_us))
+                if total < _WORTH * alone and which.any():
+                    yield Pair((first, other), which, total / alone)
+
+
+def _longest(asked: Asked) -> Array:
+    """The longest sample of every step."""
+    return np.array([asked.step(number).max() for number in asked.steps])
+
+
+def _some(asked: Asked, steps: Array) -> list[Array]:
+    """The samples of some of these steps."""
+    return [asked.step(number) for number in evenly(steps.tolist(), _FEW)]
+
+
+def _firsts(trials: Sequence[Trial], steps: Sequence[Array], how: How) -> Iterator[Trial]:
+    """The best way of each mix for these steps."""
+    best: dict[Mix, tuple[int, Trial]] = {}
+    for trial in trials:
+        us = trial.step_us(steps, how)
+        if us < best.get(trial.way.mix, (us + 1,))[0]:
+            best[trial.way.mix] = us, trial
+    return (trial for _, trial in best.values())
+
+
+def _total(
+    first: Floats, within: NDArray[np.bool_], other: float, begins: tuple[int, int]
+) -> tuple[Array, float]:
+    """The way of every step, and the time of all, where steps take so long in the first way, those
+    within a limit so long in the other, and segments so long to begin and to end."""
+    costs = np.stack([first, np.where(within, other, np.inf)], axis=1)
+    return assigned(costs, begins)
+
+
+def assigned(costs: Floats, begins: Sequence[int]) -> tuple[Array, float]:
+    """The way of every step by what it takes in each, and what a run of steps of a way takes
+    besides; and what all take."""
+    which = in_turn(costs, np.array(begins))
+    runs = which[np.flatnonzero(np.diff(which, prepend=-1))]
+    total = costs[np.arange(len(costs)), which].sum() + np.array(begins)[runs].sum()
+    return which, float(total)
+
+
+def _made(asked: Asked, pair: Pair, how: How, jobs: int, effort: Effort) -> Iterator[InTurn]:
+    """The pair with its rounds; then with the steps that each way should have by these."""
+    which, steps = pair.which, np.array(asked.steps)
+    for _ in range(2):
+        parts = [(way, steps[which == n].tolist()) for n, way in enumerate(pair.ways)]
+        found = lowered_together(parts, how, jobs, effort)
+        if found is None:
+            return
+        yield InTurn(found)
+        costs = _costs(asked, found, how, jobs)
+        again, _ = assigned(costs, [one.begin_us for one in found])
+        if (again == which).all() or len(set(again.tolist())) < 2:
+            return
+        which = again
+
+
+def _costs(asked: Asked, made: Sequence[Made], how: How, jobs: int) -> Floats:
+    """What every step takes in each way, by what their pipelines compute, and what the rounds take
+    besides in the mean."""
+    longest, steps = _longest(asked), np.array(asked.steps)
+    costs = np.full((len(steps), len(made)), np.inf)
+    for number, one in enumerate(made):
+        able = longest <= one.trial.pool.longest
+        laid = arranged(asked.samples, steps[able].tolist(), one.trial.pool, how, jobs=jobs)
+        besides = (one.us - one.begin_us - one.arrangement.us) / one.steps
+        costs[able, number] = laid.step_us + besides
+    return costs
