@@ -90,13 +90,13 @@ class _Tried(NamedTuple):
     why_not: str
 
 
-def _tried(task: Task, apart: _Apart, device: Device) -> _Tried:
+def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
     """Run layers on batches, to refuse or tell what a plan could not have."""
     model, chain, found, sizes, recomputes = apart
     layers, sizes = chain.layers, list(sizes)
     with left_out() as seen_apart:
         batches = tokens.tried(task, found) if task.batch else batches_of(task, found)
-        trial = Trial(task, layers, batches, device)
+        trial = Trial(task, layers, batches, kinds.device)
         check_evaluation(task, found)
         check_layers(task, layers)
         why_not = tokens.mixes(task, model, layers) if task.batch else ""
@@ -134,7 +134,7 @@ def measure(
     bar.set_description(f"{task.name}: finding layers")
     model, chain, found, *_ = apart = _taken_apart(task, lengths)
     bar.set_description(f"{task.name}: checking layers and batches")
-    trial, sizes, draws, why_not = _tried(task, apart, kinds.device)
+    trial, sizes, draws, why_not = _tried(task, apart, kinds)
     layers = chain.layers
     bar.total += len(layers)
     bar.set_description(f"{task.name}: measuring")
