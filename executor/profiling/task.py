@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from msgspec.structs import replace
+from torch import nn
 from tqdm import tqdm
 
-from executor.cutting import chain_of, left_out, name_of
+from executor.cutting import Chain, chain_of, left_out, name_of
 from executor.devices import Device
 from executor.errors import WorkloadError
 from executor.numerics import needs_norms, norm_bytes
@@ -34,7 +35,7 @@ from executor.profiling.layer_checks import (
 )
 from executor.profiling.model_checks import check_left_out, check_model
 from executor.shards import Shard, tie_bytes, ties
-from executor.workload import Task, batch_bytes, build, lengths_of, part
+from executor.workload import Batch, Task, batch_bytes, build, lengths_of, part
 from profiles import schema
 from profiles.codec import align
 from profiles.curves import curves_of
@@ -47,16 +48,19 @@ def microbatch_sizes(batch_size: int) -> list[int]:
     return sorted({size for size in powers if batch_size % size == 0} | {batch_size})
 
 
-def measure(
-    task: Task,
-    workload: schema.Workload,
-    kinds: Kinds,
-    bar: "tqdm[None]",
-    lengths: Sequence[int] = (),
-) -> schema.Task:
-    """Measure the task's layers; WorkloadError for one that cannot be cut or trained. `lengths`: of
-    sequences, for a task whose samples have lengths."""
-    bar.set_description(f"{task.name}: finding layers")
+class _Apart(NamedTuple):
+    """A model with its layers, and the batch that they were found with; `sizes` of microbatches
+    that they can be run with. recomputes: checkpointing of its own was left out."""
+
+    model: nn.Module
+    chain: Chain
+    first: Batch
+    sizes: list[int]
+    recomputes: bool
+
+
+def _taken_apart(task: Task, lengths: Sequence[int]) -> _Apart:
+    """The task's model in layers, see `measure`."""
     model, _ = build(task)
     if task.lengths is None:
         found = batch(task)
@@ -67,14 +71,29 @@ def measure(
     with blamed(f"task {task.name}"), left_out() as seen:
         check_model(task, model, found.inputs)
         chain = chain_of(model, found.inputs, task.loss is not None, task.precision)
-    layers = chain.layers
     sizes = [n for n in asked if chain.batch in (None, n)]
     if not sizes:
         raise WorkloadError(
             f"task {task.name}: its layers are made for microbatches of {chain.batch} samples "
             f"only; asked for are microbatches of {', '.join(map(str, asked))}"
         )
-    bar.set_description(f"{task.name}: checking layers and batches")
+    return _Apart(model, chain, found, sizes, seen.calls > 0)
+
+
+class _Tried(NamedTuple):
+    """Layers that can be run again in microbatches of these `sizes`. draws: those that draw now
+    more, now fewer random numbers, in words. why_not: see `schema.Lengths`."""
+
+    trial: Trial
+    sizes: list[int]
+    draws: dict[int, str]
+    why_not: str
+
+
+def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
+    """Run layers on batches, to refuse or tell what a plan could not have."""
+    model, chain, found, sizes, recomputes = apart
+    layers, sizes = chain.layers, list(sizes)
     with left_out() as seen_apart:
         batches = tokens.tried(task, found) if task.batch else batches_of(task, found)
         trial = Trial(task, layers, batches, kinds.device)
@@ -95,19 +114,33 @@ def measure(
     for size, why in others.items():
         _say(f"note: task {task.name}: microbatches of {size} are left out; {why}")
         sizes.remove(size)
-    if seen.calls or seen_apart.calls:
+    if recomputes or seen_apart.calls:
         with blamed(f"task {task.name}"):
             check_left_out(task, model, chain, found.inputs)
     if task.evaluate:
         check_eval_mode(task, model, layers, found.inputs)
+    return _Tried(trial, sizes, draws, why_not)
+
+
+def measure(
+    task: Task,
+    workload: schema.Workload,
+    kinds: Kinds,
+    bar: "tqdm[None]",
+    lengths: Sequence[int] = (),
+) -> schema.Task:
+    """Measure the task's layers; WorkloadError for one that cannot be cut or trained. `lengths`: of
+    sequences, for a task whose samples have lengths."""
+    bar.set_description(f"{task.name}: finding layers")
+    model, chain, found, *_ = apart = _taken_apart(task, lengths)
+    bar.set_description(f"{task.name}: checking layers and batches")
+    trial, sizes, draws, why_not = _tried(task, apart, kinds)
+    layers = chain.layers
     bar.total += len(layers)
     bar.set_description(f"{task.name}: measuring")
     trainable = {id(p) for layer in layers for p in layer.parameters() if p.requires_grad}
-    recipe, parameters = task.recipe(model), list(model.parameters())
-    optimizer = None
-    if parameters:  # one for the whole model, as in a plain loop, to refuse what could not train
-        with blamed(f"task {task.name}: optimizer"):
-            optimizer = recipe.make(parameters, parameters)[0]
+    recipe = task.recipe(model)
+    optimizer = _optimizer(task, recipe, list(model.parameters()))
     measured = _layers(trial, recipe, sizes, kinds, bar)
     for index in draws:  # from one batch to another a varying number
         costs = tuple(replace(cost, rng_draws=None) for cost in measured[index].costs)
@@ -120,7 +153,7 @@ def measure(
         workload=workload,
         steps=task.steps,
         batch=task.batch or samples(found),
-        optimizer=type(optimizer).__name__ if optimizer else "none",
+        optimizer=optimizer,
         batches=tuple(
             schema.BatchCost(n, batch_bytes(part(found, 0, n))) for n in sizes if n in fit
         ),
@@ -135,6 +168,15 @@ def measure(
         lengths=describe(lengths_of(task), why_not) if task.batch else None,
         layers=tuple(measured),
     )
+
+
+def _optimizer(task: Task, recipe: Recipe, parameters: list[nn.Parameter]) -> str:
+    """The class of an optimizer of the whole model, as a plain loop makes it. WorkloadError for one
+    that could not train."""
+    if not parameters:
+        return "none"
+    with blamed(f"task {task.name}: optimizer"):
+        return type(recipe.make(parameters, parameters)[0]).__name__
 
 
 def _fitted(trial: Trial, layers: Sequence[schema.Layer]) -> list[schema.Layer]:

@@ -21,23 +21,22 @@ downsets. Ours is counted again from its stages, straight from that definition. 
 shared out evenly, nothing sent. Exit code 1 if a row is longer.
 """
 
-import argparse
-import json
 import sys
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tests.support.downsets import downsets, narrowest
 from tests.support.layer_graphs import Graph, graphs
+from tests.support.published import Judged, compared
 
 ROUNDED = 1e-6  # published figures have six digits behind the point or more
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Judged):
     """What came out, in ms."""
 
     name: str
@@ -70,29 +69,22 @@ def solve(case: Graph) -> Row:
     return Row(case.name, ours, case.published_ms, bound, gap, count, len(rows), spent)
 
 
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """For people."""
+    yield "| graph | ours ms | theirs ms | bound ms | gap | stages | downsets | cpu s |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for row in rows:
+        yield (
+            f"| {row.name} | {row.ours:.6f} | {row.theirs:.6f} | {row.bound:.3f} | "
+            f"{row.gap:.1%} | {row.stages} | {row.downsets:,} | {row.cpu_s:.1f} |"
+            + " longer!"
+            * row.short
+        )
+
+
 def main() -> int:
     """Cut every graph and compare."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("--json", action="store_true", help="rows for scripts")
-    args = parser.parse_args()
-    found = list(graphs(json.loads(args.file.read_text())))
-    if not found:
-        parser.error(f"{args.file} has neither models nor instances; give a file that has")
-    rows = [solve(case) for case in found]
-    if args.json:
-        print(json.dumps([asdict(row) for row in rows], indent=1))
-    else:
-        print("| graph | ours ms | theirs ms | bound ms | gap | stages | downsets | cpu s |")
-        print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-        for row in rows:
-            print(
-                f"| {row.name} | {row.ours:.6f} | {row.theirs:.6f} | {row.bound:.3f} | "
-                f"{row.gap:.1%} | {row.stages} | {row.downsets:,} | {row.cpu_s:.1f} |"
-                + " longer!"
-                * row.short
-            )
-    return int(any(row.short for row in rows))
+    return compared(__doc__, "models or instances", lambda d: map(solve, graphs(d)), table)
 
 
 if __name__ == "__main__":

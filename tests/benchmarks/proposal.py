@@ -14,14 +14,11 @@ added up anew from the plan. The bound is for any division of the sequences and 
 Exits 1 where ours is above theirs, or takes more than 10 s of processor time.
 """
 
-import argparse
-import json
 import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +26,7 @@ from numpy.typing import NDArray
 
 from planner.dispatch import Curve
 from planner.mixes import Interval, Offer, bound_us, divided
+from tests.support.published import Judged, compared
 
 SECONDS = 10.0
 _DRAWN = re.compile(
@@ -38,7 +36,7 @@ _DRAWN = re.compile(
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Judged):
     """Of a grid of theirs; ms. plan: (above, up to, tp, pp, copies); gap: (ours - bound) / ours."""
 
     case: str
@@ -99,6 +97,8 @@ def value(
 
 def rows(data: dict[str, Any]) -> Iterator[Row]:
     """A row for each of their results."""
+    if "proposal" not in data:
+        return
     given, strategies = data["proposal"], data["strategies"]
     lengths, offers = lengths_of(given["histogram"]), offers_of(data)
     for result in given["results"]:
@@ -135,29 +135,22 @@ def _check(
         raise ValueError(f"no plan for {data['proposal']['N']} GPUs: {plan}")
 
 
-def main() -> int:
-    """Every case of the file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("--json", action="store_true", help="rows for scripts")
-    args = parser.parse_args()
-    data = json.loads(args.file.read_text())
-    if "proposal" not in data:
-        parser.error(f"{args.file} has no proposal; give a file that has one")
-    found = list(rows(data))
-    if args.json:
-        print(json.dumps([asdict(row) for row in found], indent=1))
-        return int(any(row.short for row in found))
-    print("| case | ours ms | theirs ms | ours/theirs | bound ms | gap | cpu s |")
-    print("| --- |" + " ---: |" * 6)
+def table(found: Sequence[Row]) -> Iterator[str]:
+    """For people."""
+    yield "| case | ours ms | theirs ms | ours/theirs | bound ms | gap | cpu s |"
+    yield "| --- |" + " ---: |" * 6
     for row in found:
-        print(
+        yield (
             f"| {row.case} | {row.ours:.1f} | {row.theirs:.1f} | {row.ours / row.theirs:.4f} | "
             f"{row.bound:.1f} | {row.gap:.2%} | {row.cpu_s:.2f} |"
         )
         for above, to, tp, pp, copies in row.plan:
-            print(f"  {above} to {to} tokens: {copies} of tp {tp} pp {pp}")
-    return int(any(row.short for row in found))
+            yield f"  {above} to {to} tokens: {copies} of tp {tp} pp {pp}"
+
+
+def main() -> int:
+    """Every case of the file."""
+    return compared(__doc__, "proposal", rows, table)
 
 
 if __name__ == "__main__":

@@ -28,19 +28,17 @@ the backward; and a bound on all orders. And what uneven shares would gain: the 
 time if every replica got microbatches by its measured speed.
 """
 
-import argparse
-import json
 import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from planner.orders import NAMED, Cost, Pipeline
 from planner.rounds.timeline import once
 from planner.stages import Work, shared_out
+from tests.support.published import Judged, compared
 
 TOLERANCE = 0.05
 ORDERS = ("1f1b", "gpipe")
@@ -156,7 +154,7 @@ def named(run: Run, name: str) -> list[Line]:
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Judged):
     """A run: seconds predicted and measured, and what would be better.
 
     stage_errors: mean error of the ends of all stages. orders: seconds of other orders. shares:
@@ -184,7 +182,7 @@ class Row:
 
 def rows(data: dict[str, Any]) -> Iterator[Row]:
     """Every run of a file."""
-    for key, measured in data["runs"].items():
+    for key, measured in data.get("runs", {}).items():
         begun = time.process_time()
         run = Run.of(measured, data["simulator"]["send_us_assumed"])
         stages, many = len(run.passes), run.microbatches
@@ -262,20 +260,7 @@ def table(found: Iterable[Row]) -> Iterator[str]:
 
 def main() -> int:
     """Predict every run and compare."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("--json", action="store_true", help="rows for scripts")
-    args = parser.parse_args()
-    data = json.loads(args.file.read_text())
-    if "runs" not in data:
-        parser.error(f"{args.file} has no runs; give a file of measured pipelines")
-    found = list(rows(data))
-    print(
-        json.dumps([asdict(row) for row in found], indent=1)
-        if args.json
-        else "\n".join(table(found))
-    )
-    return int(any(row.short for row in found))
+    return compared(__doc__, "runs of measured pipelines", rows, table)
 
 
 if __name__ == "__main__":

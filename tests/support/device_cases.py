@@ -1,5 +1,6 @@
 """Small tasks with their profiles, to be trained on several devices in any way."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -58,6 +59,12 @@ class Case:
         ]
         where = spread(places, self.microbatches)
         return Way(costs, tuple(range(count + 1)), tuple(modes), order(where), owners)
+
+    def anywhere(self, rng: random.Random) -> Places:
+        """Each layer on some of three devices, the last one on all."""
+        layers = len(self.profile.tasks[0].layers)
+        devices = [rng.sample(range(3), rng.choice([1, 1, 2, 3])) for _ in range(layers - 1)]
+        return (*map(tuple, devices), (0, 1, 2))
 
     def trained(self, way: Way, options: Options | None = None) -> Result:
         """The run of a way, once it is certain that it trained what a plain loop trains."""

@@ -161,9 +161,7 @@ def any_way(seed: int) -> Made:
     in any order, owned by anybody."""
     rng = random.Random(seed)
     case = (sharing("clipped"), dropping(), sharing("scaled"))[seed % 3]
-    layers = len(case.profile.tasks[0].layers)
-    devices = [rng.sample(range(3), rng.choice([1, 1, 2, 3])) for _ in range(layers - 1)]
-    places = (*map(tuple, devices), (0, 1, 2))
+    places, layers = case.anywhere(rng), len(case.profile.tasks[0].layers)
     owners = {k: rng.randrange(min(len(own), case.microbatches)) for k, own in enumerate(places)}
     halves = [k for k in range(1, layers) if rng.random() < 0.5 and k != 2]
     modes = iter(rng.choice([RESIDENT, KEPT, SAVED, PACKED]) for _ in range(layers))

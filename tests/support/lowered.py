@@ -56,8 +56,6 @@ def drawn(seed: int) -> tuple[Case, Way]:
     """Any replicas of any shard, each shard in a mode of its own, in any order."""
     rng = random.Random(seed)
     case = (sharing("clipped"), dropping())[seed % 2]
-    layers = len(case.profile.tasks[0].layers)
-    devices = [rng.sample(range(3), rng.choice([1, 1, 2, 3])) for _ in range(layers - 1)]
-    places = (*map(tuple, devices), (0, 1, 2))
-    modes = iter(rng.choice(MODES) for _ in range(layers))
+    places = case.anywhere(rng)
+    modes = iter(rng.choice(MODES) for _ in places)
     return case, case.way(places, lambda: next(modes), partial(greedy, rng=rng))
