@@ -1,5 +1,6 @@
 """Plans of a task whose samples have lengths."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,17 @@ from support.texts import text_task
 
 import plans
 from planner import Infeasible, Problem, build
+from planner.dispatch import Pool, reordered
 from planner.inputs import PackingName, parse_layout
+from planner.packing import How
+from planner.sequences.asked import Array
+from planner.sequences.ways import Trial
 from planner.views import describe
 from plans import prove_tables
 from plans.samples import open_table, table_path
 from plans.schema import Plan
 from plans.segments import task_runs
+from profiles.lengths import of_step
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -109,3 +115,23 @@ def test_windows_make_steps_shorter_where_few_samples_are_long(tmp_path: Path) -
     assert plan.prediction.makespan_us < 0.95 * plain.prediction.makespan_us
     assert plan.prediction.lower_bound_us == plain.prediction.lower_bound_us
     assert "moved within windows of 4 steps" in describe(plan)
+
+
+def test_estimates_go_by_samples_that_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of whole windows, each as it is on the pipelines that are estimated."""
+    seen = list[tuple[Pool, list[list[int]]]]()
+    ours = Trial.step_us
+
+    def noted(trial: Trial, steps: Sequence[Array], how: How) -> int:
+        seen.append((trial.pool, [own.tolist() for own in steps]))
+        return ours(trial, steps, how)
+
+    monkeypatch.setattr(Trial, "step_us", noted)
+    built(replace(asked(packing="ffd"), layout=parse_layout("1x2"), window=4), tmp_path)
+    came = [LENGTHS[of_step(step, BATCH, len(LENGTHS))].astype(int) for step in range(STEPS)]
+    assert seen
+    for pool, steps in seen:
+        every = np.concatenate(came)
+        assert steps == [every[own].tolist() for own in reordered(pool, came, 4)]
