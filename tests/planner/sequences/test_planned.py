@@ -19,9 +19,9 @@ from planner.sequences.asked import Array
 from planner.sequences.ways import Trial
 from planner.views import describe
 from plans import prove_tables
+from plans.order import task_runs
 from plans.samples import open_table, table_path
 from plans.schema import Plan
-from plans.segments import task_runs
 from profiles.lengths import of_step
 
 pytestmark = pytest.mark.usefixtures("quick")
