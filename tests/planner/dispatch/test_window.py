@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.dispatching import optimum, problems
 
 from planner.dispatch import Curve, PipelineType, Pool, bound_us, reordered
+from planner.dispatch.pipes import Array
+from planner.dispatch.window import loads_of
 
 _POOL = Pool((PipelineType(Curve(0.01, 1), 1, 1000, 4),))
 _STEPS = st.lists(st.lists(st.integers(1, 1000), min_size=1, max_size=6), min_size=1, max_size=6)
@@ -42,6 +45,34 @@ def test_long_sequences_meet_in_one_step() -> None:
     first, second = reordered(_POOL, steps, 2)
     assert {0, 6} <= set(first.tolist())
     assert len(first) == len(second) == 6
+
+
+def test_no_more_long_sequences_meet_than_there_are_pipelines() -> None:
+    """Three of 100 in a step are as long as two of them, and nothing is gained; two of them are
+    hidden by one."""
+    pool = Pool((PipelineType(Curve(0, 1), 1, 100, 2),))
+    steps = [np.array([10, 100, 90, 100]), np.array([40, 90, 100, 100])]
+    made = [np.concatenate(steps)[one] for one in reordered(pool, steps, 2)]
+    assert [sorted(one.tolist()) for one in made] == [[10, 40, 100, 100], [90, 90, 100, 100]]
+    assert sum(optimum(pool, one) for one in made) == 330
+    assert sum(optimum(pool, one) for one in steps) == 380
+
+
+def test_more_long_sequences_than_pipelines_meet_if_that_is_shorter() -> None:
+    """Two of 700 share a pipeline, for a little more than that of 1000 takes alone."""
+    steps = [np.array([1000, 700, 700, 10, 10, 10]), np.array([700, 700, 700, 10, 10, 10])]
+    _, short = reordered(_POOL, steps, 2)
+    assert np.concatenate(steps)[short].tolist() == [10] * 6
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems())
+def test_no_step_is_shorter_than_its_loads_say(problem: tuple[Pool, Array]) -> None:
+    """However its sequences are dispatched."""
+    pool, lengths = problem
+    assert loads_of(pool, lengths).us([np.arange(len(lengths))]) <= optimum(pool, lengths) * (
+        1 + 1e-9
+    )
 
 
 @pytest.mark.parametrize(

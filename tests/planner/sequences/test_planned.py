@@ -1,5 +1,6 @@
 """Plans of a task whose samples have lengths."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,18 @@ from support.true_steps import Truth
 
 import plans
 from planner import Infeasible, Problem, build
+from planner.dispatch import Pool, reordered
 from planner.inputs import PackingName, parse_layout
+from planner.packing import How
+from planner.sequences.asked import Array
+from planner.sequences.ways import Trial
 from planner.views import describe
 from plans import prove_tables
 from plans.order import task_runs
 from plans.samples import open_table, table_path
 from plans.schema import Plan
 from plans.timing import duration_us, runs
+from profiles.lengths import of_step
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -126,3 +132,23 @@ def test_steps_last_as_long_as_their_sequences_say(packing: PackingName, tmp_pat
     that one: a step of mean microbatches is up to nine parts shorter."""
     one = replace(asked(packing=packing), layout=parse_layout("2x1"))
     assert truth(built(one, tmp_path), tmp_path) == pytest.approx(1, abs=0.01)
+
+
+def test_estimates_go_by_samples_that_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of whole windows, each as it is on the pipelines that are estimated."""
+    seen = list[tuple[Pool, list[list[int]]]]()
+    ours = Trial.step_us
+
+    def noted(trial: Trial, steps: Sequence[Array], how: How) -> int:
+        seen.append((trial.pool, [own.tolist() for own in steps]))
+        return ours(trial, steps, how)
+
+    monkeypatch.setattr(Trial, "step_us", noted)
+    built(replace(asked(packing="ffd"), layout=parse_layout("1x2"), window=4), tmp_path)
+    came = [LENGTHS[of_step(step, BATCH, len(LENGTHS))].astype(int) for step in range(STEPS)]
+    assert seen
+    for pool, steps in seen:
+        every = np.concatenate(came)
+        assert steps == [every[own].tolist() for own in reordered(pool, came, 4)]
