@@ -20,6 +20,7 @@ from planner.storage.scratch import Stores, placed, sharing
 from planner.storage.swaps import Tenant, Turn, Way, ways
 from planner.timetable import Stretch, cut, missed_and_value
 from plans.disk import kept_bytes
+from plans.kinds import joined
 from plans.nodes import store_bytes
 from plans.prediction import Bound
 from plans.schema import Disk, Move, Plan, Segment
@@ -117,10 +118,14 @@ def _lodged(
 def _gathered(problem: Problem, plan: Plan) -> list[Segment]:
     """All rounds of a program on the device where most of them are, one after the other."""
     rounds: dict[str, Counter[tuple[int, ...]]] = {}
+    kinds: dict[str, list[tuple[int, int]]] = {}
     for segment in sorted(plan.segments, key=lambda segment: segment.start_us):
         rounds.setdefault(segment.program, Counter())[segment.devices] += segment.rounds
+        kinds.setdefault(segment.program, []).extend(segment.kinds)
     stretches = (
-        Stretch(plan.program(name), own.most_common(1)[0][0], own.total())
+        Stretch(
+            plan.program(name), own.most_common(1)[0][0], own.total(), kinds=joined(kinds[name])
+        )
         for name, own in rounds.items()
     )
     return cut(problem, stretches)

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from planner.inputs import Effort, Kind, Problem, Want
 from planner.lp import solve, total
-from planner.search import Bounds, Candidate, Wide, descend
+from planner.search import Bounds, Candidate, Packed, Wide, descend
 from planner.timetable.configuration import (
     Column,
     Demand,
@@ -44,17 +44,26 @@ Choice = tuple[int, ...]
 """For every task the place of a strategy among its own."""
 
 
-def columns_of(problem: Problem, task: Task, way: Way) -> list[Column]:
-    """All steps of a task by each program of a strategy."""
-    kinds = zip(problem.kinds, way.programs, strict=True)
-    return [column(program, kind.name, task.steps) for kind, program in kinds if program]
+def columns_of(problem: Problem, task: Task, way: Way, *, free: bool = False) -> list[Column]:
+    """All steps of a task by each program of a strategy. free: as if samples of each step could
+    still be divided among pipelines in any way."""
+    kinds, packed = zip(problem.kinds, way.programs, strict=True), way.packed
+    turns = packed.turns if packed else ()
+    made = [column(program, kind.name, task.steps, turns) for kind, program in kinds if program]
+    return [replace(one, us=packed.least_us) for one in made] if free and packed else made
 
 
-def least_us(problem: Problem, ways: Sequence[Sequence[Way]], effort: Effort) -> int:
+def least_us(
+    problem: Problem, ways: Sequence[Sequence[Way]], effort: Effort, *, free: bool = False
+) -> int:
     """A lower bound on any schedule of the tasks by these strategies, even if a task could have
-    several of them."""
-    tasks = zip(problem.tasks, ways, strict=True)
-    columns = [one for task, own in tasks for way in own for one in columns_of(problem, task, way)]
+    several of them. free: and if its samples were divided among their pipelines in any way."""
+    columns = [
+        one
+        for task, own in zip(problem.tasks, ways, strict=True)
+        for way in own
+        for one in columns_of(problem, task, way, free=free)
+    ]
     demand = demand_of(problem)
     least = configuration(demand, columns, effort).us
     small = len(problem.tasks) * problem.devices <= effort.limits.gang_pairs
@@ -192,6 +201,7 @@ class Guess:
     of: Wide
     programs: tuple[Program | None, ...]
     evaluates: tuple[Program | None, ...] = ()
+    packed: Packed | None = None
 
     @property
     def program(self) -> Program:
@@ -220,15 +230,20 @@ def explore(problem: Problem, searches: Searches, alone: Sequence[Bounds], effor
     """Run the searches that matter. alone: the bounds of every task on one device of each kind.
 
     Where other ends count than the last one, and where tasks go on as they have begun, those are
-    all that are wanted.
+    all that are wanted. Tasks whose samples are too long for one device are looked for on several.
     """
     wide, names = wanted(problem, alone, effort), [task.name for task in problem.tasks]
     if not wide or _many_ends(problem) or problem.kept:
         searches.run(names, wide, effort)
+        searches.run((), _deeper(problem, searches), effort)
         return
-    guesses = list(_guesses(problem, alone, wide))
+    every = [*(Wide(name, 0, 1) for name in names), *wide]
+    guesses = list(_guesses(problem, alone, every))
     while True:
         guesses = [guess for guess in guesses if not searches.known(guess.of)]
+        guessed = {guess.of.task for guess in guesses}
+        deeper = [one for one in _deeper(problem, searches) if one.task not in guessed]
+        guesses += _guesses(problem, alone, deeper)
         found = searches.ways
         ways: list[list[Candidate | Guess]] = [
             [*own, *(guess for guess in guesses if guess.of.task == name)]
@@ -250,6 +265,16 @@ def explore(problem: Problem, searches: Searches, alone: Sequence[Bounds], effor
         searches.run([one.task for one in asked if one.devices == 1], wide, effort)
 
 
+def _deeper(problem: Problem, searches: Searches) -> list[Wide]:
+    """Searches of tasks with lengths that were found on no devices: on all other numbers of them,
+    in whose pipelines longer samples fit."""
+    tasks = zip(problem.tasks, searches.ways, strict=True)
+    names = [task.name for task, own in tasks if task.lengths and not own]
+    kinds = list(enumerate(problem.kinds))
+    asked = (Wide(name, at, k) for name in names for at, kind in kinds for k in _widths(kind))
+    return [wide for wide in asked if not searches.known(wide)]
+
+
 def _near(
     problem: Problem,
     found: Sequence[Sequence[Candidate]],
@@ -263,14 +288,16 @@ def _near(
 
 
 def _guesses(problem: Problem, alone: Sequence[Bounds], wide: Sequence[Wide]) -> Iterator[Guess]:
-    """A guess for every task on one device, and where it is wanted on several."""
-    kinds, of = range(len(problem.kinds)), dict[str, Bounds]()
-    for task, bounds in zip(problem.tasks, alone, strict=True):
-        of[task.name] = bounds
-        programs = tuple(_outline(task.name, bounds[at, 1].period_us, 1) for at in kinds)
-        yield Guess(Wide(task.name, 0, 1), programs)
+    """A guess for each of these searches; of one device, on all kinds."""
+    kinds = range(len(problem.kinds))
+    of = {task.name: bounds for task, bounds in zip(problem.tasks, alone, strict=True)}
     for one in wide:
-        bound = of[one.task][one.kind, 1]
+        bounds = of[one.task]
+        if one.devices == 1:
+            programs = tuple(_outline(one.task, bounds[at, 1].period_us, 1) for at in kinds)
+            yield Guess(one, programs)
+            continue
+        bound = bounds[one.kind, 1]
         us = (bound.compute_us + bound.period_us) // (2 * one.devices)
         made = _outline(one.task, us, one.devices)
         yield Guess(one, tuple(made if at == one.kind else None for at in kinds))

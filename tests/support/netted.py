@@ -8,7 +8,7 @@ from support.retime import foretold
 from plans.disk import kept_bytes
 from plans.prediction import Bound
 from plans.schema import Net, Plan, Segment, Transfer
-from plans.segments import laid_out
+from plans.segments import Run, laid_out
 
 NET_US = 300
 
@@ -21,7 +21,7 @@ def on_nodes(plan: Plan, nodes: Sequence[int]) -> Plan:
 
 def relaid(plan: Plan, runs: Iterable[tuple[str, tuple[int, ...], int]]) -> Plan:
     """The plan with these segments instead: a program, its devices, rounds."""
-    made = laid_out((plan.program(name), devices, rounds, 0) for name, devices, rounds in runs)
+    made = laid_out(Run(plan.program(name), devices, rounds) for name, devices, rounds in runs)
     said = {"lower_bound_us": 1, "lower_bound_name": "compute", "bounds": (Bound("compute", 1),)}
     prediction = replace(plan.prediction, configuration_us=0, **said)
     return foretold(replace(plan, segments=tuple(made), prediction=prediction))

@@ -29,7 +29,7 @@ from plans.checker.graphs import heaviest
 from plans.evaluation import due_of
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Buffer, Device, Host, Memory, Op, OpName, Plan, Program, Shard, Task
-from plans.segments import laid_out
+from plans.segments import Run, laid_out
 from plans.view import site, stored, view
 from profiles.codec import align
 
@@ -114,7 +114,7 @@ def planned(problem: Problem, way: Way, *, proven: bool = True) -> Plan:
         end += align(size)
     programs = [_reserved(one, task, host, way) for one in programs]
     devices = tuple(range(len(way.order)))
-    segments = laid_out((programs[which], devices, n, 0) for which, n in _runs(task))
+    segments = laid_out(Run(programs[which], devices, n) for which, n in _runs(task))
     needed = [max(m.slab_bytes + m.reserve_bytes for p in programs for m in p.memory)]
     plan = Plan(
         inputs={"profile": "1" * 64},
