@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from planner.inputs import Effort, Kind, Problem, Want
 from planner.lp import solve, total
-from planner.search import Bounds, Candidate, Packed, Wide, descend
+from planner.search import Bounds, Candidate, Packed, TaskBound, Wide, descend
 from planner.timetable.configuration import (
     Column,
     Demand,
@@ -36,6 +36,7 @@ from profiles.schema import Task
 
 _CHOICE_SECONDS = 10.0  # for the program with one strategy for each task
 _GRACE_SECONDS = 2.0  # for a task that has no plan when time is up
+_FIRST = 0.25  # of the time, at most, for tasks with lengths on one device
 _ABOUT = 128  # times that differ by less than 1/n are about the same
 
 W = TypeVar("W", bound=Way)
@@ -230,9 +231,15 @@ def explore(problem: Problem, searches: Searches, alone: Sequence[Bounds], effor
     """Run the searches that matter. alone: the bounds of every task on one device of each kind.
 
     Where other ends count than the last one, and where tasks go on as they have begun, those are
-    all that are wanted. Tasks whose samples are too long for one device are looked for on several.
+    all that are wanted. Tasks with lengths are looked for on one device first, and where that has
+    no memory for their longest samples on any number of them.
     """
-    wide, names = wanted(problem, alone, effort), [task.name for task in problem.tasks]
+    names = [task.name for task in problem.tasks]
+    if packed := [task.name for task in problem.tasks if task.lengths]:
+        first = replace(effort, deadline=effort.deadline - effort.left * (1 - _FIRST))
+        searches.run(packed, (), first)
+        alone = [*_told(problem, searches, alone)]
+    wide = wanted(problem, alone, effort)
     if not wide or _many_ends(problem) or problem.kept:
         searches.run(names, wide, effort)
         searches.run((), _deeper(problem, searches), effort)
@@ -263,6 +270,21 @@ def explore(problem: Problem, searches: Searches, alone: Sequence[Bounds], effor
             return
         wide = [one for one in asked if one.devices > 1]
         searches.run([one.task for one in asked if one.devices == 1], wide, effort)
+
+
+def _told(
+    problem: Problem, searches: Searches, alone: Sequence[Bounds]
+) -> Iterator[Mapping[tuple[int, int], TaskBound]]:
+    """The bounds of every task on one device; of tasks with lengths, whose bounds do not know of
+    memory, times that were found, or as if half of it was spent on waiting for some."""
+    for task, own, bounds in zip(problem.tasks, searches.ways, alone, strict=True):
+        if not task.lengths:
+            yield bounds
+            continue
+        us = bounds[0, 1].compute_us
+        times = [one.us // task.steps for way in own for one in columns_of(problem, task, way)]
+        took = max(us, min(times, default=2 * us))
+        yield {(0, 1): TaskBound(us, 0, took, took, took)}
 
 
 def _deeper(problem: Problem, searches: Searches) -> list[Wide]:
