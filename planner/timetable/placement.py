@@ -27,7 +27,7 @@ from planner.timetable.greedy import greedy, listed
 from planner.timetable.segments import Stretch, cut
 from planner.timetable.spread import spread
 from planner.timetable.works import Devices, Piece, Run, Work, makespan, score
-from plans.kinds import part
+from plans.kinds import Runs, kinds_of, part
 from plans.metrics import duration_us
 from plans.prediction import Bound
 from plans.schema import Plan, Program, Segment
@@ -70,10 +70,26 @@ def timetable(
         way, kind = ways[piece.work], kinds[piece.devices[0]]
         program, evaluates = way.programs[kind], way.evaluates[kind] if way.evaluates else None
         assert program
-        turns = part(way.packed.turns, done[piece.work], piece.rounds) if way.packed else ()
-        stretches.append(Stretch(program, piece.devices, piece.rounds, evaluates, turns))
+        rounds, turns, first = piece.rounds, (), done[piece.work]
         done[piece.work] += piece.rounds
+        if way.packed:
+            begin, end = (_reached(program, way.packed.turns, n) for n in (first, first + rounds))
+            rounds, turns = end - begin, part(way.packed.turns, begin, end - begin)
+        if rounds:
+            stretches.append(Stretch(program, piece.devices, rounds, evaluates, turns))
     return cut(problem, stretches)
+
+
+def _reached(program: Program, turns: Runs, count: int) -> int:
+    """The steps that are done after the time of so many steps that last their mean, about."""
+    each = [kind.period_us for kind in kinds_of(program)]
+    us, steps = sum(rounds * each[kind] for kind, rounds in turns), sum(n for _, n in turns)
+    left, done = us * count // steps, 0
+    for kind, rounds in turns:
+        if left < rounds * each[kind]:
+            return done + round(left / each[kind])
+        left, done = left - rounds * each[kind], done + rounds
+    return done
 
 
 def place(
