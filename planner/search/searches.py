@@ -273,8 +273,10 @@ def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:
     Candidates are counted only for the task that was searched. Programs on other kinds than the
     first that fits are called `name@kind`.
     """
-    before = way.strategy.costs.task  # with lengths, as if it was measured at other sizes
-    old, task = before.name, structs.replace(task, batches=before.batches, layers=before.layers)
+    before = way.strategy.costs.task
+    old = before.name
+    if way.packed:  # as if it was measured at one size
+        task = structs.replace(task, batches=before.batches, layers=before.layers)
     first = next(at for at, program in enumerate(way.programs) if program)
 
     def called(programs: Sequence[Program | None], suffix: str) -> Iterator[Program | None]:
