@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from msgspec import structs
 
@@ -33,7 +34,8 @@ from planner.search import (
     shapes_of,
     task_bounds,
 )
-from planner.sequences import Asked, planned, wanted, with_lengths
+from planner.sequences import planned, with_lengths
+from planner.sequences import task_bounds as bounds_by_lengths
 from planner.shards import Strategy
 from planner.storage import apart, disk_bound, housed, networked
 from planner.timetable import (
@@ -48,7 +50,6 @@ from planner.timetable import (
 from plans import prove, samples, timing
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Plan, Segment, Task
-from plans.timing import duration_us
 from profiles.errors import FormatError
 
 _FORETOLD = 0.25  # of the time, at most, for the bounds that say what is worth a search
@@ -69,8 +70,8 @@ def build(
 
     jobs: processes that search at the same time; they change the plan only where time ends it.
     limits: of the searches, None for the usual ones. profile_sha256: of a problem that was not
-    read from files. output: the file that the plan will be written to, beside which the table of
-    microbatches is written of a task whose samples have lengths.
+    read from files. output: the file that the plan will be written to, beside which the tables of
+    microbatches are written of tasks whose samples have lengths.
     """
     if profile_sha256:
         problem = replace(problem, inputs={"profile": profile_sha256})
@@ -84,13 +85,28 @@ def build(
     if policy != "gantry" and (problem.layout or problem.order != "auto"):
         raise FormatError(f"--policy {policy} knows neither --layout nor --order; leave it out")
     effort = Effort(time.monotonic() + seconds, seed, limits or default())
-    if with_lengths(problem):
-        return _with_table(problem, policy, effort, jobs, output)
+    if not with_lengths(problem, policy):
+        return _fitted(problem, policy, effort, jobs)[0]
+    if output is None:
+        raise FormatError("the samples of a task have lengths, so build(output=...) is needed")
+    with TemporaryDirectory() as folder:
+        plan, chosen = _fitted(problem, policy, effort, jobs, Path(folder))
+        for task, one in zip(plan.tasks, chosen, strict=True):
+            if one.packed:
+                samples.copy(one.packed.table, samples.table_path(output, task.name))
+    return plan
+
+
+def _fitted(
+    problem: Problem, policy: Policy, effort: Effort, jobs: int, tables: Path | None = None
+) -> tuple[Plan, list[Candidate]]:
+    """The plan, and the strategy of each of its tasks. tables: the folder for those of tasks with
+    lengths, where there are some."""
     # Tasks that change devices may meet others than those whose bytes they could share.
     again = len(problem.tasks) > problem.devices and policy != "hydra"
     for parts in (None, len(problem.tasks)) if again else (None,):
         try:
-            return _built(problem, policy, effort, jobs, parts)
+            return _built(problem, policy, effort, jobs, parts, tables)
         except Infeasible as error:
             failure = too_small(error, problem.kept)
             if error.resource != "host":
@@ -98,22 +114,35 @@ def build(
     raise failure
 
 
-def _built(problem: Problem, policy: Policy, effort: Effort, jobs: int, parts: int | None) -> Plan:
-    """The plan, where tasks divide the host memory that is left into so many parts."""
+def _built(
+    problem: Problem,
+    policy: Policy,
+    effort: Effort,
+    jobs: int,
+    parts: int | None,
+    tables: Path | None,
+) -> tuple[Plan, list[Candidate]]:
+    """The same where tasks divide the host memory that is left into so many parts."""
     limits = effort.limits.among(len(shapes_of(problem)) * len(problem.kinds))
     effort = replace(effort, limits=limits)
     search = partial(best, order=problem.order, quantile=problem.quantile)
     if problem.layout:
         search = partial(search, layout=problem.layout)
-    searches, bounds = Searches(problem, search, jobs, parts), list[Bounds]()
+    packing, known = None, bounds_by_lengths(problem)
+    if tables:
+        packing = partial(planned, layout=problem.layout, packing=problem.packing)
+        packing = partial(packing, window=problem.window, alone=len(problem.tasks) == 1)
+        packing = partial(packing, tables=tables, jobs=jobs)
+    searches = Searches(problem, search, packing, jobs, parts)
     if policy == "hydra":
         searches = baselines(problem)
     elif problem.layout and problem.layout.devices > 1:
         searches.run((), _in_layout(problem, problem.layout), effort)
     elif policy == "gantry" and not problem.layout and problem.devices > len(problem.kinds):
         brief = replace(effort, deadline=effort.deadline - effort.left * (1 - _FORETOLD))
-        bounds = task_bounds(problem, brief, jobs)
-        explore(problem, searches, bounds, effort)
+        alone = task_bounds(problem, brief, jobs, known=known)
+        explore(problem, searches, alone, effort)
+        known = [{**own, **more} for own, more in zip(known, alone, strict=True)]
     else:
         searches.run([task.name for task in problem.tasks], (), effort)
     searches.check()
@@ -121,41 +150,14 @@ def _built(problem: Problem, policy: Policy, effort: Effort, jobs: int, parts: i
     chosen = settled(problem, ways, effort)
     floor = least_us(problem, [[one] for one in chosen], effort)
     wide = any(one.program.devices > 1 for own in ways for one in own)
-    bound = least_us(problem, ways, effort) if wide else floor
+    bound = least_us(problem, ways, effort, free=True) if wide or tables else floor
     segments = timetable(problem, chosen, floor, policy, effort)
     complete = searches.complete and effort.left > 0
     plan = assemble(problem, chosen, segments, policy, effort, complete=complete)
-    plan = certified(problem, plan, _bounds(problem, ways, chosen, bounds, effort, jobs), bound)
+    plan = certified(problem, plan, _bounds(problem, ways, chosen, known, effort, jobs), bound)
     in_time(problem, plan)
     prove(plan)
-    return plan
-
-
-def _with_table(
-    problem: Problem, policy: Policy, effort: Effort, jobs: int, output: str | Path | None
-) -> Plan:
-    """The plan of a task whose samples have lengths, with its table beside `output`."""
-    (task,) = problem.tasks
-    if policy != "gantry":
-        raise FormatError(f"--policy {policy} knows no lengths of samples; leave it out")
-    if output is None:
-        raise FormatError(f"{task.name}: its samples have lengths, so build(output=...) is needed")
-    window = min(problem.window, task.steps)
-    lengths = problem.lengths[task.name]
-    asked = Asked(task, lengths, problem.only, problem.host_bytes, window=window)
-    table = samples.table_path(output, task.name)
-    found = planned(asked, wanted(problem, task), table, jobs, effort)
-    segments, end = list[Segment](), 0
-    for way, rounds, kinds in found.turns:
-        program, start = found.programs[way], end
-        end += duration_us(program, rounds, kinds)
-        devices = tuple(range(program.devices))
-        segments.append(Segment(program.name, devices, rounds, start, end, kinds))
-    plan = assemble(problem, [found.candidate], segments, policy, effort)
-    plan = structs.replace(plan, tasks=(structs.replace(plan.tasks[0], lengths=found.lengths),))
-    plan = certified(problem, plan, (found.bound,), found.mix_us)
-    prove(plan)
-    return plan
+    return plan, chosen
 
 
 def _in_layout(problem: Problem, layout: Layout) -> list[Wide]:
@@ -190,7 +192,7 @@ def _bounds(
         for task, own in zip(problem.tasks, ways, strict=True)
     }
     each = task_bounds(problem, effort, jobs, able, known)
-    alone = [one.strategy for one in chosen if one.program.devices == 1]
+    alone = [one.strategy for one in chosen if one.program.devices == 1 and not one.packed]
     phased = all(isinstance(strategy, Strategy) for strategy in alone)
     return named_bounds(problem, each, phased=phased)
 
@@ -208,6 +210,7 @@ def assemble(
     where it needs them; nothing is predicted yet. complete: no time limit ended any search."""
     used = {segment.program for segment in segments}
     programs = [p for one in chosen for p in (*one.programs, *one.evaluates) if p]
+    programs += [part.program for one in chosen if one.packed for part in one.packed.parts]
     stores = {one.strategy.costs.task.name: store(one.strategy) for one in chosen}
     plan = Plan(
         inputs=dict(problem.inputs),
@@ -215,7 +218,7 @@ def assemble(
         devices=tuple(_device_spec(problem, number) for number in range(problem.devices)),
         host=apart(problem.host_bytes, stores),
         tasks=tuple(_task(problem, one) for one in chosen),
-        programs=tuple(program for program in programs if program.name in used),
+        programs=tuple({p.name: p for p in programs if p.name in used}.values()),
         segments=tuple(segments),
         prediction=Prediction(0, 0, "", 0, (), (), ()),
         solver=Solver(
@@ -247,14 +250,15 @@ def _device_spec(problem: Problem, number: int) -> Device:
     )
 
 
-def _task(problem: Problem, planned: Candidate) -> Task:
-    costs = planned.strategy.costs
+def _task(problem: Problem, one: Candidate) -> Task:
+    costs = one.strategy.costs
     name, before = costs.task.name, problem.microbatch.get(costs.task.name, 0)
     return structs.replace(
-        planned_task(planned.strategy),
+        planned_task(one.strategy),
         done=problem.done.get(name, 0),
         earlier_microbatch=0 if before == costs.microbatch else before,
         start_us=problem.wants.get(name, Want()).start_us,
+        lengths=one.packed.lengths if one.packed else None,
     )
 
 

@@ -26,9 +26,10 @@ _AHEAD = 64  # values that are begun while the first of them is waited for
 def in_order(
     function: Callable[[T], R], values: Iterable[T], jobs: int
 ) -> Generator[R, None, None]:
-    """The function of every value, in order, in so many processes, or in this one. All of it must
-    be picklable. Values are taken as they are needed; close the iterator if it is not used up."""
-    if jobs < 2:
+    """The function of every value, in order, in so many processes, or in this one, which may be one
+    of several itself. All of it must be picklable. Values are taken as they are needed; close the
+    iterator if it is not used up."""
+    if jobs < 2 or parent_process():
         yield from map(function, values)
         return
     others = active_children()

@@ -9,6 +9,7 @@ well. A table is as large as the plan is long, so it is written row by row and n
 
 import hashlib
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from profiles.errors import FormatError
 ENTRY = np.dtype("<u2")
 MOST = 1 << 16
 """The most microbatches that a step can have, or all steps of a window together."""
+_COPIED = 1 << 20  # bytes at once
 
 
 class Places(NamedTuple):
@@ -53,6 +55,13 @@ def write(path: str | Path, rows: Iterable[NDArray[Any]]) -> str:
 
     ValueError for a number that does not fit; FormatError where no file can be written."""
     return write_parts(path, (_packed(block) for block in rows))
+
+
+def copy(source: str | Path, path: str | Path) -> None:
+    """Write what a table's file has to another, whole or not at all; FormatError where no file can
+    be written."""
+    with open(source, "rb") as stream:
+        write_parts(path, iter(partial(stream.read, _COPIED), b""))
 
 
 def _packed(block: NDArray[Any]) -> bytes:

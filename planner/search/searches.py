@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
+import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.inputs import Effort, Kind, Problem
@@ -35,6 +37,22 @@ Pipelines = Callable[[tuple[Kind, Task, int], int, Effort], Found]
 bytes on the host; Infeasible where there is none. It must be picklable."""
 
 
+Lengths = NDArray[np.uint32]
+
+Packing = Callable[[tuple[Kind, Task, int], Lengths, int, Effort], Candidate]
+"""The same of a task with the lengths of all its samples, on any number of devices."""
+
+
+class _Asked(NamedTuple):
+    """A search in a process of its own. host_bytes: what the task may have there."""
+
+    kind: Kind
+    task: Task
+    host_bytes: int
+    devices: int
+    lengths: Lengths | None
+
+
 class _Place(NamedTuple):
     """A search: the number of a shape, the place of a kind, and how many devices."""
 
@@ -47,12 +65,13 @@ class _Place(NamedTuple):
 class Searches:
     """The searches of one build and the result of each; those for tasks of one shape are one.
 
-    best: that on several devices, None where there is none. parts: into how many the host memory
-    beside what is kept is divided (`shares`).
+    best: that on several devices, None where there is none; packing: that of tasks with lengths.
+    parts: into how many the host memory beside what is kept is divided (`shares`).
     """
 
     problem: Problem
     best: Pipelines | None = None
+    packing: Packing | None = None
     jobs: int = 1
     parts: int | None = None
     _found: dict[_Place, Tried] = field(default_factory=dict)
@@ -117,8 +136,9 @@ class Searches:
             for one in own.values():
                 if isinstance(one, NoPlanFound):
                     raise one
+            # On several devices each needs less for a long sample, else it is no less for a layer.
             alone = [one for place, one in own.items() if place.devices == 1]
-            errors = alone or own.values()
+            errors = own.values() if self.shapes[at].first[0].lengths else alone or own.values()
             short.append(nearest(one for one in errors if isinstance(one, Infeasible)))
         if short:
             raise max(short, key=lambda failure: failure.smallest)
@@ -145,10 +165,13 @@ class Searches:
 
     def _each(self, places: Sequence[_Place], rooms: Sequence[int], effort: Effort) -> list[Tried]:
         bare = [replace(kind, tasks=()) for kind in self.problem.kinds]  # for other processes
-        asked = [
-            ((bare[at], self.shapes[n].first[at], rooms[n]), devices) for n, at, devices in places
-        ]
-        return pool.each(partial(_tried, self.best), asked, effort, self.jobs, _weight)
+        asked = []
+        for n, at, devices in places:
+            task = self.shapes[n].first[at]
+            lengths = self.problem.lengths[task.name] if task.lengths else None
+            asked.append(_Asked(bare[at], task, rooms[n], devices, lengths))
+        tried = partial(_tried, self.best, self.packing)
+        return pool.each(tried, asked, effort, self.jobs, _weight)
 
     @property
     def _needs(self) -> list[Need]:
@@ -176,18 +199,19 @@ class Searches:
         return any(None not in own and "host" in own for own in of.values())
 
 
-def _tried(
-    best: Pipelines | None, asked: tuple[tuple[Kind, Task, int], int], effort: Effort
-) -> Tried:
+def _tried(best: Pipelines | None, packing: Packing | None, asked: _Asked, effort: Effort) -> Tried:
     """The result of a search, which may be nothing: the task may have a plan without it."""
-    (kind, task, host_bytes), devices = asked
     if effort.left <= 0:
-        return late(task)
+        return late(asked.task)
+    own = asked.kind, asked.task, asked.host_bytes
+    found: Found
     try:
-        if best and devices > 1:
-            found = best((kind, task, host_bytes), devices, effort)
+        if packing and asked.lengths is not None:
+            found = packing(own, asked.lengths, asked.devices, effort)
+        elif best and asked.devices > 1:
+            found = best(own, asked.devices, effort)
         else:
-            found = variants.best((kind, task, host_bytes), effort)
+            found = variants.best(own, effort)
     except (Infeasible, NoPlanFound) as error:
         return error
     if isinstance(found, Candidate) and effort.left <= 0:
@@ -195,10 +219,9 @@ def _tried(
     return found
 
 
-def _weight(asked: tuple[tuple[Kind, Task, int], int]) -> int:
+def _weight(asked: _Asked) -> int:
     """About how long a search takes, beside others."""
-    (_, task, _), devices = asked
-    return len(task.layers) * (_WIDER if devices > 1 else 1)
+    return len(asked.task.layers) * (_WIDER if asked.devices > 1 else 1)
 
 
 def _late(one: Tried) -> bool:
@@ -220,7 +243,8 @@ def baselines(problem: Problem) -> Searches:
 
 
 def _least(need: Need, told: Sequence[Tried]) -> Need:
-    errors = [one for one in told if isinstance(one, Infeasible) and one.resource == "host"]
+    short = [one for one in told if isinstance(one, Infeasible) and one.resource == "host"]
+    errors = [one for one in short if one.smallest]  # with lengths none is named
     return replace(need, least=min((one.smallest for one in errors), default=need.kept))
 
 
@@ -249,7 +273,10 @@ def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:
     Candidates are counted only for the task that was searched. Programs on other kinds than the
     first that fits are called `name@kind`.
     """
-    old = way.strategy.costs.task.name
+    before = way.strategy.costs.task
+    old = before.name
+    if way.packed:  # as if it was measured at one size
+        task = structs.replace(task, batches=before.batches, layers=before.layers)
     first = next(at for at, program in enumerate(way.programs) if program)
 
     def called(programs: Sequence[Program | None], suffix: str) -> Iterator[Program | None]:
@@ -258,11 +285,11 @@ def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:
             mine = program if task.name == old else program and renamed(program, task.name)
             yield mine and structs.replace(mine, name=task.name + kind + suffix)
 
-    return Candidate(
-        replace(way.strategy, costs=replace(way.strategy.costs, task=task)),
-        tuple(called(way.programs, "")),
-        way.candidates if task.name == old else 0,
-        way.complete,
-        tuple(called(way.evaluates if task.evaluation else (), SUFFIX)),
-        tuple(structs.replace(told, task=task.name) for told in way.alternatives),
+    return replace(
+        way,
+        strategy=replace(way.strategy, costs=replace(way.strategy.costs, task=task)),
+        programs=tuple(called(way.programs, "")),
+        candidates=way.candidates if task.name == old else 0,
+        evaluates=tuple(called(way.evaluates if task.evaluation else (), SUFFIX)),
+        alternatives=tuple(structs.replace(told, task=task.name) for told in way.alternatives),
     )

@@ -18,6 +18,7 @@ from planner.inputs import Effort, Limits
 from planner.lp import Solution, Terms, again, guides, rounded, scratch_bytes
 from planner.rounds import PLENTY, Round, Waiting, fitted, least_bytes
 from planner.search.local_search import improve, least_us, score
+from planner.search.packed import Packed
 from planner.search.shares import short_device, short_host
 from planner.shards import (
     SCALARS_BYTES,
@@ -53,7 +54,8 @@ class Candidate:
     programs: one for each kind of devices, None where the strategy does not fit; each may be on
     several devices of its kind. candidates: how many were simulated to find it. complete: no time
     limit ended the search. evaluates: where the task is evaluated, the programs that do so on these
-    kinds, on no more devices. alternatives: what else was tried on several devices."""
+    kinds, on no more devices. alternatives: what else was tried on several devices. packed: its
+    steps, where its samples have lengths."""
 
     strategy: Strategy | Waiting
     programs: tuple[Program | None, ...]
@@ -61,6 +63,7 @@ class Candidate:
     complete: bool = True
     evaluates: tuple[Program | None, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+    packed: Packed | None = None
 
     @property
     def program(self) -> Program:

@@ -1,7 +1,7 @@
 """Samples of every length: which pipelines, packed how, in which kinds of rounds."""
 
-from planner.sequences.asked import Asked
-from planner.sequences.planned import Planned, planned
-from planner.sequences.refusals import wanted, with_lengths
+from planner.sequences.bounds import task_bounds
+from planner.sequences.planned import planned
+from planner.sequences.refusals import with_lengths
 
-__all__ = ["Asked", "Planned", "planned", "wanted", "with_lengths"]
+__all__ = ["planned", "task_bounds", "with_lengths"]

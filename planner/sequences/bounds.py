@@ -11,8 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.dispatch import Pool
+from planner.inputs import Problem
 from planner.lp import Constraint, Linear
+from planner.search import Bounds, TaskBound
 from planner.sequences.asked import Array, Asked
+from planner.shards import shape_of
 from profiles.schema import Curve, Layer
 
 Floats = NDArray[np.float64]
@@ -40,6 +43,23 @@ def _evenly_us(asked: Asked, sizes: Array, often: Array, devices: int) -> int:
     own = sizes.astype(np.float64)
     whole = sum(float((_least(layer, own) * often).sum()) for layer in asked.task.layers)
     return int(whole * _ROUNDED) // devices
+
+
+def task_bounds(problem: Problem) -> list[Bounds]:
+    """The bounds of every task with lengths on any number of devices; none of other tasks."""
+    known: dict[object, Bounds] = {}
+    found = list[Bounds]()
+    for task in problem.tasks:
+        shape = shape_of(task)
+        if task.lengths and shape not in known:
+            asked = Asked(task, problem.lengths[task.name], problem.only, problem.host_bytes)
+            whole = compute_us(asked, 1)
+            each = [whole // (task.steps * devices) for devices in range(1, problem.devices + 1)]
+            known[shape] = {
+                (0, devices): TaskBound(us, 0, us, us, us) for devices, us in enumerate(each, 1)
+            }
+        found.append(known.get(shape, {}))
+    return found
 
 
 def _times_each(asked: Asked) -> int:

@@ -15,6 +15,7 @@ from planner.lowering import PipelineRound, PipelineStrategy
 from planner.packing import Arrangement, How, Kind, arranged
 from planner.pipelines import ModeProgram, all_fitted, fitted, mode_program
 from planner.rounds import store
+from planner.search import Part
 from planner.sequences.asked import Array, Asked
 from planner.sequences.kinds import Shape, Some, with_kinds
 from planner.sequences.mix import Lane, side_by_side
@@ -99,6 +100,12 @@ class InTurn:
     def pools(self) -> list[Pool]:
         """The pipelines of each way, in the modes of its rounds."""
         return [replace(one.trial, strategy=one.round.strategy).pool for one in self.ways]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All steps in turn, where not all have the same program."""
+        each = (Part(self.ways[n].program, rounds, kinds) for n, rounds, kinds in self.turns)
+        return tuple(each) if len(self.ways) > 1 else ()
 
     @property
     def us(self) -> int:

@@ -1,60 +1,81 @@
-"""A task with lengths as its plan has it: its program, the kinds of its steps, its table."""
+"""A task with lengths as a plan has it: its program, the kinds of its steps, its table."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from planner.inputs import Effort
-from planner.packing import write_table
-from planner.search import Candidate
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.inputs import Effort, Kind, Layout, PackingName
+from planner.packing import How, write_table
+from planner.search import Candidate, Packed
 from planner.sequences.asked import Asked
-from planner.sequences.bounds import compute_us, dispatch_us
+from planner.sequences.bounds import dispatch_us
 from planner.sequences.choose import Wanted, best
-from planner.sequences.made import InTurn, Turn, in_common
+from planner.sequences.made import InTurn, in_common
+from planner.sequences.mix import Mix
 from planner.sequences.switching import switched
 from planner.sequences.told import told
-from plans.prediction import Bound
-from plans.schema import Lengths, Program
+from plans.schema import Lengths
+from profiles.schema import Task
 
 
-@dataclass(frozen=True)
-class Planned:
-    """programs: of all ways. turns: those of the steps. lengths: what the plan says of them. bound:
-    of any plan on so many devices; mix_us: of any on these pipelines."""
+def planned(
+    asked: tuple[Kind, Task, int],
+    lengths: NDArray[np.uint32],
+    devices: int,
+    effort: Effort,
+    *,
+    layout: Layout | None = None,
+    packing: PackingName = "auto",
+    window: int = 1,
+    alone: bool = True,
+    tables: Path,
+    jobs: int = 1,
+) -> Candidate:
+    """The shortest way found on so many devices, with its table in this folder. Infeasible or
+    NoPlanFound otherwise.
 
-    candidate: Candidate
-    programs: Sequence[Program]
-    turns: Sequence[Turn]
-    lengths: Lengths
-    bound: Bound
-    mix_us: int
-
-
-def planned(asked: Asked, wanted: Wanted, table: Path, jobs: int, effort: Effort) -> Planned:
-    """The shortest way found, with its table in this file. Infeasible or NoPlanFound otherwise."""
-    one = best(asked, wanted, jobs, effort)
-    found = InTurn([one.made])
-    if not wanted.mixes and asked.window == 1:  # samples would move from mix to mix
-        found = switched(asked, one.made, one.trials, one.mixes, jobs, effort)
-    tried = told(asked, found, one.made, one.judged, one.tried)
-    said, ways = asked.task.lengths, found.ways
+    asked: the kind of devices, the task, and what it may have on the host. layout, packing: those
+    that are looked at, by default all. window: steps between which samples may move. alone: the
+    task is the only one, so that its segments may switch between mixes.
+    """
+    kind, task, host_bytes = asked
+    mine = Asked(task, lengths, kind, host_bytes, window=min(window, task.steps))
+    said, looked = task.lengths, wanted(task, devices, layout, packing)
     assert said
-    programs = tuple(one.program for one in ways)
-    candidate = Candidate(
-        in_common([one.round.strategy for one in ways]),
-        programs,
+    one = best(mine, looked, jobs, effort)
+    found = InTurn([one.made])
+    if alone and not layout and mine.window == 1:  # samples would move from mix to mix
+        found = switched(mine, one.made, one.trials, one.mixes, jobs, effort)
+    ways = found.ways
+    strategy = in_common([way.round.strategy for way in ways])
+    table = tables / f"{task.name}.{devices}"
+    sha256 = write_table(table, [way.arrangement for way in ways])
+    packed = Packed(
+        one.made.arrangement.turns,
+        Lengths(
+            *(said.sha256, said.samples, sha256),
+            padded=one.made.how == "pad",
+            window=mine.window,
+            token_draws=mine.token_draws(strategy.shards),
+        ),
+        table,
+        dispatch_us(mine, found.pools),
+        found.parts,
+    )
+    tried = told(mine, found, one.made, one.judged, one.tried)
+    return Candidate(
+        strategy,
+        (ways[0].program,),
         len(tried),
         effort.left > 0,
         alternatives=tuple(tried),
+        packed=packed,
     )
-    sha256 = write_table(table, [one.arrangement for one in ways])
-    lengths = Lengths(
-        *(said.sha256, said.samples, sha256),
-        padded=ways[0].how == "pad",
-        window=asked.window,
-        token_draws=asked.token_draws(candidate.strategy.shards),
-    )
-    bound = Bound("compute", compute_us(asked, ways[0].trial.way.mix.devices))
-    return Planned(
-        candidate, programs, found.turns, lengths, bound, dispatch_us(asked, found.pools)
-    )
+
+
+def wanted(task: Task, devices: int, layout: Layout | None, packing: PackingName) -> Wanted:
+    """The mixes and packings that are looked at on so many devices."""
+    found = [Mix((layout.depth,) * layout.replicas[0])] if layout else []
+    how: How | None = None if packing == "auto" else packing
+    return Wanted(devices, found, "alone" if task.lengths and task.lengths.why_not else how)

@@ -247,9 +247,11 @@ def _us(time: Time | None) -> int:
 
 
 def shape_of(task: Task) -> object:
-    """Equal for tasks that cost the same, whatever they are called and however long they train."""
+    """Equal for tasks that cost the same, whatever they are called and however long they train; of
+    those whose samples have lengths, if their steps are the same."""
     bytes_ = task.tie_bytes, task.norm_bytes, task.precision
-    return task.batch, task.batches, task.ties, *bytes_, task.layers
+    steps = task.lengths and (task.lengths, task.steps)
+    return task.batch, task.batches, task.ties, *bytes_, task.layers, steps
 
 
 def castable(task: Task, links: "Links") -> bool:

@@ -22,6 +22,7 @@ from planner.timetable import Stretch, cut, missed_and_value
 from plans.order import kept_bytes, store_bytes
 from plans.prediction import Bound
 from plans.schema import Disk, Move, Plan, Segment
+from plans.timing import joined
 from profiles import schema as profile
 from profiles.units import show_bytes
 
@@ -116,10 +117,14 @@ def _lodged(
 def _gathered(problem: Problem, plan: Plan) -> list[Segment]:
     """All rounds of a program on the device where most of them are, one after the other."""
     rounds: dict[str, Counter[tuple[int, ...]]] = {}
+    kinds: dict[str, list[tuple[int, int]]] = {}
     for segment in sorted(plan.segments, key=lambda segment: segment.start_us):
         rounds.setdefault(segment.program, Counter())[segment.devices] += segment.rounds
+        kinds.setdefault(segment.program, []).extend(segment.kinds)
     stretches = (
-        Stretch(plan.program(name), own.most_common(1)[0][0], own.total())
+        Stretch(
+            plan.program(name), own.most_common(1)[0][0], own.total(), kinds=joined(kinds[name])
+        )
         for name, own in rounds.items()
     )
     return cut(problem, stretches)

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from planner.inputs import Effort, Kind, Problem, Want
 from planner.lp import solve, total
-from planner.search import Bounds, Candidate, Wide, descend
+from planner.search import Bounds, Candidate, Packed, TaskBound, Wide, descend
 from planner.timetable.configuration import (
     Column,
     Demand,
@@ -36,6 +36,7 @@ from profiles.schema import Task
 
 _CHOICE_SECONDS = 10.0  # for the program with one strategy for each task
 _GRACE_SECONDS = 2.0  # for a task that has no plan when time is up
+_FIRST = 0.25  # of the time, at most, for tasks with lengths on one device
 _ABOUT = 128  # times that differ by less than 1/n are about the same
 
 W = TypeVar("W", bound=Way)
@@ -44,17 +45,29 @@ Choice = tuple[int, ...]
 """For every task the place of a strategy among its own."""
 
 
-def columns_of(problem: Problem, task: Task, way: Way) -> list[Column]:
-    """All steps of a task by each program of a strategy."""
-    kinds = zip(problem.kinds, way.programs, strict=True)
-    return [column(program, kind.name, task.steps) for kind, program in kinds if program]
+def columns_of(problem: Problem, task: Task, way: Way, *, free: bool = False) -> list[Column]:
+    """All steps of a task by each program of a strategy. free: as if samples of each step could
+    still be divided among pipelines in any way."""
+    kinds, packed = zip(problem.kinds, way.programs, strict=True), way.packed
+    turns = packed.turns if packed else ()
+    made = [column(program, kind.name, task.steps, turns) for kind, program in kinds if program]
+    if packed and (free or packed.parts):
+        us = packed.least_us if free else sum(part.us for part in packed.parts)
+        return [replace(one, us=us) for one in made]
+    return made
 
 
-def least_us(problem: Problem, ways: Sequence[Sequence[Way]], effort: Effort) -> int:
+def least_us(
+    problem: Problem, ways: Sequence[Sequence[Way]], effort: Effort, *, free: bool = False
+) -> int:
     """A lower bound on any schedule of the tasks by these strategies, even if a task could have
-    several of them."""
-    tasks = zip(problem.tasks, ways, strict=True)
-    columns = [one for task, own in tasks for way in own for one in columns_of(problem, task, way)]
+    several of them. free: and if its samples were divided among their pipelines in any way."""
+    columns = [
+        one
+        for task, own in zip(problem.tasks, ways, strict=True)
+        for way in own
+        for one in columns_of(problem, task, way, free=free)
+    ]
     demand = demand_of(problem)
     least = configuration(demand, columns, effort).us
     small = len(problem.tasks) * problem.devices <= effort.limits.gang_pairs
@@ -192,6 +205,7 @@ class Guess:
     of: Wide
     programs: tuple[Program | None, ...]
     evaluates: tuple[Program | None, ...] = ()
+    packed: Packed | None = None
 
     @property
     def program(self) -> Program:
@@ -220,15 +234,26 @@ def explore(problem: Problem, searches: Searches, alone: Sequence[Bounds], effor
     """Run the searches that matter. alone: the bounds of every task on one device of each kind.
 
     Where other ends count than the last one, and where tasks go on as they have begun, those are
-    all that are wanted.
+    all that are wanted. Tasks with lengths are looked for on one device first, and where that has
+    no memory for their longest samples on any number of them.
     """
-    wide, names = wanted(problem, alone, effort), [task.name for task in problem.tasks]
+    names = [task.name for task in problem.tasks]
+    if packed := [task.name for task in problem.tasks if task.lengths]:
+        first = replace(effort, deadline=effort.deadline - effort.left * (1 - _FIRST))
+        searches.run(packed, (), first)
+        alone = [*_told(problem, searches, alone)]
+    wide = wanted(problem, alone, effort)
     if not wide or _many_ends(problem) or problem.kept:
         searches.run(names, wide, effort)
+        searches.run((), _deeper(problem, searches), effort)
         return
-    guesses = list(_guesses(problem, alone, wide))
+    every = [*(Wide(name, 0, 1) for name in names), *wide]
+    guesses = list(_guesses(problem, alone, every))
     while True:
         guesses = [guess for guess in guesses if not searches.known(guess.of)]
+        guessed = {guess.of.task for guess in guesses}
+        deeper = [one for one in _deeper(problem, searches) if one.task not in guessed]
+        guesses += _guesses(problem, alone, deeper)
         found = searches.ways
         ways: list[list[Candidate | Guess]] = [
             [*own, *(guess for guess in guesses if guess.of.task == name)]
@@ -250,6 +275,31 @@ def explore(problem: Problem, searches: Searches, alone: Sequence[Bounds], effor
         searches.run([one.task for one in asked if one.devices == 1], wide, effort)
 
 
+def _told(
+    problem: Problem, searches: Searches, alone: Sequence[Bounds]
+) -> Iterator[Mapping[tuple[int, int], TaskBound]]:
+    """The bounds of every task on one device; of tasks with lengths, whose bounds do not know of
+    memory, times that were found, or as if half of it was spent on waiting for some."""
+    for task, own, bounds in zip(problem.tasks, searches.ways, alone, strict=True):
+        if not task.lengths:
+            yield bounds
+            continue
+        us = bounds[0, 1].compute_us
+        times = [one.us // task.steps for way in own for one in columns_of(problem, task, way)]
+        took = max(us, min(times, default=2 * us))
+        yield {(0, 1): TaskBound(us, 0, took, took, took)}
+
+
+def _deeper(problem: Problem, searches: Searches) -> list[Wide]:
+    """Searches of tasks with lengths that were found on no devices: on all other numbers of them,
+    in whose pipelines longer samples fit."""
+    tasks = zip(problem.tasks, searches.ways, strict=True)
+    names = [task.name for task, own in tasks if task.lengths and not own]
+    kinds = list(enumerate(problem.kinds))
+    asked = (Wide(name, at, k) for name in names for at, kind in kinds for k in _widths(kind))
+    return [wide for wide in asked if not searches.known(wide)]
+
+
 def _near(
     problem: Problem,
     found: Sequence[Sequence[Candidate]],
@@ -263,14 +313,16 @@ def _near(
 
 
 def _guesses(problem: Problem, alone: Sequence[Bounds], wide: Sequence[Wide]) -> Iterator[Guess]:
-    """A guess for every task on one device, and where it is wanted on several."""
-    kinds, of = range(len(problem.kinds)), dict[str, Bounds]()
-    for task, bounds in zip(problem.tasks, alone, strict=True):
-        of[task.name] = bounds
-        programs = tuple(_outline(task.name, bounds[at, 1].period_us, 1) for at in kinds)
-        yield Guess(Wide(task.name, 0, 1), programs)
+    """A guess for each of these searches; of one device, on all kinds."""
+    kinds = range(len(problem.kinds))
+    of = {task.name: bounds for task, bounds in zip(problem.tasks, alone, strict=True)}
     for one in wide:
-        bound = of[one.task][one.kind, 1]
+        bounds = of[one.task]
+        if one.devices == 1:
+            programs = tuple(_outline(one.task, bounds[at, 1].period_us, 1) for at in kinds)
+            yield Guess(one, programs)
+            continue
+        bound = bounds[one.kind, 1]
         us = (bound.compute_us + bound.period_us) // (2 * one.devices)
         made = _outline(one.task, us, one.devices)
         yield Guess(one, tuple(made if at == one.kind else None for at in kinds))

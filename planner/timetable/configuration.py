@@ -18,7 +18,7 @@ from typing import Any
 from planner.inputs import Effort, Problem
 from planner.lp import duals, minimise, solve, total
 from plans.schema import Program
-from plans.timing import duration_us
+from plans.timing import Runs, duration_us, kinds_of
 
 _PRICE = 10**12  # prices are whole multiples of 1 / _PRICE
 _LEAST_SECONDS = 5.0  # for the program, which takes a moment, also when time is up
@@ -28,7 +28,8 @@ _LEAST_SECONDS = 5.0  # for the program, which takes a moment, also when time is
 class Column:
     """All steps of a task by one program, on some devices of one kind.
 
-    They take `us` at best: n of the N steps, in any number of segments, at least n * us / N.
+    They take `us` at best: n of the N steps, in any number of segments, at least n * us / N. Where
+    samples have lengths all steps are this column's, and some may take less of it than others.
     """
 
     task: str
@@ -37,13 +38,15 @@ class Column:
     devices: int = 1
 
 
-def column(program: Program, kind: str, steps: int) -> Column:
-    """The column of a program that trains one task.
+def column(program: Program, kind: str, steps: int, turns: Runs = ()) -> Column:
+    """The column of a program that trains one task. turns: the kinds of its rounds in turn.
 
     Entering and leaving is spread over all steps: a schedule that runs fewer of them pays it too.
     """
-    (task,) = program.tasks
-    least = min(duration_us(program, steps), steps * duration_us(program, 1))
+    (task,), kinds = program.tasks, kinds_of(program)
+    least, once = duration_us(program, steps, turns), program.enter_us + program.leave_us
+    for number, rounds in turns or ((0, steps),):  # to cut a run may be shorter than to go on
+        least += (rounds - 1) * min(0, once + kinds[number].round_us - kinds[number].period_us)
     return Column(task, kind, least, program.devices)
 
 

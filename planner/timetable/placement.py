@@ -17,7 +17,7 @@ from typing import Protocol
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Objective, Policy, Problem, Want
 from planner.rounds import least_us, share_us
-from planner.search import Bounds, Candidate, TaskBound
+from planner.search import Bounds, Candidate, Packed, TaskBound
 from planner.shards import Links, copy_us
 from planner.timetable import gang_search, local_search
 from planner.timetable.assign import balanced, whole
@@ -36,7 +36,7 @@ from profiles.units import show_us
 
 class Way(Protocol):
     """A strategy, by its programs: on each kind of devices that which trains, None where there is
-    none, and that which evaluates."""
+    none, and that which evaluates. packed: its steps, where samples have lengths."""
 
     @property
     def programs(self) -> tuple[Program | None, ...]: ...
@@ -46,6 +46,9 @@ class Way(Protocol):
 
     @property
     def program(self) -> Program: ...
+
+    @property
+    def packed(self) -> Packed | None: ...
 
 
 def timetable(
@@ -61,12 +64,21 @@ def timetable(
     else:
         pieces = greedy(works, kinds, policy, effort.seed)
     ways = {work.name: one for work, one in zip(works, chosen, strict=True)}
-    stretches = []
+    stretches, done = [], dict.fromkeys(ways, 0)
     for piece in pieces:
         way, kind = ways[piece.work], kinds[piece.devices[0]]
         program, evaluates = way.programs[kind], way.evaluates[kind] if way.evaluates else None
         assert program
-        stretches.append(Stretch(program, piece.devices, piece.rounds, evaluates))
+        first, last = done[piece.work], done[piece.work] + piece.rounds
+        done[piece.work] = last
+        if not way.packed:
+            stretches.append(Stretch(program, piece.devices, piece.rounds, evaluates))
+            continue
+        for one in way.packed.between(program, first, last):
+            if one.rounds:
+                stretches.append(
+                    Stretch(one.program, piece.devices, one.rounds, evaluates, one.kinds)
+                )
     return cut(problem, stretches)
 
 
@@ -142,7 +154,7 @@ def works_of(problem: Problem, chosen: Sequence[Way]) -> list[Work]:
     works = []
     for task, way in zip(problem.tasks, chosen, strict=True):
         runs = (
-            _run(task, program, evaluation, kind) if program else None
+            _run(task, program, evaluation, kind, way.packed) if program else None
             for program, evaluation, kind in zip_longest(way.programs, way.evaluates, problem.kinds)
         )
         want = problem.wants.get(task.name, Want())
@@ -150,15 +162,23 @@ def works_of(problem: Problem, chosen: Sequence[Way]) -> list[Work]:
     return works
 
 
-def _run(task: Task, program: Program, evaluates: Program | None, kind: Kind) -> Run:
-    """With evaluations, of whose time each round has a share."""
+def _run(
+    task: Task, program: Program, evaluates: Program | None, kind: Kind, packed: Packed | None
+) -> Run:
+    """With evaluations, of whose time each round has a share. Rounds of several kinds each last
+    their mean."""
     own = task.evaluation
     more = share_us(own, program, evaluates) if own and evaluates else 0
-    fixed_us = duration_us(program, 1) - program.period_us
+    fixed_us, period_us = duration_us(program, 1) - program.period_us, program.period_us
+    if packed:
+        fixed_us = program.enter_us + program.leave_us
+        whole = sum(one.us for one in packed.parts)
+        whole = whole or duration_us(program, task.steps, packed.turns)
+        period_us = -(-(whole - fixed_us) // task.steps)
     net = Links.of(kind.device).net
     kept = sum(layer.param_bytes + layer.state_bytes for layer in task.layers)
     moved_us = copy_us(net, kept) if net and kind.node else 0
-    return Run(fixed_us, program.period_us + more, program.devices, kind.node, moved_us)
+    return Run(fixed_us, period_us + more, program.devices, kind.node, moved_us)
 
 
 def in_time(problem: Problem, plan: Plan) -> None:
@@ -183,7 +203,8 @@ def in_time(problem: Problem, plan: Plan) -> None:
 def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) -> tuple[Bound, ...]:
     """All named bounds on the makespan, in µs, from those of the tasks (`bounds`).
 
-    phased: the plan is of the kind that the phase bound is about.
+    phased: the plan is of the kind that the phase bound is about. Tasks with lengths have bounds by
+    their compute only.
     """
     demand = Demand({kind.name: kind.count for kind in problem.kinds})
     # Segments of a device never overlap, so its evaluations come on top of whatever is trained.
@@ -207,6 +228,8 @@ def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) ->
     ]
     compute, phase = columns(lambda b: b.compute_us), columns(lambda b: b.phase_us)
     fill, several = columns(lambda b: b.fill_us), any(n > 1 for *_, n, _, _ in every)
+    if all(task.lengths for task in problem.tasks):
+        return Bound("compute", even_us(demand, compute)), Bound("critical-path", _longest(compute))
     return (
         Bound("compute", even_us(demand, compute)),
         Bound("link", even_us(demand, links)),

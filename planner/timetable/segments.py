@@ -13,6 +13,7 @@ from typing import NamedTuple
 from planner.inputs import Problem, Want
 from plans.order import Run, due_steps, laid_out
 from plans.schema import Program, Segment
+from plans.timing import Runs, part
 from profiles.errors import FormatError
 
 MOST_SEGMENTS = 100_000
@@ -34,12 +35,14 @@ def few_segments(problem: Problem) -> None:
 
 class Stretch(NamedTuple):
     """Rounds of a program in a row on some devices; `evaluates`: the program that evaluates its
-    task, if any does, on no more of them."""
+    task, if any does, on no more of them; `kinds`: the runs of their kinds, as a segment has them.
+    """
 
     program: Program
     devices: tuple[int, ...]
     rounds: int
     evaluates: Program | None = None
+    kinds: Runs = ()
 
 
 def cut(problem: Problem, stretches: Iterable[Stretch]) -> list[Segment]:
@@ -50,8 +53,8 @@ def cut(problem: Problem, stretches: Iterable[Stretch]) -> list[Segment]:
     due = {n: deque(due_steps(t.evaluation, done[n], t.steps)) for n, t in tasks.items()}
 
     def runs() -> Iterator[Run]:
-        for program, devices, left, evaluates in stretches:
-            (name,) = program.tasks
+        for program, devices, whole, evaluates, kinds in stretches:
+            (name,), left = program.tasks, whole
             # As soon as may be: segments' starts only know about how long evaluations take.
             start = problem.wants.get(name, Want()).start_us
             evaluation = tasks[name].evaluation
@@ -60,10 +63,10 @@ def cut(problem: Problem, stretches: Iterable[Stretch]) -> list[Segment]:
                 if evaluation and evaluates and due[name] and not until:
                     due[name].popleft()
                     mine = devices[: evaluates.devices]
-                    yield evaluates, mine, evaluation.batches, start
+                    yield Run(evaluates, mine, evaluation.batches, start)
                 elif left:
                     rounds = min(left, until, problem.segment_steps or left)
-                    yield program, devices, rounds, start
+                    yield Run(program, devices, rounds, start, part(kinds, whole - left, rounds))
                     done[name] += rounds
                     left -= rounds
                 else:

@@ -11,10 +11,18 @@ from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 from plans.schema import Plan, Program, Segment
-from plans.timing import duration_us, runs
+from plans.timing import Runs, duration_us, runs
 
-Run = tuple[Program, tuple[int, ...], int, int]
-"""A segment to be: its program, devices, rounds, and when it may begin at the soonest."""
+
+class Run(NamedTuple):
+    """A segment to be: its program, devices, rounds, when it may begin at the soonest, and the runs
+    of kinds of its rounds, as a segment has them."""
+
+    program: Program
+    devices: tuple[int, ...]
+    rounds: int
+    earliest_us: int = 0
+    kinds: Runs = ()
 
 
 def claims(devices: Iterable[int], tasks: Iterable[str]) -> list[int | str]:
@@ -53,11 +61,11 @@ def laid_out(runs: Iterable[Run]) -> list[Segment]:
     """The segments of these runs, each as early as its devices and tasks are free."""
     free: dict[int | str, int] = {}
     found = []
-    for program, devices, rounds, earliest_us in runs:
+    for program, devices, rounds, earliest_us, kinds in runs:
         users = claims(devices, program.tasks)
         start = max(earliest_us, *(free.get(user, 0) for user in users))
-        end = start + duration_us(program, rounds)
-        found.append(Segment(program.name, devices, rounds, start, end))
+        end = start + duration_us(program, rounds, kinds)
+        found.append(Segment(program.name, devices, rounds, start, end, kinds))
         free |= dict.fromkeys(users, end)
     return found
 

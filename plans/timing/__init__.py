@@ -1,7 +1,17 @@
 """When ops run by the plan's numbers, and what follows from that for devices and tasks."""
 
 from plans.timing.intervals import Interval, exposed_copy_us, uncovered, union
-from plans.timing.kinds import RoundKinds, Runs, alone, kinds_of, of_kind, part, runs, scaled
+from plans.timing.kinds import (
+    RoundKinds,
+    Runs,
+    alone,
+    joined,
+    kinds_of,
+    of_kind,
+    part,
+    runs,
+    scaled,
+)
 from plans.timing.phases import PhaseName, duration_us, kind_rounds, longest, phases, steady_us
 from plans.timing.predict import (
     predict_devices,
@@ -34,6 +44,7 @@ __all__ = [
     "alone",
     "duration_us",
     "exposed_copy_us",
+    "joined",
     "kind_rounds",
     "kinds_of",
     "longest",

@@ -7,8 +7,8 @@ of their kind; a run begins when the one before it has ended.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, groupby
 
 from msgspec.structs import replace
 
@@ -54,6 +54,12 @@ def part(whole: Runs, first: int, rounds: int) -> Runs:
             found.append((kind, high - low))
         begin += count
     return tuple(found)
+
+
+def joined(parts: Iterable[tuple[int, int]]) -> Runs:
+    """These runs with those of one kind in a row as one."""
+    each = groupby(parts, key=lambda run: run[0])
+    return tuple((kind, sum(rounds for _, rounds in own)) for kind, own in each)
 
 
 def alone(rounds: Runs) -> Iterator[tuple[int, int]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plans.samples import entries, open_table, places, table_path, table_sha256, write
+from plans.samples import copy, entries, open_table, places, table_path, table_sha256, write
 from profiles.errors import FormatError
 
 
@@ -33,6 +33,15 @@ def test_a_table_that_ends_half_way_leaves_the_old_one(tmp_path: Path) -> None:
         write(path, broken())
     assert open_table(path, 1).tolist() == [[7]]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_table_is_copied_whole(tmp_path: Path) -> None:
+    """Of any size, over another one."""
+    rows = np.arange(3 << 19).reshape(-1, 8) % 65536
+    digest, other = write(tmp_path / "x", [rows]), tmp_path / "y"
+    write(other, [np.array([7])])
+    copy(tmp_path / "x", other)
+    assert table_sha256(other) == digest
 
 
 @pytest.mark.parametrize("entry", [-1, 1 << 16])

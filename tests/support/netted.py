@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 from support.retime import foretold
 
-from plans.order import kept_bytes, laid_out
+from plans.order import Run, kept_bytes, laid_out
 from plans.prediction import Bound
 from plans.schema import Net, Plan, Segment, Transfer
 
@@ -20,7 +20,7 @@ def on_nodes(plan: Plan, nodes: Sequence[int]) -> Plan:
 
 def relaid(plan: Plan, runs: Iterable[tuple[str, tuple[int, ...], int]]) -> Plan:
     """The plan with these segments instead: a program, its devices, rounds."""
-    made = laid_out((plan.program(name), devices, rounds, 0) for name, devices, rounds in runs)
+    made = laid_out(Run(plan.program(name), devices, rounds) for name, devices, rounds in runs)
     said = {"lower_bound_us": 1, "lower_bound_name": "compute", "bounds": (Bound("compute", 1),)}
     prediction = replace(plan.prediction, configuration_us=0, **said)
     return foretold(replace(plan, segments=tuple(made), prediction=prediction))

@@ -26,7 +26,7 @@ from planner.shards.shard_cost import Links
 from planner.shards.values import SCALARS_BYTES
 from plans import prove
 from plans.checker.graphs import heaviest
-from plans.order import due_of, laid_out
+from plans.order import Run, due_of, laid_out
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Buffer, Device, Host, Memory, Op, OpName, Plan, Program, Shard, Task
 from plans.view import site, stored, view
@@ -113,7 +113,7 @@ def planned(problem: Problem, way: Way, *, proven: bool = True) -> Plan:
         end += align(size)
     programs = [_reserved(one, task, host, way) for one in programs]
     devices = tuple(range(len(way.order)))
-    segments = laid_out((programs[which], devices, n, 0) for which, n in _runs(task))
+    segments = laid_out(Run(programs[which], devices, n) for which, n in _runs(task))
     needed = [max(m.slab_bytes + m.reserve_bytes for p in programs for m in p.memory)]
     plan = Plan(
         inputs={"profile": "1" * 64},

@@ -11,7 +11,8 @@ from support.texts import LENGTHS, text_task
 
 from planner import Problem, build, read_problem
 from planner.inputs import parse_layout
-from planner.sequences import wanted, with_lengths
+from planner.sequences import with_lengths
+from planner.sequences.planned import wanted
 from profiles import lengths
 from profiles.codec import pretty
 from profiles.errors import FormatError
@@ -45,15 +46,9 @@ def drawn(*draws: int | None) -> Problem:
     [
         (replace(problem(), order="gpipe"), "leave out --order"),
         (replace(problem(), layout=parse_layout("3,1")), "equally many replicas"),
-        (replace(problem(), layout=parse_layout("2x2")), "needs --devices 4, not 2"),
-        (replace(problem(), segment_steps=5), "--segment-steps"),
         (changed(evaluation=Evaluation(2, 1)), "evaluation is not planned"),
         (drawn(256, 512, 1024, 4097), r"draws of layer 1 \(Block\) are no constant and so many"),
         (drawn(0, None, 0, 0), "draws of layer 1"),
-        (
-            problem(structs.replace(PROFILE, tasks=(TASK, text_task("other")))),
-            "the profile has 2 tasks",
-        ),
     ],
 )
 def test_what_does_not_go_with_lengths_is_refused(asked: Problem, said: str) -> None:
@@ -78,9 +73,10 @@ def test_models_that_mix_sequences_are_not_packed() -> None:
     assert TASK.lengths
     alone = structs.replace(TASK.lengths, why_not="its convolution reaches across")
     asked = changed(lengths=alone)
-    assert wanted(asked, asked.tasks[0]).how == "alone"
+    assert with_lengths(asked)
+    assert wanted(asked.tasks[0], 2, None, "pad").how == "alone"
     with pytest.raises(FormatError, match="its convolution reaches across; give --packing pad"):
-        wanted(replace(asked, packing="ffd"), asked.tasks[0])
+        with_lengths(replace(asked, packing="ffd"))
 
 
 def test_a_plan_with_a_table_needs_a_place_for_it() -> None:

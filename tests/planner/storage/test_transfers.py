@@ -14,7 +14,7 @@ import plans
 from planner import Infeasible, Problem, build
 from planner.inputs import Layout, Nodes, on_nodes
 from planner.storage.transfers import networked
-from plans.order import laid_out, nodes_of, store_bytes
+from plans.order import Run, laid_out, nodes_of, store_bytes
 from plans.schema import Plan
 from profiles.schema import Evaluation, Link, Rate
 
@@ -101,7 +101,7 @@ def test_any_segments_get_the_transfers_that_they_need(
 ) -> None:
     """Of any tasks on any devices, in any order; none goes where its task is."""
     problem, plan = whole()
-    runs = [(plan.programs[n], (device,), 5, 0) for n, device in asked]
+    runs = [Run(plan.programs[n], (device,), 5) for n, device in asked]
     told = networked(problem, structs.replace(plan, segments=tuple(laid_out(runs))))
     assert astray(told) == []
     before, changes = dict[int, int](), 0

@@ -2,11 +2,12 @@
 
 import time
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from support.time_indexed import alike
 
 from planner.inputs.problem import Effort
@@ -14,7 +15,8 @@ from planner.timetable.configuration import Column, Demand, column, configuratio
 from planner.timetable.greedy import greedy
 from planner.timetable.placement import place
 from planner.timetable.works import Work, makespan
-from plans.schema import Memory, Op, Program
+from plans import timing
+from plans.schema import Memory, Op, Program, RoundKind
 from plans.timing import duration_us
 
 
@@ -121,6 +123,29 @@ def test_a_task_that_begins_late_ends_late() -> None:
     asked = [alike("a", 10, 0, 10), alike("b", 10, 0, 1)]
     demand = Demand({"cpu": 2}, {"b": 500})
     assert configuration(demand, list(map(alone, asked)), effort()).us == 510
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=6, max_size=6),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 3)), min_size=1, max_size=3),
+)
+def test_a_column_of_kinds_is_the_shortest_way_to_cut_them(
+    times: list[int], turns: list[tuple[int, int]]
+) -> None:
+    """Wherever the rounds of several kinds are cut into segments."""
+    enter, leave, *own = times
+    op = Op("a.s0.B0", "0.compute", 0, 1)
+    more = (RoundKind((256,), own[2], own[3], (op,)),)
+    program = Program("a", (Memory(1, 1),), ("a",), enter, own[0], own[1], leave, (), (), (op,), ())
+    program, whole = structs.replace(program, kinds=more), timing.joined(turns)
+    steps = sum(rounds for _, rounds in whole)
+
+    def us(ends: list[int]) -> int:
+        pairs = list(pairwise([0, *ends, steps]))
+        return sum(duration_us(program, b - a, timing.part(whole, a, b - a)) for a, b in pairs)
+
+    cuts = [[n for n in range(1, steps) if mask >> n & 1] for mask in range(0, 1 << steps, 2)]
+    assert column(program, "cpu", steps, whole).us == min(map(us, cuts))
 
 
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=4), st.integers(1, 40))

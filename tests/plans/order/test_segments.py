@@ -2,7 +2,7 @@
 
 from support import handmade
 
-from plans.order import first_steps, laid_out, predecessors, waits_for
+from plans.order import Run, first_steps, laid_out, predecessors, waits_for
 
 
 def test_each_waits_for_the_latest_that_claims_the_same() -> None:
@@ -14,7 +14,8 @@ def test_segments_begin_when_devices_and_tasks_are_free() -> None:
     """And no sooner than they may."""
     plan = handmade.fleet()
     one = plan.programs[0]
-    first, second, third = laid_out([(one, (0,), 2, 0), (one, (1,), 1, 0), (one, (0,), 1, 10**9)])
+    runs = [Run(one, (0,), 2), Run(one, (1,), 1), Run(one, (0,), 1, 10**9)]
+    first, second, third = laid_out(runs)
     assert (first.start_us, second.start_us, third.start_us) == (0, first.end_us, 10**9)
 
 

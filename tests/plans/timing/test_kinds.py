@@ -11,7 +11,7 @@ from planner.views.focus import place
 from plans import timing
 from plans.order import Reached, rest, task_runs
 from plans.schema import Op, Plan, Program, Segment
-from plans.timing import RoundKinds, Runs, kinds_of, of_kind, part, runs, scaled
+from plans.timing import RoundKinds, Runs, joined, kinds_of, of_kind, part, runs, scaled
 
 KINDS = [[MOST, MOST], [256], [MOST, 256]]
 
@@ -40,6 +40,13 @@ def test_a_part_has_the_kinds_of_its_rounds(whole: Runs, first: int, rounds: int
     assert each(some) == each(whole)[first : first + rounds]
     assert all(count for _, count in some)
     assert all(one[0] != other[0] for one, other in pairwise(some))
+
+
+@given(RUNS, st.integers(0, 9))
+def test_parts_are_joined_to_the_whole(whole: Runs, first: int) -> None:
+    """Wherever it was cut, also within a run."""
+    behind = part(whole, first, len(each(whole)))
+    assert joined([*part(whole, 0, first), *behind]) == whole
 
 
 @given(RUNS)

@@ -1,0 +1,188 @@
+"""Several tasks in one plan, two of which have samples with lengths, from a profile to bits."""
+
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from support.cli import executor_cli, planner_cli, profile, succeeded
+from support.plain import train
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import AdamW
+
+import plans
+from executor import run
+from executor.records import Options, earlier
+from executor.workload import Task, build, pack, take
+from executor.workloads import documents
+from plans.samples import open_table, table_path
+from plans.schema import Plan
+from profiles.codec import sha256
+
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
+
+Saved = dict[str, dict[str, Tensor]]
+SIZES = ("--lengths", "64,128,256,512", "--device-memory", "8MiB")
+
+
+def rows(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(4, 8, generator=generator), torch.randn(4, 8, generator=generator)
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2), nn.Linear(8, 8))
+
+
+def text(name: str, longest: int, batch: int, steps: int) -> Task:
+    return Task(
+        name=name,
+        model=partial(documents.Model, width=16, blocks=2, heads=2, longest=512),
+        data=partial(documents.samples, longest=longest),
+        loss=documents.next_byte_loss,
+        optimizer=partial(AdamW, lr=1e-3),
+        steps=steps,
+        seed=batch,
+        lengths=documents.lengths(longest),
+        batch=batch,
+    )
+
+
+def tasks() -> list[Task]:
+    return [
+        text("short", 256, 4, 8),
+        text("long", 512, 6, 12),
+        Task("rows", model, rows, F.mse_loss, partial(AdamW, lr=1e-2), 20, seed=1),
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The profile x.json, the plan p.json for two devices with a task on each, and its tables."""
+    folder = tmp_path_factory.mktemp("texts")
+    profile(f"{__file__}:tasks", str(folder / "x.json"), *SIZES)
+    call = ("build", folder / "x.json", "--devices", 2, "--layout", "1x1", "--packing", "ffd")
+    succeeded(planner_cli(*call, "-o", folder / "p.json"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> Saved:
+    """The parameters that loops without Gantry train, in the same microbatches."""
+    one, two, three = tasks()
+    found = {task.name: loop(task, folder / "p.json") for task in (one, two)}
+    planned = plans.load(folder / "p.json").task("rows")
+    return {**found, "rows": train(three, planned.microbatches).params}
+
+
+def loop(task: Task, path: Path) -> dict[str, Tensor]:
+    """Microbatch by microbatch as the table of the task has them."""
+    trained, table = build(task)[0], open_table(table_path(path, task.name), task.batch)
+    optimizer = task.optimizer(list(trained.parameters()))
+    assert task.loss
+    for step, row in enumerate(table.tolist()):
+        numbers = [(step * task.batch + j) % len(task.lengths) for j in range(task.batch)]
+        whole = sum(task.lengths[n] for n in numbers)
+        for m in sorted(set(row)):
+            own = [n for n, at in zip(numbers, row, strict=True) if at == m]
+            packed = pack(task, take(task, own))
+            (task.loss(trained(*packed.inputs), packed.targets) / whole).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: p.detach() for name, p in trained.named_parameters()}
+
+
+def saved(folder: Path, names: Sequence[str]) -> Saved:
+    return {name: torch.load(folder / f"{name}.pt")["model"] for name in names}
+
+
+def assert_bits(found: Saved, expected: Saved) -> None:
+    for task, own in found.items():
+        for name, value in own.items():
+            assert torch.equal(value, expected[task][name]), (task, name)
+
+
+def placed(plan: Plan) -> dict[str, tuple[int, ...]]:
+    return {segment.program: segment.devices for segment in plan.segments}
+
+
+def test_each_task_trains_as_by_itself(folder: Path, plain: Saved, tmp_path: Path) -> None:
+    """To the last bit, two of them at the same time; profile, plan and tables belong together."""
+    plan = plans.load(folder / "p.json")
+    assert len(set(placed(plan).values())) == 2
+    lengths = [folder / f"x.{name}.lengths" for name in ("short", "long")]
+    check = ("check", folder / "p.json", "--lengths", lengths[0], "--lengths", lengths[1])
+    answer = succeeded(planner_cli(*check))
+    assert not answer.err
+    call = ("run", folder / "p.json", "-o", tmp_path / "p.jsonl", "--save", tmp_path)
+    succeeded(executor_cli(*call))
+    assert_bits(saved(tmp_path, ["short", "long", "rows"]), plain)
+    told = succeeded(planner_cli("compare", folder / "p.json", tmp_path / "p.jsonl")).out
+    assert all(f"\n{name} " in told for name in ("short", "long", "rows"))
+
+
+def interfering(what: Callable[[], None]) -> AbstractContextManager[Any]:
+    """Something happens when the seventh step of "long" asks for its data."""
+    real = documents.samples
+
+    def data(samples: Sequence[int], *, longest: int) -> Any:
+        if longest == 512 and 36 in samples:
+            what()
+        return real(samples, longest=longest)
+
+    return mock.patch.object(documents, "samples", data)
+
+
+def test_a_task_that_fails_leaves_the_others_their_bits(
+    folder: Path, plain: Saved, tmp_path: Path
+) -> None:
+    """With --keep-going, also that which trains on its device after it."""
+
+    def fail() -> None:
+        raise OSError("the cable is out")
+
+    with interfering(fail):
+        call = ("run", folder / "p.json", "-o", tmp_path / "p.jsonl", "--save", tmp_path)
+        answer = executor_cli(*call, "--keep-going")
+    assert answer.code == 1
+    assert "the cable is out" in answer.out + answer.err
+    assert not (tmp_path / "long.pt").exists()
+    assert_bits(saved(tmp_path, ["short", "rows"]), plain)
+
+
+def test_an_interrupted_run_goes_on_with_the_same_bits(
+    folder: Path, plain: Saved, tmp_path: Path
+) -> None:
+    """From checkpoints in the middle of a table, as when its process begins again."""
+    path, log, kept = folder / "p.json", tmp_path / "p.jsonl", tmp_path / "kept"
+    with interfering(partial(signal.raise_signal, signal.SIGINT)):
+        answer = executor_cli("run", path, "-o", log, "--checkpoints", kept)
+    assert answer.code == 128 + signal.SIGINT
+    plan = plans.load(path)
+    found = earlier.find(log, plan, sha256(path.read_bytes()), 0)
+    assert found
+    assert 0 < found.reached.done["long"] < 12
+    options = Options(earlier=found, resume=kept, checkpoints=kept, tables=path)
+    result = run(plan, tasks(), options)
+    trained = {name: dict(result.model(name).named_parameters()) for name in plain}
+    assert_bits(trained, plain)
+
+
+def test_several_devices_train_it_too(folder: Path, plain: Saved, tmp_path: Path) -> None:
+    """Replicas, whose gradients are added in another order."""
+    call = ("build", folder / "x.json", "--devices", 2, "--layout", "1x2", "--packing", "ffd")
+    succeeded(planner_cli(*call, "-o", tmp_path / "p.json"))
+    assert set(placed(plans.load(tmp_path / "p.json")).values()) == {(0, 1)}
+    succeeded(executor_cli("run", tmp_path / "p.json", "--save", tmp_path))
+    for task, own in saved(tmp_path, ["short", "long"]).items():
+        for name, value in own.items():
+            torch.testing.assert_close(value, plain[task][name], rtol=1e-3, atol=1e-4)
