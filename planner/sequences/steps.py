@@ -16,9 +16,9 @@ from planner.sequences.asked import Array, Asked
 from planner.sequences.mix import Mix
 from planner.sequences.ways import ORDER, Trial, Way
 from planner.shards import Mode
-from plans.kinds import kinds_of
+from plans.order import task_runs
 from plans.schema import Op, Plan, Program, Task, parse_id
-from plans.segments import task_runs
+from plans.timing import kinds_of
 
 _NS = 1000  # in a µs
 

@@ -8,10 +8,9 @@ from msgspec import structs
 
 from planner.inputs import PackingName
 from planner.sequences import Asked, Step, steps_of
-from plans.kinds import kinds_of
-from plans.metrics import kind_rounds
 from plans.samples import open_table, table_path
 from plans.schema import Plan, parse_id
+from plans.timing import kind_rounds, kinds_of
 from tests.planner.sequences.test_planned import BATCH, LENGTHS, LITTLE, STEPS, asked, built
 
 pytestmark = pytest.mark.usefixtures("quick")
