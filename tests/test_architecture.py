@@ -24,7 +24,7 @@ MAY_IMPORT = {
         "processes": "",
         "estimate": "",
         "jitter": "",
-        "views": "jitter",
+        "views": "jitter sequences",
         "charts": "views",
         "exporting": "views orders",
         "shards": "inputs",
@@ -45,7 +45,7 @@ MAY_IMPORT = {
         "builder": "storage timetable sequences pipelines search lp rounds shards inputs",
         "sweep": "curves builder shards inputs",
         "curves": "",
-        "cli": "curves sweep builder estimate charts exporting views jitter inputs",
+        "cli": "curves sweep builder estimate charts exporting views sequences jitter inputs",
         "__main__": "cli",
     },
     "executor": {

@@ -20,7 +20,7 @@ _MOST = 12  # programs
 def show_jitter(plan: Plan, options: argparse.Namespace) -> int:
     """Print quantiles of the steps of a task's programs, or of those that run longest."""
     known_task(plan, options.task)
-    kinds = _profiles(plan, options.profile)
+    kinds = profiles_of(plan, options.profile)
     if any(profile.estimated for profile in kinds):
         print("the profile is estimated: it measured no spread of times", file=sys.stderr)
     found = {one.name: _jitter(plan, one, kinds) for one in _longest(plan, options.task)}
@@ -31,7 +31,7 @@ def show_jitter(plan: Plan, options: argparse.Namespace) -> int:
     return 0
 
 
-def _profiles(plan: Plan, paths: Sequence[str]) -> list[Profile]:
+def profiles_of(plan: Plan, paths: Sequence[str]) -> list[Profile]:
     """The profiles of the plan's kinds of devices, in their order; FormatError for any other, and
     where one is missing."""
     read = {}

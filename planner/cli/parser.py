@@ -208,7 +208,11 @@ def _show(option: Option) -> None:
     text = "say instead how long steps are when ops take now more, now less time, as the profile "
     text += "measured it"
     option("--jitter", action="store_true", help=text)
-    text = "with --jitter: what the plan was built from; of several kinds of devices repeat it"
+    text = "say instead how long every step of samples with lengths is, and at least"
+    option("--steps", action="store_true", help=text)
+    option("--plot", metavar="PNG", help="with --steps: draw them")
+    text = "with --jitter or --steps: what the plan was built from; of several kinds of devices "
+    text += "repeat it"
     option("--profile", **_REPEATED, metavar="PROFILE", help=text)
     text = "write a Gantt chart: all segments, and the ops of one round"
     option("--gantt", metavar="PNG", help=text)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import plans
 from planner.cli.jitter_commands import show_jitter
+from planner.cli.step_commands import show_steps
 from planner.inputs import corrections, residuals
 from planner.views import (
     compare,
@@ -78,6 +79,8 @@ def show_plan(options: argparse.Namespace) -> int:
     _pictures(plan, None, options, task=task, step=step, at=options.at)
     if options.jitter:
         return show_jitter(plan, options)
+    if options.steps:
+        return show_steps(plan, options)
     if options.alternatives:
         told = json.dumps(to_builtins(ranked(plan.solver.alternatives)), indent=1)
         print(told if options.json else describe_alternatives(plan))
@@ -90,14 +93,18 @@ def show_plan(options: argparse.Namespace) -> int:
 
 def _one_question(options: argparse.Namespace) -> None:
     """FormatError for options that do not go together."""
-    if sum((options.at is not None, options.jitter, options.alternatives)) > 1:
+    if sum((options.at is not None, options.jitter, options.steps, options.alternatives)) > 1:
         raise FormatError(
-            "--at, --jitter and --alternatives are three questions; ask one at a time"
+            "--at, --jitter, --steps and --alternatives are four questions; ask one at a time"
         )
     if options.task is not None and options.at is None and not options.jitter:
         raise FormatError("--task says in which task to look for the moment --at; give --at too")
-    if options.jitter != bool(options.profile):
-        raise FormatError("--jitter and the plan's --profile belong together; give both or none")
+    if (options.jitter or options.steps) != bool(options.profile):
+        raise FormatError(
+            "--jitter or --steps and the plan's --profile belong together; give both or none"
+        )
+    if options.plot and not options.steps:
+        raise FormatError("--plot says where --steps are drawn; give --steps too")
     if options.round and not options.gantt:
         raise FormatError("--round says which round --gantt draws; give --gantt too")
 

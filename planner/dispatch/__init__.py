@@ -2,23 +2,18 @@
 
 from planner.dispatch.bounds import bound_us
 from planner.dispatch.longest_first import longest_first
-from planner.dispatch.many import Dispatcher
-from planner.dispatch.moves import improved
+from planner.dispatch.many import Bounds
 from planner.dispatch.pipes import Curve, PipelineType, Pool
-from planner.dispatch.proof import proven_us
-from planner.dispatch.step import Dispatch, dispatched
+from planner.dispatch.step import dispatches
 from planner.dispatch.window import reordered
 
 __all__ = [
+    "Bounds",
     "Curve",
-    "Dispatch",
-    "Dispatcher",
     "PipelineType",
     "Pool",
     "bound_us",
-    "dispatched",
-    "improved",
+    "dispatches",
     "longest_first",
-    "proven_us",
     "reordered",
 ]

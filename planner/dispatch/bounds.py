@@ -1,11 +1,12 @@
 """Lower bounds on the time of a step: no dispatch of its sequences is done sooner.
 
 Suppose that a dispatch is done by Z. Time on a pipeline of a type has a price, which may be higher
-for longer sequences, never lower. A pipeline whose longest sequence has the length c has time
-Z - (depth - 1) x time(c) for all its sequences, none dearer than those of c. So all sequences, each
-where it is cheapest, cost at most
+for longer sequences, never lower. A pipeline whose longest sequence has the length c has room(c)
+for all its sequences (`PipelineType.room_us`: Z - (depth - 1) x time(c) where microbatches take
+nothing beside them), none dearer than those of c. So all sequences, each where it is cheapest, cost
+at most
 
-    sum over pipelines of the most over c of price(c) x (Z - (depth - 1) x time(c)).
+    sum over pipelines of the most over c of price(c) x room(c).
 
 If they cost more, no dispatch is done by Z, whatever the prices. The best prices are the solution
 of a linear program. No sequence is where depth x its time is more than Z.
@@ -41,28 +42,30 @@ class Prices:
         own = np.where(times < NEVER, self.values[:, classes] * times, np.inf)
         return np.asarray(own.min(axis=0).sum(axis=-1) * (1 - _LOSS))
 
-    def worth(self, pool: Pool, Z: int) -> float:
-        """The most that the time of all pipelines until Z is worth."""
-        sum_ = 0.0
+    def worth(self, pool: Pool, until: Array) -> Floats:
+        """The most that the time of all pipelines until each of these times is worth."""
+        sum_, ends = np.zeros(len(until)), until[:, None]
         for one, values in zip(pool.types, self.values, strict=True):
             times = one.curve.us(self.begins)
-            own = values * (Z - (one.depth - 1) * times)
-            fits = (one.depth * times <= Z) & (self.begins <= one.longest)
-            sum_ += one.count * float(own.max(initial=0.0, where=fits))
+            own = values * one.room_us(ends, times, np.minimum, np.maximum)
+            fits = (one.depth * (times + one.curve.fixed) <= ends) & (self.begins <= one.longest)
+            sum_ += one.count * own.max(axis=1, initial=0.0, where=fits)
         return sum_
 
 
-def bound_us(pool: Pool, lengths: Array, high: int | None = None) -> int:
-    """The least time that no prices rule out, to three ten-thousandths.
+def bound_us(pool: Pool, lengths: Array) -> int:
+    """The least time that no prices rule out, to three ten-thousandths, however sequences are
+    packed: by either model of a microbatch, whichever says more."""
+    return max(least_us(model, lengths) for model in {pool, pool.full})
 
-    high: what a dispatch takes that is known; longest-first by default.
-    """
+
+def least_us(pool: Pool, lengths: Array) -> int:
+    """The same by this model of a microbatch."""
     if not len(lengths):
         return 0
     times = pool.times(lengths)
-    alone = pool.alone(times)
-    low = int(alone.min(axis=0).max())  # nothing is done before
-    high = high or int(pool.finishes(times, longest_first(pool, lengths)).max())
+    low = int(pool.alone(times).min(axis=0).max())  # nothing is done before
+    high = int(pool.finishes(times, longest_first(pool, lengths)).max())
     if not _ruled_out(pool, lengths, times, low):
         return low
     while high - low > max(1, _CLOSE * low):
@@ -78,7 +81,7 @@ def _ruled_out(pool: Pool, lengths: Array, times: Array, Z: int) -> bool:
     """True only if no dispatch is done by Z."""
     open_ = np.where(pool.alone(times) <= Z, times, NEVER)
     found = prices(pool, lengths, open_, Z)
-    return bool(found.cost(lengths, open_) > found.worth(pool, Z))
+    return bool(found.cost(lengths, open_) > found.worth(pool, np.array([Z]))[0])
 
 
 def prices(pool: Pool, lengths: Array, times: Array, Z: int) -> Prices:
@@ -103,16 +106,19 @@ def prices(pool: Pool, lengths: Array, times: Array, Z: int) -> Prices:
     added = [(1.0, costs + own) for own in range(many)]
     rows = [Constraint(counts, 1.0, 1.0), Constraint([(1.0, 1), *added], 0.0, 0.0)]
     for kind, one in enumerate(pool.types):
-        tops = one.curve.us(begins) / Z
+        tops = one.curve.us(begins).tolist()
         last = None
         for own in range(many):
-            if one.depth * tops[own] > 1 or begins[own] > one.longest:
+            if one.depth * (tops[own] + one.curve.fixed) > Z or begins[own] > one.longest:
                 break
             here = column(kind, own)
             if (sum_ := float(sums[kind, own])) < NEVER / Z:
                 rows.append(Constraint([(1.0, costs + own), (-sum_, here)], -np.inf, 0.0))
-            left = 1 - (one.depth - 1) * tops[own]
-            rows.append(Constraint([(left, here), (-1.0, worths + kind)], -np.inf, 0.0))
+            rows.append(
+                Constraint(
+                    [(one.room_us(Z, tops[own]) / Z, here), (-1.0, worths + kind)], -np.inf, 0.0
+                )
+            )
             if last is not None and last != here:
                 rows.append(Constraint([(1.0, last), (-1.0, here)], -np.inf, 0.0))
             last = here

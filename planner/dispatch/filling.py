@@ -1,9 +1,10 @@
 """Sequences to pipelines one pipeline at a time: each is filled with the longest that are left.
 
-A pipeline loses (depth - 1) x its longest time, so that long sequences should share few pipelines:
-the first ones are filled with the longest, and those that come last have short ones only. All are
-filled up to a time Z; the least Z is looked for that leaves no sequence over. Which pipelines come
-first matters: types are tried in all orders, then few pipelines in others.
+A pipeline of several stages loses time by its longest sequence (`PipelineType.room_us`), so that
+long ones should share few pipelines: the first ones are filled with the longest, and those that
+come last have short ones only. All are filled up to a time Z; the least Z is looked for that leaves
+no sequence over. Which pipelines come first matters: types are tried in several orders, then few
+pipelines in others.
 """
 
 from bisect import bisect_left, bisect_right
@@ -13,10 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.dispatch.pipes import NEVER, Array, Pool
+from planner.dispatch.pipes import NEVER, Array, PipelineType, Pool
 
 _CLOSE = 3e-4  # of a time, to which the least is found
-_ORDERS = 120  # that are tried: all of five types
+_ORDERS = 400  # that are tried, over the number of pipelines: all of four types of four pipelines
+_SPARE = 1e-3  # µs: floats are off by less
 
 _FEW = 16  # pipelines, of which any two of different types may change places
 
@@ -32,19 +34,17 @@ class Filling(NamedTuple):
     places: Array
 
 
-def filled(
-    pool: Pool, lengths: Array, low: int, high: int, order: Order | None = None
-) -> Filling | None:
-    """The best of many orders, or that of one, done between low and high; None if there is none."""
+def filled(pool: Pool, lengths: Array, high: int) -> Filling | None:
+    """The best of several orders that is done by then; None if there is none."""
     stock, best = _Stock(pool, lengths), None
-    for one in [order] if order else stock.orders():
-        best = stock.least(one, low, best.us - 1 if best else high) or best
-    while best and not order and (found := _swapped(stock, best, low)):
+    for one in stock.orders():
+        best = stock.least(one, best.us - 1 if best else high) or best
+    while best and (found := _swapped(stock, best)):
         best = found
     return best
 
 
-def _swapped(stock: "_Stock", best: Filling, low: int) -> Filling | None:
+def _swapped(stock: "_Stock", best: Filling) -> Filling | None:
     """The first better one in whose order two pipelines have changed places; None if none is."""
     order = best.order
     if len(order) > _FEW:
@@ -52,7 +52,7 @@ def _swapped(stock: "_Stock", best: Filling, low: int) -> Filling | None:
     for a, b in combinations(range(len(order)), 2):
         if order[a] != order[b]:
             other = (*order[:a], order[b], *order[a + 1 : b], order[a], *order[b + 1 :])
-            if found := stock.least(other, low, int(best.us * (1 - _CLOSE))):
+            if found := stock.least(other, int(best.us * (1 - _CLOSE))):
                 return found
     return None
 
@@ -71,7 +71,7 @@ class _Stock:
         self._before: list[list[int]] = [[0, *row] for row in sums.tolist()]
 
     def orders(self) -> Iterator[Order]:
-        """The types in all orders; first those that are comparatively fast with the longest."""
+        """The types in several orders; first those that are comparatively fast with the longest."""
         types = self.pool.types
         middle = len(self._lengths) // 2
 
@@ -80,15 +80,15 @@ class _Stock:
             return types[kind].depth * own[0] / own[middle]
 
         usual = sorted(range(len(types)), key=slow)
-        for one in islice(permutations(usual), _ORDERS):
+        for one in islice(permutations(usual), max(1, _ORDERS // self.pool.pipelines)):
             yield tuple(kind for kind in one for _ in range(types[kind].count))
 
-    def least(self, order: Order, low: int, high: int) -> Filling | None:
-        """The least time between low and high by which all are done; None if there is none."""
+    def least(self, order: Order, high: int) -> Filling | None:
+        """The least time up to high by which all are done; None if there is none."""
         best = self._filled(order, high)
         if best is None:
             return None
-        low -= 1
+        low = 0
         while high - low > max(1, _CLOSE * high):
             middle = (low + high) // 2
             found = self._filled(order, middle)
@@ -101,8 +101,8 @@ class _Stock:
     def _filled(self, order: Order, Z: int) -> list[list[slice]] | None:
         """The sequences of each pipeline, in this order; None if some are left at Z."""
         left = _Left(len(self._lengths))
-        depths = [one.depth for one in self.pool.types]
-        taken = [left.take(self._negated[k], self._before[k], Z, depths[k]) for k in order]
+        types = self.pool.types
+        taken = [left.take(self._negated[k], self._before[k], Z, types[k]) for k in order]
         return None if left.starts else taken
 
     def _places(self, order: Order, taken: Sequence[Sequence[slice]]) -> Array:
@@ -121,15 +121,15 @@ class _Left:
     def __init__(self, count: int) -> None:
         self.starts, self.ends = ([0], [count]) if count else ([], [])
 
-    def take(self, negated: list[int], before: list[int], Z: int, depth: int) -> list[slice]:
+    def take(self, negated: list[int], before: list[int], Z: int, one: PipelineType) -> list[slice]:
         """The longest that can be done by Z in a pipeline, then those that still can be."""
         taken: list[slice] = []
-        at, room = bisect_left(negated, -(Z // depth)), Z
+        at, room = bisect_left(negated, one.curve.fixed - Z / one.depth), 0
         run = bisect_right(self.ends, at)
         while run < len(self.starts):
             at = max(at, self.starts[run])
             if not taken:
-                room += (depth - 1) * negated[at]
+                room = max(-negated[at], int(one.room_us(Z, -negated[at]) + _SPARE))
             end = min(self.ends[run], bisect_right(before, before[at] + room) - 1)
             room -= before[end] - before[at]
             taken.append(slice(at, end))

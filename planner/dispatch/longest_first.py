@@ -9,13 +9,14 @@ from planner.dispatch.pipes import NEVER, Array, Pool
 
 def longest_first(pool: Pool, lengths: Array) -> Array:
     """The pipeline of every sequence: from the longest on, each goes where the pipeline is then
-    done first, its depth counted (`Pool`). ValueError for a sequence that fits nowhere.
+    done first, its depth counted, if microbatches are full. ValueError for a sequence that fits
+    nowhere.
 
     The first sequence of a pipeline is its longest: all pipelines of a type that have none are
     alike, and of those that have some the one that is done first is the best.
     """
     order = np.argsort(-lengths, kind="stable")
-    times = pool.times(lengths)[:, order].tolist()
+    times = pool.full.times(lengths)[:, order].tolist()
     numbers = iter(range(pool.pipelines))
     empty = [[next(numbers) for _ in range(one.count)][::-1] for one in pool.types]
     begun: list[list[tuple[int, int]]] = [[] for _ in pool.types]  # (done, pipeline), heaps

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.dispatch.pipes import NEVER, Array, Pool
+from planner.dispatch.pipes import NEVER, Array, Pool, done_us
 
 _ROUNDS = 2_000
 _ITEMS = 32  # of a pipeline that are tried
@@ -55,15 +55,15 @@ class _State:
 
     def __init__(self, pool: Pool, times: Array, places: Array) -> None:
         self.places = places
-        self._type, self._fill = pool.type_of, pool.depths[pool.type_of] - 1
+        self._type = pool.type_of
+        self._depths, self._fixed = pool.depths[self._type], pool.fixed[self._type]
         self._times = times
-        self._all = np.arange(len(places))
         self._held = [np.flatnonzero(places == number) for number in range(pool.pipelines)]
         self._loads = np.zeros(pool.pipelines, np.int64)
         self._tops = np.zeros((2, pool.pipelines), np.int64)  # the two longest
         for number in range(pool.pipelines):
             self._count(number)
-        self.finishes = self._loads + self._fill * self._tops[0]
+        self.finishes = self._done(np.arange(pool.pipelines), self._loads, self._tops[0])
 
     def _count(self, number: int) -> None:
         own = np.sort(self._times[self._type[number], self._held[number]])[::-1]
@@ -71,52 +71,54 @@ class _State:
         self._tops[:, number] = [*own[:2], 0, 0][:2]
 
     def relieve(self, last: int) -> bool:
-        """One change that lets this pipeline be done sooner; False if there is none of the items
-        that are tried, from the shortest to the longest."""
-        now = int(self.finishes[last])
+        """The best change that lets this pipeline be done sooner, of those of the items that are
+        tried, from the shortest to the longest; False if there is none."""
         held = self._held[last]
+        if not len(held):
+            return False
         held = held[np.argsort(self._times[self._type[last], held], kind="stable")]
         tried = held[np.unique(np.linspace(0, len(held) - 1, _ITEMS).round().astype(np.int64))]
-        options = [one for item in tried.tolist() for one in self._changes(item, last)]
-        best = min(options, default=None)
-        if best is None or best.us >= now:
+        time = self._times[self._type[last], tried]
+        first, second = self._tops[:, last]
+        left = self._loads[last] - time, np.where(time == first, second, first)
+        options = [self._swap(tried, last, *left)]
+        if len(held) > 1:
+            options.append(self._gift(tried, last, *left))
+        best = min(options)
+        if best.us >= self.finishes[last]:
             return False
         self._put(best.item, last, best.pipeline)
         if best.back >= 0:
             self._put(best.back, best.pipeline, last)
         return True
 
-    def _changes(self, item: int, last: int) -> list[_Change]:
-        """The best ways to give an item away, alone and for another."""
-        found = []
-        left = self._without(last, item)
-        if len(self._held[last]) > 1:
-            own = self._times[self._type, item]
-            after = self._loads + own + self._fill * np.maximum(self._tops[0], own)
-            after[last] = NEVER
-            best = int(after.argmin())
-            us = max(int(after[best]), left[0] + int(self._fill[last]) * left[1])
-            found.append(_Change(us, item, best, -1))
-        where = self.places
-        theirs, own = (
-            self._times[self._type[where], self._all],
-            self._times[self._type[where], item],
-        )
-        back = self._times[self._type[last]]
-        top = np.where(theirs == self._tops[0, where], self._tops[1, where], self._tops[0, where])
-        there = self._loads[where] - theirs + own + self._fill[where] * np.maximum(top, own)
-        here = left[0] + back + self._fill[last] * np.maximum(left[1], back)
-        after = np.maximum(there, here)
-        after[where == last] = NEVER
-        best = int(after.argmin())
-        found.append(_Change(int(after[best]), item, int(where[best]), best))
-        return found
+    def _gift(self, tried: Array, last: int, load: Array, top: Array) -> _Change:
+        """The best way to give one of these items away. load, top: what is left without each."""
+        every = np.arange(len(self._type))[:, None]
+        own = self._times[self._type[every], tried]
+        after = self._done(every, self._loads[every] + own, np.maximum(self._tops[0, every], own))
+        after[last] = NEVER
+        us = np.maximum(after.min(axis=0), self._done(last, load, top))
+        at = int(us.argmin())
+        return _Change(int(us[at]), int(tried[at]), int(after[:, at].argmin()), -1)
 
-    def _without(self, number: int, item: int) -> tuple[int, int]:
-        """Load and longest time of a pipeline without one of its items."""
-        time = int(self._times[self._type[number], item])
-        first, second = self._tops[:, number]
-        return int(self._loads[number]) - time, int(second if time == first else first)
+    def _swap(self, tried: Array, last: int, load: Array, top: Array) -> _Change:
+        """The best way to change one of these items for any other of another pipeline."""
+        where, every = self.places[:, None], np.arange(len(self.places))[:, None]
+        own = self._times[self._type[where], tried]
+        theirs = self._times[self._type[where], every]
+        first, second = self._tops[:, where]
+        longest = np.maximum(np.where(theirs == first, second, first), own)
+        there = self._done(where, self._loads[where] - theirs + own, longest)
+        back = self._times[self._type[last], every]
+        here = self._done(last, load + back, np.maximum(top, back))
+        after = np.maximum(there, here)
+        after[self.places == last] = NEVER
+        best, at = divmod(int(after.argmin()), len(tried))
+        return _Change(int(after[best, at]), int(tried[at]), int(self.places[best]), best)
+
+    def _done(self, which: Array | int, loads: Array, tops: Array) -> Array:
+        return done_us(loads, tops, self._depths[which], self._fixed[which])
 
     def _put(self, item: int, source: int, target: int) -> None:
         self.places[item] = target
@@ -124,4 +126,4 @@ class _State:
         self._held[target] = np.append(self._held[target], item)
         for number in (source, target):
             self._count(number)
-            self.finishes[number] = self._loads[number] + self._fill[number] * self._tops[0, number]
+            self.finishes[number] = self._done(number, self._loads[number], self._tops[0, number])

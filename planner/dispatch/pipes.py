@@ -1,20 +1,35 @@
-"""Pipelines of several types, and what a sequence of some length takes on each."""
+"""Pipelines of several types, and what sequences take on each.
 
-from dataclasses import dataclass
+The sequences of a pipeline share microbatches, each of which takes `fixed` besides. How many there
+are is not known when sequences are dispatched. Two models say no more than any packing takes:
+
+shared  as many as are best, all equally long, none shorter than the longest sequence
+full    as few as hold all tokens: `fixed` is spread over the tokens of full ones
+
+Without `fixed` they are one: sum of times + (depth - 1) x the longest time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 NEVER = 1 << 50
 """The time of a sequence that a type cannot hold, in µs: longer than any other."""
 
+_TINY = 1e-9
+
 
 @dataclass(frozen=True)
 class Curve:
-    """The time of a sequence of s tokens: square s^2 + linear s + fixed, in µs."""
+    """The time of a microbatch in µs: square s^2 + linear s for each of its sequences of s tokens,
+    and fixed."""
 
     square: float
     linear: float
@@ -25,8 +40,8 @@ class Curve:
             raise ValueError(f"{self}: all three must be finite, and square at least 0")
 
     def us(self, lengths: Array) -> Array:
-        """The time of each of so many tokens, rounded up; at least 1."""
-        times = (self.square * lengths + self.linear) * lengths + self.fixed
+        """The time of each sequence of so many tokens, without fixed, rounded up; at least 1."""
+        times = (self.square * lengths + self.linear) * lengths
         return np.asarray(np.maximum(1, np.ceil(times)), np.int64)
 
 
@@ -34,8 +49,8 @@ class Curve:
 class PipelineType:
     """`count` equal pipelines.
 
-    curve: the time of a sequence on each of `depth` stages. longest: the tokens of the longest
-    sequence that fits.
+    curve: the time of a microbatch on each of `depth` stages. longest: the most tokens of a
+    microbatch, so also those of the longest sequence that fits.
     """
 
     curve: Curve
@@ -47,13 +62,33 @@ class PipelineType:
         if min(self.depth, self.longest, self.count) < 1:
             raise ValueError(f"{self}: depth, longest and count must be at least 1")
 
+    @property
+    def full(self) -> "PipelineType":
+        """The same by the other model: every microbatch is full."""
+        linear = self.curve.linear + self.curve.fixed / self.longest
+        return replace(self, curve=Curve(self.curve.square, linear))
+
+    def room_us(
+        self, done: Any, top: Any, least: Callable[..., Any] = min, most: Callable[..., Any] = max
+    ) -> Any:
+        """The most that a pipeline can have to do to be done by then, the longest of it `top`, if
+        that alone is: `done_us` solved for the load. Of arrays with numpy's least and most.
+
+        Each stage has slots as long as a microbatch; all but as many as there are other stages are
+        for microbatches."""
+        fixed, lost = self.curve.fixed, self.depth - 1
+        slots = done / (top + fixed)
+        if fixed:
+            slots = least(slots, (lost * done / fixed) ** 0.5)
+        slots = most(slots, self.depth)
+        return (done / slots - fixed) * (slots - lost)
+
 
 @dataclass(frozen=True)
 class Pool:
     """All pipelines, numbered type by type.
 
-    A pipeline is done when its sequences have passed one stage, and the longest of them the others:
-    sum of times + (depth - 1) x the longest time.
+    A pipeline is done when its microbatches have passed one stage, and one of them the others.
     """
 
     types: tuple[PipelineType, ...]
@@ -75,6 +110,16 @@ class Pool:
     def depths(self) -> Array:
         """The depth of every type."""
         return np.array([one.depth for one in self.types])
+
+    @cached_property
+    def fixed(self) -> Floats:
+        """What a microbatch of every type takes beside its sequences."""
+        return np.array([one.curve.fixed for one in self.types])
+
+    @cached_property
+    def full(self) -> "Pool":
+        """The same, where every microbatch is full."""
+        return Pool(tuple(one.full for one in self.types)) if self.fixed.any() else self
 
     @property
     def longest(self) -> int:
@@ -98,12 +143,31 @@ class Pool:
 
     def alone(self, times: Array) -> Array:
         """The finish of each sequence alone on a pipeline of each type, by its times."""
-        return np.where(times < NEVER, self.depths[:, None] * times, NEVER)
+        done = (self.depths[:, None] * (times + self.fixed[:, None])).astype(np.int64)
+        return np.where(times < NEVER, done, NEVER)
 
-    def finishes(self, times: Array, places: Array) -> Array:
-        """The finish of every pipeline, with each sequence in its place."""
+    def held(self, times: Array, places: Array) -> tuple[Array, Array]:
+        """What every pipeline has to do, and the longest of it, with each sequence in its place."""
         own = times[self.type_of[places], np.arange(len(places))]
         loads, tops = np.zeros(self.pipelines, np.int64), np.zeros(self.pipelines, np.int64)
         np.add.at(loads, places, own)
         np.maximum.at(tops, places, own)
-        return loads + (self.depths[self.type_of] - 1) * tops
+        return loads, tops
+
+    def finishes(self, times: Array, places: Array) -> Array:
+        """The finish of every pipeline, with each sequence in its place."""
+        kinds = self.type_of
+        return done_us(*self.held(times, places), self.depths[kinds], self.fixed[kinds])
+
+
+def microbatches(loads: Array, tops: Array, depths: Array, fixed: Floats) -> Floats:
+    """As many as are best for pipelines that have so much to do, the longest of it `tops`."""
+    each = np.minimum(loads, np.sqrt(loads * (fixed / np.maximum(depths - 1, _TINY))))
+    return np.asarray(np.maximum(1, loads / np.maximum(np.maximum(tops, each), 1)))
+
+
+def done_us(loads: Array, tops: Array, depths: Array, fixed: Floats) -> Array:
+    """When they are done in so many microbatches, rounded down."""
+    many = microbatches(loads, tops, depths, fixed)
+    each = np.maximum(tops, loads / many)
+    return np.asarray(loads + fixed * many + (depths - 1) * (each + fixed), np.int64)

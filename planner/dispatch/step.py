@@ -1,39 +1,40 @@
-"""The dispatch of one step, and how far it is from the best possible."""
+"""The dispatches of one step of which one is the shortest, once sequences are packed."""
 
-from dataclasses import dataclass
+import numpy as np
 
-from planner.dispatch.bounds import bound_us
 from planner.dispatch.filling import filled
 from planner.dispatch.longest_first import longest_first
 from planner.dispatch.moves import improved, spread
-from planner.dispatch.pipes import Array, Pool
+from planner.dispatch.pipes import Array, Pool, microbatches
 
-_NEAR = 1.05  # of the best dispatch, in which another one may become better by moves
-
-
-@dataclass(frozen=True)
-class Dispatch:
-    """places: the pipeline of every sequence; us: when the last pipeline is done; bound_us: no
-    dispatch is done sooner."""
-
-    places: Array
-    us: int
-    bound_us: int
+_NEAR = 1.05  # of longest-first, in which a filling may become shorter by moves or when packed
+_MOVED, _FILLED = 256, 1_500  # sequences; with more, moves and filling gain little for their time
 
 
-def dispatched(pool: Pool, lengths: Array) -> Dispatch:
-    """One step's sequences to pipelines: longest first, or filled one by one, made better by moves,
-    whichever is better then; no pipeline stays empty where that takes no longer."""
-    times = pool.times(lengths)
+def dispatches(pool: Pool, lengths: Array) -> list[Array]:
+    """The pipeline of every sequence, in one way or two: longest first, and filled one by one where
+    sequences are not too many; of few both made better by moves. No pipeline stays empty where that
+    takes no longer. ValueError for a sequence that fits nowhere."""
+    first = longest_first(pool, lengths)
+    found = [first]
+    if pool.pipelines > 1 and len(lengths):
+        pool = _as_packed(pool, lengths, first)
+        high = int(_NEAR * pool.finishes(pool.times(lengths), first).max())
+        if len(lengths) <= _FILLED and (filling := filled(pool, lengths, high)):
+            found.append(filling.places)
+        if len(lengths) <= _MOVED:
+            found = [improved(pool, lengths, places) for places in found]
+        found = [spread(pool, lengths, places) for places in found]
+    return found
 
-    def us(places: Array) -> int:
-        return int(pool.finishes(times, places).max(initial=0))
 
-    found = [longest_first(pool, lengths)]
-    if len(lengths) and (filling := filled(pool, lengths, 1, us(found[0]) - 1)):
-        found.append(filling.places)
-    bound = bound_us(pool, lengths, us(found[-1]))
-    near = [places for places in found if us(places) <= _NEAR * us(found[-1])]
-    best = min((improved(pool, lengths, places, bound) for places in near), key=us)
-    best = spread(pool, lengths, best)
-    return Dispatch(best, us(best), bound)
+def _as_packed(pool: Pool, lengths: Array, places: Array) -> Pool:
+    """Each type by the model with more microbatches: full where tokens need more of them than are
+    best."""
+    kinds, many = pool.type_of, len(pool.types)
+    held = pool.held(pool.times(lengths), places)
+    best = microbatches(*held, pool.depths[kinds], pool.fixed[kinds])
+    tokens = np.bincount(kinds[places], lengths, many)
+    most = np.array([one.longest for one in pool.types]) * np.bincount(kinds, best, many)
+    pairs = zip(pool.types, tokens > most, strict=True)
+    return Pool(tuple(one.full if full else one for one, full in pairs))

@@ -1,17 +1,15 @@
 """One step: its sequences to pipelines, and those of each pipeline into microbatches."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.dispatch import PipelineType, Pool, improved, longest_first
+from planner.dispatch import PipelineType, Pool, dispatches
 from planner.packing.packing import How, packed
 
 Array = NDArray[np.int64]
-
-_MOVED = 256  # sequences of a step; with more, moves gain little over longest-first
 
 
 @dataclass(frozen=True)
@@ -26,8 +24,14 @@ class Step:
 
 
 def laid_out(pool: Pool, lengths: Array, how: How) -> Step:
-    """The step whose sequences have these lengths; ValueError for one that fits nowhere."""
-    places = _places(pool, lengths)
+    """The step whose sequences have these lengths, dispatched such that it is shortest once they
+    are packed; ValueError for one that fits nowhere."""
+    found = (_packed(pool, lengths, places, how) for places in dispatches(pool, lengths))
+    return min(found, key=lambda step: max(step.us))
+
+
+def _packed(pool: Pool, lengths: Array, places: Array, how: How) -> Step:
+    """The step, by the pipeline of every sequence."""
     order = np.argsort(places, kind="stable")
     bounds = np.searchsorted(places[order], np.arange(pool.pipelines + 1)).tolist()
     sizes, types = lengths[order].tolist(), _types(pool)
@@ -45,21 +49,6 @@ def laid_out(pool: Pool, lengths: Array, how: How) -> Step:
         first += len(packings[p].tokens)
     counts = tuple([len(packings[p].tokens) for p in ranked])
     return Step(groups, counts, tuple([took[p] for p in ranked]))
-
-
-def _places(pool: Pool, lengths: Array) -> Array:
-    """The pipeline of every sequence. What a microbatch takes beside its tokens is left out: many
-    sequences share it."""
-    if pool.pipelines == 1:
-        return np.zeros(len(lengths), np.int64)
-    bare = _bare(pool)
-    places = longest_first(bare, lengths)
-    return improved(bare, lengths, places) if len(lengths) <= _MOVED else places
-
-
-@lru_cache(maxsize=8)
-def _bare(pool: Pool) -> Pool:
-    return Pool(tuple(replace(one, curve=replace(one.curve, fixed=0.0)) for one in pool.types))
 
 
 @lru_cache(maxsize=8)

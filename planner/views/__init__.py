@@ -17,6 +17,7 @@ from planner.views.layout import (
 from planner.views.lengths import Counts, Shape, classes, describe_lengths, shape_of
 from planner.views.moments import describe_moment, moment
 from planner.views.show import describe
+from planner.views.step_table import describe_steps, steps_json
 from planner.views.summary import summary
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "describe_jitter",
     "describe_lengths",
     "describe_moment",
+    "describe_steps",
     "focus",
     "jitter_json",
     "known_task",
@@ -47,6 +49,7 @@ __all__ = [
     "shards_on",
     "spaces",
     "stages",
+    "steps_json",
     "summary",
     "table",
     "to_json",

@@ -11,7 +11,7 @@ equal: each step has to be within 0.1 % of the mean load or the longest document
 and take at most 20 ms of processor time on average. merged: k of the pipelines are one, which is
 E k times as fast (0.9: a tenth is lost to communication) and holds the same documents. Of all such
 mixes (k = 2, 4, 8, 16; as many merged ones as there may be) the one that is best for a few steps is
-shown, dispatched as single steps are, with the bound that integer programs prove. At 16 sequences
+shown, with the bound that integer programs prove. At 16 sequences
 that bound has to be at least 10 % below that of equal pipelines, and ours within 1 % of it. window:
 on equal pipelines, after samples have moved within N steps, each with as many documents as it had;
 its tokens change, and so does the training. Exit code 1 if a row falls short.
@@ -29,17 +29,16 @@ import numpy as np
 
 from planner.dispatch import (
     Curve,
-    Dispatch,
-    Dispatcher,
     PipelineType,
     Pool,
-    dispatched,
+    bound_us,
+    dispatches,
     longest_first,
-    proven_us,
     reordered,
 )
 from planner.dispatch.pipes import Array
 from profiles import console
+from tests.benchmarks.proof import proven_us
 
 TOKENS = 128 * 1024
 QUADRATIC = 49_374
@@ -106,23 +105,28 @@ def row(pool: Pool, steps: Sequence[Array], sequences: int, name: str, equal_us:
     """Dispatch all steps."""
     mixed = len(pool.types) > 1
     begun = time.process_time()
-    dispatcher = Dispatcher(pool, steps)
-    found = [dispatched(pool, one) if mixed else dispatcher.step(one) for one in steps]
+    found = [_dispatched_us(pool, one) for one in steps]
     cpu = (time.process_time() - begun) / len(steps)
     bounds = [mean_or_longest(pool, one) for one in steps]
     if mixed:
         bounds = [_proven(pool, *pair) for pair in zip(steps, found, strict=True)]
-    worst = max(one.us / bound - 1 for one, bound in zip(found, bounds, strict=True))
+    worst = max(us / bound - 1 for us, bound in zip(found, bounds, strict=True))
     total = sum(bounds)
-    ours = sum(one.us for one in found)
-    return Row(sequences, name, len(steps), ours, total, equal_us or total, worst, round(cpu, 4))
+    return Row(
+        sequences, name, len(steps), sum(found), total, equal_us or total, worst, round(cpu, 4)
+    )
 
 
-def _proven(pool: Pool, lengths: Array, found: Dispatch) -> int:
-    """The dispatch's own bound, or what integer programs prove where it is far from that."""
-    if found.us <= (1 + NEAR) * found.bound_us:
-        return found.bound_us
-    return proven_us(pool, lengths, found.bound_us, found.us, seconds=2)
+def _dispatched_us(pool: Pool, lengths: Array) -> int:
+    """The time of a step, dispatched as `build` does it."""
+    times = pool.times(lengths)
+    return min(int(pool.finishes(times, one).max()) for one in dispatches(pool, lengths))
+
+
+def _proven(pool: Pool, lengths: Array, us: int) -> int:
+    """The bound of the linear program, or what integer programs prove where it is far from ours."""
+    bound = bound_us(pool, lengths)
+    return bound if us <= (1 + NEAR) * bound else proven_us(pool, lengths, bound, us, seconds=2)
 
 
 def mean_or_longest(pool: Pool, lengths: Array) -> int:

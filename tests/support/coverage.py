@@ -94,6 +94,7 @@ COVERED_BY = {
     "planner.cli.lengths_commands": "planner/charts/test_lengths_chart.py",
     "planner.cli.parser": "whole/test_bad_input.py",
     "planner.cli.show_commands": "whole/test_bad_input.py",
+    "planner.cli.step_commands": "planner/charts/test_steps_chart.py",
     "planner.cli.whatif_commands": "planner/test_sweep.py",
     "planner.curves": "planner/test_sweep.py",
     "planner.errors": "planner/test_builder.py",

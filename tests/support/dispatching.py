@@ -1,45 +1,69 @@
 """Small dispatch problems, and the best dispatch of one by trying all."""
 
 from itertools import product
+from math import inf
 
 import numpy as np
 from hypothesis import strategies as st
+from support.partitions import partitions
 
 from planner.dispatch.pipes import Array, Curve, PipelineType, Pool
 
-_TYPES = st.builds(
-    PipelineType,
-    st.builds(Curve, st.floats(0, 0.1), st.floats(0, 5), st.floats(0, 50)),
-    depth=st.integers(1, 4),
-    longest=st.integers(20, 200),
-    count=st.integers(1, 2),
-)
-POOLS = st.builds(lambda types: Pool(tuple(types)), st.lists(_TYPES, min_size=1, max_size=2))
+
+def _types(fixed: st.SearchStrategy[float]) -> st.SearchStrategy[PipelineType]:
+    return st.builds(
+        PipelineType,
+        st.builds(Curve, st.floats(0, 0.1), st.floats(0, 5), fixed),
+        depth=st.integers(1, 4),
+        longest=st.integers(20, 200),
+        count=st.integers(1, 2),
+    )
+
+
+def pools(fixed: float) -> st.SearchStrategy[Pool]:
+    """Small ones, where a microbatch takes up to so much beside its sequences."""
+    types = _types(st.floats(0, fixed) if fixed else st.just(0.0))
+    return st.builds(lambda own: Pool(tuple(own)), st.lists(types, min_size=1, max_size=2))
 
 
 @st.composite
-def problems(draw: st.DrawFn, most: int = 5) -> tuple[Pool, Array]:
+def problems(draw: st.DrawFn, most: int = 5, fixed: float = 0) -> tuple[Pool, Array]:
     """A pool, and lengths that it can hold."""
-    pool = draw(POOLS)
+    pool = draw(pools(fixed))
     lengths = draw(st.lists(st.integers(1, pool.longest), min_size=1, max_size=most))
     return pool, np.array(lengths)
 
 
-def optimum(pool: Pool, lengths: Array) -> int:
-    """When the last pipeline is done in the best of all dispatches."""
+def optimum(pool: Pool, lengths: Array) -> float:
+    """When the last pipeline is done in the best of all dispatches, all of them packed in all
+    ways."""
     types = [one for one in pool.types for _ in range(one.count)]
-    own = [[int(one.curve.us(np.array([s]))[0]) for s in lengths] for one in types]
-    may = [
-        [number for number, one in enumerate(types) if s <= one.longest] for s in lengths.tolist()
-    ]
-    best = 1 << 60
-    for places in product(*may):
-        loads, tops = [0] * len(types), [0] * len(types)
-        for item, number in enumerate(places):
-            loads[number] += own[number][item]
-            tops[number] = max(tops[number], own[number][item])
-        latest = max(
-            load + (one.depth - 1) * top for load, top, one in zip(loads, tops, types, strict=True)
-        )
+    known = dict[tuple[PipelineType, tuple[int, ...]], float]()
+    best = inf
+    for places in product(range(len(types)), repeat=len(lengths)):
+        latest = 0.0
+        for number, one in enumerate(types):
+            own = tuple(
+                s for s, place in zip(lengths.tolist(), places, strict=True) if place == number
+            )
+            if (one, own) not in known:
+                known[one, own] = packed_us(one, own)
+            latest = max(latest, known[one, own])
         best = min(best, latest)
+    return best
+
+
+def packed_us(one: PipelineType, lengths: tuple[int, ...]) -> float:
+    """The time of a pipeline with these sequences in the best of all packings: microbatch by
+    microbatch through every stage."""
+    times, best = one.curve.us(np.array(lengths, np.int64)).tolist(), inf
+    for groups in partitions(list(range(len(lengths)))):
+        if any(sum(lengths[item] for item in group) > one.longest for group in groups):
+            continue
+        free = [0.0] * one.depth  # when each stage is free again
+        for group in groups:
+            own, done = sum(times[item] for item in group) + one.curve.fixed, 0.0
+            for stage in range(one.depth):
+                done = free[stage] = max(done, free[stage]) + own
+        best = min(best, free[-1])
     return best

@@ -2,6 +2,7 @@
 
 import numpy as np
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.dispatching import optimum, problems
 
 from planner.dispatch import Curve, PipelineType, Pool, longest_first
@@ -10,22 +11,23 @@ from planner.dispatch.pipes import Array
 
 
 @settings(max_examples=100, deadline=None)
-@given(problems(most=12))
+@given(st.one_of(problems(most=12), problems(most=12, fixed=50)))
 def test_all_are_done_by_the_time_that_it_says(problem: tuple[Pool, Array]) -> None:
     """No later than what was asked for, with every sequence where it fits."""
     pool, lengths = problem
     times = pool.times(lengths)
     high = int(pool.finishes(times, longest_first(pool, lengths)).max()) * 2
-    found = filled(pool, lengths, 1, high)
+    found = filled(pool, lengths, high)
     assert found
-    assert pool.finishes(times, found.places).max() <= found.us <= high
+    done = pool.finishes(times, found.places)[np.unique(found.places)]
+    assert done.max() <= found.us <= high
 
 
 def test_each_pipeline_takes_the_longest_that_are_left_and_still_fit() -> None:
     """As first-fit-decreasing does, up to Z: counted sequence by sequence."""
     pool = Pool((PipelineType(Curve(0, 1), 1, 100, 3),))
     lengths = np.array([7, 6, 5, 4, 3, 2, 2, 1])
-    found = filled(pool, lengths, 10, 10)
+    found = filled(pool, lengths, 10)
     assert found
     assert found.places.tolist() == [0, 1, 2, 1, 0, 2, 2, 2]
 
@@ -35,7 +37,7 @@ def test_long_sequences_share_few_deep_pipelines() -> None:
     longest-first."""
     pool = Pool((PipelineType(Curve(0, 1), 4, 100, 2),))
     lengths = np.array([40, 40, *[4] * 50])
-    places = filled(pool, lengths, 1, 1000)
+    places = filled(pool, lengths, 1000)
     assert places
     assert places.places[0] == places.places[1]
     times = pool.times(lengths)
@@ -45,18 +47,14 @@ def test_long_sequences_share_few_deep_pipelines() -> None:
 def test_nothing_is_found_where_time_is_too_short() -> None:
     """40 in two pipelines are not done by 19."""
     pool = Pool((PipelineType(Curve(0, 1), 1, 100, 2),))
-    assert filled(pool, np.array([20, 20]), 1, 19) is None
+    assert filled(pool, np.array([20, 20]), 19) is None
 
 
 def test_pipelines_of_one_type_need_not_follow_each_other() -> None:
     """The deep one is filled second of three: 53; after both flat ones, or before them, 54."""
     flat, deep = PipelineType(Curve(0, 2), 1, 100, 2), PipelineType(Curve(0, 1), 3, 100)
     pool, lengths = Pool((flat, deep)), np.array([17, 5, 8, 11, 15, 16])
-    found = filled(pool, lengths, 1, 1000)
+    found = filled(pool, lengths, 1000)
     assert found
     assert found.order == (0, 1, 0)
     assert found.us == optimum(pool, lengths) == 53
-    for order in ((0, 0, 1), (1, 0, 0)):
-        other = filled(pool, lengths, 1, 1000, order)
-        assert other
-        assert other.us > 53

@@ -1,20 +1,22 @@
 """What sequences take on pipelines of several types."""
 
+from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.dispatching import problems
+from support.dispatching import packed_us, problems
 
 from planner.dispatch import Curve, PipelineType, Pool
-from planner.dispatch.pipes import NEVER, Array
+from planner.dispatch.pipes import NEVER, Array, done_us
 
 
 def test_a_curve_gives_whole_us_rounded_up() -> None:
-    """0.01 x 100^2 + 2 x 100 + 0.5 = 300.5; a sequence never takes nothing."""
-    assert Curve(0.01, 2.0, 0.5).us(np.array([100])).tolist() == [301]
+    """0.01 x 101^2 + 2 x 101 = 304.01, without what its microbatch takes; never nothing."""
+    assert Curve(0.01, 2.0, 50.0).us(np.array([101])).tolist() == [305]
     assert Curve(0.0, 0.0).us(np.array([100])).tolist() == [1]
 
 
@@ -37,6 +39,48 @@ def test_a_pipeline_is_done_when_its_longest_has_passed_all_stages(
                 done = free[stage] = max(done, free[stage]) + own
         expected.append(free[-1])
     assert pool.finishes(times, places).tolist() == expected
+
+
+@settings(max_examples=80, deadline=None)
+@given(problems(fixed=200))
+def test_no_packing_of_a_pipeline_is_done_sooner(problem: tuple[Pool, Array]) -> None:
+    """Of all there are, by either model of a microbatch."""
+    pool, lengths = problem
+    one = pool.types[0]
+    own = lengths[lengths <= one.longest]
+    for model in (one, one.full):
+        alone = Pool((replace(model, count=1),))
+        done = alone.finishes(alone.times(own), np.zeros(len(own), np.int64))
+        rounded = len(own) + one.depth if model is not one else 0  # its times are rounded up
+        assert done[0] <= packed_us(one, tuple(own.tolist())) + rounded
+
+
+def test_sequences_share_what_a_microbatch_takes() -> None:
+    """30 tokens on two stages, 8 us for a microbatch of at most 10 tokens. As many as are best:
+    sqrt(30 x 1 / 8) = 1.9, which take 30 + 8 x 1.9 + 30 / 1.9 + 8 = 69. Full ones take 0.8 for each
+    token: 54, and 1.8 for that of the last stage."""
+    one = PipelineType(Curve(0, 1, 8), 2, 10)
+    lengths, places = np.ones(30, np.int64), np.zeros(30, np.int64)
+    pool = Pool((one,))
+    assert pool.finishes(pool.times(lengths), places).tolist() == [68]
+    assert one.full.curve == Curve(0, 1.8)
+    assert pool.full.finishes(pool.full.times(lengths), places).tolist() == [62]
+    bare = Pool((PipelineType(Curve(0, 1), 2, 10),))
+    assert bare.full is bare
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.parametrize("fixed", [0.0, 3.0, 400.0])
+@pytest.mark.parametrize("top", [1, 20, 700])
+def test_the_room_of_a_pipeline_is_what_is_done_by_then(depth: int, fixed: float, top: int) -> None:
+    """From the longest alone on; of arrays as of numbers."""
+    one, loads = PipelineType(Curve(0, 1, fixed), depth, 1000), np.array([1, 2, 10, 300]) * top
+    done = done_us(loads, np.full(4, top), np.full(4, depth), np.full(4, fixed))
+    found = [one.room_us(int(us), top) for us in done]
+    assert np.all(np.abs(np.array(found) - loads) <= 1)  # done is rounded down
+    many = one.room_us(done, np.full(4, top), np.minimum, np.maximum)
+    assert many.tolist() == pytest.approx(found)
+    assert all(a < b for a, b in pairwise(found))
 
 
 def test_a_sequence_never_goes_where_it_does_not_fit() -> None:

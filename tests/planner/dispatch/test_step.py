@@ -1,10 +1,17 @@
-"""The dispatch of one step."""
+"""The dispatches of one step."""
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from support.dispatching import optimum, problems
 
-from planner.dispatch import Pool, dispatched, longest_first
+from planner.dispatch import Curve, PipelineType, Pool, bound_us, dispatches, longest_first
 from planner.dispatch.pipes import Array
+
+
+def _best_us(pool: Pool, lengths: Array) -> int:
+    times = pool.times(lengths)
+    return min(int(pool.finishes(times, own).max()) for own in dispatches(pool, lengths))
 
 
 @settings(max_examples=40, deadline=None)
@@ -14,8 +21,31 @@ def test_the_bound_the_optimum_and_ours_stand_in_this_order(
 ) -> None:
     """And one pass of longest-first is never better than ours."""
     pool, lengths = problem
-    found = dispatched(pool, lengths)
-    times = pool.times(lengths)
-    assert found.us == pool.finishes(times, found.places).max()
-    assert found.bound_us <= optimum(pool, lengths) <= found.us
-    assert found.us <= pool.finishes(times, longest_first(pool, lengths)).max()
+    ours, first = _best_us(pool, lengths), longest_first(pool, lengths)
+    assert bound_us(pool, lengths) <= optimum(pool, lengths) <= ours
+    assert ours <= pool.finishes(pool.times(lengths), first).max()
+
+
+def test_deep_pipelines_are_filled_and_flat_ones_moved() -> None:
+    """Two pipelines of four stages: 40 + 40 + 3 x 40 and 16 + 3 x 4 at best, where longest-first
+    has a long one in each. Two flat ones: 5 + 4 beside three times 3, which a swap finds."""
+    deep = Pool((PipelineType(Curve(0, 1), 4, 100, 2),))
+    lengths = np.array([40, 40, *[4] * 50])
+    assert _best_us(deep, lengths) <= 1.02 * bound_us(deep, lengths)
+    flat = Pool((PipelineType(Curve(0, 1), 1, 100, 2),))
+    assert _best_us(flat, np.array([5, 4, 3, 3, 3])) == 9
+
+
+def test_no_pipeline_stays_empty_where_that_takes_no_longer() -> None:
+    """The best places leave three of four pipelines of several stages empty: one has a long
+    sequence, and short ones are done long before it."""
+    pool = Pool((PipelineType(Curve(0, 1), 1, 100), PipelineType(Curve(0, 2), 1, 100, 3)))
+    for places in dispatches(pool, np.array([100, 1, 1, 1, 1])):
+        assert set(places.tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("fixed", [0.0, 30.0])
+def test_a_step_without_sequences_has_one_dispatch(fixed: float) -> None:
+    """Of none."""
+    pool = Pool((PipelineType(Curve(0, 1, fixed), 2, 100, 2),))
+    assert [own.tolist() for own in dispatches(pool, np.array([], np.int64))] == [[]]

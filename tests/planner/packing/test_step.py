@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from planner.dispatch import Curve, PipelineType, Pool
+from planner.dispatch import Curve, PipelineType, Pool, dispatches
 from planner.packing.packing import WAYS, How
-from planner.packing.step import Step, laid_out
+from planner.packing.step import Step, _packed, laid_out
 
 SHORT = PipelineType(Curve(0.001, 1.0, 50.0), depth=1, longest=512, count=3)
 LONG = PipelineType(Curve(0.002, 2.0, 80.0), depth=3, longest=4096, count=2)
@@ -68,3 +68,11 @@ def test_a_sequence_that_fits_nowhere_is_an_error() -> None:
     for pool in (POOL, Pool((LONG,)), Pool((PipelineType(SHORT.curve, 1, 512),))):
         with pytest.raises(ValueError, match="5000 tokens"):
             laid_out(pool, np.array([5000, 3]), "balanced")
+
+
+def test_of_all_dispatches_the_one_that_is_shortest_when_packed_is_taken() -> None:
+    """Long sequences in one deep pipeline, where longest-first has one in each."""
+    pool = Pool((PipelineType(Curve(0, 1), 4, 100, 2),))
+    lengths = np.array([40, 40, *[4] * 50])
+    found = [max(_packed(pool, lengths, own, "ffd").us) for own in dispatches(pool, lengths)]
+    assert max(laid_out(pool, lengths, "ffd").us) == min(found) < max(found)

@@ -107,7 +107,9 @@ def test_a_moment_is_shown_in_words_and_as_json() -> None:
         ("--task gpt-1e-4", "give --at too"),
         ("--round gpt-1e-4", "give --gantt too"),
         ("--copies", "--copies says what --gantt draws; give --gantt too"),
-        ("--at 5s --alternatives", "--at, --jitter and --alternatives are three questions"),
+        ("--plot new.png", "--plot says where --steps are drawn; give --steps too"),
+        ("--steps", "--jitter or --steps and the plan's --profile belong together"),
+        ("--at 5s --alternatives", "--at, --jitter, --steps and --alternatives are four questions"),
         ("--gantt new.png --round gpt-1e-4:50", "gpt-1e-4 has the rounds 0 to 49"),
     ],
 )

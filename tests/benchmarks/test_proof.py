@@ -4,8 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from support.dispatching import optimum, problems
 
-from planner.dispatch import Curve, PipelineType, Pool, bound_us, proven_us
+from planner.dispatch import Curve, PipelineType, Pool, bound_us
 from planner.dispatch.pipes import Array
+from tests.benchmarks.proof import proven_us
 
 
 @settings(max_examples=15, deadline=None)
