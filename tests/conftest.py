@@ -11,6 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker on each core, and mode
 
 import pytest
 from hypothesis import settings
+from support import kept
 from support.clock import Clock
 from support.searches import ALONE, QUICK, searching
 from support.steady import timeless
@@ -43,6 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Plans are kept for the other processes of this run, whose folders lie beside each other."""
+    own = tmp_path_factory.getbasetemp()
+    kept.keep_in((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "kept")
 
 
 @pytest.fixture(scope="module")
