@@ -115,7 +115,7 @@ JOBS: dict[str, Making] = {
     "evaluated spilling": of_way(partial(ways.evaluated, SPILLING)),
     "evaluated kept": of_way(partial(ways.evaluated, KEPT)),
     **{f"any {seed}": of_way(partial(ways.any_way, seed)) for seed in range(4)},
-    **{f"lowered {seed}": partial(of_lowered, seed) for seed in range(16)},
+    **{f"lowered {seed}": partial(of_lowered, seed) for seed in range(8)},
     "large": of_way(ways.large),
     "interleaved": of_way(partial(ways.crossing, RESIDENT), pauses_us=1000),
     "interleaved spilling": of_way(partial(ways.crossing, SPILLING), pauses_us=1000),

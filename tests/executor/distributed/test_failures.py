@@ -32,7 +32,7 @@ from executor.profiling.profiler import Options, profile
 from plans import runlog
 from profiles.schema import Emulation
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 TURNS = Path(__file__).parents[2] / "support" / "failing_turns.py"
 TASKS = "failing_tasks.py"
