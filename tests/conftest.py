@@ -46,7 +46,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     global _used
     if nextitem is None or nextitem.path == item.path:
         return
-    if (used := _resident()) > _used + (200 << 20):
+    if _resident() > _used + (200 << 20):
         gc.collect()
         with suppress(OSError, AttributeError):  # not glibc
             ctypes.CDLL(None).malloc_trim(0)
@@ -80,8 +80,8 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="module")
 def quick() -> Iterator[None]:
-    """The planner looks at a thirtieth of the candidates and says less of its bounds: for tests of what
-    a plan says and does, not of how good it is. Processes of their own search in full."""
+    """The planner looks at a thirtieth of the candidates and says less of its bounds: for tests of
+    what a plan says and does, not of how good it is. Processes of their own search in full."""
     with searching(QUICK):
         yield
 
