@@ -1,16 +1,19 @@
 """Settings for all tests: reproducible properties, and GPU tests skipped where there is no GPU."""
 
+import ctypes
 import gc
 import importlib.util
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from unittest import mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker on each core, and models are tiny
 
 import pytest
 from hypothesis import settings
+from support import kept
 from support.clock import Clock
 from support.searches import ALONE, QUICK, searching
 from support.steady import timeless
@@ -34,6 +37,29 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+_used = 0  # bytes of this process, when memory was last given back
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Tensors in cycles are few objects but many bytes: where a file of tests has left some, they
+    are collected, and the memory is given back."""
+    global _used
+    if nextitem is None or nextitem.path == item.path:
+        return
+    if _resident() > _used + (200 << 20):
+        gc.collect()
+        with suppress(OSError, AttributeError):  # not glibc
+            ctypes.CDLL(None).malloc_trim(0)
+        _used = _resident()
+
+
+def _resident() -> int:
+    """The bytes of memory that this process has, where that can be known."""
+    with suppress(OSError), open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, those of whole paths, so that none is left alone at the end of a run that
     gives each file to one process; tests marked gpu are skipped on a machine without one."""
@@ -45,10 +71,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Plans are kept for the other processes of this run, whose folders lie beside each other."""
+    own = tmp_path_factory.getbasetemp()
+    kept.keep_in((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "kept")
+
+
 @pytest.fixture(scope="module")
 def quick() -> Iterator[None]:
-    """The planner looks at a tenth of the candidates and says less of its bounds: for tests of what
-    a plan says and does, not of how good it is. Processes of their own search in full."""
+    """The planner looks at a thirtieth of the candidates and says less of its bounds: for tests of
+    what a plan says and does, not of how good it is. Processes of their own search in full."""
     with searching(QUICK):
         yield
 

@@ -27,9 +27,9 @@ def _plain(plan: Plan) -> Tree:
     return made
 
 
-def _cut(rows: list[Any], base: Tree) -> list[Any]:
-    """As many of these rows as fit into a file beside the rest."""
-    room = MOST_BYTES - len(msgspec.json.encode(base)) - 4096
+def _cut(rows: list[Any], base: Tree, most: int = MOST_BYTES) -> list[Any]:
+    """As many of these rows as fit into a file of so many bytes beside the rest."""
+    room = most - len(msgspec.json.encode(base)) - 4096
     size, kept = 0, []
     for row in rows:
         size += len(msgspec.json.encode(row)) + 1
@@ -187,21 +187,21 @@ def many_stays() -> Tree:
     return plan
 
 
-def many_kinds() -> Tree:
+def many_kinds(most: int = MOST_BYTES) -> Tree:
     """As many kinds of rounds as may be, in turn and back again, after a long enter."""
     turn = [*range(64), *range(62, -1, -1)]
     plan = _plain(kinded("resident", [[512, 512]] * 64, tuple((kind, 1) for kind in turn)))
     program = plan["programs"][0]
     again = program["enter"][0] | {"start_us": program["enter_us"], "end_us": program["enter_us"]}
-    program["enter"] += _cut([again | {"id": f"a.s0.P{n}"} for n in range(2, 20_000)], plan)
+    program["enter"] += _cut([again | {"id": f"a.s0.P{n}"} for n in range(2, 20_000)], plan, most)
     plan["prediction"]["makespan_us"] += 1
     return plan
 
 
-def many_runs() -> Tree:
+def many_runs(most: int = MOST_BYTES) -> Tree:
     """Runs of one round each, and a kind that is not there among them."""
     plan = _plain(kinded("resident", [[512, 512]] * 3, ((0, 1), (1, 1))))
-    runs = _cut([[n % 3, 1] for n in range(1 << 20)], plan)
+    runs = _cut([[n % 3, 1] for n in range(1 << 20)], plan, most)
     plan["segments"][0] |= {"rounds": len(runs), "kinds": runs}
     plan["tasks"][0]["steps"] = len(runs)
     return plan
@@ -218,14 +218,14 @@ def too_many_kinds() -> Tree:
     return plan
 
 
-def many_programs() -> Tree:
+def many_programs(most: int = MOST_BYTES) -> Tree:
     """Tasks with a program and a segment each, all of which write the same host bytes."""
     plan = tree("resident")
     task, program, segment = plan["tasks"][0], plan["programs"][0], plan["segments"][0]
     text = msgspec.json.encode([task, program, segment, plan["host"]["buffers"]])
     size, count = len(text), 0
     made: list[Any] = [[], [], [], []]
-    while size < MOST_BYTES - 60_000:
+    while size < most - most // 16:
         name = f"t{count}".encode()
         parts = text.replace(b'"a.', b'"' + name + b".").replace(b'"a"', b'"' + name + b'"')
         parts = parts.replace(b'"solo"', b'"' + name + b'"')
@@ -308,13 +308,13 @@ def many_ways() -> Tree:
     return plan
 
 
-def many_nodes() -> Tree:
+def many_nodes(most: int = MOST_BYTES) -> Tree:
     """A device on a node of its own for every segment of one task."""
     plan = _plain(large(600))
     program, (segment,) = plan["programs"][0], plan["segments"]
     program["memory"] = program["memory"][:1] * 2
     long = segment | {"devices": [9999, 9999]}
-    rows = _cut([[plan["devices"][0] | {"node": n}, long] for n in range(9999)], plan)
+    rows = _cut([[plan["devices"][0] | {"node": n}, long] for n in range(9999)], plan, most)
     plan["devices"] = [device for device, _ in rows]
     plan["segments"] = [segment | {"devices": [n, n - 1]} for n in range(1, len(rows))]
     return plan
@@ -335,7 +335,7 @@ def many_transfers() -> Tree:
     return plan
 
 
-HOSTILE: dict[str, Callable[[], Tree]] = {
+HOSTILE: dict[str, Callable[..., Tree]] = {
     made.__name__: made
     for made in (
         *(endless_evaluations, endless_rounds, many_reaches, endless_microbatches, many_ties),

@@ -6,6 +6,7 @@ from functools import cache, partial
 
 import pytest
 import torch
+from support.kept import kept
 from support.quick import ROOM, measured
 from support.searches import SHORT
 from support.toys import WIDTH, Tied, batches
@@ -18,6 +19,7 @@ from planner import Infeasible, Problem, build
 from planner.inputs import parse_layout
 from planner.inputs.layout import OrderName
 from plans.schema import Plan
+from profiles.codec import pretty
 from profiles.schema import Precision, Profile
 
 
@@ -122,9 +124,14 @@ def _profiled(case: Case) -> Profile:
 
 
 def built(made: Profile, case: Case) -> Plan:
-    """The case's plan."""
-    room = smallest(made, case) if case.least else ROOM
-    return build(asked(made, case.layout, case.order, room), profile_sha256="0" * 64, limits=SHORT)
+    """The case's plan, which other files want as well."""
+
+    def make() -> Plan:
+        room = smallest(made, case) if case.least else ROOM
+        wanted = asked(made, case.layout, case.order, room)
+        return build(wanted, profile_sha256="0" * 64, limits=SHORT)
+
+    return kept(f"{case} {pretty(made).decode()}", make)
 
 
 def smallest(made: Profile, case: Case) -> int:

@@ -9,12 +9,13 @@ from planner.inputs import limits
 from planner.inputs.limits import Limits
 
 QUICK = Limits(
-    search_ops=4_500,
+    search_ops=1_500,
     search_divisions=2,
     search_guides=2,
     every_cut_points=3,
     bound_divisions=2,
 )
+TENTH = replace(QUICK, search_ops=4_500)  # where better plans are compared
 ALONE = replace(QUICK, wide_gain=1)  # no gain is enough to search for several devices per task
 SHORT = Limits(search_ops=500, search_divisions=2)
 

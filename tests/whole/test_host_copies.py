@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -58,10 +58,13 @@ def planned(made: Profile, host_bytes: int, device_bytes: int | None = None) -> 
     return build(asked, profile_sha256="0" * 64)
 
 
-def least_device(made: Profile) -> int:
+@cache
+def profiled(name: str) -> tuple[Profile, int]:
+    """A task's profile, and the bytes of the smallest device that will do."""
+    made = measured(TASKS[name], 2)
     with pytest.raises(Infeasible) as refused:
         planned(made, 1 << 30, 1)
-    return refused.value.smallest
+    return made, refused.value.smallest
 
 
 TASKS = {
@@ -78,8 +81,8 @@ def test_less_host_memory_trains_the_same_bits(name: str, share: float) -> None:
     """Parameters that have masters are not kept; on the smallest device, which updates on the host,
     and on a larger one."""
     with quickly():
-        made = measured(TASKS[name], 2)
-        device = int(least_device(made) * share)
+        made, least = profiled(name)
+        device = int(least * share)
         roomy = planned(made, 1 << 30, device)
         assert not any(shard.cast for shard in roomy.tasks[0].shards)
         kept = sum(shard.param_bytes + shard.state_bytes for shard in roomy.tasks[0].shards)
@@ -94,7 +97,7 @@ def test_less_host_memory_trains_the_same_bits(name: str, share: float) -> None:
 def test_without_a_rate_nothing_is_cast() -> None:
     """A profile that does not say how long casts take needs the host memory of before."""
     with quickly():
-        made = measured(TASKS["chain"], 2)
+        made, _ = profiled("chain")
         shards = planned(made, 1 << 30).tasks[0].shards
         (device,) = made.machine.devices
         links = tuple(link for link in device.links if link.kind != "cast")

@@ -36,7 +36,7 @@ def rows(step: int) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     made=MODELS,
     microbatches=st.sampled_from([1, 3]),

@@ -32,7 +32,7 @@ from executor.profiling.profiler import Options, profile
 from plans import runlog
 from profiles.schema import Emulation
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 TURNS = Path(__file__).parents[2] / "support" / "failing_turns.py"
 TASKS = "failing_tasks.py"
@@ -200,13 +200,13 @@ def _runs(pid: int) -> bool:
 
 
 def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(folder: Path) -> None:
-    """Each process is killed and frozen in turn. The others end soon and with exit code 1, and with
-    the last of them the host store, which has no name; the next start goes on from what is kept:
-    losses, evaluations, ops and what is saved are those of an undisturbed run, each once in one
-    log."""
+    """The first process is killed, and each frozen in turn; the test below kills the second one.
+    The others end soon and with exit code 1, and with the last of them the host store, which has no
+    name; the next start goes on from what is kept: losses, evaluations, ops and what is saved are
+    those of an undisturbed run, each once in one log."""
     call = ("--checkpoints", "again", "--save", "saved", "--stall-seconds", "3")
-    run = Started(folder, *call, restarts=4)
-    strikes = [(signal.SIGKILL, 1), (signal.SIGKILL, 0), (signal.SIGSTOP, 1), (signal.SIGSTOP, 0)]
+    run = Started(folder, *call, restarts=3)
+    strikes = [(signal.SIGKILL, 0), (signal.SIGSTOP, 1), (signal.SIGSTOP, 0)]
     for attempt, (number, victim) in enumerate(strikes):
         # Long before torchrun kills by itself who does not end.
         assert run.strike(number, victim, attempt, steps=12 * attempt + 5) < 15
@@ -214,11 +214,9 @@ def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(fold
         assert json.loads(codes.read_text()) == [1]
     assert run.agent.wait(60) == 0, (folder / "said").read_text()
     one, again = (runlog.load(folder / f"{name}.jsonl") for name in ("one", "x"))
-    gone, silent = "process 1 is gone", "process 1 has said nothing for 3"
     whys = [restart.error for restart in again.restarts]
-    assert [why[: len(told)] for why, told in zip(whys, (gone, "", silent, ""), strict=True)] == [
-        *(gone, "", silent, "")
-    ]
+    assert len(whys) == len(strikes)
+    assert whys[1].startswith("process 1 has said nothing for 3")
     assert again.steps == tuple(sorted(again.steps, key=lambda step: step.at_us))
     assert [(s.task, s.step, s.loss) for s in again.steps] == [
         (s.task, s.step, s.loss) for s in one.steps
@@ -272,11 +270,14 @@ def test_a_run_that_went_on_is_started_again_with_its_rules(
     (folder / "x.jsonl").unlink(missing_ok=True)
     files = ("--checkpoints", "later", "--save", "of-two")
     run = Started(folder, *rules, *files, plan="rest.json", restarts=2)
-    run.strike(signal.SIGKILL, 1, 0, steps=3)
+    codes = folder / "codes.0.0"
+    codes.unlink(missing_ok=True)
+    assert run.strike(signal.SIGKILL, 1, 0, steps=3) < 15
+    assert json.loads(codes.read_text()) == [1]
     run.strike(signal.SIGKILL, 1, 1, steps=60)
     assert run.agent.wait(60) == 1, (folder / "said").read_text()
     one, two = (runlog.load(folder / f"{name}.jsonl") for name in ("alone", "x"))
-    assert len(two.restarts) == 2
+    assert [one.error[:17] for one in two.restarts] == ["process 1 is gone"] * 2
     told = [
         (
             {(s.task, s.step): s.loss for s in log.steps if s.task != "b" or s.step < 25},

@@ -38,7 +38,7 @@ from plans.parts import Part, parts
 from plans.schema import Plan
 from profiles.schema import Emulation
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 LINK = Emulation(10**9, 10**9, 5)
 NODES = (0, 0, 1, 1)

@@ -67,7 +67,7 @@ def test_second_prediction_of_a_badly_wrong_profile_is_close() -> None:
     assert after < 0.05
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     st.integers(0, 10**6),
     st.floats(0.25, 4).filter(lambda factor: not 0.7 < factor < 1.4),

@@ -14,10 +14,10 @@ from plans import InvalidPlan, prove
 from plans.schema import parse_id
 
 
-@pytest.mark.parametrize("first", range(0, 320, 40))
+@pytest.mark.parametrize("first", range(0, 160, 20))
 def test_any_way_is_sound(first: int) -> None:
     """Whatever the cuts, places of shards, order and modes: the checker finds nothing."""
-    for seed in range(first, first + 40):
+    for seed in range(first, first + 20):
         prove(piped.planned(piped.drawn(Random(seed))))
 
 

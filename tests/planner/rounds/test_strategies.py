@@ -33,7 +33,7 @@ def plan_of(case: Small, of: Round) -> Plan:
     return lone(replace(case, device_bytes=room).problem, of)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans())
 def test_every_program_is_sound(seed: int, norms: bool, tight: bool) -> None:
     """Whatever the cuts, modes, block, microbatches and room, also on the host, whether or not

@@ -28,7 +28,7 @@ def effort() -> Effort:
     return Effort(time.monotonic() + EFFORT_SECONDS, 0)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([("h2d", 30), ("d2h", 10)]))
 def test_no_choice_beats_a_bound(seed: int, layers: int, slow: tuple[str, int]) -> None:
     """Of all strategies that fit, repeated, none takes less than any bound says, where either
@@ -169,7 +169,7 @@ def test_layers_without_transients_have_a_bound() -> None:
     assert task_bound(task, effort(), case.links, case.device_bytes).phase_us > 0
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.integers(0, 10**6))
 def test_no_round_on_several_devices_beats_a_bound(seed: int) -> None:
     """Whatever runs where and in which order, in any modes, on devices just large enough."""

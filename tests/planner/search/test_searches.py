@@ -22,12 +22,12 @@ from planner.shards.shard_cost import Links
 from profiles.codec import pretty
 from profiles.schema import Task
 
-FEW = Limits(search_ops=2_000, search_divisions=2, search_guides=1, bound_divisions=2)
+FEW = Limits(search_ops=800, search_divisions=2, search_guides=1, bound_divisions=2)
 
 
 def asked(*names: str, budget: int = 6 << 20, batch: int = 2) -> Problem:
     """Tasks of one shape, by other names and of other lengths."""
-    task = synthetic.task("t", layers=5, seed=1, batch=batch, param_bytes=1 << 20)
+    task = synthetic.task("t", layers=4, seed=1, batch=batch, param_bytes=1 << 20)
     tasks = [structs.replace(task, name=n, steps=50 + i) for i, n in enumerate(names)]
     profile = synthetic.profile(*tasks, usable_bytes=budget)
     return Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)

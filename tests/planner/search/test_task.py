@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from support.searches import TENTH
 from support.strategies import Small, faster, fitted, small
 
 from planner import Infeasible, build
@@ -38,7 +39,7 @@ def found(
 
 
 def period_us(case: Small, links: Links, device_bytes: int) -> float:
-    best = found(case, links, device_bytes)
+    best = found(case, links, device_bytes, limits=TENTH)
     return best.program.period_us if best else float("inf")
 
 

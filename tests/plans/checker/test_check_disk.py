@@ -16,7 +16,7 @@ from plans.checker.check import violations
 from plans.order import kept_bytes
 from plans.schema import Buffer, Move, Plan
 
-MOST = 60  # mutants that one mutator makes of one plan
+MOST = 30  # mutants that one mutator makes of one plan
 
 Mutants = Iterator[tuple[str, Plan]]
 

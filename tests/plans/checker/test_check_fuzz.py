@@ -16,7 +16,7 @@ from plans.checker.check import violations
 from plans.schema import Buffer, Memory, Op, Plan, Program, Role, Segment
 
 RELAXED = settings(
-    max_examples=100,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     derandomize=True,

@@ -21,7 +21,7 @@ from plans import runlog
 from plans.view import site
 from profiles.schema import Emulation
 
-pytestmark = pytest.mark.usefixtures("quick", "warm")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 LATE_US = 1000
 
