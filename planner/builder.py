@@ -33,10 +33,12 @@ from planner.search import (
     shapes_of,
     task_bounds,
 )
-from planner.sequences import Asked, planned, wanted, with_lengths
+from planner.sequences import Asked, Judging, judged, planned, wanted, with_lengths
 from planner.shards import Strategy
 from planner.storage import apart, disk_bound, housed, networked
 from planner.timetable import (
+    Stretch,
+    cut,
     explore,
     few_segments,
     in_time,
@@ -46,10 +48,10 @@ from planner.timetable import (
     timetable,
 )
 from plans import metrics, prove, samples
-from plans.metrics import duration_us
 from plans.prediction import Bound, Prediction, Solver
-from plans.schema import Device, Plan, Segment, Task
+from plans.schema import Device, Lengths, Plan, Segment, Task
 from profiles.errors import FormatError
+from profiles.lengths import held_out
 
 _FORETOLD = 0.25  # of the time, at most, for the bounds that say what is worth a search
 
@@ -69,8 +71,8 @@ def build(
 
     jobs: processes that search at the same time; they change the plan only where time ends it.
     limits: of the searches, None for the usual ones. profile_sha256: of a problem that was not
-    read from files. output: the file that the plan will be written to, beside which the table of
-    microbatches is written of a task whose samples have lengths.
+    read from files. output: the file that the plan will be written to, beside which the tables
+    of microbatches are written of a task whose samples have lengths.
     """
     if profile_sha256:
         problem = replace(problem, inputs={"profile": profile_sha256})
@@ -140,17 +142,38 @@ def _with_table(
         raise FormatError(f"--policy {policy} knows no lengths of samples; leave it out")
     if output is None:
         raise FormatError(f"{task.name}: its samples have lengths, so build(output=...) is needed")
-    asked = Asked(task, problem.lengths[task.name], problem.only, problem.host_bytes)
-    table = samples.table_path(output, task.name)
-    found = planned(asked, wanted(problem, task), table, jobs, effort)
-    program, turns = found.candidate.program, found.turns
-    devices, end = tuple(range(program.devices)), duration_us(program, task.steps, turns)
-    segment = Segment(program.name, devices, task.steps, 0, end, turns)
-    plan = assemble(problem, [found.candidate], [segment], policy, effort)
-    plan = structs.replace(plan, tasks=(structs.replace(plan.tasks[0], lengths=found.lengths),))
+    lengths, beside = problem.lengths, held_out(task.name)
+    where = problem.only, problem.host_bytes
+    asked = Asked(task, lengths[task.name], *where, judged=lengths.get(beside))
+    asks = wanted(problem, task)
+    found = planned(asked, asks, samples.table_path(output, task.name), jobs, effort)
+    candidate, said, judging = found.candidate, found.lengths, None
+    if task.evaluation:
+        judging = judged(asked, candidate, asks.how, samples.table_path(output, beside))
+        evaluation = structs.replace(task.evaluation, batches=judging.rounds)
+        problem = problem.alike(tasks=(structs.replace(task, evaluation=evaluation),))
+        candidate = replace(candidate, evaluates=(judging.program,))
+    program = candidate.program
+    evaluates = judging.program if judging else None
+    rounds = Stretch(program, tuple(range(program.devices)), task.steps, evaluates, found.turns)
+    plan = assemble(problem, [candidate], cut(problem, [rounds]), policy, effort)
+    plan = structs.replace(plan, tasks=(_measured(problem, plan.tasks[0], said, judging),))
     plan = certified(problem, plan, (found.bound,), found.mix_us)
     prove(plan)
     return plan
+
+
+def _measured(problem: Problem, task: Task, lengths: Lengths, judging: Judging | None) -> Task:
+    """The task with what its plan says of lengths."""
+    task = structs.replace(task, lengths=lengths)
+    if judging is None:
+        return task
+    return structs.replace(
+        task,
+        evaluation=problem.tasks[0].evaluation,
+        evaluation_lengths=judging.lengths,
+        microbatches=max(task.microbatches, len(judging.program.tokens)),
+    )
 
 
 def _in_layout(problem: Problem, layout: Layout) -> list[Wide]:

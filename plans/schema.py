@@ -141,6 +141,8 @@ class Lengths(Struct, frozen=True):
     sha256, samples: of the profile's lengths. table: of a file beside the plan, little-endian
     uint16, `batch` for each of the task's steps: the microbatch of each of the step's samples.
     padded: each sequence of a microbatch is extended to the longest one there.
+    Those of an evaluation have a table of one row, of all its samples: the microbatch of each,
+    numbered through its rounds.
     """
 
     sha256: Sha256
@@ -170,6 +172,7 @@ class Task(Struct, frozen=True, kw_only=True):
     evaluation: Evaluation | None = None
     cut: Cut | None = None  # None: a run finds and proves the layers itself
     lengths: Lengths | None = None  # None: all samples are alike
+    evaluation_lengths: Lengths | None = None  # of the samples of each evaluation
     shards: Annotated[tuple[Shard, ...], msgspec.Meta(min_length=1)]
 
 

@@ -10,12 +10,13 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
-from plans.kinds import runs
+from plans.kinds import Runs, runs
 from plans.metrics import duration_us
 from plans.schema import Plan, Program, Segment
 
-Run = tuple[Program, tuple[int, ...], int, int]
-"""A segment to be: its program, devices, rounds, and when it may begin at the soonest."""
+Run = tuple[Program, tuple[int, ...], int, int, Runs]
+"""A segment to be: its program, devices, rounds, when it may begin at the soonest, and the kinds of
+its rounds, none where all are of kind 0."""
 
 
 def claims(devices: Iterable[int], tasks: Iterable[str]) -> list[int | str]:
@@ -54,11 +55,11 @@ def laid_out(runs: Iterable[Run]) -> list[Segment]:
     """The segments of these runs, each as early as its devices and tasks are free."""
     free: dict[int | str, int] = {}
     found = []
-    for program, devices, rounds, earliest_us in runs:
+    for program, devices, rounds, earliest_us, kinds in runs:
         users = claims(devices, program.tasks)
         start = max(earliest_us, *(free.get(user, 0) for user in users))
-        end = start + duration_us(program, rounds)
-        found.append(Segment(program.name, devices, rounds, start, end))
+        end = start + duration_us(program, rounds, kinds)
+        found.append(Segment(program.name, devices, rounds, start, end, kinds))
         free |= dict.fromkeys(users, end)
     return found
 

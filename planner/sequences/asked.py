@@ -22,13 +22,14 @@ def bucket(tokens: int) -> int:
 @dataclass(frozen=True, eq=False)
 class Asked:
     """lengths: the tokens of every sample. host_bytes: what the task may have there. done: steps
-    that were trained before."""
+    that were trained before. judged: the tokens of the samples of each evaluation, if any."""
 
     task: Task
     lengths: NDArray[np.uint32]
     kind: Kind
     host_bytes: int
     done: int = 0
+    judged: NDArray[np.uint32] | None = None
 
     @cached_property
     def links(self) -> Links:
@@ -46,7 +47,9 @@ class Asked:
 
     @cached_property
     def longest(self) -> int:
-        return int(self.lengths.max())
+        """The tokens of the longest sample of training and evaluation."""
+        judged = 0 if self.judged is None else int(self.judged.max())
+        return max(int(self.lengths.max()), judged)
 
     @cached_property
     def spread(self) -> float:

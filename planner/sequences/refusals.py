@@ -30,8 +30,6 @@ def _wrong(problem: Problem, task: Task) -> Iterator[str]:
     if len(problem.tasks) > 1:
         count = len(problem.tasks)
         yield f"so it is planned alone, but the profile has {count} tasks; profile it alone"
-    if task.evaluation:
-        yield "with which evaluation is not planned; profile it without evaluate="
     if len(problem.kinds) > 1:
         yield "for which devices are of one kind; give one profile"
     if problem.nodes > 1:

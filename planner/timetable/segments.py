@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from planner.inputs import Problem, Want
 from plans.evaluation import due_steps
+from plans.kinds import Runs, part
 from plans.schema import Program, Segment
 from plans.segments import Run, laid_out
 from profiles.errors import FormatError
@@ -35,12 +36,14 @@ def few_segments(problem: Problem) -> None:
 
 class Stretch(NamedTuple):
     """Rounds of a program in a row on some devices; `evaluates`: the program that evaluates its
-    task, if any does, on no more of them."""
+    task, if any does, on no more of them. kinds: of the rounds in turn, none where all are of kind
+    0."""
 
     program: Program
     devices: tuple[int, ...]
     rounds: int
     evaluates: Program | None = None
+    kinds: Runs = ()
 
 
 def cut(problem: Problem, stretches: Iterable[Stretch]) -> list[Segment]:
@@ -51,7 +54,7 @@ def cut(problem: Problem, stretches: Iterable[Stretch]) -> list[Segment]:
     due = {n: deque(due_steps(t.evaluation, done[n], t.steps)) for n, t in tasks.items()}
 
     def runs() -> Iterator[Run]:
-        for program, devices, left, evaluates in stretches:
+        for program, devices, left, evaluates, kinds in stretches:
             (name,) = program.tasks
             # As soon as may be: segments' starts only know about how long evaluations take.
             start = problem.wants.get(name, Want()).start_us
@@ -61,10 +64,11 @@ def cut(problem: Problem, stretches: Iterable[Stretch]) -> list[Segment]:
                 if evaluation and evaluates and due[name] and not until:
                     due[name].popleft()
                     mine = devices[: evaluates.devices]
-                    yield evaluates, mine, evaluation.batches, start
+                    yield evaluates, mine, evaluation.batches, start, ()
                 elif left:
                     rounds = min(left, until, problem.segment_steps or left)
-                    yield program, devices, rounds, start
+                    first = sum(count for _, count in kinds) - left
+                    yield program, devices, rounds, start, part(kinds, first, rounds)
                     done[name] += rounds
                     left -= rounds
                 else:

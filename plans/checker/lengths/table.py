@@ -1,9 +1,9 @@
 """Rule 11 of the checker: the table beside a plan gives every sample of every step a microbatch of
 that step's round, and no microbatch more tokens than it may have.
 
-A table has one entry for each sample of each step, so that no sample can be there twice or be left
-out: what can be wrong is the number of rows, a microbatch that is not there, and tokens. Tables are
-looked at some rows at a time; they may be larger than memory.
+A table has one entry for each sample of each step, or of an evaluation, so that no sample can be
+there twice or be left out: what can be wrong is the number of rows, a microbatch that is not there,
+and tokens. Tables are looked at some rows at a time; they may be larger than memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
+from plans.evaluation import judge
 from plans.kinds import kinds_of
 from plans.samples import open_table, table_path, table_sha256
 from plans.schema import Plan, Task
 from plans.segments import task_runs
 from profiles.codec import sha256
 from profiles.findings import MOST
+from profiles.lengths import held_out
 
 _AT_ONCE = 1 << 21  # entries or microbatches
 
@@ -30,13 +33,37 @@ def tables(
     plan: Plan, path: str | Path, lengths: Mapping[str, NDArray[Any]] | None = None
 ) -> Iterator[str]:
     """Violations of the tables beside the file of a sound plan: of tokens, where the lengths of
-    the task's samples are given. FormatError where a table cannot be read."""
+    the task's samples are given, or of those of its evaluation. FormatError where a table cannot be
+    read."""
     for task in plan.tasks:
-        if task.lengths:
-            own = (lengths or {}).get(task.name)
-            others = [] if own is None else [*other_lengths(task, own)]
+        for one in _tables(plan, task):
+            own = (lengths or {}).get(one.name)
+            others = [] if own is None else [*other_lengths(one.task, own)]
             yield from others
-            yield from _table(plan, task, table_path(path, task.name), None if others else own)
+            yield from _wrong_table(one, table_path(path, one.name), None if others else own)
+
+
+class _Table(NamedTuple):
+    """A table to be looked at: its name, the tokens of the microbatches of each shape of a round,
+    -1 for those that it does not have, and the shape of each row. task: whose steps are its rows.
+    judges: the only row has the samples of an evaluation."""
+
+    name: str
+    task: Task
+    limits: Numbers
+    shapes: NDArray[np.int32]
+    judges: bool = False
+
+
+def _tables(plan: Plan, task: Task) -> Iterator[_Table]:
+    """The tables of a task."""
+    if task.lengths:
+        yield _Table(task.name, task, *_limits(plan, task))
+    said, program = task.evaluation_lengths, judge(plan, task.name)
+    if said and task.evaluation and program:
+        limits = np.tile(np.array(program.tokens, np.int64), (1, task.evaluation.batches))
+        row = structs.replace(task, steps=1, done=0, batch=said.samples, lengths=said)
+        yield _Table(held_out(task.name), row, limits, np.zeros(1, np.int32), judges=True)
 
 
 def other_lengths(task: Task, lengths: NDArray[Any]) -> Iterator[str]:
@@ -51,23 +78,25 @@ def other_lengths(task: Task, lengths: NDArray[Any]) -> Iterator[str]:
         )
 
 
-def _table(plan: Plan, task: Task, path: Path, lengths: NDArray[Any] | None) -> Iterator[str]:
+def _wrong_table(one: _Table, path: Path, lengths: NDArray[Any] | None) -> Iterator[str]:
+    _, task, limits, shapes, judges = one
     assert task.lengths
     entries, found = open_table(path, task.batch), table_sha256(path)
     if found != task.lengths.table:
         yield (
-            f"{path}: its sha256 is {found[:12]}…, that of the table of {task.name} "
+            f"{path}: its sha256 is {found[:12]}…, that of the table of {one.name} "
             f"{task.lengths.table[:12]}…; give the table that was written with the plan"
         )
     if len(entries) != task.steps:
-        yield f"{path}: has {len(entries)} rows, expected one for each of {task.steps} steps"
-    limits, shapes = _limits(plan, task)
+        wanted = "one for all samples" if judges else f"one for each of {task.steps} steps"
+        yield f"{path}: has {len(entries)} rows, expected {wanted}"
     rows = max(1, _AT_ONCE // max(task.batch, limits.shape[1]))
     told = 0
     for begin in range(0, min(len(entries), task.steps), rows):
         end = min(begin + rows, len(entries), task.steps)
         own = limits[shapes[begin:end]]
-        part = _Rows(task, task.done + begin, np.asarray(entries[begin:end]), own, lengths)
+        mine = np.asarray(entries[begin:end])
+        part = _Rows(task, task.done + begin, mine, own, lengths, judges)
         count, lines = _wrong(part)
         yield from islice(lines, max(0, MOST - told))
         told += count
@@ -91,13 +120,19 @@ def _limits(plan: Plan, task: Task) -> tuple[Numbers, NDArray[np.int32]]:
 
 
 class _Rows(NamedTuple):
-    """Some rows of a table: of steps from `first` on; limits: the tokens of their microbatches."""
+    """Some rows of a table: of steps from `first` on; limits: the tokens of their microbatches.
+    judges: the only one is of an evaluation."""
 
     task: Task
     first: int
     entries: NDArray[np.uint16]
     limits: Numbers
     lengths: NDArray[Any] | None
+    judges: bool = False
+
+    def place(self, row: int) -> str:
+        """The task and the step, in words."""
+        return f"{self.task.name}: " + ("evaluation" if self.judges else f"step {self.first + row}")
 
     def samples(self, row: int) -> Numbers:
         """The numbers of the samples of a row."""
@@ -141,8 +176,8 @@ def _tokens(part: _Rows, known: NDArray[np.bool_] | None) -> Numbers:
 def _absent(part: _Rows, row: int, column: int, count: int) -> str:
     sample = part.samples(row)[column]
     return (
-        f"{part.task.name}: step {part.first + row}: sample {sample} is in microbatch "
-        f"{part.entries[row, column]}, but the round has {count}"
+        f"{part.place(row)}: sample {sample} is in microbatch {part.entries[row, column]}, but "
+        f"{'its rounds have' if part.judges else 'the round has'} {count}"
     )
 
 
@@ -156,7 +191,7 @@ def _heavy(part: _Rows, row: int, number: int, tokens: int) -> str:
         up_to, padded = np.maximum.accumulate(lengths) * np.arange(1, len(lengths) + 1), ", padded"
     at = int(np.argmax(up_to > most))
     return (
-        f"{part.task.name}: step {part.first + row}: microbatch {number} has {tokens} tokens of "
+        f"{part.place(row)}: microbatch {number} has {tokens} tokens of "
         f"{len(samples)} sample(s){padded}, expected at most {most}; beyond that with sample "
         f"{samples[at]} of {lengths[at]} tokens"
     )
