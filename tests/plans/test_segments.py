@@ -14,7 +14,9 @@ def test_segments_begin_when_devices_and_tasks_are_free() -> None:
     """And no sooner than they may."""
     plan = handmade.fleet()
     one = plan.programs[0]
-    first, second, third = laid_out([(one, (0,), 2, 0, ()), (one, (1,), 1, 0, ()), (one, (0,), 1, 10**9, ())])
+    first, second, third = laid_out(
+        [(one, (0,), 2, 0, ()), (one, (1,), 1, 0, ()), (one, (0,), 1, 10**9, ())]
+    )
     assert (first.start_us, second.start_us, third.start_us) == (0, first.end_us, 10**9)
 
 

@@ -191,19 +191,26 @@ def _tokens(step: int, row: Sequence[int], m: int, padded: bool) -> int:
 
 
 class Trained(NamedTuple):
+    """val_losses: of evaluations, by the steps done."""
+
     losses: list[float]
     params: dict[str, Tensor]
+    val_losses: dict[int, float]
 
 
 Parts = Iterable[tuple[Tensor, Tensor, Tensor, Tensor]]  # tokens, positions, sequences, targets
 
 
-def trained(task: Task, parts_of: Callable[[int], Parts]) -> Trained:
-    """An ordinary loop whose steps go through these parts, in turn."""
+def trained(
+    task: Task, parts_of: Callable[[int], Parts], judged: Callable[[], Parts] = tuple
+) -> Trained:
+    """An ordinary loop whose steps go through these parts, in turn, and its evaluations through
+    those that are judged."""
     torch.manual_seed(task.seed)
     model = task.model()  # type: ignore[operator]
     optimizer = task.optimizer(list(model.parameters()))
     weights, losses = LENGTHS if task.weights is None else task.weights, []
+    val_losses: dict[int, float] = {}
     assert task.loss
     for step in range(task.steps):
         total, whole = 0.0, sum(weights[n] for n in samples_of(step))
@@ -216,7 +223,15 @@ def trained(task: Task, parts_of: Callable[[int], Parts]) -> Trained:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total)
-    return Trained(losses, {name: p.detach().clone() for name, p in model.named_parameters()})
+        if (own := task.evaluate) and (step + 1) % own.every == 0:
+            whole, total = sum(own.lengths if own.weights is None else own.weights), 0.0
+            for tokens, positions, sequences, targets in judged():
+                with torch.no_grad():
+                    out = model(tokens, positions, sequences)
+                total += float(task.loss(out, targets) / whole)
+            val_losses[step + 1] = total
+    params = {name: p.detach().clone() for name, p in model.named_parameters()}
+    return Trained(losses, params, val_losses)
 
 
 def one_by_one(step: int) -> Parts:
@@ -230,12 +245,17 @@ def as_packed(made: Packed, step: int) -> Parts:
     row = made.rows[step].tolist()
     for m in range(max(row) + 1):
         own = [n for n, at in zip(samples_of(step), row, strict=True) if at == m]
-        if own:
-            texts, targets = zip(*data(own), strict=True)
-            sizes = [len(text) for text in texts]
-            yield (
-                torch.cat(texts),
-                torch.cat([torch.arange(n) for n in sizes]),
-                torch.cat([torch.full((n,), k) for k, n in enumerate(sizes)]),
-                torch.cat(targets),
-            )
+        yield from joined(data(own))
+
+
+def joined(samples: Sequence[tuple[Tensor, Tensor]]) -> Parts:
+    """A microbatch of these samples; none where there are none."""
+    if samples:
+        texts, targets = zip(*samples, strict=True)
+        sizes = [len(text) for text in texts]
+        yield (
+            torch.cat(texts),
+            torch.cat([torch.arange(n) for n in sizes]),
+            torch.cat([torch.full((n,), k) for k, n in enumerate(sizes)]),
+            torch.cat(targets),
+        )

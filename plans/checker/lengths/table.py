@@ -37,18 +37,17 @@ def tables(
     read."""
     for task in plan.tasks:
         for one in _tables(plan, task):
-            own = (lengths or {}).get(one.name)
+            own = (lengths or {}).get(one.task.name)
             others = [] if own is None else [*other_lengths(one.task, own)]
             yield from others
-            yield from _wrong_table(one, table_path(path, one.name), None if others else own)
+            yield from _wrong_table(one, table_path(path, one.task.name), None if others else own)
 
 
 class _Table(NamedTuple):
-    """A table to be looked at: its name, the tokens of the microbatches of each shape of a round,
-    -1 for those that it does not have, and the shape of each row. task: whose steps are its rows.
-    judges: the only row has the samples of an evaluation."""
+    """A table to be looked at: the tokens of the microbatches of each shape of a round, -1 for
+    those that it does not have, and the shape of each row. task: whose steps are its rows. judges:
+    the only row has the samples of an evaluation, as if they were a step of a task."""
 
-    name: str
     task: Task
     limits: Numbers
     shapes: NDArray[np.int32]
@@ -58,12 +57,13 @@ class _Table(NamedTuple):
 def _tables(plan: Plan, task: Task) -> Iterator[_Table]:
     """The tables of a task."""
     if task.lengths:
-        yield _Table(task.name, task, *_limits(plan, task))
+        yield _Table(task, *_limits(plan, task))
     said, program = task.evaluation_lengths, judge(plan, task.name)
     if said and task.evaluation and program:
         limits = np.tile(np.array(program.tokens, np.int64), (1, task.evaluation.batches))
-        row = structs.replace(task, steps=1, done=0, batch=said.samples, lengths=said)
-        yield _Table(held_out(task.name), row, limits, np.zeros(1, np.int32), judges=True)
+        name, count = held_out(task.name), said.samples
+        row = structs.replace(task, name=name, steps=1, done=0, batch=count, lengths=said)
+        yield _Table(row, limits, np.zeros(1, np.int32), judges=True)
 
 
 def other_lengths(task: Task, lengths: NDArray[Any]) -> Iterator[str]:
@@ -79,12 +79,12 @@ def other_lengths(task: Task, lengths: NDArray[Any]) -> Iterator[str]:
 
 
 def _wrong_table(one: _Table, path: Path, lengths: NDArray[Any] | None) -> Iterator[str]:
-    _, task, limits, shapes, judges = one
+    task, limits, shapes, judges = one
     assert task.lengths
     entries, found = open_table(path, task.batch), table_sha256(path)
     if found != task.lengths.table:
         yield (
-            f"{path}: its sha256 is {found[:12]}…, that of the table of {one.name} "
+            f"{path}: its sha256 is {found[:12]}…, that of the table of {task.name} "
             f"{task.lengths.table[:12]}…; give the table that was written with the plan"
         )
     if len(entries) != task.steps:
@@ -132,7 +132,7 @@ class _Rows(NamedTuple):
 
     def place(self, row: int) -> str:
         """The task and the step, in words."""
-        return f"{self.task.name}: " + ("evaluation" if self.judges else f"step {self.first + row}")
+        return self.task.name + (f": step {self.first + row}" if not self.judges else "")
 
     def samples(self, row: int) -> Numbers:
         """The numbers of the samples of a row."""

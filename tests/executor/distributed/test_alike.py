@@ -15,6 +15,7 @@ from support.chains import tasks_for
 from support.device_cases import KEPT, SPILLING
 from support.disked import ready
 from support.fit import fit, later
+from support.judged import judged
 from support.pipelined import RESIDENT, planned
 from support.texted import MOST, packed
 from support.together import Bits, Job, Together, differences, divided, done
@@ -65,6 +66,12 @@ def of_text(name: str) -> Job:
     """Samples of every length, in kinds of rounds that change at every step."""
     kinds = ((MOST, MOST), (256, MOST))
     made = packed(name, kinds, ((0, 1), (1, 1), (0, 1), (1, 2)))
+    return Job((made.plan,), [made.task], Options(tables=made.path))
+
+
+def of_judged(name: str) -> Job:
+    """Samples of every length, on which the task is also evaluated."""
+    made = judged(name, ((MOST, MOST), (256, MOST)), ((0, 2), (1, 3)))
     return Job((made.plan,), [made.task], Options(tables=made.path))
 
 
@@ -132,6 +139,7 @@ JOBS: dict[str, Making] = {
     },
     **{f"disk {name}": partial(of_disk, name) for name in ("two-rooms", "beside")},
     **{f"lengths {name}": partial(of_text, name) for name in ("pipeline", "parallel")},
+    "lengths evaluated": partial(of_judged, "pipeline"),
 }
 
 

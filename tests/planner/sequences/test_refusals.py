@@ -15,7 +15,7 @@ from planner.sequences import wanted, with_lengths
 from profiles import lengths
 from profiles.codec import pretty
 from profiles.errors import FormatError
-from profiles.schema import Evaluation, Profile
+from profiles.schema import Profile
 
 TASK = text_task()
 PROFILE = synthetic.profile(TASK, usable_bytes=1 << 30)
@@ -39,7 +39,6 @@ def changed(**change: object) -> Problem:
         (replace(problem(), layout=parse_layout("3,1")), "equally many replicas"),
         (replace(problem(), layout=parse_layout("2x2")), "needs --devices 4, not 2"),
         (replace(problem(), segment_steps=5), "--segment-steps"),
-        (changed(evaluation=Evaluation(2, 1)), "evaluation is not planned"),
         (
             problem(structs.replace(PROFILE, tasks=(TASK, text_task("other")))),
             "the profile has 2 tasks",

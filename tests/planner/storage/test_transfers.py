@@ -102,7 +102,7 @@ def test_any_segments_get_the_transfers_that_they_need(
 ) -> None:
     """Of any tasks on any devices, in any order; none goes where its task is."""
     problem, plan = whole()
-    runs = [(plan.programs[n], (device,), 5, 0) for n, device in asked]
+    runs = [(plan.programs[n], (device,), 5, 0, ()) for n, device in asked]
     told = networked(problem, structs.replace(plan, segments=tuple(laid_out(runs))))
     assert astray(told) == []
     before, changes = dict[int, int](), 0
