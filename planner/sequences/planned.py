@@ -6,7 +6,7 @@ from pathlib import Path
 from planner.inputs import Effort
 from planner.search import Candidate
 from planner.sequences.asked import Asked
-from planner.sequences.bounds import compute_us, dispatch_us
+from planner.sequences.bounds import compute_us, dispatch_us, judged_us
 from planner.sequences.choose import Wanted, best
 from plans.kinds import Runs
 from plans.prediction import Bound
@@ -39,5 +39,6 @@ def planned(asked: Asked, wanted: Wanted, table: Path, jobs: int, effort: Effort
     )
     lengths = Lengths(said.sha256, said.samples, laid.table, padded=made.how == "pad")
     pool = replace(made.trial, strategy=made.round.strategy).pool  # in the modes of its rounds
-    bound = Bound("compute", compute_us(asked, made.trial.way.mix.devices))
+    devices = made.trial.way.mix.devices
+    bound = Bound("compute", compute_us(asked, devices) + judged_us(asked, devices))
     return Planned(candidate, laid.turns, lengths, bound, dispatch_us(asked, pool))
