@@ -16,7 +16,17 @@ import profiles
 from executor import report, run, saving
 from executor.errors import UsageError
 from executor.records import Options, Result, Trace, stopping
-from executor.workload import NO_CACHE, Task, Wanted, lengths_of, load, load_tasks, steps_of
+from executor.workload import (
+    NO_CACHE,
+    Task,
+    Wanted,
+    held_out,
+    judged_steps,
+    lengths_of,
+    load,
+    load_tasks,
+    steps_of,
+)
 from plans.schema import Plan
 from profiles import console, lengths
 from profiles.codec import check_target, file_sha256, read_bytes
@@ -162,6 +172,9 @@ def _profile(arguments: argparse.Namespace) -> int:
     for task in tasks:
         if task.lengths is not None:
             lengths.save(arguments.output, task.name, lengths_of(task))
+            if task.evaluate:
+                name = lengths.held_out(task.name)
+                lengths.save(arguments.output, name, lengths_of(held_out(task)))
     profiles.save(arguments.output, measured)
     print(profiler.table(measured))
     print(f"profile: {arguments.output}")
@@ -245,6 +258,8 @@ class _Asked:
             if planned.lengths:
                 steps_of(planned, task, (), path)  # of the samples that were planned
                 measured[task.name] = lengths_of(task)
+            if judged_steps(planned, task, (), path):
+                measured[lengths.held_out(task.name)] = lengths_of(held_out(task))
         plans.prove_tables(plan, path, measured)
         return plan, tasks, options
 

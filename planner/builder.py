@@ -34,7 +34,7 @@ from planner.search import (
     shapes_of,
     task_bounds,
 )
-from planner.sequences import planned, with_lengths
+from planner.sequences import evaluations_us, planned, with_lengths
 from planner.sequences import task_bounds as bounds_by_lengths
 from planner.shards import Strategy
 from planner.storage import apart, disk_bound, housed, networked
@@ -51,6 +51,7 @@ from plans import prove, samples, timing
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Plan, Segment, Task
 from profiles.errors import FormatError
+from profiles.lengths import held_out
 
 _FORETOLD = 0.25  # of the time, at most, for the bounds that say what is worth a search
 
@@ -94,6 +95,8 @@ def build(
         for task, one in zip(plan.tasks, chosen, strict=True):
             if one.packed:
                 samples.copy(one.packed.table, samples.table_path(output, task.name))
+            if one.packed and (judging := one.packed.judging):
+                samples.copy(judging.table, samples.table_path(output, held_out(task.name)))
     return plan
 
 
@@ -194,7 +197,7 @@ def _bounds(
     each = task_bounds(problem, effort, jobs, able, known)
     alone = [one.strategy for one in chosen if one.program.devices == 1 and not one.packed]
     phased = all(isinstance(strategy, Strategy) for strategy in alone)
-    return named_bounds(problem, each, phased=phased)
+    return named_bounds(problem, each, evaluations_us(problem), phased=phased)
 
 
 def assemble(
@@ -253,8 +256,17 @@ def _device_spec(problem: Problem, number: int) -> Device:
 def _task(problem: Problem, one: Candidate) -> Task:
     costs = one.strategy.costs
     name, before = costs.task.name, problem.microbatch.get(costs.task.name, 0)
+    task = planned_task(one.strategy)
+    if one.packed and (judging := one.packed.judging):
+        assert task.evaluation
+        task = structs.replace(
+            task,
+            evaluation=structs.replace(task.evaluation, batches=judging.rounds),
+            evaluation_lengths=judging.lengths,
+            microbatches=max(task.microbatches, *(len(p.tokens) for p in one.evaluates if p)),
+        )
     return structs.replace(
-        planned_task(one.strategy),
+        task,
         done=problem.done.get(name, 0),
         earlier_microbatch=0 if before == costs.microbatch else before,
         start_us=problem.wants.get(name, Want()).start_us,

@@ -145,6 +145,8 @@ class Lengths(Struct, frozen=True):
     the step within its window times the task's `microbatches`, plus the microbatch.
     token_draws: for each shard, how many of its `rng_draws` each of `microbatch` tokens adds; ():
     none of any shard.
+    Those of an evaluation have a table of one row, of all its samples: the microbatch of each,
+    numbered through its rounds.
     """
 
     sha256: Sha256
@@ -176,6 +178,7 @@ class Task(Struct, frozen=True, kw_only=True):
     evaluation: Evaluation | None = None
     cut: Cut | None = None  # None: a run finds and proves the layers itself
     lengths: Lengths | None = None  # None: all samples are alike
+    evaluation_lengths: Lengths | None = None  # of the samples of each evaluation
     shards: Annotated[tuple[Shard, ...], msgspec.Meta(min_length=1)]
 
 

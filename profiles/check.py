@@ -76,7 +76,10 @@ def _task(task: Task) -> Iterator[str]:
 
 def _lengths(task: Task, sizes: list[int]) -> Iterator[str]:
     """A task with lengths is measured at enough of them, and has curves of all that was."""
-    said = task.lengths
+    said, judged = task.lengths, task.evaluation_lengths
+    if (judged is not None) != (said is not None and task.evaluation is not None):
+        what = "" if judged else "no "
+        yield f"{task.name}: there are {what}lengths of samples to evaluate it on"
     if said is None:
         fitted = [layer.name for layer in task.layers if layer.curves]
         if fitted:
@@ -89,11 +92,12 @@ def _lengths(task: Task, sizes: list[int]) -> Iterator[str]:
         )
     if task.batch > said.samples:
         yield f"{task.name}: a step has {task.batch} samples, but there are {said.samples} lengths"
-    if not max(said.samples, said.longest) <= said.tokens <= said.samples * said.longest:
-        yield (
-            f"{task.name}: {said.samples} lengths of at most {said.longest} cannot have "
-            f"{said.tokens} tokens together"
-        )
+    for one in (said, judged) if judged else (said,):
+        if not max(one.samples, one.longest) <= one.tokens <= one.samples * one.longest:
+            yield (
+                f"{task.name}: {one.samples} lengths of at most {one.longest} cannot have "
+                f"{one.tokens} tokens together"
+            )
     for index, layer in enumerate(task.layers):
         measured = [op for op in OPS if all(getattr(c, op) for c in layer.costs)]
         if [curve.op for curve in layer.curves] != measured:

@@ -1,8 +1,10 @@
-"""The lengths of a task's samples: little-endian uint32 in a file beside the profile.
+"""The lengths of a task's samples: little-endian uint32 in a file beside the profile, and another
+one of those of its evaluation.
 
 They are many, so whoever reads them gets them mapped into memory.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,12 @@ _CHUNK = 1 << 22  # samples at once
 def path_of(profile: str | Path, task: str) -> Path:
     """The file with the lengths of a task of the profile in this file."""
     return Path(profile).with_name(f"{Path(profile).stem}.{task}.lengths")
+
+
+def held_out(task: str) -> str:
+    """The name for the samples that a task is evaluated on, beside the task's own name for those
+    that it is trained on."""
+    return f"{task}.evaluation"
 
 
 def describe(lengths: ArrayLike, why_not: str = "") -> Lengths:
@@ -38,23 +46,40 @@ def load(profile: str | Path, task: Task) -> NDArray[np.uint32]:
     """The lengths of a task with lengths, mapped into memory. FormatError where they are missing or
     others than the profile says."""
     assert task.lengths is not None
-    path, said = path_of(profile, task.name), task.lengths
+    return _load(profile, task.name, task.lengths)
+
+
+def load_all(profile: str | Path, tasks: Iterable[Task]) -> dict[str, NDArray[np.uint32]]:
+    """The lengths of all tasks that have some, by name, and of the samples of their evaluations."""
+    found: dict[str, NDArray[np.uint32]] = {}
+    for task in tasks:
+        for name, said in (
+            (task.name, task.lengths),
+            (held_out(task.name), task.evaluation_lengths),
+        ):
+            if said:
+                found[name] = _load(profile, name, said)
+    return found
+
+
+def _load(profile: str | Path, name: str, said: Lengths) -> NDArray[np.uint32]:
+    path = path_of(profile, name)
     again = "profile again, which writes both, or copy this file together with its profile"
     try:
         size = path.stat().st_size
         if size != _KIND.itemsize * said.samples:
             raise FormatError(
-                f"{path}: has {size} bytes, the {said.samples} lengths of task {task.name} have "
+                f"{path}: has {size} bytes, the {said.samples} lengths of task {name} have "
                 f"{_KIND.itemsize * said.samples}; {again}"
             )
         mapped = np.memmap(path, _KIND, "r")
     except OSError as error:
         raise FormatError(
-            f"{path}: the lengths of task {task.name} cannot be read: {error.strerror}; {again}"
+            f"{path}: the lengths of task {name} cannot be read: {error.strerror}; {again}"
         ) from None
     if (found := sha256(mapped.data)) != said.sha256:
         raise FormatError(
-            f"{path}: its sha256 is {found[:12]}…, that of the lengths of task {task.name} in "
+            f"{path}: its sha256 is {found[:12]}…, that of the lengths of task {name} in "
             f"{profile} {said.sha256[:12]}…; {again}"
         )
     return mapped

@@ -238,6 +238,7 @@ class BatchCost(Struct, frozen=True):
 class Evaluation(Struct, frozen=True):
     """After every so many steps the loss of so many batches is taken, and nothing changes.
 
+    batches: of samples that have lengths the rounds that a plan packs them into, 1 in a profile.
     owed: that after the steps done so far was not taken yet."""
 
     every: Positive
@@ -273,6 +274,7 @@ class Task(Struct, frozen=True, kw_only=True):
     evaluation: Evaluation | None = None
     cut: Cut | None = None  # None: a run finds and proves the layers itself
     lengths: Lengths | None = None  # None: all samples are alike
+    evaluation_lengths: Lengths | None = None  # of the samples of each evaluation
     layers: Annotated[tuple[Layer, ...], msgspec.Meta(min_length=1)]
 
 

@@ -92,8 +92,9 @@ def check_evaluation(task: Task, first: Batch) -> None:
     """WorkloadError for evaluation whose first or last batch is not as large as one of training."""
     if task.evaluate is None:
         return
-    asked = replace(task, data=data_by_number(task.evaluate, task.evaluate.batches))
-    for number in sorted({0, task.evaluate.batches - 1}):
+    batches = task.evaluate.batches or 1
+    asked = replace(task, data=data_by_number(task.evaluate, batches))
+    for number in sorted({0, batches - 1}):
         with blamed(f"task {task.name}: evaluation data({number})"):
             with OwnRandomness():
                 batch = batch_of(asked, number)

@@ -35,7 +35,7 @@ from executor.profiling.layer_checks import (
 )
 from executor.profiling.model_checks import check_left_out, check_model
 from executor.shards import Shard, tie_bytes, ties
-from executor.workload import Batch, Task, batch_bytes, build, lengths_of, part
+from executor.workload import Batch, Task, batch_bytes, build, held_out, lengths_of, part
 from profiles import schema
 from profiles.codec import align
 from profiles.curves import curves_of
@@ -97,7 +97,10 @@ def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
     with left_out() as seen_apart:
         batches = tokens.tried(task, found) if task.batch else batches_of(task, found)
         trial = Trial(task, layers, batches, kinds.device)
-        check_evaluation(task, found)
+        if task.batch:
+            tokens.check_evaluation(task)
+        else:
+            check_evaluation(task, found)
         check_layers(task, layers)
         why_not = tokens.mixes(task, model, layers) if task.batch else ""
         draws = draws_that_vary(trial, sizes)
@@ -161,11 +164,14 @@ def measure(
         tie_bytes=tuple(tie_bytes(layers, group, task.precision) for group in groups),
         precision=task.precision,
         norm_bytes=norm_bytes(len(trainable)) if needs_norms(task.precision, task.clip) else 0,
-        evaluation=schema.Evaluation(task.evaluate.every, task.evaluate.batches)
+        evaluation=schema.Evaluation(task.evaluate.every, task.evaluate.batches or 1)
         if task.evaluate
         else None,
         cut=chain.cut,
         lengths=describe(lengths_of(task), why_not) if task.batch else None,
+        evaluation_lengths=describe(lengths_of(held_out(task)), why_not)
+        if task.batch and task.evaluate
+        else None,
         layers=tuple(measured),
     )
 

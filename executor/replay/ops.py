@@ -179,7 +179,7 @@ def _evaluate(work: Work, number: int) -> OnDone | None:
             out = work.writes["y"]
             feed.boundary(work.name.number + 1, out, shard.evaluate(x, out))
         else:
-            loss = shard.losses(x, _batch(work))
+            loss = shard.losses(x, _batch(work), feed.divisor(number, work.name.index))
     work.place.guard.check()
     if loss is None:
         return None

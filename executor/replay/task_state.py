@@ -23,6 +23,8 @@ from executor.workload import (
     Steps,
     data_by_number,
     draws_of,
+    judged_steps,
+    judged_tokens,
     planned_shapes,
     shapes_here,
     steps_of,
@@ -50,7 +52,8 @@ class Feed:
 
     A loss is the mean over `count` batches, and comes every `every` steps. In training both are 1
     and batches bear the numbers of steps; those of evaluations are numbered through. steps: of a
-    task whose samples have lengths, in whose microbatches values have different shapes.
+    task whose samples have lengths, in whose microbatches values have different shapes; they say
+    what each part of a loss is divided by, so that a loss is the sum of its parts.
     """
 
     def __init__(
@@ -115,8 +118,13 @@ class Feed:
             found[part] = value
             if len(found) == self._count * size:
                 parts = [found[k] for k in sorted(self._parts.pop(step))]
-                sums = [sum(parts[k : k + size]) for k in range(0, len(parts), size)]
-                self._on_loss(step, sum(sums) / self._count)
+                self._on_loss(step, sum(parts) if self._steps else self._mean(parts))
+
+    def _mean(self, parts: Sequence[float]) -> float:
+        """The mean over batches of the sums of their parts."""
+        size = self._microbatches
+        sums = [sum(parts[k : k + size]) for k in range(0, len(parts), size)]
+        return sum(sums) / self._count
 
     def share(self, first: int, count: int, microbatches: Collection[int]) -> None:
         """Load so many batches from number `first` on, and of them these microbatches alone."""
@@ -134,11 +142,12 @@ class TaskState:
         on_step: OnLoss,
         on_evaluation: OnLoss,
         steps: Steps | None = None,
+        judged: Steps | None = None,
         *,
         alone: bool = True,
     ) -> None:
-        """`steps`: of a task whose samples have lengths. `alone`: no other process trains a part of
-        it."""
+        """`steps`: of a task whose samples have lengths, `judged`: the rounds of its evaluations.
+        `alone`: no other process trains a part of it."""
         plan = host.plan
         self.host = host
         self.plan = plan
@@ -152,7 +161,7 @@ class TaskState:
         own = plan, host.task, threads, host.staging, self.rng.prepare, called, steps
         loss = partial(on_step, plan.name)
         training = Feed(Batches(*own), plan.microbatches, loss, steps=steps)
-        evaluation = _evaluation_feed(host, threads, partial(on_evaluation, plan.name))
+        evaluation = _evaluation_feed(host, threads, partial(on_evaluation, plan.name), judged)
         self._feeds = [training, *([evaluation] if evaluation else [])]
         self.replicas = Replicas(host.shards)
         # By shard and microbatch, from F to B, or to I and on to W.
@@ -255,33 +264,38 @@ def task_states(
     """The states of a process' tasks, by name, see TaskState; `plan`, all of it, where losses are
     put together. Tables lie beside the plan's file `tables`. MismatchError for a task without."""
     shapes = planned_shapes(plan) if plan else shapes_here(part)
-    told, found = (on_step, on_evaluation), {}
+    tokens, told, found = judged_tokens(part, plan), (on_step, on_evaluation), {}
     for name, one in tasks.items():
         steps = steps_of(one.plan, one.task, shapes[name], tables) if one.plan.lengths else None
-        found[name] = TaskState(one, part.threads, source, *told, steps, alone=alone)
+        judged = judged_steps(one.plan, one.task, tokens.get(name, ()), tables)
+        found[name] = TaskState(one, part.threads, source, *told, steps, judged, alone=alone)
     return found
 
 
 def _evaluation_feed(
-    host: HostTask, threads: int, on_loss: Callable[[int, float], None]
+    host: HostTask, threads: int, on_loss: Callable[[int, float], None], steps: Steps | None
 ) -> Feed | None:
-    """Batches of the task's evaluations; None for a task without."""
+    """Batches of the task's evaluations; None for a task without. steps: see `judged_steps`."""
     plan, evaluate = host.plan, host.task.evaluate
     if plan.evaluation is None:
         return None
     assert evaluate is not None, "checked when the store was made"
     every, count = plan.evaluation.every, plan.evaluation.batches
     due = due_of(plan)
-    numbered = structs.replace(plan, done=due.start // every * count, steps=len(due) * count)
+    size = len(steps.tokens(0)) if steps else plan.microbatches
+    begin = {"done": due.start // every * count, "steps": len(due) * count}
     batches = Batches(
-        numbered,
+        structs.replace(plan, **begin, microbatches=max(1, size)),
         replace(host.task, data=data_by_number(evaluate, count)),
         threads,
         host.evaluation_staging,
         lambda number: None,  # no random numbers to be found ahead
-        lambda number: f"evaluation data({number % count})",
+        (lambda number: "evaluation data")
+        if steps
+        else (lambda number: f"evaluation data({number % count})"),
+        steps,
     )
-    return Feed(batches, plan.microbatches, on_loss, every, count)
+    return Feed(batches, size, on_loss, every, count, steps)
 
 
 class Absences:

@@ -45,7 +45,11 @@ def expect_task(plan: PlanTask, task: Task, trainable: int) -> None:
     evaluated as often, on as many batches."""
     norms = norm_bytes(trainable) if needs_norms(task.precision, task.clip) else 0
     planned, mine = (
-        f"{e.batches} batches after every {e.every} steps" if e else "none"
+        "none"
+        if e is None
+        else f"after every {e.every} steps"
+        if plan.lengths  # whose batches are the plan's
+        else f"{e.batches} batches after every {e.every} steps"
         for e in (plan.evaluation, task.evaluate)
     )
     pairs = {

@@ -176,9 +176,12 @@ class Shard:
         the tensors of x that need some. A last layer with `takes_inputs` gets `inputs` too."""
         return self._forward.run(x.begun({}) if grads else x.apart(), inputs)
 
-    def losses(self, x: Value, batch: Batch, *, grads: bool = False) -> Tensor:
-        """The last shard's loss for the boundary `x`; with a graph where gradients are on."""
-        return self._forward.loss(x.begun({}) if grads else x.apart(), batch)
+    def losses(
+        self, x: Value, batch: Batch, divisor: float | None = None, *, grads: bool = False
+    ) -> Tensor:
+        """The last shard's loss for the boundary `x`, divided by the divisor, if any; with a graph
+        where gradients are on."""
+        return self._forward.loss(x.begun({}) if grads else x.apart(), batch, divisor)
 
     def train(self, training: bool = True) -> None:
         """Let the layers be in the modes that they are trained in, or all in eval mode."""

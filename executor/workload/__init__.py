@@ -15,6 +15,8 @@ from executor.workload.loading import NO_CACHE, Wanted, caching, load, load_task
 from executor.workload.loss import Batch, Ending, loss_in
 from executor.workload.packed import (
     beginning,
+    check_alike,
+    held_out,
     joined,
     lengths_of,
     pack,
@@ -26,6 +28,8 @@ from executor.workload.packed import (
 from executor.workload.steps import (
     Shape,
     Steps,
+    judged_steps,
+    judged_tokens,
     planned_shapes,
     shapes_here,
     steps_of,
@@ -48,10 +52,14 @@ __all__ = [
     "build",
     "caching",
     "changed",
+    "check_alike",
     "data_by_number",
     "draws_of",
     "held_batch",
+    "held_out",
     "joined",
+    "judged_steps",
+    "judged_tokens",
     "lengths_of",
     "load",
     "load_tasks",

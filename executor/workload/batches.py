@@ -257,7 +257,7 @@ def held_batch(layouts: tuple[Layout, Layout], flat: Tensor) -> Batch:
 
 
 def data_by_number(evaluation: Evaluation, count: int) -> Callable[[int], Any]:
-    """The data by the number of a batch in all evaluations."""
+    """The data by the number of a batch in all evaluations, of so many batches each."""
 
     def data(number: int) -> Any:
         try:

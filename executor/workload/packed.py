@@ -6,6 +6,7 @@ padding, and padding to nothing.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,18 @@ def lengths_of(task: Task) -> NDArray[np.uint32]:
     return np.asarray(task.lengths).astype(np.uint32, copy=False)
 
 
+def weights_of(task: Task) -> NDArray[Any]:
+    """The weight of each of the task's samples in the mean of their losses."""
+    return lengths_of(task) if task.weights is None else np.asarray(task.weights)
+
+
+def held_out(task: Task) -> Task:
+    """The task as if it had the samples that it is evaluated on."""
+    own = task.evaluate
+    assert own is not None
+    return replace(task, data=own.data, lengths=own.lengths, weights=own.weights)
+
+
 def take(task: Task, samples: Sequence[int]) -> list[Batch]:
     """These samples, in this order, detached. RunError where they are not as many as asked for, not
     as long as the lengths say, or not alike; whatever else the data raises goes on."""
@@ -39,11 +52,14 @@ def take(task: Task, samples: Sequence[int]) -> list[Batch]:
         raise RunError(f"returned {len(given)} samples, asked for were {len(samples)}")
     taken = [_sample(n, one, int(task.lengths[n])) for n, one in zip(samples, given, strict=True)]
     for n, one in zip(samples, taken, strict=True):
-        if (mine := _form(one)) != (first := _form(taken[0])):
-            raise RunError(
-                f"sample {n} has tokens of {_told(mine)}, sample {samples[0]} of {_told(first)}"
-            )
+        check_alike(one, taken[0], f"sample {n}", f"sample {samples[0]}")
     return taken
+
+
+def check_alike(one: Batch, other: Batch, mine: str, theirs: str) -> None:
+    """RunError for two samples, by these names, whose tokens are of different forms."""
+    if (form := _form(one)) != (first := _form(other)):
+        raise RunError(f"{mine} has tokens of {_told(form)}, {theirs} of {_told(first)}")
 
 
 def beginning(task: Task, tokens: int) -> Batch:

@@ -1,25 +1,36 @@
-"""The steps of a task whose samples have lengths: the samples of each microbatch, by a table."""
+"""The steps of a task whose samples have lengths, and the rounds of its evaluations: the samples of
+each microbatch, by a table."""
 
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from executor.errors import MismatchError, RunError
 from executor.workload.loss import Batch
-from executor.workload.packed import lengths_of, pack, padded, padding, take, tokens_of
+from executor.workload.packed import (
+    held_out,
+    lengths_of,
+    pack,
+    padded,
+    padding,
+    take,
+    tokens_of,
+    weights_of,
+)
 from executor.workload.task import Task
-from plans.order import task_runs
+from plans.order import judge, task_runs
 from plans.parts import Part, phase_of
 from plans.samples import open_table, places, table_path, table_sha256
-from plans.schema import Plan
+from plans.schema import Lengths, Plan
 from plans.schema import Task as PlanTask
 from plans.timing import kinds_of
+from profiles import lengths as names
 from profiles.lengths import describe, of_step
 
 
@@ -32,52 +43,45 @@ class Shape(NamedTuple):
     tokens: Sequence[int]
 
 
-class _Divided(NamedTuple):
-    """A step, the weights of its samples, and its microbatches that have any."""
-
-    step: int
-    weights: float
-    filled: frozenset[int]
-
-
-class Steps:
-    """Takes the samples of a step from the data, and packs its microbatches. rows: of the table,
-    the last of them that of the plan's last step."""
-
-    def __init__(
-        self, planned: PlanTask, task: Task, rows: NDArray[np.uint16], shapes: Sequence[Shape]
-    ) -> None:
-        assert planned.lengths is not None
-        self._task, self._rows = replace(task, lengths=lengths_of(task)), rows
-        self._first = planned.done + planned.steps - len(rows)
-        self._shapes = sorted(shapes, key=lambda shape: shape.first)
-        self._begins = [shape.first for shape in self._shapes]
-        self._batch, self._padded = planned.batch, planned.lengths.padded
-        self._count = planned.lengths.samples
-        self._weights = np.asarray(lengths_of(task) if task.weights is None else task.weights)
-        self._window, self._microbatches = planned.lengths.window, planned.microbatches
-        self._latest = _Divided(-1, 0.0, frozenset())
+class Table(Protocol):
+    """The samples of steps, or of the rounds of evaluations, by a table."""
 
     def tokens(self, step: int) -> Sequence[int]:
         """The most tokens of each of the step's microbatches."""
-        return self._shapes[bisect_right(self._begins, step) - 1].tokens
+
+    def samples(self, step: int) -> NDArray[np.int64]:
+        """The step's samples, in the order in which microbatches have them."""
+
+    def row(self, step: int) -> NDArray[np.integer[Any]]:
+        """The microbatch of each of these."""
+
+    def weight(self, step: int) -> float:
+        """By what the sum of the losses is divided that the step has a part of."""
+
+
+class Steps:
+    """Takes the samples of a step from the task's data, and packs its microbatches. padded: see
+    `plans.schema.Lengths`."""
+
+    def __init__(self, task: Task, table: Table, *, padded: bool) -> None:
+        self._task = replace(task, lengths=lengths_of(task))
+        self._table, self._padded = table, padded
+
+    def tokens(self, step: int) -> Sequence[int]:
+        """The most tokens of each of the step's microbatches."""
+        return self._table.tokens(step)
 
     def divisor(self, step: int, microbatch: int) -> float:
-        """By what the sum of a microbatch's losses is divided: the weights of the whole step. One
-        that has padding only adds nothing to the loss."""
-        known = self._latest
-        if known.step != step:
-            samples, microbatches = self._of(step)
-            total = math.fsum(self._weights[samples].tolist())
-            self._latest = known = _Divided(step, total, frozenset(microbatches.tolist()))
-        return known.weights if microbatch in known.filled else math.inf
+        """By what the sum of a microbatch's losses is divided: the weights of the whole step, or
+        evaluation. One that has padding only adds nothing to the loss."""
+        return self._table.weight(step) if microbatch in self._table.row(step) else math.inf
 
     def sizes(self, step: int) -> list[int]:
         """The tokens of each of the step's microbatches, 0 of one without samples; those behind the
         last that has some are left out."""
-        samples, microbatches = self._of(step)
-        own = self._task.lengths[samples].astype(np.int64)
-        each = [own[microbatches == number] for number in range(int(microbatches.max()) + 1)]
+        row = self._table.row(step)
+        own = self._task.lengths[self._table.samples(step)].astype(np.int64)
+        each = [own[row == number] for number in range(int(row.max()) + 1)]
         if self._padded:
             return [len(one) * int(one.max(initial=0)) for one in each]
         return [int(one.sum()) for one in each]
@@ -85,12 +89,12 @@ class Steps:
     def packed(self, step: int, wanted: Collection[int]) -> dict[int, Batch]:
         """Those of the step's microbatches that are `wanted`. RunError where the data's samples are
         not those that were planned; whatever else the data raises goes on."""
-        samples, microbatches = self._of(step)
+        row, samples = self._table.row(step), self._table.samples(step)
         mine = [m for m in range(len(self.tokens(step))) if m in wanted]
-        numbers = {m: samples[microbatches == m].tolist() for m in mine}
+        numbers = {m: samples[row == m].tolist() for m in mine}
         asked = [n for own in numbers.values() for n in own]
         if not asked:
-            asked = samples[: len(mine[:1])].tolist()  # says what padding looks like
+            asked = [*samples[:1].tolist(), 0][: len(mine[:1])]  # says what padding looks like
         taken = dict(zip(asked, take(self._task, asked), strict=True)) if asked else {}
         return {
             m: self._microbatch([taken[n] for n in own], step, m, next(iter(taken.values())))
@@ -109,59 +113,152 @@ class Steps:
             )
         return pack(self._task, pieces)
 
-    def _of(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
-        """The step's samples, in the order in which microbatches have them, and the microbatch of
-        each. They are found in the rows of the step's window."""
-        window, at = divmod(step - self._first, self._window)
-        begin = window * self._window
-        rows = self._rows[begin : begin + self._window]
-        found = places(rows, self._window, self._microbatches)
-        mine = np.flatnonzero(found.steps == at)
-        samples = of_step(self._first + begin, self._batch, self._count, len(rows))
-        return samples[mine], found.microbatches.ravel()[mine]
+
+class _Step(NamedTuple):
+    """A step, its samples, the microbatch of each, and the sum of their weights."""
+
+    step: int
+    samples: NDArray[np.int64]
+    row: NDArray[np.integer[Any]]
+    weight: float
+
+
+class _Trained:
+    """The samples of steps. rows: of the table, the last of them that of the plan's last step."""
+
+    def __init__(
+        self, planned: PlanTask, task: Task, rows: NDArray[np.uint16], shapes: Sequence[Shape]
+    ) -> None:
+        assert planned.lengths is not None
+        self._rows, self._first = rows, planned.done + planned.steps - len(rows)
+        self._shapes = sorted(shapes, key=lambda shape: shape.first)
+        self._begins = [shape.first for shape in self._shapes]
+        self._batch, self._weights = planned.batch, weights_of(task)
+        self._window, self._microbatches = planned.lengths.window, planned.microbatches
+        self._latest: _Step | None = None
+
+    def tokens(self, step: int) -> Sequence[int]:
+        return self._shapes[bisect_right(self._begins, step) - 1].tokens
+
+    def samples(self, step: int) -> NDArray[np.int64]:
+        return self._of(step).samples
+
+    def row(self, step: int) -> NDArray[np.integer[Any]]:
+        return self._of(step).row
+
+    def weight(self, step: int) -> float:
+        return self._of(step).weight
+
+    def _of(self, step: int) -> _Step:
+        """The step's samples are found in the rows of its window."""
+        known = self._latest
+        if known is None or known.step != step:
+            window, at = divmod(step - self._first, self._window)
+            begin = window * self._window
+            rows = self._rows[begin : begin + self._window]
+            found = places(rows, self._window, self._microbatches)
+            mine = np.flatnonzero(found.steps == at)
+            every = of_step(self._first + begin, self._batch, len(self._weights), len(rows))
+            samples, row = every[mine], found.microbatches.ravel()[mine]
+            total = math.fsum(self._weights[samples].tolist())
+            self._latest = known = _Step(step, samples, row, total)
+        return known
+
+
+class _Judged:
+    """The samples of `rounds` rounds, which come again in each evaluation. row: of the table, the
+    microbatch of each sample, numbered through all rounds."""
+
+    def __init__(
+        self, task: Task, row: NDArray[np.uint16], rounds: int, tokens: Sequence[int]
+    ) -> None:
+        self._tokens, self._rounds = tokens, rounds
+        self._row, self._order = row, np.argsort(row, kind="stable")
+        numbers = np.arange(rounds + 1) * len(tokens)
+        self._begins = np.searchsorted(row[self._order], numbers).tolist()
+        self._weight = math.fsum(weights_of(task).tolist())
+
+    def tokens(self, step: int) -> Sequence[int]:
+        return self._tokens
+
+    def samples(self, step: int) -> NDArray[np.int64]:
+        at = step % self._rounds
+        return np.asarray(self._order[self._begins[at] : self._begins[at + 1]], np.int64)
+
+    def row(self, step: int) -> NDArray[np.int64]:
+        first = step % self._rounds * len(self._tokens)
+        return np.asarray(self._row[self.samples(step)], np.int64) - first
+
+    def weight(self, step: int) -> float:
+        return self._weight
 
 
 def steps_of(planned: PlanTask, task: Task, shapes: Sequence[Shape], plan: Path | None) -> Steps:
     """The steps of a task by its table, which lies beside the plan's file. MismatchError where the
     task has other samples than planned or the table is another one; FormatError where it cannot be
     read."""
-    _expect(planned, task)
-    if plan is None:
-        raise MismatchError(
-            f"task {planned.name}: its samples have lengths; say where the plan's file is, beside "
-            "which their table lies"
-        )
-    return Steps(planned, task, _rows(planned, table_path(plan, planned.name)), shapes)
-
-
-def _rows(planned: PlanTask, path: Path) -> NDArray[np.uint16]:
-    rows, sha256 = open_table(path, planned.batch), table_sha256(path)
-    said = planned.lengths.table if planned.lengths else ""
-    if sha256 != said:
-        raise MismatchError(
-            f"{path}: its sha256 is {sha256[:12]}…, that of the table of task {planned.name} "
-            f"{said[:12]}…; give the table that was written with the plan"
-        )
-    return rows
-
-
-def _expect(planned: PlanTask, task: Task) -> None:
-    """MismatchError unless the task has the samples that were planned."""
     said, where = planned.lengths, f"task {planned.name}"
     assert said is not None
     if task.lengths is None:
         raise MismatchError(f"{where}: has lengths in the plan and none in the workload")
+    _same(where, "samples of a step", planned.batch, task.batch)
+    rows = _rows(where, planned.name, said, task, planned.batch, plan)
+    return Steps(task, _Trained(planned, task, rows, shapes), padded=said.padded)
+
+
+def judged_steps(
+    planned: PlanTask, task: Task, tokens: Sequence[int], plan: Path | None
+) -> Steps | None:
+    """The rounds of a task's evaluations, whose microbatches have so many tokens; None where it has
+    none. Errors as of `steps_of`."""
+    said, where = planned.evaluation_lengths, f"task {planned.name}: evaluation"
+    if said is None or planned.evaluation is None:
+        return None
+    if task.evaluate is None:
+        raise MismatchError(f"{where}: in the plan and not in the workload; build again")
+    own = held_out(task)
+    rows = _rows(where, names.held_out(planned.name), said, own, said.samples, plan)
+    table = _Judged(own, rows[0], planned.evaluation.batches, tokens)
+    return Steps(own, table, padded=said.padded)
+
+
+def _rows(
+    where: str, name: str, said: Lengths, task: Task, width: int, plan: Path | None
+) -> NDArray[np.uint16]:
+    """The rows of the table of this name, after a look at the task's lengths."""
     mine = describe(lengths_of(task))
-    for what, theirs, own in (
-        ("samples of a step", planned.batch, task.batch),
-        ("samples", said.samples, mine.samples),
-        ("sha256 of the lengths", f"{said.sha256[:12]}…", f"{mine.sha256[:12]}…"),
-    ):
-        if theirs != own:
-            raise MismatchError(
-                f"{where}: {what}: {theirs} in the plan, {own} in the workload; profile and build "
-                "again"
-            )
+    _same(where, "samples", said.samples, mine.samples)
+    _same(where, "sha256 of the lengths", f"{said.sha256[:12]}…", f"{mine.sha256[:12]}…")
+    if plan is None:
+        raise MismatchError(
+            f"{where}: its samples have lengths; say where the plan's file is, beside which their "
+            "table lies"
+        )
+    path = table_path(plan, name)
+    rows, sha256 = open_table(path, width), table_sha256(path)
+    if sha256 != said.table:
+        raise MismatchError(
+            f"{path}: its sha256 is {sha256[:12]}…, that of the table of {where} "
+            f"{said.table[:12]}…; give the table that was written with the plan"
+        )
+    return rows
+
+
+def _same(where: str, what: str, theirs: object, own: object) -> None:
+    if theirs != own:
+        raise MismatchError(
+            f"{where}: {what}: {theirs} in the plan, {own} in the workload; profile and build again"
+        )
+
+
+def judged_tokens(part: Part, plan: Plan | None) -> dict[str, tuple[int, ...]]:
+    """The tokens of the microbatches in which tasks are evaluated; without the whole plan, of those
+    that this process has a part in."""
+    if plan:
+        judges = ((task.name, judge(plan, task.name)) for task in plan.tasks)
+        return {name: program.tokens for name, program in judges if program}
+    own = (program for program in part.programs if program.evaluates)
+    return {name: program.tokens[phase_of(0)] for program in own for name in program.tasks}
 
 
 def planned_shapes(plan: Plan) -> dict[str, list[Shape]]:

@@ -33,11 +33,17 @@ class Evaluation:
     each as large as one of the task, with the task's loss, in eval mode.
 
     data(n) gives the same batch whenever it is asked; no parameter, buffer or random number
-    changes."""
+    changes.
+
+    A task with lengths has `lengths` here, too, and no batches: the tokens of every sample, all of
+    which are evaluated each time. data(samples) gives them as the task's own data does. The loss is
+    the sum over all tokens divided by the sum of `weights`, by default the lengths."""
 
     every: int
-    data: Callable[[int], Any]
-    batches: int
+    data: Callable[[Any], Any]  # of the number of a batch, or of a list of samples
+    batches: int | None = None
+    lengths: Any = field(default=None, compare=False)
+    weights: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -129,42 +135,56 @@ def _rules(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
         yield name, given, given is None or callable(given), function
     if (asked := task.evaluate) is not None:
         made = isinstance(asked, Evaluation) and callable(asked.data)
-        call = "executor.workload.task.Evaluation(every=..., data=..., batches=...)"
+        many = "batches" if task.lengths is None else "lengths"
+        call = f"executor.workload.task.Evaluation(every=..., data=..., {many}=...)"
         yield "evaluate", asked, made, f"{call}, with a function as data"
         own = f"a whole number from 1 to {task.steps}, the task's steps"
         yield "evaluate.every", asked.every, _counts(asked.every, task.steps), own
-        yield "evaluate.batches", asked.batches, _counts(asked.batches, LARGEST), whole
     if task.lengths is not None:
         yield from _rules_of_lengths(task)
         return
+    without = "left out in a task without lengths"
     for name in ("batch", "weights", "arguments"):
         given = getattr(task, name)
-        yield name, given, given is None, "left out in a task without lengths"
+        yield name, given, given is None, without
+    if asked is not None:
+        yield "evaluate.batches", asked.batches, _counts(asked.batches, LARGEST), whole
+        yield "evaluate.lengths", asked.lengths, asked.lengths is None, without
+        yield "evaluate.weights", asked.weights, asked.weights is None, without
 
 
 def _rules_of_lengths(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
     """The same for what a task with lengths has."""
-    lengths = _array(task.lengths)
-    whole = lengths.ndim == 1 and lengths.size > 0 and lengths.dtype.kind in "iu"
-    yield "lengths", task.lengths, whole, "whole numbers in a row, the tokens of each sample"
-    for n in np.flatnonzero((lengths < 1) | (lengths >= 1 << 32))[:1]:
-        most = f"a whole number from 1 to {(1 << 32) - 1}"
-        yield f"lengths[{n}]", int(lengths[n]), False, most
-    count = len(lengths)
+    yield from _rules_of_samples("", task)
+    count = len(task.lengths)
     own = f"a whole number from 1 to {count}, the number of lengths; a step has so many samples"
     yield "batch", task.batch, _counts(task.batch, count), own
-    if task.weights is not None:
-        weights = _array(task.weights)
-        numbers = weights.shape == lengths.shape and weights.dtype.kind in "iuf"
-        yield "weights", task.weights, numbers, f"as many numbers as there are lengths, {count}"
-        for n in np.flatnonzero(~((weights > 0) & (weights < math.inf)))[:1]:
-            yield f"weights[{n}]", float(weights[n]), False, "a finite number above 0"
     called = task.arguments is None or callable(task.arguments)
     yield "arguments", task.arguments, called, "a function of inputs, positions and sequences"
     summed = "a function that gives the sum over the tokens, in a task with lengths"
     yield "loss", task.loss, task.loss is not None, summed
-    without = "left out in a task with lengths, which cannot be evaluated yet"
-    yield "evaluate", task.evaluate, task.evaluate is None, without
+    if (asked := task.evaluate) is not None:
+        without = "left out in a task with lengths, which is evaluated on `lengths` samples"
+        yield "evaluate.batches", asked.batches, asked.batches is None, without
+        yield from _rules_of_samples("evaluate.", asked)
+
+
+def _rules_of_samples(whose: str, of: Task | Evaluation) -> Iterator[tuple[str, Any, bool, str]]:
+    """The same for lengths and weights of samples."""
+    lengths = _array(of.lengths)
+    whole = lengths.ndim == 1 and lengths.size > 0 and lengths.dtype.kind in "iu"
+    words = "whole numbers in a row, the tokens of each sample"
+    yield f"{whose}lengths", of.lengths, whole, words
+    for n in np.flatnonzero((lengths < 1) | (lengths >= 1 << 32))[:1]:
+        most = f"a whole number from 1 to {(1 << 32) - 1}"
+        yield f"{whose}lengths[{n}]", int(lengths[n]), False, most
+    if of.weights is not None:
+        weights = _array(of.weights)
+        numbers = weights.shape == lengths.shape and weights.dtype.kind in "iuf"
+        many = f"as many numbers as there are lengths, {len(lengths)}"
+        yield f"{whose}weights", of.weights, numbers, many
+        for n in np.flatnonzero(~((weights > 0) & (weights < math.inf)))[:1]:
+            yield f"{whose}weights[{n}]", float(weights[n]), False, "a finite number above 0"
 
 
 def _array(given: Any) -> np.ndarray[Any, Any]:

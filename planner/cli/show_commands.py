@@ -29,6 +29,7 @@ from planner.views import (
 from plans import Plan, runlog, trace
 from profiles.codec import check_target, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError
+from profiles.lengths import held_out
 
 
 def check_plan(options: argparse.Namespace) -> int:
@@ -37,13 +38,12 @@ def check_plan(options: argparse.Namespace) -> int:
     plans.prove(plan)
     lengths = _lengths(plan, options.lengths)
     plans.prove_tables(plan, options.plan, lengths)
-    for task in plan.tasks:
-        if task.lengths and task.name not in lengths:
-            print(
-                f"{task.name}: how many tokens its microbatches get was not looked at; give the "
-                "file of its samples' lengths, which lies beside the profile, as --lengths",
-                file=sys.stderr,
-            )
+    for name in _sums(plan).keys() - lengths.keys():
+        print(
+            f"{name}: how many tokens its microbatches get was not looked at; give the "
+            "file of its samples' lengths, which lies beside the profile, as --lengths",
+            file=sys.stderr,
+        )
     ops = sum(len(p.ops) for p in plan.programs)
     print(
         f"ok: {len(plan.tasks)} task(s), {len(plan.programs)} program(s) of {ops} ops, "
@@ -58,7 +58,7 @@ def _lengths(plan: Plan, paths: Sequence[str]) -> dict[str, NDArray[np.uint32]]:
     for path in paths:
         data = read_bytes(path)
         digest = sha256(data)
-        names = [t.name for t in plan.tasks if t.lengths and t.lengths.sha256 == digest]
+        names = [name for name, known in _sums(plan).items() if known == digest]
         if not names:
             raise FormatError(
                 f"{path}: its sha256 is {digest[:12]}…, that of no task's lengths; give the file "
@@ -66,6 +66,13 @@ def _lengths(plan: Plan, paths: Sequence[str]) -> dict[str, NDArray[np.uint32]]:
             )
         found |= dict.fromkeys(names, np.frombuffer(data, "<u4"))
     return found
+
+
+def _sums(plan: Plan) -> dict[str, str]:
+    """The sha256 of the lengths of each task's samples, and of those of its evaluation."""
+    found = {task.name: task.lengths for task in plan.tasks}
+    found |= {held_out(task.name): task.evaluation_lengths for task in plan.tasks}
+    return {name: said.sha256 for name, said in found.items() if said}
 
 
 def show_plan(options: argparse.Namespace) -> int:

@@ -107,7 +107,7 @@ def read_problem(
         quantile=objective_quantile,
         packing=packing,
         window=reorder_window,
-        lengths={t.name: lengths.load(names[0], t) for t in problem.tasks if t.lengths},
+        lengths=lengths.load_all(names[0], problem.tasks),
     )
     problem = _wanted(problem, objective, start, deadline, priority)
     problem = links.shared(problem, link_groups) if link_groups else problem

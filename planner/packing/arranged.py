@@ -105,12 +105,14 @@ def _expect_room(samples: Samples, steps: Sequence[int], pool: Pool) -> None:
             )
 
 
-def write_table(path: str | Path, parts: Sequence[Arrangement]) -> str:
+def write_table(path: str | Path, parts: Sequence[Arrangement], least: int = 1) -> str:
     """Write a row for each step of these arrangements, ascending, to a table; its sha256. Samples
-    move within windows of one arrangement alone."""
+    move within windows of one arrangement alone. least: so many microbatches, or more if steps have
+    more, count from one step of a window to the next."""
     if len(parts) == 1:
         (part,) = parts
-        most = sum(map(len, part.kinds[0].most))
+        most = max(least, sum(map(len, part.kinds[0].most)))
+        _expect_numbers(most, part.moved.samples.window)
         return write(path, part.moved.table(part.rows, part.which, most))
     sizes = [len(part.steps) for part in parts]
     order = np.argsort(np.concatenate([part.steps for part in parts]), kind="stable")

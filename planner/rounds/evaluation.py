@@ -4,10 +4,10 @@
     h2d       P0 b b   P1     P2         two slots for parameters; those that stay come in `enter`
 
 It is cut as the task is. How many shards stay, and how many microbatches go together, is whatever
-is shortest of what fits.
+is shortest of what fits. Several devices have equally many microbatches each, and the whole model.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,8 +15,10 @@ from planner.errors import Infeasible
 from planner.rounds.emit import Copy, Emitter, Visit
 from planner.rounds.program import Cycle, assembled
 from planner.shards import (
+    DEVICE,
     SCALARS_BYTES,
     Links,
+    MicrobatchCost,
     Mode,
     Planned,
     ShardCost,
@@ -40,13 +42,15 @@ _KEPT = 8  # about so many counts of shards that stay are tried
 class Layout:
     """stay: the last so many shards keep their parameters on the device, others take turns in
     `slots`. group: microbatches that go through a shard one after the other. ahead: the next ones
-    come while these are computed with."""
+    come while these are computed with. each: the costs of every microbatch, where they differ."""
 
     strategy: Planned
     stay: int
     slots: int
     group: int
     ahead: bool = True
+    devices: int = 1
+    each: Sequence[MicrobatchCost] = ()
 
     @property
     def costs(self) -> TaskCosts:
@@ -69,9 +73,14 @@ class Layout:
         return next((k for k, shard in enumerate(shards) if shard.tie == "owner"), None)
 
     @property
+    def microbatches(self) -> int:
+        """The microbatches of a device."""
+        return self.costs.microbatches // self.devices
+
+    @property
     def batches(self) -> int:
         """Buffers for microbatches."""
-        return min(self.costs.microbatches, (1 + self.ahead) * self.group)
+        return min(self.microbatches, (1 + self.ahead) * self.group)
 
     def _param(self, k: int) -> str:
         """The buffer of a shard's parameters."""
@@ -90,8 +99,8 @@ class Layout:
         """The buffer of x of shard k."""
         return f"x{k % 2}.{m % self.group}"
 
-    @cached_property
-    def buffers(self) -> tuple[Buffer, ...]:
+    def buffers(self, device: int = DEVICE) -> tuple[Buffer, ...]:
+        """Those of a device."""
         shards, sizes = self.shards, dict[str, int]()
         for k, shard in enumerate(shards):
             if name := shard.param_bytes and self._param(k):
@@ -100,7 +109,7 @@ class Layout:
                 name = self._boundary(k, m)
                 sizes[name] = max(sizes.get(name, 0), shard.in_bytes)
         batch = {self._batch(m): self.costs.batch_bytes for m in range(self.batches)}
-        return pack((sizes | batch).items())
+        return pack((sizes | batch).items(), str(device))
 
     @property
     def reserve_bytes(self) -> int:
@@ -109,72 +118,85 @@ class Layout:
         needs.append(self.shards[-1].backward_transient_bytes)
         return max(needs) + self.costs.total("buffer") + SCALARS_BYTES
 
-    @property
+    @cached_property
     def bytes(self) -> int:
-        return extent(self.buffers) + self.reserve_bytes
+        """Of each device."""
+        return extent(self.buffers()) + self.reserve_bytes
 
     def program(self, links: Links) -> Program:
         """The timed program."""
         modes = (Mode(),) * len(self.shards)
-        emitter = Emitter(self.costs, self.shards, modes, links.alone)  # nothing goes the other way
-        entries = list(emitter.entries(self._visits()))
+        alone, every = links.alone, range(self.devices)  # nothing goes the other way
+        emitter = Emitter(self.costs, self.shards, modes, alone, each=self.each)
+        entries = [entry for d in every for entry in emitter.entries(self._visits(d))]
         stays = [self._load(k) for k in range(len(self.shards)) if k not in self.streamed]
         return assembled(
             (self.costs.task.name,),
-            [Memory(extent(self.buffers), self.reserve_bytes)],
-            self.buffers,
+            [Memory(extent(self.buffers(d)), self.reserve_bytes) for d in every],
+            [buffer for d in every for buffer in self.buffers(d)],
             Cycle.in_turn(entries),
-            enter=list(emitter.copies(stays)),
+            enter=[entry for d in every for entry in emitter.copies(stays, d)],
             evaluates=SUFFIX,
         )
 
-    def _visits(self) -> Iterator[Visit]:
-        """Groups of microbatches, each through shard after shard."""
-        for start in range(0, self.costs.microbatches, self.group):
-            mine = range(start, min(start + self.group, self.costs.microbatches))
+    def _visits(self, device: int) -> Iterator[Visit]:
+        """Groups of a device's microbatches, each through shard after shard."""
+        first = device * self.microbatches
+        for start in range(0, self.microbatches, self.group):
+            mine = range(start, min(start + self.group, self.microbatches))
             for m in mine:
-                yield Visit(0, m, "P", {"batch": self._batch(m)})
+                yield Visit(0, first + m, "P", {"batch": self._batch(m)}, device=device)
             for k in range(len(self.shards)):
                 loads = [self._load(k)] if k in self.streamed else []
                 for m in mine:
                     at: dict[Role, str] = {"param": self._param(k), "batch": self._batch(m)}
                     at |= {"x": self._boundary(k, m), "y": self._boundary(k + 1, m)}
                     at["tied"] = f"s{self._owner}.param"
-                    yield Visit(k, m, "F", at, loads if m == start else ())
+                    brings = loads if m == start else ()
+                    yield Visit(k, first + m, "F", at, brings, device=device)
 
     def _load(self, k: int) -> Copy:
         size = self.shards[k].param_bytes
         return Copy("P", "s", k, "param", size, self._param(k), f"s{k}.param")
 
 
-def evaluating(strategy: Planned, links: Links, device_bytes: int) -> Program:
-    """The shortest program found that evaluates the task of a strategy; Infeasible when none
+def evaluating(
+    strategy: Planned,
+    links: Links,
+    device_bytes: int,
+    *,
+    devices: int = 1,
+    each: Sequence[MicrobatchCost] = (),
+) -> Program:
+    """The shortest program found that evaluates the task of a strategy, on so many devices that
+    share the microbatches evenly; each: their costs, where they differ. Infeasible when none
     fits."""
     wanted = strategy.costs.task.evaluation
     batches = wanted.batches if wanted else 1
-    fitting = [each for each in _layouts(strategy) if each.bytes <= device_bytes]
+    every = [*_layouts(strategy, devices, each)]
+    fitting = [one for one in every if one.bytes <= device_bytes]
     if not fitting:
-        needs = min(each.bytes for each in _layouts(strategy))
+        needs = min(one.bytes for one in every)
         raise Infeasible(
             f"{strategy.costs.task.name}: its evaluation needs {show_bytes(needs)} ({needs} bytes) "
             f"on its device but the device offers {show_bytes(device_bytes)} ({device_bytes} "
             f"bytes); smallest --device-memory that would do: {needs}",
             needs,
         )
-    made = (each.program(links) for each in _fullest(fitting))
+    made = (one.program(links) for one in _fullest(fitting))
     return min(made, key=lambda program: duration_us(program, batches))
 
 
-def _layouts(strategy: Planned) -> Iterator[Layout]:
+def _layouts(strategy: Planned, devices: int, each: Sequence[MicrobatchCost]) -> Iterator[Layout]:
     """Layouts that may fit: all shards staying or fewer, all microbatches together or fewer; the
     least, one microbatch at a time and none ahead, is no more than training takes."""
-    count, microbatches = len(strategy.shards), strategy.costs.microbatches
+    count, microbatches = len(strategy.shards), strategy.costs.microbatches // devices
     stays = sorted({count * n // _KEPT for n in range(_KEPT + 1)} | {count - 1}, reverse=True)
     groups = dict.fromkeys((microbatches, -(-microbatches // 4), 1))
     for group, ahead in [*((group, True) for group in groups), (1, False)]:
         for stay in stays:
             for slots in (3, 2, 1) if stay < count else (2,):
-                yield Layout(strategy, stay, slots, group, ahead)
+                yield Layout(strategy, stay, slots, group, ahead, devices, each)
 
 
 def _fullest(layouts: Iterable[Layout]) -> list[Layout]:

@@ -2,7 +2,7 @@
 
 from planner.search.bounds import Bounds, TaskBound, task_bounds
 from planner.search.descent import descend
-from planner.search.packed import Packed, Part
+from planner.search.packed import Judging, Packed, Part
 from planner.search.searches import Searches, Ways, baselines
 from planner.search.shapes import shapes_of
 from planner.search.shares import short_host, short_with_disk, without_disk
@@ -12,6 +12,7 @@ from planner.search.task import Candidate, Wide
 __all__ = [
     "Bounds",
     "Candidate",
+    "Judging",
     "Packed",
     "Part",
     "Searches",

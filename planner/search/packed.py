@@ -22,17 +22,28 @@ class Part(NamedTuple):
         return duration_us(*self)
 
 
+class Judging(NamedTuple):
+    """The evaluations of a task: the rounds of each, what a plan says of their samples, and the
+    file of each sample's microbatch."""
+
+    rounds: int
+    lengths: Lengths
+    table: Path
+
+
 @dataclass(frozen=True)
 class Packed:
     """turns: the kinds of the steps in turn. lengths: what a plan says of them. table: the file of
     each sample's microbatch. least_us: no way to divide the steps' samples among the same pipelines
-    trains them sooner. parts: of all steps, where not all have the same program."""
+    trains them sooner. parts: of all steps, where not all have the same program. judging: its
+    evaluations, if there are any."""
 
     turns: Runs
     lengths: Lengths
     table: Path
     least_us: int
     parts: tuple[Part, ...] = ()
+    judging: Judging | None = None
 
     def between(self, program: Program, begin: int, end: int) -> Iterator[Part]:
         """The steps from one to before another; of a task with one program, those that are done

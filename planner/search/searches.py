@@ -21,6 +21,7 @@ from planner.search.task import Candidate, Wide, late
 from planner.search.variants import Found, Tried
 from planner.shards import Links
 from plans.schema import Program
+from profiles.lengths import held_out
 from profiles.schema import Task
 
 _LATER = 0.1  # of the time, for what follows the search
@@ -39,18 +40,20 @@ bytes on the host; Infeasible where there is none. It must be picklable."""
 
 Lengths = NDArray[np.uint32]
 
-Packing = Callable[[tuple[Kind, Task, int], Lengths, int, Effort], Candidate]
-"""The same of a task with the lengths of all its samples, on any number of devices."""
+Packing = Callable[[tuple[Kind, Task, int], Sequence[Lengths], int, Effort], Candidate]
+"""The same of a task with the lengths of all its samples, and of those of its evaluation if it has
+one, on any number of devices."""
 
 
 class _Asked(NamedTuple):
-    """A search in a process of its own. host_bytes: what the task may have there."""
+    """A search in a process of its own. host_bytes: what the task may have there. lengths: of its
+    samples and of those of its evaluation, as far as they have some."""
 
     kind: Kind
     task: Task
     host_bytes: int
     devices: int
-    lengths: Lengths | None
+    lengths: tuple[Lengths, ...]
 
 
 class _Place(NamedTuple):
@@ -168,7 +171,9 @@ class Searches:
         asked = []
         for n, at, devices in places:
             task = self.shapes[n].first[at]
-            lengths = self.problem.lengths[task.name] if task.lengths else None
+            names = [task.name] if task.lengths else []
+            names += [held_out(task.name)] if task.evaluation_lengths else []
+            lengths = tuple(self.problem.lengths[name] for name in names)
             asked.append(_Asked(bare[at], task, rooms[n], devices, lengths))
         tried = partial(_tried, self.best, self.packing)
         return pool.each(tried, asked, effort, self.jobs, _weight)
@@ -206,7 +211,7 @@ def _tried(best: Pipelines | None, packing: Packing | None, asked: _Asked, effor
     own = asked.kind, asked.task, asked.host_bytes
     found: Found
     try:
-        if packing and asked.lengths is not None:
+        if packing and asked.lengths:
             found = packing(own, asked.lengths, asked.devices, effort)
         elif best and asked.devices > 1:
             found = best(own, asked.devices, effort)
@@ -250,7 +255,9 @@ def _least(need: Need, told: Sequence[Tried]) -> Need:
 
 def _everywhere(problem: Problem, shape: Shape, place: int, found: Candidate) -> Candidate:
     """A shape's candidate of one kind, with its programs on all kinds that it fits; one for several
-    devices is for its own kind."""
+    devices, or with lengths, is for its own kind."""
+    if found.packed:
+        return found
     strategy = found.strategy
     programs: list[Program | None] = [None] * len(problem.kinds)
     programs[place] = found.program

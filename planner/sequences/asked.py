@@ -27,7 +27,8 @@ def bucket(tokens: int) -> int:
 class Asked:
     """lengths: the tokens of every sample. host_bytes: what the task may have there. done: steps
     that were trained before. window: steps between which samples may move. few: the steps that are
-    to be planned, where not all are."""
+    to be planned, where not all are. judged: the tokens of the samples of each evaluation, if any.
+    """
 
     task: Task
     lengths: NDArray[np.uint32]
@@ -36,6 +37,7 @@ class Asked:
     done: int = 0
     window: int = 1
     few: Sequence[int] = ()
+    judged: NDArray[np.uint32] | None = None
 
     @cached_property
     def samples(self) -> Samples:
@@ -68,7 +70,9 @@ class Asked:
 
     @cached_property
     def longest(self) -> int:
-        return int(self.own.max())
+        """The tokens of the longest sample of its steps and of evaluations."""
+        judged = 0 if self.judged is None else int(self.judged.max())
+        return max(int(self.own.max()), judged)
 
     @cached_property
     def spread(self) -> float:

@@ -1,6 +1,6 @@
-"""Lower bounds on the time of all steps of a task with lengths.
+"""Lower bounds on the time of all steps and evaluations of a task with lengths.
 
-compute     every sample forward and backward by itself, spread evenly over all devices
+compute     every sample forward and backward by itself, or forward, spread evenly over all devices
 dispatch    for the pipelines of one mix: sequences divided at will, by weights of the types
 """
 
@@ -16,6 +16,8 @@ from planner.lp import Constraint, Linear
 from planner.search import Bounds, TaskBound
 from planner.sequences.asked import Array, Asked
 from planner.shards import shape_of
+from plans.order import due_steps
+from profiles.lengths import held_out
 from profiles.schema import Curve, Layer
 
 Floats = NDArray[np.float64]
@@ -83,6 +85,38 @@ def _least(layer: Layer, sizes: Floats) -> Floats:
         return whole
     split = whole - us["backward"] + us["backward_input"] + us["backward_weight"]
     return np.asarray(np.minimum(whole, split))
+
+
+def evaluations_us(problem: Problem) -> dict[str, int]:
+    """The compute bound of all evaluations of every task with lengths, on one device."""
+    found = dict[str, int]()
+    for task in problem.tasks:
+        if task.lengths:
+            own = problem.lengths[task.name], problem.only, problem.host_bytes
+            held = problem.lengths.get(held_out(task.name))
+            asked = Asked(task, *own, problem.done.get(task.name, 0), judged=held)
+            found[task.name] = judged_us(asked, 1)
+    return found
+
+
+def judged_us(asked: Asked, devices: int) -> int:
+    """The compute bound of all evaluations."""
+    task = asked.task
+    if asked.judged is None:
+        return 0
+    sizes = asked.judged.astype(np.float64)
+    often = len(due_steps(task.evaluation, asked.done, task.steps))
+    whole = often * sum(_forward(layer, sizes) for layer in task.layers)
+    return int(whole * _ROUNDED) // devices
+
+
+def _forward(layer: Layer, sizes: Floats) -> float:
+    """The least time of a layer's forwards of these sequences, in microbatches however many: as
+    measured, or as in a backward that recomputes, of which a microbatch may save a part once."""
+    us = {curve.op: float(_us(curve, sizes).sum()) for curve in layer.curves}
+    fixed = {curve.op: curve.fixed_ns / _NS for curve in layer.curves}
+    saved = max(0.0, fixed["backward"] - fixed["recompute_backward"]) * len(sizes)
+    return min(us["forward"], max(0.0, us["recompute_backward"] - us["backward"] - saved))
 
 
 def _us(curve: Curve, sizes: Floats) -> Floats:

@@ -16,7 +16,7 @@ from planner.packing import Arrangement, How, Kind, arranged
 from planner.pipelines import ModeProgram, all_fitted, fitted, mode_program
 from planner.rounds import store
 from planner.search import Part
-from planner.sequences.asked import Array, Asked
+from planner.sequences.asked import Array, Asked, bucket
 from planner.sequences.kinds import Shape, Some, with_kinds
 from planner.sequences.mix import Lane, side_by_side
 from planner.sequences.ways import ORDER, Trial
@@ -205,8 +205,10 @@ class _Draft:
 
 def _lanes(trial: Trial, kinds: Sequence[Kind]) -> Iterator[Lane]:
     """The pipelines of the full round, whose microbatches take what those of all kinds do in the
-    mean. Those of one depth have equally many bytes, so that they have the same stages."""
-    depths, most = trial.way.mix.depths, dict[int, int]()
+    mean. Those of one depth have equally many bytes, so that they have the same stages. The bytes
+    of the deepest do for the longest sample of an evaluation."""
+    depths, judged = trial.way.mix.depths, trial.asked.judged
+    most = {max(depths): 0 if judged is None else bucket(int(judged.max()))}
     for depth, own in zip(depths, kinds[0].most, strict=True):
         most[depth] = max(most.get(depth, 0), *own)
     for place, depth in enumerate(depths):

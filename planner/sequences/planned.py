@@ -1,5 +1,6 @@
 """A task with lengths as a plan has it: its program, the kinds of its steps, its table."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from planner.search import Candidate, Packed
 from planner.sequences.asked import Asked
 from planner.sequences.bounds import dispatch_us
 from planner.sequences.choose import Wanted, best
+from planner.sequences.judging import judged
 from planner.sequences.made import InTurn, in_common
 from planner.sequences.mix import Mix
 from planner.sequences.switching import switched
@@ -21,7 +23,7 @@ from profiles.schema import Task
 
 def planned(
     asked: tuple[Kind, Task, int],
-    lengths: NDArray[np.uint32],
+    lengths: Sequence[NDArray[np.uint32]],
     devices: int,
     effort: Effort,
     *,
@@ -32,15 +34,17 @@ def planned(
     tables: Path,
     jobs: int = 1,
 ) -> Candidate:
-    """The shortest way found on so many devices, with its table in this folder. Infeasible or
+    """The shortest way found on so many devices, with its tables in this folder. Infeasible or
     NoPlanFound otherwise.
 
-    asked: the kind of devices, the task, and what it may have on the host. layout, packing: those
-    that are looked at, by default all. window: steps between which samples may move. alone: the
-    task is the only one, so that its segments may switch between mixes.
+    asked: the kind of devices, the task, and what it may have on the host. lengths: of its samples,
+    and of those of its evaluation. layout, packing: those that are looked at, by default all.
+    window: steps between which samples may move. alone: the task is the only one, so that its
+    segments may switch between mixes.
     """
     kind, task, host_bytes = asked
-    mine = Asked(task, lengths, kind, host_bytes, window=min(window, task.steps))
+    own, held, *_ = *lengths, None
+    mine = Asked(task, own, kind, host_bytes, window=min(window, task.steps), judged=held)
     said, looked = task.lengths, wanted(task, devices, layout, packing)
     assert said
     one = best(mine, looked, jobs, effort)
@@ -49,8 +53,10 @@ def planned(
         found = switched(mine, one.made, one.trials, one.mixes, jobs, effort)
     ways = found.ways
     strategy = in_common([way.round.strategy for way in ways])
+    judges = judged(mine, strategy, devices, looked.how, tables) if len(lengths) > 1 else None
     table = tables / f"{task.name}.{devices}"
-    sha256 = write_table(table, [way.arrangement for way in ways])
+    least = len(judges.program.tokens) if judges else 1
+    sha256 = write_table(table, [way.arrangement for way in ways], least)
     packed = Packed(
         one.made.arrangement.turns,
         Lengths(
@@ -62,6 +68,7 @@ def planned(
         table,
         dispatch_us(mine, found.pools),
         found.parts,
+        judges.said if judges else None,
     )
     tried = told(mine, found, one.made, one.judged, one.tried)
     return Candidate(
@@ -69,6 +76,7 @@ def planned(
         (ways[0].program,),
         len(tried),
         effort.left > 0,
+        (judges.program,) if judges else (),
         alternatives=tuple(tried),
         packed=packed,
     )

@@ -29,8 +29,6 @@ def with_lengths(problem: Problem, policy: Policy = "gantry") -> bool:
 def _wrong(problem: Problem, task: Task, policy: Policy) -> Iterator[str]:
     """Why not, the reason and the remedy."""
     assert task.lengths
-    if task.evaluation:
-        yield "with which evaluation is not planned; profile it without evaluate="
     for number, layer in enumerate(task.layers):
         if draws_of(layer.costs) is None:
             yield (

@@ -93,7 +93,7 @@ class _Search:
     def _pair(self, within: NDArray[np.bool_]) -> Iterator[Pair]:
         """The best pair for steps within a limit and the others, if it seems worth it."""
         asked, how = self.asked, self.how
-        short = replace(asked, few=tuple(self.steps[within].tolist()))
+        short = replace(asked, few=tuple(self.steps[within].tolist()), judged=None)
         samples = [_some(asked, self.steps[own]) for own in (within, ~within)]
         either = [self.one.step_us(own, how) for own in samples]
         whole = np.where(within, *either)

@@ -248,9 +248,10 @@ def _us(time: Time | None) -> int:
 
 def shape_of(task: Task) -> object:
     """Equal for tasks that cost the same, whatever they are called and however long they train; of
-    those whose samples have lengths, if their steps are the same."""
+    those whose samples have lengths, if their steps and evaluations are the same."""
     bytes_ = task.tie_bytes, task.norm_bytes, task.precision
-    steps = task.lengths and (task.lengths, task.steps)
+    judged = task.evaluation, task.evaluation_lengths
+    steps = task.lengths and (task.lengths, task.steps, judged)
     return task.batch, task.batches, task.ties, *bytes_, task.layers, steps
 
 

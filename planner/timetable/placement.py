@@ -8,11 +8,13 @@ completion counts. The best one is then made better by small changes (`local_sea
 `gang_search`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from math import inf
 from typing import Protocol
+
+from msgspec import structs
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Objective, Policy, Problem, Want
@@ -74,11 +76,11 @@ def timetable(
         if not way.packed:
             stretches.append(Stretch(program, piece.devices, piece.rounds, evaluates))
             continue
+        batches = way.packed.judging.rounds if way.packed.judging else 0
         for one in way.packed.between(program, first, last):
             if one.rounds:
-                stretches.append(
-                    Stretch(one.program, piece.devices, one.rounds, evaluates, one.kinds)
-                )
+                own = one.program, piece.devices, one.rounds, evaluates, one.kinds, batches
+                stretches.append(Stretch(*own))
     return cut(problem, stretches)
 
 
@@ -168,6 +170,8 @@ def _run(
     """With evaluations, of whose time each round has a share. Rounds of several kinds each last
     their mean."""
     own = task.evaluation
+    if own and packed and packed.judging:
+        own = structs.replace(own, batches=packed.judging.rounds)
     more = share_us(own, program, evaluates) if own and evaluates else 0
     fixed_us, period_us = duration_us(program, 1) - program.period_us, program.period_us
     if packed:
@@ -200,11 +204,13 @@ def in_time(problem: Problem, plan: Plan) -> None:
     )
 
 
-def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) -> tuple[Bound, ...]:
+def named_bounds(
+    problem: Problem, bounds: Sequence[Bounds], judged: Mapping[str, int], *, phased: bool
+) -> tuple[Bound, ...]:
     """All named bounds on the makespan, in µs, from those of the tasks (`bounds`).
 
-    phased: the plan is of the kind that the phase bound is about. Tasks with lengths have bounds by
-    their compute only.
+    judged: the least time of the evaluations of tasks with lengths. phased: the plan is of the kind
+    that the phase bound is about. Tasks with lengths have bounds by their compute only.
     """
     demand = Demand({kind.name: kind.count for kind in problem.kinds})
     # Segments of a device never overlap, so its evaluations come on top of whatever is trained.
@@ -212,7 +218,7 @@ def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) ->
         (task, problem.kinds[place], devices, one, evaluating // devices)
         for number, (task, of) in enumerate(zip(problem.tasks, bounds, strict=True))
         for (place, devices), one in of.items()
-        for evaluating in [_evaluating_us(problem, place, number)]
+        for evaluating in [_evaluating_us(problem, place, number, judged)]
     ]
 
     def columns(us: Callable[[TaskBound], int]) -> list[Column]:
@@ -240,10 +246,10 @@ def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) ->
     )
 
 
-def _evaluating_us(problem: Problem, place: int, number: int) -> int:
+def _evaluating_us(problem: Problem, place: int, number: int, judged: Mapping[str, int]) -> int:
     """The least compute time of a task's evaluations on a kind of devices."""
     task = problem.kinds[place].tasks[number]
-    return least_us(task, problem.done.get(task.name, 0))
+    return judged[task.name] if task.lengths else least_us(task, problem.done.get(task.name, 0))
 
 
 def _longest(columns: Iterable[Column]) -> int:

@@ -36,13 +36,14 @@ def few_segments(problem: Problem) -> None:
 class Stretch(NamedTuple):
     """Rounds of a program in a row on some devices; `evaluates`: the program that evaluates its
     task, if any does, on no more of them; `kinds`: the runs of their kinds, as a segment has them.
-    """
+    `batches`: the rounds of each evaluation, where they are others than the task says."""
 
     program: Program
     devices: tuple[int, ...]
     rounds: int
     evaluates: Program | None = None
     kinds: Runs = ()
+    batches: int = 0
 
 
 def cut(problem: Problem, stretches: Iterable[Stretch]) -> list[Segment]:
@@ -53,7 +54,7 @@ def cut(problem: Problem, stretches: Iterable[Stretch]) -> list[Segment]:
     due = {n: deque(due_steps(t.evaluation, done[n], t.steps)) for n, t in tasks.items()}
 
     def runs() -> Iterator[Run]:
-        for program, devices, whole, evaluates, kinds in stretches:
+        for program, devices, whole, evaluates, kinds, batches in stretches:
             (name,), left = program.tasks, whole
             # As soon as may be: segments' starts only know about how long evaluations take.
             start = problem.wants.get(name, Want()).start_us
@@ -63,7 +64,7 @@ def cut(problem: Problem, stretches: Iterable[Stretch]) -> list[Segment]:
                 if evaluation and evaluates and due[name] and not until:
                     due[name].popleft()
                     mine = devices[: evaluates.devices]
-                    yield Run(evaluates, mine, evaluation.batches, start)
+                    yield Run(evaluates, mine, batches or evaluation.batches, start)
                 elif left:
                     rounds = min(left, until, problem.segment_steps or left)
                     yield Run(program, devices, rounds, start, part(kinds, whole - left, rounds))

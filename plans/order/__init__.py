@@ -11,7 +11,7 @@ from plans.order.disk import (
     regions,
     with_moves,
 )
-from plans.order.evaluation import due_of, due_steps, evaluations, misplaced
+from plans.order.evaluation import due_of, due_steps, evaluations, judge, misplaced
 from plans.order.nodes import (
     Kept,
     Use,
@@ -52,6 +52,7 @@ __all__ = [
     "first_steps",
     "held",
     "host_bytes",
+    "judge",
     "kept_bytes",
     "laid_out",
     "misplaced",

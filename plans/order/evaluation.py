@@ -6,7 +6,7 @@ a ████ (100 steps)  a.eval ▒ (8 batches)  a ████  a.eval ▒  
 from collections.abc import Iterator
 
 from plans.order.segments import first_steps
-from plans.schema import Op, OpName, Plan, Task
+from plans.schema import Op, OpName, Plan, Program, Task
 from profiles.schema import Evaluation
 
 
@@ -21,6 +21,11 @@ def due_steps(evaluation: Evaluation | None, done: int, steps: int) -> range:
 def due_of(task: Task) -> range:
     """The numbers of steps, those before this plan too, after which it evaluates."""
     return due_steps(task.evaluation, task.done, task.steps)
+
+
+def judge(plan: Plan, task: str) -> Program | None:
+    """The program that evaluates a task; the first, where there are several."""
+    return next((p for p in plan.programs if p.evaluates and task in p.tasks), None)
 
 
 def misplaced(op: Op, name: OpName) -> Iterator[str]:

@@ -4,11 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
+from support import synthetic
 from support.texts import LENGTHS, text_task
 
+import profiles
 from profiles import lengths
-from profiles.codec import sha256
+from profiles.codec import pretty, sha256
 from profiles.errors import FormatError
+from profiles.schema import Evaluation
 
 TASK = text_task()
 
@@ -48,6 +52,44 @@ def test_missing_and_changed_files_are_refused(tmp_path: Path) -> None:
     lengths.save(path, "text", [*LENGTHS[:-1], 78])
     with pytest.raises(FormatError, match=r"its sha256 is .*; profile again"):
         lengths.load(path, TASK)
+
+
+def test_samples_of_evaluations_have_a_file_of_their_own(tmp_path: Path) -> None:
+    """By the task's name with `.evaluation`; a task without lengths has none."""
+    said = lengths.describe([3, 4])
+    task = structs.replace(TASK, evaluation=Evaluation(2, 1), evaluation_lengths=said)
+    lengths.save(tmp_path / "x.json", "text", LENGTHS)
+    lengths.save(tmp_path / "x.json", lengths.held_out("text"), [3, 4])
+    found = lengths.load_all(tmp_path / "x.json", [task, structs.replace(TASK, lengths=None)])
+    assert {name: own.tolist() for name, own in found.items()} == {
+        "text": LENGTHS,
+        "text.evaluation": [3, 4],
+    }
+    assert (tmp_path / "x.text.evaluation.lengths").stat().st_size == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"evaluation": Evaluation(2, 1)}, "text: there are no lengths of samples to evaluate it"),
+        ({"evaluation_lengths": TASK.lengths}, "text: there are lengths of samples to evaluate it"),
+        (
+            {
+                "evaluation": Evaluation(2, 1),
+                "evaluation_lengths": structs.replace(lengths.describe([3, 4]), tokens=9),
+            },
+            "text: 2 lengths of at most 4 cannot have 9 tokens",
+        ),
+    ],
+)
+def test_a_task_with_lengths_is_evaluated_on_samples_with_lengths(
+    change: dict[str, object], said: str
+) -> None:
+    """And only where it is evaluated."""
+    task = structs.replace(TASK, **change)
+    profile = synthetic.profile(task, usable_bytes=1 << 30)
+    with pytest.raises(FormatError, match=said):
+        profiles.loads(pretty(profile), "x.json")
 
 
 def test_steps_begin_again_after_the_last_sample() -> None:

@@ -255,28 +255,45 @@ def _tokens(of: Sequence[int], row: Sequence[int], padded: bool, m: int) -> int:
 
 
 class Trained(NamedTuple):
+    """val_losses: of evaluations, by the steps done."""
+
     losses: list[float]
     params: dict[str, Tensor]
+    val_losses: dict[int, float]
 
 
 Parts = Iterable[tuple[Tensor, Tensor, Tensor, Tensor]]  # tokens, positions, sequences, targets
 
 
 def trained(
-    task: Task, parts_of: Callable[[int], Parts], of: Callable[[int], list[int]] = samples_of
+    task: Task,
+    parts_of: Callable[[int], Parts],
+    of: Callable[[int], list[int]] = samples_of,
+    judged: Callable[[], Parts] = tuple,
 ) -> Trained:
-    """An ordinary loop whose steps go through these parts, in turn. of: the samples of a step."""
+    """An ordinary loop whose steps go through these parts, in turn, and its evaluations through
+    those that are judged. of: the samples of a step."""
     torch.manual_seed(task.seed)
     model = task.model()  # type: ignore[operator]
     loop, losses = Loop(task, model, None), []
     weights = LENGTHS if task.weights is None else task.weights
+    val_losses: dict[int, float] = {}
+    assert task.loss
     for step in range(task.steps):
         total, whole = 0.0, sum(weights[n] for n in of(step))
         for *inputs, targets in parts_of(step):
             total += loop.add((tuple(inputs), targets), whole)
         loop.update()
         losses.append(total)
-    return Trained(losses, {name: p.detach().clone() for name, p in model.named_parameters()})
+        if (own := task.evaluate) and (step + 1) % own.every == 0:
+            whole, total = sum(own.lengths if own.weights is None else own.weights), 0.0
+            for tokens, positions, sequences, targets in judged():
+                with torch.no_grad():
+                    out = model(tokens, positions, sequences)
+                total += float(task.loss(out, targets) / whole)
+            val_losses[step + 1] = total
+    params = {name: p.detach().clone() for name, p in model.named_parameters()}
+    return Trained(losses, params, val_losses)
 
 
 def one_by_one(step: int, of: Callable[[int], list[int]] = samples_of) -> Parts:
@@ -294,17 +311,23 @@ def as_packed(made: Packed, step: int) -> Parts:
         if own:
             most = max(LENGTHS[n] for n in own) if planned.lengths.padded else 0
             pieces = [piece for pair in data(own) for piece in (pair, _fill(most - len(pair[0])))]
-            texts, targets = zip(*(pair for pair in pieces if len(pair[0])), strict=True)
-            sizes = [len(text) for text in texts]
-            yield (
-                torch.cat(texts),
-                torch.cat([torch.arange(n) for n in sizes]),
-                torch.cat([torch.full((n,), k) for k, n in enumerate(sizes)]),
-                torch.cat(targets),
-            )
+            yield from joined([pair for pair in pieces if len(pair[0])])
 
 
 def _fill(tokens: int) -> tuple[Tensor, Tensor]:
     """Padding that no loss counts."""
     none = torch.zeros(max(0, tokens), dtype=torch.long)
     return none, none - 100
+
+
+def joined(samples: Sequence[tuple[Tensor, Tensor]]) -> Parts:
+    """A microbatch of these samples; none where there are none."""
+    if samples:
+        texts, targets = zip(*samples, strict=True)
+        sizes = [len(text) for text in texts]
+        yield (
+            torch.cat(texts),
+            torch.cat([torch.arange(n) for n in sizes]),
+            torch.cat([torch.full((n,), k) for k, n in enumerate(sizes)]),
+            torch.cat(targets),
+        )

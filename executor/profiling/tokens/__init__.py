@@ -3,12 +3,19 @@
 from executor.profiling.tokens.draws import check_draws, check_steady
 from executor.profiling.tokens.linear import bad_fits, check_linear, off
 from executor.profiling.tokens.mixing import mixes
-from executor.profiling.tokens.sequences import check_asked, one, sizes, tried
+from executor.profiling.tokens.sequences import (
+    check_asked,
+    check_evaluation,
+    one,
+    sizes,
+    tried,
+)
 
 __all__ = [
     "bad_fits",
     "check_asked",
     "check_draws",
+    "check_evaluation",
     "check_linear",
     "check_steady",
     "mixes",

@@ -7,7 +7,18 @@ import numpy as np
 from executor.errors import UsageError
 from executor.numerics import OwnRandomness
 from executor.profiling.layer_checks import blamed
-from executor.workload import Batch, Task, joined, lengths_of, pack, part, take, tokens_of
+from executor.workload import (
+    Batch,
+    Task,
+    check_alike,
+    held_out,
+    joined,
+    lengths_of,
+    pack,
+    part,
+    take,
+    tokens_of,
+)
 from profiles.codec import ALIGNMENT
 from profiles.curves import FEWEST
 
@@ -68,6 +79,21 @@ def tried(task: Task, first: Batch) -> dict[int, Batch]:
     count, tokens = len(lengths_of(task)), tokens_of(first)
     starts = sorted({n * count // _TRIED for n in range(1, _TRIED)} - {0})
     return {0: first} | {start: _packed(task, piece(task, tokens, start)) for start in starts}
+
+
+def check_evaluation(task: Task) -> None:
+    """WorkloadError for evaluation whose first, last or longest sample is not as its lengths say,
+    or of another form than one of training."""
+    if task.evaluate is None:
+        return
+    own = held_out(task)
+    lengths = lengths_of(own)
+    numbers = sorted({0, int(lengths.argmax()), len(lengths) - 1})
+    told = ", ".join(map(str, numbers))
+    with blamed(f"task {task.name}: evaluation data([{told}])"), OwnRandomness():
+        (first, *_) = take(own, numbers)
+        (like,) = take(task, [0])
+        check_alike(first, like, f"sample {numbers[0]}", "sample 0 of training")
 
 
 def _packed(task: Task, sample: Batch) -> Batch:

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from msgspec import structs
 
+from plans.order import judge
 from plans.samples import MOST
 from plans.schema import Plan, Program, Segment, Task
 from plans.timing import kinds_of
@@ -19,9 +20,10 @@ def lengths_shape(plan: Plan) -> Iterator[str]:
     """Tasks with lengths can be trained by a table of microbatches."""
     for task in plan.tasks:
         if task.lengths is None:
+            if task.evaluation_lengths:
+                yield f"{task.name}: the samples of its evaluation have lengths, its own have none"
             continue
-        if task.evaluation:
-            yield f"{task.name}: has lengths and is evaluated, which plans cannot say together"
+        yield from _judged(plan, task)
         if task.batch > task.lengths.samples:
             yield (
                 f"{task.name}: {task.batch} samples in a step, but there are only "
@@ -51,6 +53,25 @@ def _draws(task: Task, each: tuple[int, ...]) -> Iterator[str]:
             )
 
 
+def _judged(plan: Plan, task: Task) -> Iterator[str]:
+    """A task with lengths is evaluated on samples with lengths, always in the same microbatches."""
+    if (task.evaluation is None) != (task.evaluation_lengths is None):
+        has, lacks = ("is", "has no") if task.evaluation else ("is not", "has")
+        yield f"{task.name}: {has} evaluated, but {lacks} lengths of samples for that"
+        return
+    first = judge(plan, task.name)
+    if first is None or task.evaluation is None:
+        return
+    for one in plan.programs:
+        if one.evaluates and task.name in one.tasks and one.tokens != first.tokens:
+            yield f"{one.name}: evaluates {task.name} in other microbatches than {first.name}"
+    if (rounds := task.evaluation.batches) * len(first.tokens) > MOST:
+        yield (
+            f"{task.name}: is evaluated in {rounds} rounds of {len(first.tokens)} microbatches, a "
+            f"table knows {MOST}"
+        )
+
+
 def kinds_shape(program: Program, tasks: dict[str, Task], ways: int) -> Iterator[str]:
     """The kinds of rounds of a program and their tokens are possible for its task, and not too many
     to prove each for all the ways in which segments place the program on nodes."""
@@ -63,8 +84,8 @@ def kinds_shape(program: Program, tasks: dict[str, Task], ways: int) -> Iterator
     (task, *_) = measured
     if len(program.tasks) > 1:
         yield f"{where} trains {len(program.tasks)} tasks, expected {task.name!r} alone, by lengths"
-    if program.evaluates:
-        yield f"{where} evaluates {task.name}, which has lengths"
+    if program.evaluates and program.kinds:
+        yield f"{where} evaluates {task.name} in {1 + len(program.kinds)} kinds of rounds, not one"
     kinds = kinds_of(program)
     if program.kinds and (all_ways := len(kinds) * max(ways, 1)) > MOST_KINDS:
         placed = f", placed on nodes in {ways} ways: {all_ways} to prove" if ways > 1 else ""

@@ -1,10 +1,10 @@
 """Rule 11 of the checker: the table beside a plan gives every sample of every step a microbatch of
 that step's round, and no microbatch more tokens than it may have.
 
-A table has one entry for each sample of each step, so that no sample can be there twice or be left
-out: what can be wrong is the number of rows, a microbatch that is not there, and tokens; and where
-samples move within windows, a step that is not there, and how many each gets. Tables are looked at
-some windows at a time; they may be larger than memory.
+A table has one entry for each sample of each step, or of an evaluation, so that no sample can be
+there twice or be left out: what can be wrong is the number of rows, a microbatch that is not there,
+and tokens; and where samples move within windows, a step that is not there, and how many each gets.
+Tables are looked at some windows at a time; they may be larger than memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
-from plans.order import task_runs
+from plans.order import judge, task_runs
 from plans.samples import open_table, places, table_path, table_sha256
 from plans.schema import Plan, Task
 from plans.timing import kinds_of
 from profiles.codec import sha256
 from profiles.findings import MOST
+from profiles.lengths import held_out
 
 _AT_ONCE = 1 << 21  # entries or microbatches
 
@@ -31,13 +33,37 @@ def tables(
     plan: Plan, path: str | Path, lengths: Mapping[str, NDArray[Any]] | None = None
 ) -> Iterator[str]:
     """Violations of the tables beside the file of a sound plan: of tokens, where the lengths of
-    the task's samples are given. FormatError where a table cannot be read."""
+    the task's samples are given, or of those of its evaluation. FormatError where a table cannot be
+    read."""
     for task in plan.tasks:
-        if task.lengths:
-            own = (lengths or {}).get(task.name)
-            others = [] if own is None else [*other_lengths(task, own)]
+        for one in _tables(plan, task):
+            own = (lengths or {}).get(one.task.name)
+            others = [] if own is None else [*other_lengths(one.task, own)]
             yield from others
-            yield from _table(plan, task, table_path(path, task.name), None if others else own)
+            yield from _wrong_table(one, table_path(path, one.task.name), None if others else own)
+
+
+class _Table(NamedTuple):
+    """A table to be looked at: the tokens of the microbatches of each shape of a round, -1 for
+    those that it does not have, and the shape of each row. task: whose steps are its rows. judges:
+    the only row has the samples of an evaluation, as if they were a step of a task."""
+
+    task: Task
+    limits: Numbers
+    shapes: NDArray[np.int32]
+    judges: bool = False
+
+
+def _tables(plan: Plan, task: Task) -> Iterator[_Table]:
+    """The tables of a task."""
+    if task.lengths:
+        yield _Table(task, *_limits(plan, task))
+    said, program = task.evaluation_lengths, judge(plan, task.name)
+    if said and task.evaluation and program:
+        limits = np.tile(np.array(program.tokens, np.int64), (1, task.evaluation.batches))
+        name, count = held_out(task.name), said.samples
+        row = structs.replace(task, name=name, steps=1, done=0, batch=count, lengths=said)
+        yield _Table(row, limits, np.zeros(1, np.int32), judges=True)
 
 
 def other_lengths(task: Task, lengths: NDArray[Any]) -> Iterator[str]:
@@ -52,7 +78,8 @@ def other_lengths(task: Task, lengths: NDArray[Any]) -> Iterator[str]:
         )
 
 
-def _table(plan: Plan, task: Task, path: Path, lengths: NDArray[Any] | None) -> Iterator[str]:
+def _wrong_table(one: _Table, path: Path, lengths: NDArray[Any] | None) -> Iterator[str]:
+    task, limits, shapes, judges = one
     assert task.lengths
     entries, found = open_table(path, task.batch), table_sha256(path)
     if found != task.lengths.table:
@@ -61,17 +88,16 @@ def _table(plan: Plan, task: Task, path: Path, lengths: NDArray[Any] | None) -> 
             f"{task.lengths.table[:12]}…; give the table that was written with the plan"
         )
     if len(entries) != task.steps:
-        yield f"{path}: has {len(entries)} rows, expected one for each of {task.steps} steps"
-    limits, shapes = _limits(plan, task)
+        wanted = "one for all samples" if judges else f"one for each of {task.steps} steps"
+        yield f"{path}: has {len(entries)} rows, expected {wanted}"
     window = task.lengths.window
     rows = window * max(1, _AT_ONCE // max(task.batch, limits.shape[1]) // window)
     told = 0
     for begin in range(0, min(len(entries), task.steps), rows):
         end = min(begin + rows, len(entries), task.steps)
         own = np.asarray(entries[begin:end])
-        count, lines = _wrong(
-            _Rows.of(task, task.done + begin, own, limits[shapes[begin:end]], lengths)
-        )
+        part = _Rows.of(task, task.done + begin, own, limits[shapes[begin:end]], lengths)
+        count, lines = _wrong(part._replace(judges=judges))
         yield from islice(lines, max(0, MOST - told))
         told += count
     if told > MOST:
@@ -96,7 +122,7 @@ def _limits(plan: Plan, task: Task) -> tuple[Numbers, NDArray[np.int32]]:
 class _Rows(NamedTuple):
     """Whole windows of a table, of steps from `first` on. to, microbatches: of each entry the row
     of the step that has the sample, -1 for one beyond the window, and the microbatch there.
-    limits: the tokens of the steps' microbatches."""
+    limits: the tokens of the steps' microbatches. judges: the only row is of an evaluation."""
 
     task: Task
     first: int
@@ -104,6 +130,11 @@ class _Rows(NamedTuple):
     microbatches: NDArray[np.integer]
     limits: Numbers
     lengths: NDArray[Any] | None
+    judges: bool = False
+
+    def place(self, row: int) -> str:
+        """The task and the step, in words."""
+        return self.task.name + (f": step {self.first + row}" if not self.judges else "")
 
     @classmethod
     def of(
@@ -128,8 +159,8 @@ class _Rows(NamedTuple):
         return self.task.lengths.window
 
     def step(self, row: int) -> str:
-        """The step of a row, as messages begin."""
-        return f"{self.task.name}: step {self.first + row}"
+        """The task and the step of a row, as messages begin."""
+        return self.task.name + (f": step {self.first + row}" if not self.judges else "")
 
     def sample(self, row: int, column: int) -> int:
         """The number of a sample."""
@@ -211,7 +242,8 @@ def _uneven(part: _Rows, row: int, count: int) -> str:
 def _absent(part: _Rows, row: int, column: int, count: int) -> str:
     return (
         f"{part.step(int(part.to[row, column]))}: sample {part.sample(row, column)} is in "
-        f"microbatch {part.microbatches[row, column]}, but the round has {count}"
+        f"microbatch {part.microbatches[row, column]}, but "
+        f"{'its rounds have' if part.judges else 'the round has'} {count}"
     )
 
 

@@ -16,6 +16,7 @@ from support.chains import tasks_for
 from support.device_cases import KEPT, SPILLING
 from support.disked import ready
 from support.fit import fit, later
+from support.judged import judged
 from support.pipelined import RESIDENT, planned
 from support.texted import MOST, moved, packed
 from support.together import Bits, Job, Together, differences, divided, done
@@ -67,6 +68,12 @@ def of_text(name: str, window: int) -> Job:
     kinds = ((MOST, MOST), (256, MOST))
     made = packed(name, kinds, ((0, 1), (1, 1), (0, 1), (1, 2)), dropout=0.3)
     made = moved(made, window)
+    return Job((made.plan,), [made.task], Options(tables=made.path))
+
+
+def of_judged(name: str) -> Job:
+    """Samples of every length, on which the task is also evaluated."""
+    made = judged(name, ((MOST, MOST), (256, MOST)), ((0, 2), (1, 3)))
     return Job((made.plan,), [made.task], Options(tables=made.path))
 
 
@@ -135,6 +142,7 @@ JOBS: dict[str, Making] = {
     **{f"disk {name}": partial(of_disk, name) for name in ("two-rooms", "beside")},
     "lengths pipeline": partial(of_text, "pipeline", 1),
     "lengths parallel": partial(of_text, "parallel", 3),
+    "lengths evaluated": partial(of_judged, "pipeline"),
 }
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from executor.errors import RunError, WorkloadError
-from executor.workload import Task, pack, padded, padding, take, tokens_of
+from executor.workload import Evaluation, Task, pack, padded, padding, take, tokens_of
 from executor.workload.task import checked
 
 LENGTHS = [3, 1, 5, 2]
@@ -172,10 +172,33 @@ def test_lengths_may_be_what_users_have() -> None:
         assert checked("my.py:tasks", [task]) == [task]
 
 
-def test_evaluation_is_refused_by_name() -> None:
-    """It comes later; until then it is not forgotten in silence."""
-    from executor.workload import Evaluation
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"batches": 2}, "evaluate.batches is 2; it must be left out in a task with lengths"),
+        ({"lengths": None}, "evaluate.lengths is None; it must be whole numbers"),
+        ({"lengths": [3, 0]}, r"evaluate.lengths\[1\] is 0; it must be a whole number from 1"),
+        ({"weights": [1]}, "evaluate.weights is a list; it must be as many numbers as there are"),
+        ({"weights": [1, 0]}, r"evaluate.weights\[1\] is 0.0; it must be a finite number above 0"),
+        ({"data": None}, r"evaluate is a Evaluation; .*\(every=..., data=..., lengths=...\), with"),
+    ],
+)
+def test_evaluations_that_a_task_with_lengths_cannot_have(
+    change: dict[str, Any], text: str
+) -> None:
+    """One line with the name of the setting."""
+    own = Evaluation(1, _data, lengths=[3, 1])
+    assert checked("my.py:tasks", [replace(TASK, evaluate=own)])
+    with pytest.raises(WorkloadError, match=f"my.py:tasks: task text: {text}"):
+        checked("my.py:tasks", [replace(TASK, evaluate=replace(own, **change))])
 
-    task = replace(TASK, evaluate=Evaluation(1, lambda n: None, 1))
-    with pytest.raises(WorkloadError, match="evaluate is a Evaluation; it must be left out in a"):
-        checked("my.py:tasks", [task])
+
+def test_lengths_of_an_evaluation_belong_to_a_task_with_lengths() -> None:
+    """Others have batches."""
+    plain = replace(TASK, lengths=None, batch=None)
+    for own, text in (
+        (Evaluation(1, _data, lengths=[3]), "evaluate.batches is None; it must be a whole number"),
+        (Evaluation(1, _data, 2, lengths=[3]), "evaluate.lengths is a list; it must be left out"),
+    ):
+        with pytest.raises(WorkloadError, match=text):
+            checked("my.py:tasks", [replace(plain, evaluate=own)])

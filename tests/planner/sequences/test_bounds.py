@@ -1,14 +1,17 @@
 """Bounds on the steps of a task whose samples have lengths."""
 
+from dataclasses import replace
+
 import numpy as np
+from msgspec import structs
 from support import synthetic
 from support.texts import text_task, us_of
 
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.inputs import Kind
 from planner.sequences.asked import Asked
-from planner.sequences.bounds import compute_us, dispatch_us
-from profiles.schema import Task
+from planner.sequences.bounds import compute_us, dispatch_us, judged_us
+from profiles.schema import Evaluation, Task
 
 FORMULA = (2_000_000, 3_000_000, 0)
 LENGTHS = np.array([100, 2000, 300, 700, 50], np.uint32)
@@ -25,6 +28,16 @@ def test_compute_is_every_sample_of_every_step_by_itself() -> None:
     samples = [int(LENGTHS[n % 5]) for n in range(12)]
     whole = sum(3 * len(task.layers) * us_of(FORMULA, s, s * s) for s in samples)
     assert 0.99 * whole / 2 <= compute_us(asked(task), 2) <= whole / 2
+
+
+def test_evaluations_count_as_often_as_they_are_due() -> None:
+    """Once the formula for every sample, after steps 2 and 4."""
+    task = text_task(lengths=LENGTHS, batch=3, steps=4, formula=FORMULA)
+    held = np.array([1000, 40], np.uint32)
+    never = asked(structs.replace(task, evaluation=Evaluation(2, 1)))
+    whole = 2 * sum(len(task.layers) * us_of(FORMULA, int(s), int(s) ** 2) for s in held)
+    assert 0.99 * whole / 2 <= judged_us(replace(never, judged=held), 2) <= whole / 2
+    assert judged_us(never, 2) == 0
 
 
 def test_dispatch_is_the_best_division_of_sequences() -> None:

@@ -16,7 +16,7 @@ from planner.sequences.planned import wanted
 from profiles import lengths
 from profiles.codec import pretty
 from profiles.errors import FormatError
-from profiles.schema import Evaluation, Profile
+from profiles.schema import Profile
 
 TASK = text_task()
 PROFILE = synthetic.profile(TASK, usable_bytes=1 << 30)
@@ -46,7 +46,6 @@ def drawn(*draws: int | None) -> Problem:
     [
         (replace(problem(), order="gpipe"), "leave out --order"),
         (replace(problem(), layout=parse_layout("3,1")), "equally many replicas"),
-        (changed(evaluation=Evaluation(2, 1)), "evaluation is not planned"),
         (drawn(256, 512, 1024, 4097), r"draws of layer 1 \(Block\) are no constant and so many"),
         (drawn(0, None, 0, 0), "draws of layer 1"),
     ],

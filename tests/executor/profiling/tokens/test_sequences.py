@@ -1,6 +1,9 @@
 """The lengths that a task is measured at, and sequences of them from its samples."""
 
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +12,8 @@ from hypothesis import strategies as st
 from support.tokens import LENGTHS, Embedding, data, task
 
 from executor.errors import UsageError, WorkloadError
-from executor.profiling.tokens import check_asked, one, sizes, tried
+from executor.profiling.tokens import check_asked, check_evaluation, one, sizes, tried
+from executor.workload import Evaluation
 
 TASK = task(Embedding())
 
@@ -44,6 +48,32 @@ def test_lengths_that_no_curve_can_be_fitted_to(asked: tuple[int, ...], text: st
     """Too few, or none from which bytes are known."""
     with pytest.raises(UsageError, match=text):
         check_asked(asked)
+
+
+@pytest.mark.parametrize(
+    ("give", "text"),
+    [
+        (lambda n: data([n])[0], ""),
+        (lambda n: data([n - (n == 2)])[0], "sample 2 has 40 tokens, lengths say 12"),
+        (lambda n: None, "sample 0 is something else than a pair"),
+        (
+            lambda n: (data([n])[0][0].float(), data([n])[0][1]),
+            r"sample 0 has tokens of float32\[\], float32\[8\], sample 0 of training of int64",
+        ),
+    ],
+)
+def test_samples_of_evaluations_are_looked_at(give: Callable[[int], Any], text: str) -> None:
+    """The first, the last and the longest; they are like those of training."""
+    asked: list[int] = []
+
+    def held(samples: Sequence[int]) -> list[Any]:
+        asked.extend(samples)
+        return [give(n) for n in samples]
+
+    task = replace(TASK, evaluate=Evaluation(1, held, lengths=LENGTHS[:3]))
+    with pytest.raises(WorkloadError, match=text) if text else nullcontext():
+        check_evaluation(task)
+    assert asked == [0, 1, 2]
 
 
 def test_a_sequence_is_the_longest_sample_and_what_follows() -> None:

@@ -55,6 +55,17 @@ def small_buffer() -> Plan:
     return program(buffers=buffers)
 
 
+def evaluated(*, batches: int = 2, second: bool = False) -> Plan:
+    """With a program that evaluates, and another one with fewer tokens."""
+    plan = base()
+    (task,), (trains,) = plan.tasks, plan.programs
+    own = {"evaluation": Evaluation(2, batches), "evaluation_lengths": task.lengths}
+    judge = replace(trains, name="solo.eval", evaluates=True, kinds=())
+    more = replace(judge, name="again.eval", tokens=(MOST, 256))
+    programs = (trains, judge, *[more] * second)
+    return replace(plan, tasks=(replace(task, **own),), programs=programs)
+
+
 def several_tasks() -> Plan:
     plan = base()
     other = replace(plan.tasks[0], name="b")
@@ -108,7 +119,15 @@ CASES: dict[str, tuple[Plan, str]] = {
     "samples": (task(batch=8), "a: 8 samples in a step, but there are only 7"),
     "evaluation": (
         task(evaluation=Evaluation(2, 1)),
-        "a: has lengths and is evaluated, which plans cannot say together",
+        "a: is evaluated, but has no lengths of samples for that",
+    ),
+    "no evaluation": (
+        task(evaluation_lengths=base().tasks[0].lengths),
+        "a: is not evaluated, but has lengths of samples for that",
+    ),
+    "evaluation alone": (
+        task(lengths=None, evaluation_lengths=base().tasks[0].lengths),
+        "a: the samples of its evaluation have lengths, its own have none",
     ),
     "microbatch": (task(microbatch=500), "a: microbatches of 500 tokens, expected a multiple of"),
     "draws of too few": (
@@ -121,7 +140,15 @@ CASES: dict[str, tuple[Plan, str]] = {
     ),
     "unknown draws": (draws(2, [1024, None]), "a.s1: rng_draws is unknown, which allows 1 microb"),
     "table": (task(microbatches=1 << 17), "a: 131072 microbatches, a table knows 65536"),
-    "evaluates": (program(evaluates=True), "solo: evaluates a, which has lengths"),
+    "evaluates": (program(evaluates=True), "solo: evaluates a in 3 kinds of rounds, not one"),
+    "evaluates otherwise": (
+        evaluated(second=True),
+        "again.eval: evaluates a in other microbatches than solo.eval",
+    ),
+    "evaluates too much": (
+        evaluated(batches=1 << 16),
+        "a: is evaluated in 65536 rounds of 2 microbatches, a table knows 65536",
+    ),
     "kinds": (
         program(kinds=base().programs[0].kinds[:1] * 64),
         "solo: has 65 kinds of rounds, expected at most 64",

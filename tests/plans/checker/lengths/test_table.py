@@ -17,9 +17,10 @@ from plans.checker.lengths import lengths_shape, tables
 from plans.checker.lengths import table as table_module
 from plans.order import task_runs
 from plans.samples import table_path, write
-from plans.schema import Plan
+from plans.schema import Lengths, Plan
 from plans.timing import Runs, kinds_of
 from profiles.errors import FormatError
+from profiles.schema import Evaluation
 
 LENGTHS = np.array([100, 200, 30, 250, 10, 60, 120], np.uint32)
 RUNS: Runs = ((0, 2), (1, 1), (0, 1))
@@ -122,6 +123,64 @@ def test_without_lengths_all_but_tokens_is_proven(tmp_path: Path) -> None:
     rows[0][0], rows[0][1] = 1, 2
     (line,) = found(tmp_path / "p.json", rows, None)
     assert "sample 2 is in microbatch 2" in line
+
+
+def judging(path: Path, row: list[int], rounds: int = 2) -> Plan:
+    """A plan with this table of an evaluation in two rounds of two microbatches."""
+    plan = planned(path, SOUND)
+    (task,), (program,) = plan.tasks, plan.programs
+    digest = write(table_path(path, "a.evaluation"), [np.array(row)])
+    own = hashlib.sha256(LENGTHS.tobytes()).hexdigest()
+    said = Lengths(own, len(LENGTHS), digest)
+    task = replace(task, evaluation=Evaluation(2, rounds), evaluation_lengths=said)
+    judge = replace(program, name="solo.eval", evaluates=True, kinds=(), tokens=(MOST, 256))
+    return replace(plan, tasks=(task,), programs=(program, judge))
+
+
+@pytest.mark.parametrize(
+    ("row", "lines"),
+    [
+        ([0, 0, 1, 2, 3, 3, 3], []),
+        (
+            [0, 0, 1, 2, 3, 4, 3],
+            ["a.evaluation: sample 5 is in microbatch 4, but its rounds have 4"],
+        ),
+        (
+            [0, 2, 1, 3, 3, 0, 0],
+            [
+                "a.evaluation: microbatch 3 has 260 tokens of 2 sample(s), expected at most 256; "
+                "beyond that with sample 4 of 10 tokens"
+            ],
+        ),
+    ],
+)
+def test_every_sample_of_an_evaluation_has_a_microbatch(
+    tmp_path: Path, row: list[int], lines: list[str]
+) -> None:
+    """One of some round, with room for it."""
+    path = tmp_path / "p.json"
+    plan = judging(path, row)
+    assert list(tables(plan, path, {"a": LENGTHS, "a.evaluation": LENGTHS})) == lines
+
+
+def test_the_table_of_an_evaluation_is_the_plans(tmp_path: Path) -> None:
+    """With as many samples, and of these lengths."""
+    path = tmp_path / "p.json"
+    plan = judging(path, [0, 0, 1, 2, 3, 3, 3])
+    for lengths, text in (
+        (LENGTHS[:6], "a.evaluation: 6 samples, the plan was made for 7"),
+        (LENGTHS + 1, "a.evaluation: the sha256 of its samples' lengths is"),
+    ):
+        (line,) = tables(plan, path, {"a.evaluation": lengths})
+        assert line.startswith(text)
+    file = table_path(path, "a.evaluation")
+    write(file, [np.zeros(14, np.int64)])
+    other, rows = tables(plan, path)
+    assert "that of the table of a.evaluation" in other
+    assert rows == f"{file}: has 2 rows, expected one for all samples"
+    file.unlink()
+    with pytest.raises(FormatError, match=r"p\.a\.evaluation\.samples: cannot be read"):
+        list(tables(plan, path))
 
 
 def test_a_table_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,129 @@
+"""Plans of tasks with lengths that are evaluated."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import structs
+from numpy.typing import NDArray
+from support import synthetic
+from support.texts import text_task
+
+import plans
+from planner import Infeasible, Problem, build
+from planner.inputs import PackingName
+from plans import prove_tables, samples
+from plans.order import judge
+from plans.samples import table_path
+from plans.schema import Plan
+from profiles.errors import FormatError
+from profiles.lengths import describe, held_out
+from profiles.schema import Evaluation
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+STEPS, BATCH, EVERY = 12, 8, 5
+FORMULA = (2_000_000, 3_000_000, 50_000)
+RNG = np.random.default_rng(0)
+LENGTHS, HELD = (
+    np.minimum(3000, RNG.lognormal(6, 1, count)).astype(np.uint32) + 8 for count in (70, 333)
+)
+
+
+def asked(
+    held: NDArray[np.uint32] | None = HELD,
+    *,
+    room: int = 1 << 30,
+    devices: int = 1,
+    packing: PackingName = "balanced",
+    why_not: str = "",
+) -> Problem:
+    task = text_task(lengths=LENGTHS, batch=BATCH, steps=STEPS, formula=FORMULA)
+    lengths = {"text": LENGTHS}
+    if held is not None:
+        said = describe(held, why_not)
+        task = structs.replace(task, evaluation=Evaluation(EVERY, 1), evaluation_lengths=said)
+        lengths[held_out("text")] = held
+    if why_not and task.lengths:
+        task = structs.replace(task, lengths=structs.replace(task.lengths, why_not=why_not))
+    profile = synthetic.profile(task, usable_bytes=room)
+    one = Problem.of(profile, devices=devices, device_bytes=room, host_bytes=None)
+    return replace(one, packing=packing, lengths=lengths)
+
+
+def built(problem: Problem, folder: Path) -> Plan:
+    """Its plan, saved, and its tables proven for the lengths of all samples."""
+    output = folder / "plan.json"
+    plan = build(problem, profile_sha256="0" * 64, output=output)
+    plans.save(output, plan)
+    prove_tables(plan, output, problem.lengths)
+    return plan
+
+
+def row(folder: Path) -> NDArray[np.uint16]:
+    """The microbatch of each sample, numbered through the rounds of an evaluation."""
+    return np.fromfile(table_path(folder / "plan.json", held_out("text")), samples.ENTRY)
+
+
+@pytest.mark.parametrize(
+    ("devices", "packing"),
+    [(1, "balanced"), (1, "pad"), (1, "fixed"), (1, "auto"), (2, "ffd"), (3, "balanced")],
+)
+def test_evaluations_have_segments_and_a_sound_table(
+    devices: int, packing: PackingName, tmp_path: Path
+) -> None:
+    """On all devices, which have about as much to do; where they are due, and as long as the plan
+    says."""
+    plan = built(asked(devices=devices, packing=packing), tmp_path)
+    (task,), program = plan.tasks, judge(plan, "text")
+    assert task.evaluation
+    assert program
+    trained = [(s.program == program.name, s.rounds) for s in plan.segments]
+    once = (True, task.evaluation.batches)
+    assert trained == [(False, 5), once, (False, 5), once, (False, 2)]
+    assert program.devices == devices
+    size = len(program.tokens)
+    assert size <= 8 * devices
+    tokens = np.bincount(row(tmp_path), HELD, size * task.evaluation.batches)
+    if packing == "balanced":
+        each = tokens.reshape(-1, devices, size // devices).sum(axis=(0, 2))
+        assert each.max() <= 1.1 * each.min()
+        assert tokens.sum() >= 0.8 * task.evaluation.batches * sum(program.tokens)
+
+
+def test_training_is_planned_as_without_evaluation(tmp_path: Path) -> None:
+    """Where no sample of the evaluation is longer: the same program and the same table."""
+    one, other = built(asked(), tmp_path), built(asked(None), tmp_path)
+    assert one.tasks[0].lengths == other.tasks[0].lengths
+    assert one.programs[0] == other.programs[0]
+
+
+def test_longer_samples_than_those_of_training_have_room(tmp_path: Path) -> None:
+    """In microbatches that are at least as long."""
+    plan = built(asked(np.array([9000, 3, 17], np.uint32)), tmp_path)
+    program = judge(plan, "text")
+    assert program
+    assert max(program.tokens) >= 9000 > max(plan.programs[0].tokens)
+
+
+def test_models_that_mix_sequences_have_one_in_each_microbatch(tmp_path: Path) -> None:
+    """No two samples of an evaluation share one either."""
+    built(asked(packing="auto", why_not="its convolution reaches across"), tmp_path)
+    assert len(set(row(tmp_path).tolist())) == len(HELD)
+
+
+def test_the_memory_that_a_refusal_names_would_do(tmp_path: Path) -> None:
+    """Also where the longest sample is one of evaluation."""
+    held = np.array([20_000], np.uint32)
+    with pytest.raises(Infeasible, match="its longest sample has 20000 tokens") as refused:
+        built(asked(held, room=1 << 20), tmp_path)
+    assert built(asked(held, room=refused.value.smallest), tmp_path)
+
+
+def test_more_microbatches_than_a_table_knows_are_refused(tmp_path: Path) -> None:
+    """One line with both numbers."""
+    held = np.full(70_000, 3, np.uint32)
+    text = "text: its evaluation has 70000 microbatches, a table has numbers for 65536"
+    with pytest.raises(FormatError, match=text):
+        built(asked(held, packing="auto", why_not="its convolution reaches across"), tmp_path)

@@ -1,0 +1,120 @@
+"""A task with lengths and an evaluation, from its profile to the losses of plain loops.
+
+`tasks` is a workload of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from support.cli import executor_cli, planner_cli, succeeded
+from support.steady import timeless
+from support.texted import joined
+from torch import Tensor, nn
+
+from executor.workload import Evaluation, Task
+from executor.workloads import documents
+from plans import runlog
+from plans.samples import ENTRY, open_table, table_path
+from profiles.lengths import of_step
+
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
+
+LONGEST, HELD, EVERY, STEPS, BATCH = 256, 11, 2, 5, 4
+LENGTHS = documents.lengths(LONGEST)
+SIZES = "64,100,128,256"
+
+
+def model() -> nn.Module:
+    return documents.Model(width=16, blocks=2, heads=2, longest=LONGEST).double()
+
+
+def held(numbers: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    """Documents from the end of the list."""
+    return documents.samples([len(LENGTHS) - HELD + n for n in numbers], longest=LONGEST)
+
+
+def tasks() -> list[Task]:
+    (tiny,) = documents.tiny()
+    own = Evaluation(EVERY, held, lengths=LENGTHS[-HELD:])
+    data = partial(documents.samples, longest=LONGEST)
+    return [
+        replace(
+            tiny, model=model, data=data, lengths=LENGTHS, batch=BATCH, steps=STEPS, evaluate=own
+        )
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """x.json: a profile without times."""
+    folder = tmp_path_factory.mktemp("judged")
+    call = ("--device-memory", "64MiB", "--samples", 1, "--lengths", SIZES)
+    with timeless():
+        succeeded(executor_cli("profile", f"{__file__}:tasks", *call, "-o", folder / "x.json"))
+    return folder
+
+
+def loop(
+    steps: Sequence[Sequence[Sequence[int]]], rounds: Sequence[Sequence[int]]
+) -> dict[int, float]:
+    """The losses of the evaluations of an ordinary loop whose steps go through microbatches of
+    these samples, and its evaluations through these."""
+    (task,) = tasks()
+    torch.manual_seed(task.seed)
+    made, losses = model(), {}
+    optimizer = task.optimizer(list(made.parameters()))
+    assert task.loss
+    for step, microbatches in enumerate(steps):
+        whole = sum(LENGTHS[n] for own in microbatches for n in own)
+        for own in microbatches:
+            for *given, targets in joined(task.data(own)):
+                (task.loss(made(*given), targets) / whole).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if (step + 1) % EVERY == 0:
+            every = (part for own in rounds for part in joined(held(own)))
+            with torch.no_grad():
+                parts = [float(task.loss(made(*x), y) / sum(LENGTHS[-HELD:])) for *x, y in every]
+            losses[step + 1] = sum(parts)
+    return losses
+
+
+def groups(row: Sequence[int], samples: Sequence[int]) -> list[list[int]]:
+    """The samples of each microbatch."""
+    return [[n for n, at in zip(samples, row, strict=True) if at == m] for m in range(max(row) + 1)]
+
+
+@pytest.mark.parametrize(
+    ("devices", "packing"), [(1, "balanced"), (1, "pad"), (2, "balanced"), (2, "fixed")]
+)
+def test_evaluations_have_the_losses_of_an_ordinary_loop(
+    folder: Path, devices: int, packing: str
+) -> None:
+    """Sample by sample; and to the last bit in the same microbatches, if none is padded and one
+    device adds all gradients."""
+    plan, log = folder / f"{devices}-{packing}.json", folder / "x.jsonl"
+    call = ("--devices", devices, "--packing", packing, "-o", plan)
+    succeeded(planner_cli("build", folder / "x.json", *call))
+    files = sorted(folder.glob("x.tiny.*lengths"))
+    assert len(files) == 2
+    said = succeeded(planner_cli("check", plan, "--lengths", files[0], "--lengths", files[1]))
+    assert "not looked at" not in said.err
+    answer = succeeded(executor_cli("run", plan, "-o", log))
+    found = {line.step: line.loss for line in runlog.load(log).evaluations}
+    assert "val_loss: tiny" in answer.out
+    samples = [of_step(step, BATCH, len(LENGTHS)).tolist() for step in range(STEPS)]
+    alone = loop([[[n] for n in own] for own in samples], [[n] for n in range(HELD)])
+    torch.testing.assert_close(found, alone, rtol=1e-6, atol=0)
+    if (devices, packing) == (1, "balanced"):
+        rows = open_table(table_path(plan, "tiny"), BATCH).tolist()
+        row = np.fromfile(table_path(plan, "tiny.evaluation"), ENTRY).tolist()
+        steps = [groups(*pair) for pair in zip(rows, samples, strict=True)]
+        assert found == loop(steps, groups(row, range(HELD)))
