@@ -140,7 +140,8 @@ def _with_table(
         raise FormatError(f"--policy {policy} knows no lengths of samples; leave it out")
     if output is None:
         raise FormatError(f"{task.name}: its samples have lengths, so build(output=...) is needed")
-    asked = Asked(task, problem.lengths[task.name], problem.only, problem.host_bytes)
+    done = problem.done.get(task.name, 0)
+    asked = Asked(task, problem.lengths[task.name], problem.only, problem.host_bytes, done)
     table = samples.table_path(output, task.name)
     found = planned(asked, wanted(problem, task), table, jobs, effort)
     program, turns = found.candidate.program, found.turns
