@@ -13,8 +13,8 @@ import torch
 from msgspec import structs
 from support import device_ways as ways
 from support import handmade, lowered, pipeline_cases, small_texts
-from support.cli import planner_cli, succeeded
 from support.chains import tasks_for
+from support.cli import planner_cli, succeeded
 from support.device_cases import KEPT, SPILLING
 from support.disked import ready
 from support.fit import fit, later
