@@ -132,7 +132,7 @@ def _built(
     if tables:
         packing = partial(planned, layout=problem.layout, packing=problem.packing)
         packing = partial(packing, window=problem.window, alone=len(problem.tasks) == 1)
-        packing = partial(packing, tables=tables, jobs=jobs)
+        packing = partial(packing, tables=tables, jobs=jobs, done=problem.done)
     searches = Searches(problem, search, packing, jobs, parts)
     if policy == "hydra":
         searches = baselines(problem)

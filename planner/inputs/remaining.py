@@ -33,8 +33,9 @@ def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> 
 
     `logs`: oldest first, later checkpoints count; `path` is that of the last. A task without a
     checkpoint begins anew; those that a rule stopped or that failed are left out. An evaluation
-    that was due at a checkpoint and that no log has is owed. FormatError when nothing is left, or
-    when no log says which microbatches a task had of which nothing is asked.
+    that was due at a checkpoint and that no log has is owed. Tasks with lengths get microbatches
+    anew. FormatError when nothing is left, or when no log says which microbatches a task had of
+    which nothing is asked.
     """
     done = {record.task: record.step for log in logs for record in log.checkpoints}
     over = {stop.task for log in logs for stop in log.stops}
@@ -50,7 +51,7 @@ def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> 
     steps = {task.name: done.get(task.name, 0) for task in left}
     known = {task: size for log in logs for task, size in log.header.microbatch.items()}
     told = {task for task, _ in asked}
-    going_on = [task for task, count in steps.items() if count]
+    going_on = [task.name for task in left if steps[task.name] and not task.lengths]
     keeping = [] if "" in told else [task for task in going_on if task not in told]
     for task in keeping:
         if task not in known:

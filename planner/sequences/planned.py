@@ -1,5 +1,6 @@
 """A task with lengths as a plan has it: its program, the kinds of its steps, its table."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ def planned(
     packing: PackingName = "auto",
     window: int = 1,
     alone: bool = True,
+    done: Mapping[str, int] | None = None,
     tables: Path,
     jobs: int = 1,
 ) -> Candidate:
@@ -37,10 +39,12 @@ def planned(
 
     asked: the kind of devices, the task, and what it may have on the host. layout, packing: those
     that are looked at, by default all. window: steps between which samples may move. alone: the
-    task is the only one, so that its segments may switch between mixes.
+    task is the only one, so that its segments may switch between mixes. done: steps that tasks were
+    trained before, by name.
     """
     kind, task, host_bytes = asked
-    mine = Asked(task, lengths, kind, host_bytes, window=min(window, task.steps))
+    before = (done or {}).get(task.name, 0)
+    mine = Asked(task, lengths, kind, host_bytes, before, min(window, task.steps))
     said, looked = task.lengths, wanted(task, devices, layout, packing)
     assert said
     one = best(mine, looked, jobs, effort)
