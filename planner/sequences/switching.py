@@ -23,6 +23,7 @@ from planner.sequences.bounds import samples_us
 from planner.sequences.made import InTurn, Made, lowered_together
 from planner.sequences.mix import Mix
 from planner.sequences.ways import Trial, evenly, tried, ways
+from plans.kinds import kinds_of
 
 _LIMITS = 4  # on the longest sample that are tried
 _FEW = 6  # steps by which ways are judged, of those within the limit and of the others
@@ -58,7 +59,7 @@ def switched(
     search = _Search(asked, one, trials, mixes, effort)
     pairs = sorted(search.pairs(), key=lambda pair: pair.ratio)
     for pair in pairs[:_LOWERED]:
-        for found in _made(asked, pair, one.how, jobs, effort):
+        for found in made_in_turn(asked, pair, one.how, jobs, effort):
             if found.us < min(worth, best.us):
                 best = found
     return best
@@ -158,7 +159,7 @@ def assigned(costs: Floats, begins: Sequence[int]) -> tuple[Array, float]:
     return which, float(total)
 
 
-def _made(asked: Asked, pair: Pair, how: How, jobs: int, effort: Effort) -> Iterator[InTurn]:
+def made_in_turn(asked: Asked, pair: Pair, how: How, jobs: int, effort: Effort) -> Iterator[InTurn]:
     """The pair with its rounds; then with the steps that each way should have by these."""
     which, steps = pair.which, np.array(asked.steps)
     for _ in range(2):
@@ -175,14 +176,24 @@ def _made(asked: Asked, pair: Pair, how: How, jobs: int, effort: Effort) -> Iter
 
 
 def _costs(asked: Asked, made: Sequence[Made], how: How, jobs: int) -> Floats:
-    """What every step takes in each way, by what their pipelines compute, and what the rounds take
-    besides in the mean."""
+    """What every step takes in each way: what its pipelines compute, times what rounds in which
+    they compute about as long take more."""
     samples, longest = Samples(asked.lengths, asked.task.batch), _longest(asked)
     steps = np.array(asked.steps)
     costs = np.full((len(steps), len(made)), np.inf)
     for number, one in enumerate(made):
         able = longest <= one.trial.pool.longest
         laid = arranged(samples, steps[able].tolist(), one.trial.pool, how, jobs=jobs)
-        besides = (one.us - one.begin_us - one.arrangement.us) / one.steps
-        costs[able, number] = laid.step_us + besides
+        means, periods = _kinds(one)
+        costs[able, number] = laid.step_us * np.interp(laid.step_us, means, periods / means)
     return costs
+
+
+def _kinds(one: Made) -> tuple[Floats, Floats]:
+    """What pipelines compute in the steps of each kind in the mean, ascending, and its period."""
+    kind_of = np.repeat(*np.array(one.arrangement.turns).T)
+    used = np.unique(kind_of)
+    means = np.array([one.arrangement.step_us[kind_of == kind].mean() for kind in used])
+    periods = np.array([kinds_of(one.program)[kind].period_us for kind in used.tolist()], float)
+    order = np.argsort(means)
+    return means[order], periods[order]
