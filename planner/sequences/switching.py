@@ -93,32 +93,37 @@ class _Search:
 
     def _pair(self, within: NDArray[np.bool_]) -> Iterator[Pair]:
         """The best pair for steps within a limit and the others, if it seems worth it."""
-        asked, how = self.asked, self.how
-        short = replace(asked, few=tuple(self.steps[within].tolist()))
-        samples = [_some(asked, self.steps[own]) for own in (within, ~within)]
-        either = [self.one.step_us(own, how) for own in samples]
-        whole = np.where(within, *either)
-        alone = float(whole.sum()) + self.one.begin_us
+        samples = [_some(self.asked, self.steps[own]) for own in (within, ~within)]
+        alone = self._took(self.one, within, samples)
+        us = float(alone.sum()) + self.one.begin_us
         devices = self.one.way.mix.devices
-        least = samples_us(asked, np.concatenate(samples[0]), devices) / len(samples[0])
-        if _total(whole, within, least, (self.one.begin_us, 0))[1] > _WORTH * alone:
+        least = samples_us(self.asked, np.concatenate(samples[0]), devices) / len(samples[0])
+        if _total(alone, within, least, (self.one.begin_us, 0))[1] > _WORTH * us:
             return
-        others = [
+        short = replace(self.asked, few=tuple(self.steps[within].tolist()))
+        other = self._best(short, samples[0])
+        for first in _firsts(self.trials, samples[1], self.how) if other else ():
+            if other and first.way.mix != other.way.mix:
+                took, begins = self._took(first, within, samples), (first.begin_us, other.begin_us)
+                which, total = _total(took, within, other.step_us(samples[0], self.how), begins)
+                if total < _WORTH * us and which.any():
+                    yield Pair((first, other), which, total / us)
+
+    def _took(
+        self, trial: Trial, within: NDArray[np.bool_], samples: Sequence[Sequence[Array]]
+    ) -> Floats:
+        """About how long steps within a limit and the others take, by the samples of some."""
+        return np.where(within, *(float(trial.step_us(own, self.how)) for own in samples))
+
+    def _best(self, short: Asked, samples: Sequence[Array]) -> Trial | None:
+        """The best way for these steps alone."""
+        found = [
             trial
             for way in ways(short, self.mixes, self.effort)
             for pieces in _PIECES
             if self.effort.left > 0 and (trial := tried(short, way, pieces, self.effort))
         ]
-        if not others:
-            return
-        other = min(others, key=lambda trial: trial.step_us(samples[0], how))
-        us = other.step_us(samples[0], how)
-        for first in _firsts(self.trials, samples[1], how):
-            if first.way.mix != other.way.mix:
-                took = np.where(within, *(first.step_us(own, how) for own in samples))
-                which, total = _total(took, within, us, (first.begin_us, other.begin_us))
-                if total < _WORTH * alone and which.any():
-                    yield Pair((first, other), which, total / alone)
+        return min(found, key=lambda trial: trial.step_us(samples, self.how), default=None)
 
 
 def _longest(asked: Asked) -> Array:
