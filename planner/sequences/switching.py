@@ -26,10 +26,10 @@ from planner.sequences.ways import Trial, evenly, tried, ways
 from plans.kinds import kinds_of
 
 _LIMITS = 4  # on the longest sample that are tried
-_FEW = 6  # steps by which ways are judged, of those within the limit and of the others
+_FEW = 12  # steps by which ways are judged, of those within the limit and of the others
 _PIECES = (1, 2)  # shards of a stage
-_LOWERED = 3  # pairs whose rounds are made
 _WORTH = 0.99  # of the time of one way that two may take
+_SEGMENTS = 10_000  # that a plan may list
 
 Floats = NDArray[np.float64]
 
@@ -57,10 +57,9 @@ def switched(
     best = InTurn([one])
     worth = best.us * _WORTH
     search = _Search(asked, one, trials, mixes, effort)
-    pairs = sorted(search.pairs(), key=lambda pair: pair.ratio)
-    for pair in pairs[:_LOWERED]:
-        for found in made_in_turn(asked, pair, one.how, jobs, effort):
-            if found.us < min(worth, best.us):
+    for pair in sorted(search.pairs(), key=lambda pair: pair.ratio):
+        for found in made_in_turn(asked, pair, one.how, jobs, effort) if effort.left > 0 else ():
+            if found.us < min(worth, best.us) and len(found.turns) <= _SEGMENTS:
                 best = found
     return best
 
@@ -79,8 +78,9 @@ class _Search:
     def pairs(self) -> Iterator[Pair]:
         """The best pair of each limit, if it is worth it."""
         for limit in self._limits():
-            if self.effort.left > 0:
-                yield from self._pair(self.longest <= limit)
+            found = self._pairs(self.longest <= limit) if self.effort.left > 0 else ()
+            if pair := min(found, key=lambda pair: pair.ratio, default=None):
+                yield pair
 
     def _limits(self) -> list[int]:
         """What pipelines hold, and some quantiles."""
@@ -91,8 +91,8 @@ class _Search:
         places = np.unique(np.linspace(0, len(found) - 1, _LIMITS).round().astype(int))
         return [found[at] for at in places] if found else []
 
-    def _pair(self, within: NDArray[np.bool_]) -> Iterator[Pair]:
-        """The best pair for steps within a limit and the others, if it seems worth it."""
+    def _pairs(self, within: NDArray[np.bool_]) -> Iterator[Pair]:
+        """Pairs for steps within a limit and the others that seem worth it."""
         samples = [_some(self.asked, self.steps[own]) for own in (within, ~within)]
         alone = self._took(self.one, within, samples)
         us = float(alone.sum()) + self.one.begin_us
