@@ -30,6 +30,7 @@ _FEW = 12  # steps by which ways are judged, of those within the limit and of th
 _PIECES = (1, 2)  # shards of a stage
 _WORTH = 0.99  # of the time of one way that two may take
 _SEGMENTS = 10_000  # that a plan may list
+_STARTS_US = 20_000  # what a run takes for a segment beside its ops, as measured
 
 Floats = NDArray[np.float64]
 
@@ -55,13 +56,18 @@ def switched(
     """This way for all steps, or two in turn where that is shorter by more than a hundredth.
     trials: other ways for all steps."""
     best = InTurn([one])
-    worth = best.us * _WORTH
+    worth = _us(best) * _WORTH
     search = _Search(asked, one, trials, mixes, effort)
     for pair in sorted(search.pairs(), key=lambda pair: pair.ratio):
         for found in made_in_turn(asked, pair, one.how, jobs, effort) if effort.left > 0 else ():
-            if found.us < min(worth, best.us) and len(found.turns) <= _SEGMENTS:
+            if _us(found) < min(worth, _us(best)) and len(found.turns) <= _SEGMENTS:
                 best = found
     return best
+
+
+def _us(found: InTurn) -> int:
+    """The time of all steps, as a run takes it."""
+    return found.us + _STARTS_US * len(found.turns)
 
 
 class _Search:
@@ -95,7 +101,7 @@ class _Search:
         """Pairs for steps within a limit and the others that seem worth it."""
         samples = [_some(self.asked, self.steps[own]) for own in (within, ~within)]
         alone = self._took(self.one, within, samples)
-        us = float(alone.sum()) + self.one.begin_us
+        us = float(alone.sum()) + self.one.begin_us + _STARTS_US
         devices = self.one.way.mix.devices
         least = samples_us(self.asked, np.concatenate(samples[0]), devices) / len(samples[0])
         if _total(alone, within, least, (self.one.begin_us, 0))[1] > _WORTH * us:
@@ -152,7 +158,7 @@ def _total(
     """The way of every step, and the time of all, where steps take so long in the first way, those
     within a limit so long in the other, and segments so long to begin and to end."""
     costs = np.stack([first, np.where(within, other, np.inf)], axis=1)
-    return assigned(costs, begins)
+    return assigned(costs, [us + _STARTS_US for us in begins])
 
 
 def assigned(costs: Floats, begins: Sequence[int]) -> tuple[Array, float]:
@@ -174,7 +180,7 @@ def made_in_turn(asked: Asked, pair: Pair, how: How, jobs: int, effort: Effort) 
             return
         yield InTurn(found)
         costs = _costs(asked, found, how, jobs)
-        again, _ = assigned(costs, [one.begin_us for one in found])
+        again, _ = assigned(costs, [one.begin_us + _STARTS_US for one in found])
         if (again == which).all() or len(set(again.tolist())) < 2:
             return
         which = again
