@@ -231,7 +231,8 @@ def assemble(
         numerics=problem.numerics,
         estimated=problem.estimated,
     )
-    gather = policy == "gantry" and not problem.evaluated
+    in_turn = any(one.packed and one.packed.parts for one in chosen)  # in this order alone
+    gather = policy == "gantry" and not problem.evaluated and not in_turn
     plan = networked(problem, plan) if problem.nodes > 1 else plan
     return housed(problem, plan, stores, gather=gather, limits=effort.limits)
 
