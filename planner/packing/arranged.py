@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from math import gcd
+from multiprocessing import parent_process
 from pathlib import Path
 
 import numpy as np
@@ -131,7 +132,8 @@ def _all_laid_out(
     begins = range(0, len(steps), _BLOCK)
     blocks = (np.stack([samples.of(step) for step in steps[at : at + _BLOCK]]) for at in begins)
     function = partial(_block, pool, how)
-    bar = tqdm(total=len(steps), unit="step", disable=None, file=sys.stderr)
+    hidden = True if parent_process() else None  # beside others; None: off a terminal
+    bar = tqdm(total=len(steps), unit="step", disable=hidden, file=sys.stderr)
     with bar, closing(in_order(function, blocks, jobs)) as found:
         for at, own in zip(begins, found, strict=True):
             part = slice(at, at + _BLOCK)

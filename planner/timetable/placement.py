@@ -70,7 +70,8 @@ def timetable(
         way, kind = ways[piece.work], kinds[piece.devices[0]]
         program, evaluates = way.programs[kind], way.evaluates[kind] if way.evaluates else None
         assert program
-        rounds, turns, first = piece.rounds, (), done[piece.work]
+        turns: Runs = ()
+        rounds, first = piece.rounds, done[piece.work]
         done[piece.work] += piece.rounds
         if way.packed:
             begin, end = (_reached(program, way.packed.turns, n) for n in (first, first + rounds))
