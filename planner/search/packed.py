@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from plans.kinds import Runs
 from plans.schema import Lengths
+from plans.timing import Runs
 
 
 @dataclass(frozen=True)

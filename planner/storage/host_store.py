@@ -19,11 +19,10 @@ from planner.shards import copy_us
 from planner.storage.scratch import Stores, placed, sharing
 from planner.storage.swaps import Tenant, Turn, Way, ways
 from planner.timetable import Stretch, cut, missed_and_value
-from plans.disk import kept_bytes
-from plans.kinds import joined
-from plans.nodes import store_bytes
+from plans.order import kept_bytes, store_bytes
 from plans.prediction import Bound
 from plans.schema import Disk, Move, Plan, Segment
+from plans.timing import joined
 from profiles import schema as profile
 from profiles.units import show_bytes
 

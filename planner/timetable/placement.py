@@ -27,10 +27,9 @@ from planner.timetable.greedy import greedy, listed
 from planner.timetable.segments import Stretch, cut
 from planner.timetable.spread import spread
 from planner.timetable.works import Devices, Piece, Run, Work, makespan, score
-from plans.kinds import Runs, kinds_of, part
-from plans.metrics import duration_us
 from plans.prediction import Bound
 from plans.schema import Plan, Program, Segment
+from plans.timing import Runs, duration_us, kinds_of, part
 from profiles.schema import Task
 from profiles.units import show_us
 

@@ -17,10 +17,10 @@ from planner import Problem, build
 from planner.inputs import Want, parse_layout
 from planner.storage.host_store import _gathered
 from plans import prove_tables
-from plans.kinds import Runs, joined
+from plans.order import task_runs
 from plans.samples import open_table, table_path
 from plans.schema import Plan
-from plans.segments import task_runs
+from plans.timing import Runs, joined
 from profiles.schema import Disk, Rate, Task
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -15,9 +15,9 @@ from planner.timetable.configuration import Column, Demand, column, configuratio
 from planner.timetable.greedy import greedy
 from planner.timetable.placement import place
 from planner.timetable.works import Work, makespan
-from plans import kinds
-from plans.metrics import duration_us
+from plans import timing
 from plans.schema import Memory, Op, Program, RoundKind
+from plans.timing import duration_us
 
 
 def effort() -> Effort:
@@ -137,12 +137,12 @@ def test_a_column_of_kinds_is_the_shortest_way_to_cut_them(
     op = Op("a.s0.B0", "0.compute", 0, 1)
     more = (RoundKind((256,), own[2], own[3], (op,)),)
     program = Program("a", (Memory(1, 1),), ("a",), enter, own[0], own[1], leave, (), (), (op,), ())
-    program, whole = structs.replace(program, kinds=more), kinds.joined(turns)
+    program, whole = structs.replace(program, kinds=more), timing.joined(turns)
     steps = sum(rounds for _, rounds in whole)
 
     def us(ends: list[int]) -> int:
         pairs = list(pairwise([0, *ends, steps]))
-        return sum(duration_us(program, b - a, kinds.part(whole, a, b - a)) for a, b in pairs)
+        return sum(duration_us(program, b - a, timing.part(whole, a, b - a)) for a, b in pairs)
 
     cuts = [[n for n in range(1, steps) if mask >> n & 1] for mask in range(0, 1 << steps, 2)]
     assert column(program, "cpu", steps, whole).us == min(map(us, cuts))
