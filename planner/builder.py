@@ -135,7 +135,7 @@ def _built(
     if tables:
         packing = partial(planned, layout=problem.layout, packing=problem.packing)
         packing = partial(packing, window=problem.window, alone=len(problem.tasks) == 1)
-        packing = partial(packing, tables=tables, jobs=jobs)
+        packing = partial(packing, tables=tables, jobs=jobs, done=problem.done)
     searches = Searches(problem, search, packing, jobs, parts)
     if policy == "hydra":
         searches = baselines(problem)
@@ -234,7 +234,8 @@ def assemble(
         numerics=problem.numerics,
         estimated=problem.estimated,
     )
-    gather = policy == "gantry" and not problem.evaluated
+    in_turn = any(one.packed and one.packed.parts for one in chosen)  # in this order alone
+    gather = policy == "gantry" and not problem.evaluated and not in_turn
     plan = networked(problem, plan) if problem.nodes > 1 else plan
     return housed(problem, plan, stores, gather=gather, limits=effort.limits)
 

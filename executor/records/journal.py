@@ -131,4 +131,9 @@ def _header(plan: Plan, plan_sha256: str | None) -> Header:
             task.name: task.earlier_microbatch for task in plan.tasks if task.earlier_microbatch
         },
         additions=additions(plan),
+        windows={
+            task.name: (task.done, task.lengths.window)
+            for task in plan.tasks
+            if task.lengths and task.lengths.window > 1
+        },
     )

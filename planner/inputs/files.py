@@ -77,7 +77,7 @@ def read_problem(
     asked = [("", microbatch)] if isinstance(microbatch, int) else _pairs(microbatch)
     for path, content in zip(names, data, strict=True):
         made = override(profiles.loads(content, path), h2d=h2d, d2h=d2h)
-        _as_measured(made, corrections, after, asked)
+        _as_measured(made, corrections, asked)
         if several and several.count > 1:
             made = networked(made, net, net_latency)
         made, inputs = correcting.chain(made, sha256(content), corrections)
@@ -157,15 +157,11 @@ def _layout(given: Layout | str | None) -> Layout | None:
 
 
 def _as_measured(
-    profile: Profile, corrections: Sequence[str], after: Sequence[str], microbatch: Sequence[object]
+    profile: Profile, corrections: Sequence[str], microbatch: Sequence[object]
 ) -> None:
     """FormatError for what cannot be asked where samples have lengths."""
     for task in profile.tasks:
-        for flag, given in (
-            ("corrections", corrections),
-            ("from", after),
-            ("microbatch", microbatch),
-        ):
+        for flag, given in (("corrections", corrections), ("microbatch", microbatch)):
             if task.lengths and given:
                 raise FormatError(
                     f"{task.name}: its samples have lengths, with which --{flag} does not go; "

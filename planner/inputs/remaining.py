@@ -33,8 +33,9 @@ def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> 
 
     `logs`: oldest first, later checkpoints count; `path` is that of the last. A task without a
     checkpoint begins anew; those that a rule stopped or that failed are left out. An evaluation
-    that was due at a checkpoint and that no log has is owed. FormatError when nothing is left, or
-    when no log says which microbatches a task had of which nothing is asked.
+    that was due at a checkpoint and that no log has is owed. Tasks with lengths get microbatches
+    anew. FormatError when nothing is left, or when no log says which microbatches a task had of
+    which nothing is asked.
     """
     done = {record.task: record.step for log in logs for record in log.checkpoints}
     over = {stop.task for log in logs for stop in log.stops}
@@ -48,9 +49,10 @@ def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> 
     if not left:
         raise FormatError(f"{path}: every task of the profile is done; there is nothing to plan")
     steps = {task.name: done.get(task.name, 0) for task in left}
+    _whole_windows(logs, steps, path)
     known = {task: size for log in logs for task, size in log.header.microbatch.items()}
     told = {task for task, _ in asked}
-    going_on = [task for task, count in steps.items() if count]
+    going_on = [task.name for task in left if steps[task.name] and not task.lengths]
     keeping = [] if "" in told else [task for task in going_on if task not in told]
     for task in keeping:
         if task not in known:
@@ -66,6 +68,19 @@ def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> 
     }
     alike = {task: sums[task] for task in kept if sums[task]}
     return Rest(structs.replace(profile, tasks=left), steps, had, kept, alike)
+
+
+def _whole_windows(logs: Sequence[RunLog], steps: Mapping[str, int], path: str) -> None:
+    """FormatError for a task that stopped within a window between whose steps samples moved: steps
+    that are left would train some of them again, and others never."""
+    for name, done in steps.items():
+        reached = [log for log in logs for record in log.checkpoints if record.task == name]
+        first, window = reached[-1].header.windows.get(name, (0, 1)) if reached else (0, 1)
+        if (done - first) % window:
+            raise FormatError(
+                f"{path}: {name} stopped after {done} steps, within a window of {window} between "
+                "whose steps its samples moved; go on with the same plan: executor run --resume"
+            )
 
 
 def _rest(task: Task, steps: int, evaluated: Collection[tuple[str, int]]) -> Task:

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
+from multiprocessing import parent_process
 from pathlib import Path
 
 import numpy as np
@@ -154,7 +155,8 @@ def _all_laid_out(moved: Steps, pool: Pool, how: How, jobs: int) -> tuple[Rows, 
     rows = np.empty((steps, moved.samples.batch), np.uint16)
     counts, times = (np.empty((steps, pool.pipelines), np.int64) for _ in range(2))
     function, at = partial(_block, pool, how), 0
-    bar = tqdm(total=steps, unit="step", disable=None, file=sys.stderr)
+    hidden = True if parent_process() else None  # beside others; None: off a terminal
+    bar = tqdm(total=steps, unit="step", disable=hidden, file=sys.stderr)
     with bar, closing(in_order(function, moved.lengths(), jobs)) as found:
         for own in found:
             part = slice(at, at := at + len(own[0]))

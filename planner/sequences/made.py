@@ -19,7 +19,7 @@ from planner.search import Part
 from planner.sequences.asked import Array, Asked, bucket
 from planner.sequences.kinds import Shape, Some, with_kinds
 from planner.sequences.mix import Lane, side_by_side
-from planner.sequences.ways import ORDER, Trial
+from planner.sequences.ways import FINEST, ORDER, Trial
 from planner.shards import MicrobatchCost
 from plans.schema import Program
 from plans.timing import Runs, duration_us, part
@@ -132,26 +132,36 @@ def lowered(trial: Trial, how: How, steps: Sequence[int], jobs: int, effort: Eff
 def lowered_together(
     ways: Sequence[tuple[Trial, Sequence[int]]], how: How, jobs: int, effort: Effort
 ) -> list[Made] | None:
-    """Ways for some steps each, whose shards are the same in the same modes: the best ones, or
-    those that hold least in the first. None where not all of them fit."""
+    """Ways for some steps each, whose shards are the same in the same modes; None where not all of
+    them fit, also with the smallest shards."""
     drafts = [_Draft.of(trial, how, steps, jobs) for trial, steps in ways]
-    asked = ways[0][0].asked
-    cuts = {cut for draft in drafts for cut in draft.strategy().cuts}
-    programs = [draft.modes(cuts) for draft in drafts]
-    weights = [len(steps) / sum(len(every) for _, every in ways) for _, steps in ways]
-    room = asked.kind.device_bytes
-    found = all_fitted(programs, weights, room, _ENOUGH, effort)
-    if isinstance(found, str):
-        least = programs[0].thrifty(effort)
-        if least is None:
-            return None
-        tight = [replace(one.strategy, modes=least[1].modes, tight=True) for one in programs]
-        found = [PipelineRound(strategy, asked.links) for strategy in tight]
-        if max(full.device_bytes for full in found) > room:
-            return None
+    found = _full(drafts, effort)
+    if found is None:
+        drafts = [replace(one, trial=replace(one.trial, pieces=FINEST)) for one in drafts]
+        found = _full(drafts, effort)
+    if found is None:
+        return None
     every = [_named(draft.made(full)) for draft, full in zip(drafts, found, strict=True)]
     common = in_common([one.round.strategy for one in every])
-    return every if store(common).bytes <= asked.host_bytes else None
+    return every if store(common).bytes <= ways[0][0].asked.host_bytes else None
+
+
+def _full(drafts: Sequence["_Draft"], effort: Effort) -> list[PipelineRound] | None:
+    """Full rounds in the same modes: the best ones, or those that hold least in the first."""
+    asked = drafts[0].trial.asked
+    cuts = {cut for draft in drafts for cut in draft.strategy().cuts}
+    programs = [draft.modes(cuts) for draft in drafts]
+    steps = [len(draft.arrangement.steps) for draft in drafts]
+    weights, room = [own / sum(steps) for own in steps], asked.kind.device_bytes
+    found = all_fitted(programs, weights, room, _ENOUGH, effort)
+    if not isinstance(found, str):
+        return found
+    least = programs[0].thrifty(effort)
+    if least is None:
+        return None
+    tight = [replace(one.strategy, modes=least[1].modes, tight=True) for one in programs]
+    rounds = [PipelineRound(strategy, asked.links) for strategy in tight]
+    return rounds if max(full.device_bytes for full in rounds) <= room else None
 
 
 def _named(made: Made) -> Made:

@@ -1,6 +1,6 @@
 """A task with lengths as a plan has it: its program, the kinds of its steps, its table."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +10,13 @@ from planner.inputs import Effort, Kind, Layout, PackingName
 from planner.packing import How, write_table
 from planner.search import Candidate, Packed
 from planner.sequences.asked import Asked
-from planner.sequences.bounds import dispatch_us
+from planner.sequences.bounds import compute_us, dispatch_us
 from planner.sequences.choose import Wanted, best
 from planner.sequences.judging import judged
-from planner.sequences.made import InTurn, in_common
+from planner.sequences.made import InTurn, Made, in_common
 from planner.sequences.mix import Mix
 from planner.sequences.switching import switched
-from planner.sequences.told import told
+from plans.prediction import Alternative
 from plans.schema import Lengths
 from profiles.schema import Task
 
@@ -31,6 +31,7 @@ def planned(
     packing: PackingName = "auto",
     window: int = 1,
     alone: bool = True,
+    done: Mapping[str, int] | None = None,
     tables: Path,
     jobs: int = 1,
 ) -> Candidate:
@@ -40,11 +41,12 @@ def planned(
     asked: the kind of devices, the task, and what it may have on the host. lengths: of its samples,
     and of those of its evaluation. layout, packing: those that are looked at, by default all.
     window: steps between which samples may move. alone: the task is the only one, so that its
-    segments may switch between mixes.
+    segments may switch between mixes. done: steps that tasks were trained before, by name.
     """
     kind, task, host_bytes = asked
     own, held, *_ = *lengths, None
-    mine = Asked(task, own, kind, host_bytes, window=min(window, task.steps), judged=held)
+    before = (done or {}).get(task.name, 0)
+    mine = Asked(task, own, kind, host_bytes, before, min(window, task.steps), judged=held)
     said, looked = task.lengths, wanted(task, devices, layout, packing)
     assert said
     one = best(mine, looked, jobs, effort)
@@ -70,7 +72,7 @@ def planned(
         found.parts,
         judges.said if judges else None,
     )
-    tried = told(mine, found, one.made, one.judged, one.tried)
+    tried = _alternatives(mine, found, one.made, one.judged, one.tried)
     return Candidate(
         strategy,
         (ways[0].program,),
@@ -87,3 +89,39 @@ def wanted(task: Task, devices: int, layout: Layout | None, packing: PackingName
     found = [Mix((layout.depth,) * layout.replicas[0])] if layout else []
     how: How | None = None if packing == "auto" else packing
     return Wanted(devices, found, "alone" if task.lengths and task.lengths.why_not else how)
+
+
+def _alternatives(
+    asked: Asked, way: InTurn, alone: Made, judged: Made, tried: Iterable[Made]
+) -> list[Alternative]:
+    """All of them, those that are in the plan first. alone, judged: the one that is shortest for
+    all steps, and the same for those by which ways are judged."""
+    pair = way.ways if len(way.ways) > 1 else ()
+    least = judged.us * way.us / alone.us
+    found = [_alternative(asked, one, said=_steps(asked, one)) for one in pair]
+    for one in tried:
+        longer = f"{max(0.0, one.us / least - 1):.1%} longer"
+        found.append(_alternative(asked, one, longer if pair or one is not judged else ""))
+    return sorted(found, key=lambda one: (one.why_not != "", one.period_us))
+
+
+def _steps(asked: Asked, one: Made) -> str:
+    """The steps of one of several ways."""
+    longest = max(int(asked.step(number).max()) for number in one.arrangement.steps)
+    return f", {one.steps:,} steps of at most {longest:,} tokens"
+
+
+def _alternative(asked: Asked, one: Made, why_not: str = "", said: str = "") -> Alternative:
+    way, strategy = one.trial.way, one.round.strategy
+    return Alternative(
+        task=asked.task.name,
+        devices=way.mix.devices,
+        layout=str(way.mix),
+        order=f"{strategy.named}, {one.how}{one.padding}{said}",
+        microbatch=strategy.costs.microbatch,
+        recompute=sum(m.activations == "recompute" for m in strategy.modes[:-1]),
+        period_us=one.us // one.steps,
+        bound_us=compute_us(asked, way.mix.devices) // asked.task.steps,
+        peak_bytes=one.round.device_bytes,
+        why_not=why_not,
+    )

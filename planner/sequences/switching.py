@@ -23,12 +23,14 @@ from planner.sequences.bounds import samples_us
 from planner.sequences.made import InTurn, Made, lowered_together
 from planner.sequences.mix import Mix
 from planner.sequences.ways import Trial, evenly, tried, ways
+from plans.timing import kinds_of
 
 _LIMITS = 4  # on the longest sample that are tried
-_FEW = 6  # steps by which ways are judged, of those within the limit and of the others
+_FEW = 12  # steps by which ways are judged, of those within the limit and of the others
 _PIECES = (1, 2)  # shards of a stage
-_LOWERED = 3  # pairs whose rounds are made
 _WORTH = 0.99  # of the time of one way that two may take
+_SEGMENTS = 10_000  # that a plan may list
+_STARTS_US = 20_000  # what a run takes for a segment beside its ops, as measured
 
 Floats = NDArray[np.float64]
 
@@ -54,14 +56,18 @@ def switched(
     """This way for all steps, or two in turn where that is shorter by more than a hundredth.
     trials: other ways for all steps."""
     best = InTurn([one])
-    worth = best.us * _WORTH
+    worth = _us(best) * _WORTH
     search = _Search(asked, one, trials, mixes, effort)
-    pairs = sorted(search.pairs(), key=lambda pair: pair.ratio)
-    for pair in pairs[:_LOWERED]:
-        for found in _made(asked, pair, one.how, jobs, effort):
-            if found.us < min(worth, best.us):
+    for pair in sorted(search.pairs(), key=lambda pair: pair.ratio):
+        for found in made_in_turn(asked, pair, one.how, jobs, effort) if effort.left > 0 else ():
+            if _us(found) < min(worth, _us(best)) and len(found.turns) <= _SEGMENTS:
                 best = found
     return best
+
+
+def _us(found: InTurn) -> int:
+    """The time of all steps, as a run takes it."""
+    return found.us + _STARTS_US * len(found.turns)
 
 
 class _Search:
@@ -78,8 +84,9 @@ class _Search:
     def pairs(self) -> Iterator[Pair]:
         """The best pair of each limit, if it is worth it."""
         for limit in self._limits():
-            if self.effort.left > 0:
-                yield from self._pair(self.longest <= limit)
+            found = self._pairs(self.longest <= limit) if self.effort.left > 0 else ()
+            if pair := min(found, key=lambda pair: pair.ratio, default=None):
+                yield pair
 
     def _limits(self) -> list[int]:
         """What pipelines hold, and some quantiles."""
@@ -90,34 +97,39 @@ class _Search:
         places = np.unique(np.linspace(0, len(found) - 1, _LIMITS).round().astype(int))
         return [found[at] for at in places] if found else []
 
-    def _pair(self, within: NDArray[np.bool_]) -> Iterator[Pair]:
-        """The best pair for steps within a limit and the others, if it seems worth it."""
-        asked, how = self.asked, self.how
-        short = replace(asked, few=tuple(self.steps[within].tolist()), judged=None)
-        samples = [_some(asked, self.steps[own]) for own in (within, ~within)]
-        either = [self.one.step_us(own, how) for own in samples]
-        whole = np.where(within, *either)
-        alone = float(whole.sum()) + self.one.begin_us
+    def _pairs(self, within: NDArray[np.bool_]) -> Iterator[Pair]:
+        """Pairs for steps within a limit and the others that seem worth it."""
+        samples = [_some(self.asked, self.steps[own]) for own in (within, ~within)]
+        alone = self._took(self.one, within, samples)
+        us = float(alone.sum()) + self.one.begin_us + _STARTS_US
         devices = self.one.way.mix.devices
-        least = samples_us(asked, np.concatenate(samples[0]), devices) / len(samples[0])
-        if _total(whole, within, least, (self.one.begin_us, 0))[1] > _WORTH * alone:
+        least = samples_us(self.asked, np.concatenate(samples[0]), devices) / len(samples[0])
+        if _total(alone, within, least, (self.one.begin_us, 0))[1] > _WORTH * us:
             return
-        others = [
+        short = replace(self.asked, few=tuple(self.steps[within].tolist()), judged=None)
+        other = self._best(short, samples[0])
+        for first in _firsts(self.trials, samples[1], self.how) if other else ():
+            if other and first.way.mix != other.way.mix:
+                took, begins = self._took(first, within, samples), (first.begin_us, other.begin_us)
+                which, total = _total(took, within, other.step_us(samples[0], self.how), begins)
+                if total < _WORTH * us and which.any():
+                    yield Pair((first, other), which, total / us)
+
+    def _took(
+        self, trial: Trial, within: NDArray[np.bool_], samples: Sequence[Sequence[Array]]
+    ) -> Floats:
+        """About how long steps within a limit and the others take, by the samples of some."""
+        return np.where(within, *(float(trial.step_us(own, self.how)) for own in samples))
+
+    def _best(self, short: Asked, samples: Sequence[Array]) -> Trial | None:
+        """The best way for these steps alone."""
+        found = [
             trial
             for way in ways(short, self.mixes, self.effort)
             for pieces in _PIECES
             if self.effort.left > 0 and (trial := tried(short, way, pieces, self.effort))
         ]
-        if not others:
-            return
-        other = min(others, key=lambda trial: trial.step_us(samples[0], how))
-        us = other.step_us(samples[0], how)
-        for first in _firsts(self.trials, samples[1], how):
-            if first.way.mix != other.way.mix:
-                took = np.where(within, *(first.step_us(own, how) for own in samples))
-                which, total = _total(took, within, us, (first.begin_us, other.begin_us))
-                if total < _WORTH * alone and which.any():
-                    yield Pair((first, other), which, total / alone)
+        return min(found, key=lambda trial: trial.step_us(samples, self.how), default=None)
 
 
 def _longest(asked: Asked) -> Array:
@@ -146,7 +158,7 @@ def _total(
     """The way of every step, and the time of all, where steps take so long in the first way, those
     within a limit so long in the other, and segments so long to begin and to end."""
     costs = np.stack([first, np.where(within, other, np.inf)], axis=1)
-    return assigned(costs, begins)
+    return assigned(costs, [us + _STARTS_US for us in begins])
 
 
 def assigned(costs: Floats, begins: Sequence[int]) -> tuple[Array, float]:
@@ -158,7 +170,7 @@ def assigned(costs: Floats, begins: Sequence[int]) -> tuple[Array, float]:
     return which, float(total)
 
 
-def _made(asked: Asked, pair: Pair, how: How, jobs: int, effort: Effort) -> Iterator[InTurn]:
+def made_in_turn(asked: Asked, pair: Pair, how: How, jobs: int, effort: Effort) -> Iterator[InTurn]:
     """The pair with its rounds; then with the steps that each way should have by these."""
     which, steps = pair.which, np.array(asked.steps)
     for _ in range(2):
@@ -168,20 +180,30 @@ def _made(asked: Asked, pair: Pair, how: How, jobs: int, effort: Effort) -> Iter
             return
         yield InTurn(found)
         costs = _costs(asked, found, how, jobs)
-        again, _ = assigned(costs, [one.begin_us for one in found])
+        again, _ = assigned(costs, [one.begin_us + _STARTS_US for one in found])
         if (again == which).all() or len(set(again.tolist())) < 2:
             return
         which = again
 
 
 def _costs(asked: Asked, made: Sequence[Made], how: How, jobs: int) -> Floats:
-    """What every step takes in each way, by what their pipelines compute, and what the rounds take
-    besides in the mean."""
+    """What every step takes in each way: what its pipelines compute, times what rounds in which
+    they compute about as long take more."""
     longest, steps = _longest(asked), np.array(asked.steps)
     costs = np.full((len(steps), len(made)), np.inf)
     for number, one in enumerate(made):
         able = longest <= one.trial.pool.longest
         laid = arranged(asked.samples, steps[able].tolist(), one.trial.pool, how, jobs=jobs)
-        besides = (one.us - one.begin_us - one.arrangement.us) / one.steps
-        costs[able, number] = laid.step_us + besides
+        means, periods = _kinds(one)
+        costs[able, number] = laid.step_us * np.interp(laid.step_us, means, periods / means)
     return costs
+
+
+def _kinds(one: Made) -> tuple[Floats, Floats]:
+    """What pipelines compute in the steps of each kind in the mean, ascending, and its period."""
+    kind_of = np.repeat(*np.array(one.arrangement.turns).T)
+    used = np.unique(kind_of)
+    means = np.array([one.arrangement.step_us[kind_of == kind].mean() for kind in used])
+    periods = np.array([kinds_of(one.program)[kind].period_us for kind in used.tolist()], float)
+    order = np.argsort(means)
+    return means[order], periods[order]

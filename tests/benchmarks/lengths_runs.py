@@ -160,6 +160,12 @@ def with_lengths(profile: Path, name: str, steps: int, folder: Path) -> Path:
     return path
 
 
+def _own(profile: Path) -> bool:
+    """True of a profile of the task above."""
+    ref, _, _ = profiles.load(profile).tasks[0].workload.ref.rpartition(":")
+    return Path(ref).resolve() == Path(__file__).resolve()
+
+
 def memories(profile: Path, folder: Path) -> list[int]:
     """As profiled, and little."""
     whole = profiles.load(profile).machine.devices[0].usable_bytes
@@ -251,8 +257,8 @@ def main() -> None:
     names = options.lengths.split(",")
     if unknown := [name for name in names if name not in LENGTHS]:
         parser.error(f"--lengths {unknown[0]}: there are {', '.join(LENGTHS)}")
-    if options.profile and options.run and names != [LENGTHS[0]]:
-        parser.error(f"a PROFILE runs with its own lengths only; give --lengths {LENGTHS[0]}")
+    if options.run and options.profile and not _own(options.profile) and names != [LENGTHS[0]]:
+        parser.error(f"this PROFILE runs with its own lengths only; give --lengths {LENGTHS[0]}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         profile, found = options.profile or measured(folder), list[Row]()

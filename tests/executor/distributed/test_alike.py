@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle
+from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -11,8 +13,9 @@ pytest.importorskip("torch")
 import torch
 from msgspec import structs
 from support import device_ways as ways
-from support import handmade, lowered, pipeline_cases
+from support import handmade, lowered, pipeline_cases, small_texts
 from support.chains import tasks_for
+from support.cli import planner_cli, succeeded
 from support.device_cases import KEPT, SPILLING
 from support.disked import ready
 from support.fit import fit, later
@@ -21,6 +24,7 @@ from support.pipelined import RESIDENT, planned
 from support.texted import MOST, moved, packed
 from support.together import Bits, Job, Together, differences, divided, done
 
+import plans
 from executor.driver import Options
 from executor.records.stopping import parse
 from plans.schema import Plan
@@ -75,6 +79,16 @@ def of_judged(name: str) -> Job:
     """Samples of every length, on which the task is also evaluated."""
     made = judged(name, ((MOST, MOST), (256, MOST)), ((0, 2), (1, 3)))
     return Job((made.plan,), [made.task], Options(tables=made.path))
+
+
+def of_planned_text() -> Job:
+    """The same in two pipelines of two stages, as planned."""
+    folder = Path(mkdtemp())
+    call = ("build", small_texts.profiled(folder), "--devices", "4", "--layout", "2x2")
+    succeeded(planner_cli(*call, "-o", folder / "p.json"))
+    plan = plans.load(folder / "p.json")
+    assert len(plan.segments[0].kinds) > 1
+    return Job((plan,), small_texts.tasks(), Options(tables=folder / "p.json"))
 
 
 def going_on(feature: str) -> Job:
@@ -142,6 +156,7 @@ JOBS: dict[str, Making] = {
     **{f"disk {name}": partial(of_disk, name) for name in ("two-rooms", "beside")},
     "lengths pipeline": partial(of_text, "pipeline", 1),
     "lengths parallel": partial(of_text, "parallel", 3),
+    "lengths planned": of_planned_text,
     "lengths evaluated": partial(of_judged, "pipeline"),
 }
 

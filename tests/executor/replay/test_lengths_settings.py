@@ -6,14 +6,20 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.same import same
 from support.texted import MADE, MOST, Packed, Text, as_packed, one_by_one, packed, trained
+from torch import Tensor
 
 from executor import run
 from executor.records import Options, Result
 
 KINDS = ((MOST, MOST), (256, MOST), (MOST,))
 RUNS = ((0, 1), (2, 1), (1, 1), (0, 2), (1, 1))
+
+
+def loud(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 40 * F.cross_entropy(outputs, targets, reduction="sum")
 
 
 def ran(made: Packed) -> Result:
@@ -53,11 +59,15 @@ def test_gradients_are_clipped_by_the_norm_of_the_whole_step(name: str) -> None:
     ],
 )
 def test_every_precision_has_the_bits_of_the_loop(name: str, precision: str) -> None:
-    """Of masters, and of a scale that moves with the gradients of whole steps."""
+    """Of masters, and of a scale that falls until the gradients of a whole step are finite."""
     layers = MADE[name]().tasks[0].shards[-1].end_layer
     more = {"clip": 0.2} if name.startswith("norms") else {}
     model = partial(Text, layers, dtype=torch.float32)
-    assert_bits(packed(name, KINDS, RUNS, model=model, precision=precision, **more))
+    result = assert_bits(
+        packed(name, KINDS, RUNS, model=model, loss=loud, precision=precision, **more)
+    )
+    if precision == "fp16-autocast":
+        assert result.store.at_hand("a").loss_scale["scale"] < 1 << 15
 
 
 def test_many_microbatches_add_up_to_one_step() -> None:

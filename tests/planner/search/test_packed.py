@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from numpy.typing import NDArray
 from support import synthetic
 from support.texts import text_task
@@ -14,11 +15,12 @@ from support.texts import text_task
 import plans
 from planner import Problem, build
 from planner.inputs import Want, parse_layout
+from planner.storage.host_store import _gathered
 from plans import prove_tables
 from plans.order import task_runs
 from plans.samples import open_table, table_path
 from plans.schema import Plan
-from plans.timing import joined
+from plans.timing import Runs, joined
 from profiles.schema import Disk, Rate, Task
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -62,6 +64,11 @@ def built(problem: Problem, folder: Path, **options: Any) -> Plan:
     return plan
 
 
+def turns_of(plan: Plan, task: str) -> Runs:
+    """The kinds of its steps, in all segments together."""
+    return joined((run.kind, run.steps) for run in task_runs(plan, task))
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
     """The plan of all three, and its folder."""
@@ -88,7 +95,7 @@ def test_samples_too_long_for_one_device_get_two(tmp_path: Path) -> None:
     """And what the others then do pays for it: all end sooner than with one device each."""
     wide = built(asked(*TASKS, room=LITTLE), tmp_path)
     devices = {segment.program: segment.devices for segment in wide.segments}
-    assert devices["two"] == (0, 1)
+    assert devices["one"] == devices["two"] == (0, 1)
     two = built(asked(TASKS[1], room=LITTLE), tmp_path).prediction.makespan_us
     narrow = replace(asked(TASKS[0], room=LITTLE), layout=parse_layout("1x1"))
     one = built(narrow, tmp_path).prediction.makespan_us
@@ -99,12 +106,18 @@ def test_tasks_of_one_shape_are_searched_once_and_cut_where_it_pays(tmp_path: Pa
     """Three equal ones on two devices end when three halves are done; the kinds of a task that is
     cut go on in its next segment, and all tables are the same."""
     names, lengths = ("a", "b", "c"), dict.fromkeys("abc", LENGTHS["one"])
-    plan = built(asked(*(text(n, 20, lengths) for n in names), lengths=lengths), tmp_path)
+    problem = asked(*(text(n, 20, lengths) for n in names), lengths=lengths)
+    plan = built(problem, tmp_path)
     once = built(asked(text("a", 20, lengths), lengths=lengths), tmp_path / "once").solver
     assert plan.solver.candidates <= 2 * once.candidates
     assert len(plan.segments) > 3
-    turns = {joined((run.kind, run.steps) for run in task_runs(plan, name)): name for name in names}
-    assert len(turns) == 1
+    (turns,) = {turns_of(plan, name) for name in names}
+    assert len(turns) > 1
+    short = built(replace(problem, segment_steps=3), tmp_path)
+    assert {turns_of(short, name) for name in names} == {turns}
+    gathered = structs.replace(plan, segments=tuple(_gathered(problem, plan)))
+    assert len(gathered.segments) == 3
+    assert {turns_of(gathered, name) for name in names} == {turns}
     tables = {table_path(tmp_path / "plan.json", name).read_bytes() for name in names}
     assert len(tables) == 1
     assert len(open_table(table_path(tmp_path / "plan.json", "a"), BATCH)) == 20
@@ -150,5 +163,4 @@ def test_tasks_wait_on_the_disk(tmp_path: Path) -> None:
     plan = built(replace(problem, host_bytes=roomy.host.bytes * 3 // 4, disk=disk), tmp_path)
     assert plan.disk
     assert plan.disk.moves
-    turns = {joined((run.kind, run.steps) for run in task_runs(plan, name)) for name in "abc"}
-    assert len(turns) == 1
+    assert len({turns_of(plan, name) for name in "abc"}) == 1

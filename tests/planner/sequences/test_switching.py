@@ -1,5 +1,6 @@
 """Two mixes of pipelines in a plan: which step has which, and what the plan says of it."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, product
@@ -13,8 +14,13 @@ from support.texts import text_task
 
 import plans
 from planner import Problem, build, show
-from planner.inputs import parse_layout
-from planner.sequences.switching import assigned
+from planner.inputs import Effort, parse_layout
+from planner.rounds import store
+from planner.sequences.asked import Asked
+from planner.sequences.made import InTurn, in_common
+from planner.sequences.mix import Mix
+from planner.sequences.switching import Pair, assigned, made_in_turn
+from planner.sequences.ways import Way, tried
 from planner.views import describe_alternatives
 from plans import InvalidPlan, prove_tables
 from plans.samples import open_table, table_path, write
@@ -97,6 +103,41 @@ def test_no_switch_is_made_that_takes_more_than_it_gains(tmp_path: Path) -> None
     slow = asked(bytes_per_s=10_000_000)
     plan = build(slow, profile_sha256="0" * 64, output=tmp_path / "plan.json")
     assert len(plan.segments) == 1
+
+
+@pytest.fixture(scope="module")
+def mended() -> list[InTurn]:
+    """A pair whose ways change at every step at first, and what its rounds make of that."""
+    (task,), effort = asked().tasks, Effort(time.monotonic() + 60, 0)
+    one = Asked(task, LENGTHS, asked().only, 1 << 40)
+    short = replace(one, few=range(DONE))
+    long = tried(one, Way(Mix((2,)), {2: 3072}), 2, effort)
+    other = tried(short, Way(Mix((1, 1)), {1: 512}), 2, effort)
+    assert long
+    assert other
+    which = np.arange(STEPS) % 2 * (np.arange(STEPS) < DONE)
+    return list(made_in_turn(one, Pair((long, other), which, 1.0), "balanced", 1, effort))
+
+
+def test_rounds_mend_what_was_thought_of_steps(mended: list[InTurn]) -> None:
+    """Each way gets all steps that are shorter there, and the whole is shorter."""
+    first, *others = mended
+    assert first.which.tolist() == [0, 1] * 3 + [0] * 4
+    assert others[0].which.tolist() == [1] * DONE + [0] * (STEPS - DONE)
+    assert others[0].us < first.us
+
+
+def test_a_task_is_as_large_as_in_any_of_its_programs(mended: list[InTurn]) -> None:
+    """Microbatch by microbatch, so that one place on the host does for both."""
+    ways = mended[0].ways
+    every = [one.round.strategy for one in ways]
+    common = in_common(every)
+    assert common.costs.microbatches == max(len(one.each) for one in every)
+    assert common.costs.microbatch == max(one.costs.microbatch for one in every)
+    sizes = {buffer.name: buffer.bytes for buffer in store(common).buffers}
+    for one in every:
+        assert all(sizes[buffer.name] >= buffer.bytes for buffer in store(one).buffers)
+    assert any(len(one.each) < len(common.each) for one in every)
 
 
 def test_a_plan_says_which_steps_have_which_mix(made: tuple[Plan, Path]) -> None:

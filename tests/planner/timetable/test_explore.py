@@ -2,18 +2,24 @@
 
 import time
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
 from support import gangs, synthetic
+from support.texts import text_task
 
 from planner import Problem
 from planner.inputs.problem import Effort, Kind, Want
 from planner.search.bounds import TaskBound, task_bounds
+from planner.search.packed import Packed
 from planner.search.searches import Searches, Ways
+from planner.search.task import Wide
 from planner.search.variants import Found
-from planner.timetable.choice import explore, settled, wanted
+from planner.timetable.choice import Guess, _told, explore, settled, wanted
 from planner.timetable.placement import timetable
+from plans.schema import Lengths, Memory, Op, Program
 from profiles.schema import Task
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -104,3 +110,19 @@ def test_fewer_searches_end_about_as_soon_as_all_that_are_wanted(long: int) -> N
     assert now * (effort().limits.wide_near - 1) <= best * effort().limits.wide_near
     assert len(few.asked) < len(every.asked)
     assert sum(map(len, some.ways)) < sum(map(len, all_.ways)) - 1
+
+
+def test_tasks_with_lengths_wait_as_long_as_was_found() -> None:
+    """On one device; where nothing was, for half of the time. Their bounds do not know of it."""
+    task = text_task("a", steps=10)
+    profile = synthetic.profile(task, usable_bytes=1 << 30)
+    asked = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
+    op = Op("a.s0.B0", "0.compute", 0, 1)
+    program = Program("a", (Memory(1, 1),), ("a",), 0, 250, 250, 0, (), (), (op,), ())
+    packed = Packed(((0, 10),), Lengths("0" * 64, 1, "0" * 64), Path(), 0)
+    way = Guess(Wide("a", 0, 1), (program,), packed=packed)
+    bounds = [{(0, 1): TaskBound(100, 0, 100, 100, 100)}]
+    for ways, us in (([way], 250), ([], 200)):
+        searches = SimpleNamespace(ways=[ways])
+        (told,) = _told(asked, searches, bounds)  # type: ignore[arg-type]
+        assert (told[0, 1].compute_us, told[0, 1].period_us) == (100, us)

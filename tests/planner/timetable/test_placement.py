@@ -8,15 +8,13 @@ from itertools import permutations, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
 from support.time_indexed import CASES, alike, ours, shortest, tiny
 
 from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort, Want
 from planner.timetable.greedy import listed
-from planner.timetable.placement import _reached, place
+from planner.timetable.placement import place
 from planner.timetable.works import Piece, Run, Work, makespan, queued, score, timed
-from plans.schema import Memory, Op, Program, RoundKind
 
 works = st.lists(
     st.builds(
@@ -174,18 +172,3 @@ def test_queues_give_the_pieces_they_were_made_of(asked: list[Work], devices: in
     pieces = listed(asked, range(len(asked)), (0,) * devices)
     again = timed(asked, queued(asked, pieces, devices), (0,) * devices)
     assert sorted(again, key=lambda p: p.work) == sorted(pieces, key=lambda p: p.work)
-
-
-@given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 5)), min_size=1, max_size=4))
-def test_pieces_of_unlike_steps_end_when_their_mean_says(turns: list[tuple[int, int]]) -> None:
-    """To half a step, wherever they are cut; all of them together have all steps."""
-    op = Op("a.s0.B0", "0.compute", 0, 1)
-    program = Program("a", (Memory(1, 1),), ("a",), 0, 10, 10, 0, (), (), (op,), ())
-    program = structs.replace(program, kinds=(RoundKind((256,), 70, 70, (op,)),))
-    each = [70 if kind else 10 for kind, rounds in turns for _ in range(rounds)]
-    reached = [_reached(program, tuple(turns), count) for count in range(len(each) + 1)]
-    assert reached == sorted(reached)
-    assert reached[-1] == len(each)
-    for count, steps in enumerate(reached):
-        off = sum(each[:steps]) - sum(each) * count / len(each)
-        assert abs(off) <= max(each[max(0, steps - 1) : steps + 1]) / 2 + 1

@@ -1,0 +1,129 @@
+"""Samples of every length from a profile to the bits of a plain loop: one process that is
+interrupted and planned anew, and several of which one dies."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from msgspec.structs import replace
+from support import small_texts
+from support.agents import IN_TURN
+from support.cli import executor_cli, planner_cli, succeeded
+from support.plain import Loop
+from support.retime import foretold
+from support.same import same
+from support.small_texts import BATCH, STEPS, data, samples_of
+
+import plans
+from plans import runlog
+from plans.samples import open_table, table_path
+from plans.schema import Plan
+from plans.timing import duration_us, part, runs
+
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """x.json, its plan for one device, and one for four in two segments."""
+    folder = tmp_path_factory.mktemp("lengths")
+    small_texts.profiled(folder)
+    for name, asked in (("one", ()), ("four", ("--devices", "4", "--layout", "2x2"))):
+        call = ("build", folder / "x.json", *asked, "-o", folder / f"{name}.json")
+        succeeded(planner_cli(*call))
+    plans.save(folder / "four.json", halved(plans.load(folder / "four.json")))
+    return folder
+
+
+def halved(plan: Plan) -> Plan:
+    """The plan with its segment in two."""
+    (program,), (segment,) = plan.programs, plan.segments
+    segments, start = [], 0
+    for first, rounds in ((0, STEPS // 2), (STEPS // 2, STEPS - STEPS // 2)):
+        own = part(runs(segment), first, rounds)
+        end = start + duration_us(program, rounds, own)
+        made = replace(segment, rounds=rounds, start_us=start, end_us=end)
+        segments.append(replace(made, kinds=own if program.kinds else ()))
+        start = end
+    made = foretold(replace(plan, segments=tuple(segments)))
+    plans.prove(made)
+    return made
+
+
+def test_a_run_that_is_planned_anew_has_the_bits_of_a_loop(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted in the midst of a segment of several kinds, it goes on with another plan and
+    another table; losses and parameters are those of a loop in the microbatches of both."""
+    monkeypatch.chdir(folder)
+    assert len(plans.load("one.json").segments[0].kinds) > 2
+    monkeypatch.setenv("ENDS", f"{int(signal.SIGINT)} 0 4")
+    kept = ("--checkpoints", "kept")
+    assert executor_cli("run", "one.json", "-o", "one.jsonl", *kept).code == 130
+    call = ("build", "x.json", "--from", "one.jsonl", "--packing", "fixed", "-o", "rest.json")
+    succeeded(planner_cli(*call))
+    (rest,) = plans.load("rest.json").tasks
+    assert 0 < rest.done < STEPS
+    call = ("run", "rest.json", "-o", "rest.jsonl", "--resume", "kept", "--save", "saved", *kept)
+    succeeded(executor_cli(*call))
+    losses, model = looped([("one.json", rest.done), ("rest.json", STEPS)])
+    logs = [runlog.load(f"{name}.jsonl").steps for name in ("one", "rest")]
+    found = {line.step: line.loss for log in logs for line in log}
+    assert [found[step] for step in range(STEPS)] == losses
+    assert same(dict(torch.load("saved/t.pt")["model"]), model)
+
+
+def looped(steps: Sequence[tuple[str, int]]) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Losses and parameters of a loop through the microbatches of these plans, each up to a
+    step."""
+    (task,) = small_texts.tasks()
+    torch.manual_seed(task.seed)
+    model, losses = task.model(), list[float]()  # type: ignore[operator]
+    loop = Loop(task, model, None)
+    for name, end in steps:
+        plan = plans.load(name)
+        rows = open_table(table_path(name, "t"), BATCH)
+        for step in range(len(losses), end):
+            held: dict[int, list[int]] = {}
+            for n, m in zip(
+                samples_of(step), rows[step - plan.tasks[0].done].tolist(), strict=True
+            ):
+                held.setdefault(m, []).append(n)
+            whole = sum(small_texts.LENGTHS[n] for n in samples_of(step))
+            losses.append(sum(loop.add(joined(held[m]), whole) for m in sorted(held)))
+            loop.update()
+    return losses, dict(model.state_dict())
+
+
+def joined(samples: Sequence[int]) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """A microbatch of these samples: what the model gets, and the targets."""
+    texts, targets = zip(*data(samples), strict=True)
+    positions = torch.cat([torch.arange(len(text)) for text in texts])
+    sequences = torch.cat([torch.full((len(text),), n) for n, text in enumerate(texts)])
+    return (torch.cat(texts), positions, sequences), torch.cat(targets)
+
+
+def test_processes_of_which_one_dies_have_the_bits_of_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second segment; torchrun starts them again, and they go on from what was kept."""
+    monkeypatch.chdir(folder)
+    succeeded(executor_cli("run", "four.json", "-o", "alone.jsonl", "--save", "alone"))
+    call = ("run", "four.json", "-o", "four.jsonl", "--checkpoints", "later", "--save", "many")
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    run += ["--max-restarts", "1", str(IN_TURN), json.dumps(call)]
+    monkeypatch.setenv("ENDS", f"{int(signal.SIGKILL)} 1 {STEPS - 2}")
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    alone, many = (runlog.load(f"{name}.jsonl") for name in ("alone", "four"))
+    assert len(many.restarts) == 1
+    assert [(s.step, s.loss) for s in many.steps] == [(s.step, s.loss) for s in alone.steps]
+    assert same(*(torch.load(f"{name}/t.pt") for name in ("alone", "many")))
