@@ -16,8 +16,8 @@ from planner.sequences.kinds import Shape, Some, with_kinds
 from planner.sequences.mix import Lane, side_by_side
 from planner.sequences.ways import ORDER, Trial
 from planner.shards import MicrobatchCost
-from plans.metrics import duration_us
 from plans.schema import Program
+from plans.timing import duration_us
 
 _ENOUGH = 1 << 62
 _SIMULATED = 1024  # tokens and squares of microbatches of some steps of a kind, at most

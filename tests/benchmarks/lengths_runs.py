@@ -47,8 +47,8 @@ from executor.workload import Task
 from executor.workloads import documents
 from planner import Infeasible, build, read_problem
 from plans import runlog
-from plans.kinds import kinds_of, runs
 from plans.schema import Plan
+from plans.timing import kinds_of, runs
 from profiles import console, lengths
 from profiles.codec import pretty
 from profiles.units import show_bytes, show_us

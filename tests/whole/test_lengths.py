@@ -24,10 +24,9 @@ from support.small_texts import BATCH, STEPS, data, samples_of
 
 import plans
 from plans import runlog
-from plans.kinds import part, runs
-from plans.metrics import duration_us
 from plans.samples import open_table, table_path
 from plans.schema import Plan
+from plans.timing import duration_us, part, runs
 
 pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
