@@ -45,10 +45,10 @@ from planner.timetable import (
     settled,
     timetable,
 )
-from plans import metrics, prove, samples
-from plans.metrics import duration_us
+from plans import prove, samples, timing
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Plan, Segment, Task
+from plans.timing import duration_us
 from profiles.errors import FormatError
 
 _FORETOLD = 0.25  # of the time, at most, for the bounds that say what is worth a search
@@ -271,8 +271,8 @@ def certified(
         lower_bound_name=best.name,
         gap_ppm=(makespan - best.us) * 1_000_000 // makespan if makespan else 0,
         bounds=every,
-        devices=metrics.predict_devices(plan),
-        tasks=metrics.predict_tasks(plan),
+        devices=timing.predict_devices(plan),
+        tasks=timing.predict_tasks(plan),
         configuration_us=configuration_us,
     )
     return structs.replace(plan, prediction=prediction)

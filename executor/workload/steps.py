@@ -14,12 +14,12 @@ from executor.errors import MismatchError, RunError
 from executor.workload.loss import Batch
 from executor.workload.packed import lengths_of, pack, padded, padding, take, tokens_of
 from executor.workload.task import Task
-from plans.kinds import kinds_of
+from plans.order import task_runs
 from plans.parts import Part, phase_of
 from plans.samples import open_table, table_path, table_sha256
 from plans.schema import Plan
 from plans.schema import Task as PlanTask
-from plans.segments import task_runs
+from plans.timing import kinds_of
 from profiles.lengths import describe, of_step
 
 

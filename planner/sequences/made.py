@@ -20,9 +20,8 @@ from planner.sequences.kinds import Shape, with_kinds
 from planner.sequences.mix import Lane, side_by_side
 from planner.sequences.ways import FINEST, ORDER, Trial
 from planner.shards import TaskCosts
-from plans.kinds import Runs, part
-from plans.metrics import duration_us
 from plans.schema import Program
+from plans.timing import Runs, duration_us, part
 
 _ENOUGH = 1 << 62
 

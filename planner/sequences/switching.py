@@ -23,7 +23,7 @@ from planner.sequences.bounds import samples_us
 from planner.sequences.made import InTurn, Made, lowered_together
 from planner.sequences.mix import Mix
 from planner.sequences.ways import Trial, evenly, tried, ways
-from plans.kinds import kinds_of
+from plans.timing import kinds_of
 
 _LIMITS = 4  # on the longest sample that are tried
 _FEW = 12  # steps by which ways are judged, of those within the limit and of the others

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from planner.inputs import Problem, Want
-from plans.evaluation import due_steps
+from plans.order import Run, due_steps, laid_out
 from plans.schema import Program, Segment
-from plans.segments import Run, laid_out
 from profiles.errors import FormatError
 
 MOST_SEGMENTS = 100_000

@@ -14,9 +14,9 @@ from planner.search import Candidate
 from planner.sequences.made import in_common
 from planner.sequences.mix import Lane, side_by_side
 from planner.shards import Mode, TaskCosts
-from plans.metrics import duration_us
 from plans.prediction import Bound
 from plans.schema import Plan, Segment
+from plans.timing import duration_us
 
 LAYERS, CUTS = 4, (0, 1, 2, 3, 4)
 WAYS = (((2, 2),), ((1, 2), (1, 1)))  # of each pipeline its stages and microbatches

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 from msgspec import structs
 
-from plans.kinds import kinds_of
 from plans.samples import MOST
 from plans.schema import Plan, Program, Segment, Task
+from plans.timing import kinds_of
 
 TOKENS = 256
 """Tokens of a microbatch are a multiple of this, so that bytes grow exactly as they do."""

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plans.kinds import kinds_of
+from plans.order import task_runs
 from plans.samples import open_table, table_path, table_sha256
 from plans.schema import Plan, Task
-from plans.segments import task_runs
+from plans.timing import kinds_of
 from profiles.codec import sha256
 from profiles.findings import MOST
 

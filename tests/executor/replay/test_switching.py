@@ -15,7 +15,7 @@ from torch import Tensor
 from executor import run
 from executor.errors import InterruptedRun
 from executor.records import Options, Result
-from plans.rest import Reached, rest
+from plans.order import Reached, rest
 
 TURNS = ((1, 2), (0, 1), (1, 1), (0, 2))
 
