@@ -60,7 +60,7 @@ def planned(
     least = len(judges.program.tokens) if judges else 1
     sha256 = write_table(table, [way.arrangement for way in ways], least)
     packed = Packed(
-        one.made.arrangement.turns,
+        () if found.parts else one.made.arrangement.turns,
         Lengths(
             *(said.sha256, said.samples, sha256),
             padded=one.made.how == "pad",
