@@ -27,7 +27,7 @@ from executor.workload import Task, pack, padding, planned_shapes, take
 from plans import prove, samples
 from plans.schema import Lengths, Plan, RoundKind
 from plans.timing import Runs
-from profiles.lengths import describe
+from profiles.lengths import describe, held_out
 
 VOCABULARY, WIDTH = 13, 8
 MOST = 512  # tokens of a microbatch
@@ -49,7 +49,7 @@ class Block(nn.Module):
         seen = (sequences[:, None] == sequences) & (positions[:, None] >= positions)
         scores = (q @ k.t()).masked_fill(~seen, -torch.inf)
         made = self.outer(scores.softmax(-1) @ v)
-        if self.dropout:
+        if self.dropout and self.training:
             made = F.dropout(made, self.dropout) * torch.rand(1)
         return hidden + made, positions, sequences
 
@@ -155,6 +155,9 @@ def with_rows(made: Packed, rows: NDArray[np.uint16], window: int = 1) -> Packed
     assert task.lengths
     table = samples.write(samples.table_path(path, "a"), [rows])
     lengths = replace(task.lengths, table=table, window=window)
+    if task.evaluation_lengths:
+        name = held_out("a")
+        samples.copy(samples.table_path(made.path, name), samples.table_path(path, name))
     plan = replace(made.plan, tasks=(replace(task, lengths=lengths),))
     return Packed(plan, made.task, rows, path)
 
@@ -287,10 +290,12 @@ def trained(
         losses.append(total)
         if (own := task.evaluate) and (step + 1) % own.every == 0:
             whole, total = sum(own.lengths if own.weights is None else own.weights), 0.0
+            model.eval()
             for tokens, positions, sequences, targets in judged():
                 with torch.no_grad():
                     out = model(tokens, positions, sequences)
                 total += float(task.loss(out, targets) / whole)
+            model.train()
             val_losses[step + 1] = total
     params = {name: p.detach().clone() for name, p in model.named_parameters()}
     return Trained(losses, params, val_losses)

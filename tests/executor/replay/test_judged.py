@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 import torch
 from support.judged import EVERY, HELD, held, held_alone, held_packed, judged
-from support.texted import MOST, Packed, as_packed, one_by_one, packed, trained
+from support.texted import (
+    MOST,
+    Packed,
+    as_packed,
+    moved,
+    one_by_one,
+    packed,
+    samples_of,
+    trained,
+)
 
 from executor import run
 from executor.errors import InterruptedRun, MismatchError, RunError
@@ -51,6 +60,18 @@ def test_evaluations_have_the_losses_of_an_ordinary_loop(name: str, more: dict[s
     same = trained(made.task, *parts, judged=partial(held_packed, made))
     assert result.val_losses["a"] == same.val_losses
     assert result.losses["a"] == same.losses
+
+
+@pytest.mark.parametrize("name", ["streamed", "pipeline"])
+def test_moved_samples_and_dropout_go_with_evaluation(name: str) -> None:
+    """To the last bit: evaluations draw nothing, and their samples stay where they are."""
+    made = moved(judged(name, KINDS, RUNS, dropout=0.3), 4)
+    result = ran(made)
+    parts = partial(as_packed, made), made.of
+    same = trained(made.task, *parts, judged=partial(held_packed, made))
+    assert result.losses["a"] == same.losses
+    assert result.val_losses["a"] == same.val_losses
+    assert made.order != [samples_of(step) for step in range(made.task.steps)]
 
 
 def test_training_has_the_bits_that_it_has_without_evaluation() -> None:

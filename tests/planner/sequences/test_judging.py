@@ -17,9 +17,11 @@ from plans import prove_tables, samples
 from plans.order import judge
 from plans.samples import table_path
 from plans.schema import Plan
+from plans.timing import kinds_of
 from profiles.errors import FormatError
 from profiles.lengths import describe, held_out
 from profiles.schema import Evaluation
+from tests.planner.sequences.test_switching import asked as phased
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -127,3 +129,65 @@ def test_more_microbatches_than_a_table_knows_are_refused(tmp_path: Path) -> Non
     text = "text: its evaluation has 70000 microbatches, a table has numbers for 65536"
     with pytest.raises(FormatError, match=text):
         built(asked(held, packing="auto", why_not="its convolution reaches across"), tmp_path)
+
+
+def test_windows_go_with_more_microbatches_of_evaluation(tmp_path: Path) -> None:
+    """Where a round of an evaluation has more of them than any step, by which entries are told
+    apart."""
+    plan = built(replace(asked(devices=2, packing="ffd"), window=4), tmp_path)
+    (task,), program = plan.tasks, judge(plan, "text")
+    assert program
+    assert task.lengths
+    trained = [len(kind.tokens) for one in plan.programs[:1] for kind in kinds_of(one)]
+    assert task.lengths.window == 4
+    assert task.microbatches == len(program.tokens) > max(trained)
+
+
+def test_steps_of_two_mixes_are_evaluated_by_one_program(tmp_path: Path) -> None:
+    """On all devices, also between steps of either mix; the samples are longer than those of the
+    steps that the other mix has."""
+    one = phased()
+    (task,) = one.tasks
+    said = {"evaluation": Evaluation(3, 1), "evaluation_lengths": describe(HELD)}
+    held = {**one.lengths, held_out(task.name): HELD}
+    plan = built(replace(one.alike(tasks=(structs.replace(task, **said),)), lengths=held), tmp_path)
+    mixes = {program.name for program in plan.programs if not program.evaluates}
+    turns = [s.program for s in plan.segments]
+    assert len(mixes) == 2 == len(set(turns) & mixes)
+    assert turns.count("text.eval") == 3
+    assert sum(s.rounds for s in plan.segments if s.program in mixes) == task.steps
+
+
+def test_several_tasks_are_each_evaluated_on_their_own_samples(tmp_path: Path) -> None:
+    """Two of one shape, one with others, one without evaluation, and one without lengths."""
+    held = {"a": HELD, "b": HELD, "c": HELD[:50], "d": None}
+    plain = synthetic.task("plain", layers=3, steps=STEPS)
+    tasks, lengths = [structs.replace(plain, evaluation=Evaluation(4, 3))], {}
+    for name, own in held.items():
+        task = text_task(name, lengths=LENGTHS, batch=BATCH, steps=STEPS, formula=FORMULA)
+        lengths[name] = LENGTHS
+        if own is not None:
+            lengths[held_out(name)] = own
+            said = {"evaluation": Evaluation(EVERY, 1), "evaluation_lengths": describe(own)}
+            task = structs.replace(task, **said)
+        tasks.append(task)
+    profile = synthetic.profile(*tasks, usable_bytes=1 << 30)
+    one = Problem.of(profile, devices=2, device_bytes=1 << 30, host_bytes=None)
+    plan = built(replace(one, packing="ffd", lengths=lengths), tmp_path)
+    rounds = {task.name: task.evaluation and task.evaluation.batches for task in plan.tasks}
+    assert rounds["plain"] == 3
+    assert rounds["d"] is None
+    assert rounds["a"] == rounds["b"]
+    for task in plan.tasks:
+        found = [s.rounds for s in plan.segments if s.program.startswith(f"{task.name}.eval")]
+        due = STEPS // task.evaluation.every if task.evaluation else 0
+        assert found == [rounds[task.name]] * due
+    names = {path.name for path in tmp_path.glob("*.evaluation.samples")}
+    assert names == {f"plan.{name}.evaluation.samples" for name in "abc"}
+
+
+def test_times_of_plans_hold_their_evaluations(tmp_path: Path) -> None:
+    """All segments in a row take as long as is predicted, no less than the bound, which knows of
+    them."""
+    one, other = (built(problem, tmp_path).prediction for problem in (asked(), asked(None)))
+    assert other.makespan_us < one.lower_bound_us <= one.makespan_us
