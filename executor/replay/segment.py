@@ -35,7 +35,7 @@ from executor.shards import Place
 from plans.checker import value_bytes
 from plans.parts import ProgramPart, SegmentPart, phase_of
 from plans.schema import Memory, Op, Role, parse_id
-from plans.timing import plan_stream
+from plans.timing import RoundKinds, plan_stream
 from plans.view import site
 
 _ALL = "all streams"  # waited for at the beginning of a phase
@@ -158,14 +158,21 @@ class SegmentRun(SegmentActivity):
 
     def _load(self, program: ProgramPart) -> None:
         """Let batches be prepared while all else is made: where there is a team, those microbatches
-        that this process takes."""
-        own = {parse_id(op.id) for op in program.ops}
+        that this process takes in rounds of each kind."""
+        kinds = RoundKinds(self._segment)
         for task in self._tasks:
             name, feed = task.plan.name, task.feed(evaluates=self.evaluates)
-            taken = {n.index for n in own if n.task == name and n.item == "batch" and n.kind == "P"}
+            taken = {phase: set(_batches(one.ops, name)) for phase, one in program.phases.items()}
+            first = feed.number(self._first_steps[name])
+
+            def wanted(
+                step: int, first: int = first, taken: Mapping[str, set[int]] = taken
+            ) -> set[int]:
+                return taken[phase_of(kinds[step - first])]
+
             if self._setup.team:
-                feed.share(feed.number(self._first_steps[name]), self._segment.rounds, taken)
-            if taken:
+                feed.share(first, self._segment.rounds, wanted)
+            if any(taken.values()):
                 feed.batches.start()
 
     def _heed(self, facts: Facts) -> None:
@@ -373,3 +380,10 @@ def _now(stream: Stream) -> tuple[str, str, int, str] | None:
     if now is None or now[3] != _ALL or stream.idle():
         return now
     return ("runs", *now[1:3], "")
+
+
+def _batches(ops: Iterable[Op], task: str) -> Iterator[int]:
+    """The microbatches of the task that these ops bring from its data."""
+    for name in (parse_id(op.id) for op in ops):
+        if (name.task, name.item, name.kind) == (task, "batch", "P"):
+            yield name.index

@@ -118,9 +118,10 @@ class Feed:
                 sums = [sum(parts[k : k + size]) for k in range(0, len(parts), size)]
                 self._on_loss(step, sum(sums) / self._count)
 
-    def share(self, first: int, count: int, microbatches: Collection[int]) -> None:
-        """Load so many batches from number `first` on, and of them these microbatches alone."""
-        self.batches = self.batches.share(first, count, microbatches)
+    def share(self, first: int, count: int, wanted: Callable[[int], Collection[int]]) -> None:
+        """Load so many batches from number `first` on, and of each those microbatches alone that
+        are `wanted`."""
+        self.batches = self.batches.share(first, count, wanted)
 
 
 class TaskState:

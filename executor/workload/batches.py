@@ -61,7 +61,7 @@ class Batches:
         self._plan = plan
         self._task = task
         self._staging = staging
-        self._wanted: Collection[int] = range(plan.microbatches)
+        self._wanted: Callable[[int], Collection[int]] = lambda step: range(plan.microbatches)
         self._threads = threads
         self._prepare = prepare
         self._called = called
@@ -75,14 +75,14 @@ class Batches:
         self._stopped = False
         self._thread: threading.Thread | None = None
 
-    def share(self, first: int, count: int, microbatches: Collection[int]) -> "Batches":
-        """So many batches from step `first` on, of which only these microbatches are kept; this
-        one loads no more."""
+    def share(self, first: int, count: int, wanted: Callable[[int], Collection[int]]) -> "Batches":
+        """So many batches from step `first` on, of each of which only those microbatches are kept
+        that are `wanted`, all of which are to be taken; this one loads no more."""
         self.stop()
         plan = replace(self._plan, done=first, steps=count)
         own = self._task, self._threads, self._staging, self._prepare, self._called, self._steps
         made = Batches(plan, *own)
-        made._layouts, made._wanted = self._layouts, microbatches
+        made._layouts, made._wanted = self._layouts, wanted
         return made
 
     def start(self) -> None:
@@ -158,9 +158,9 @@ class Batches:
         """Those of a step that are wanted."""
         if self._steps:
             with OwnRandomness():
-                return self._steps.packed(step, self._wanted)
+                return self._steps.packed(step, self._wanted(step))
         batch, size = self._batch(step), self._plan.microbatch
-        return {m: part(batch, m * size, size) for m in sorted(self._wanted)}
+        return {m: part(batch, m * size, size) for m in sorted(self._wanted(step))}
 
     def _batch(self, step: int) -> Batch:
         with OwnRandomness():

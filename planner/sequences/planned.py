@@ -56,7 +56,7 @@ def planned(
     table = tables / f"{task.name}.{devices}"
     sha256 = write_table(table, [way.arrangement for way in ways])
     packed = Packed(
-        one.made.arrangement.turns,
+        () if found.parts else one.made.arrangement.turns,
         Lengths(
             *(said.sha256, said.samples, sha256),
             padded=one.made.how == "pad",

@@ -48,12 +48,14 @@ Choice = tuple[int, ...]
 def columns_of(problem: Problem, task: Task, way: Way, *, free: bool = False) -> list[Column]:
     """All steps of a task by each program of a strategy. free: as if samples of each step could
     still be divided among pipelines in any way."""
-    kinds, packed = zip(problem.kinds, way.programs, strict=True), way.packed
-    turns = packed.turns if packed else ()
-    made = [column(program, kind.name, task.steps, turns) for kind, program in kinds if program]
-    if packed and (free or packed.parts):
-        us = packed.least_us if free else sum(part.us for part in packed.parts)
-        return [replace(one, us=us) for one in made]
+    made, packed = list[Column](), way.packed
+    for kind, program in zip(problem.kinds, way.programs, strict=True):
+        if program and packed and (free or packed.parts):
+            us = packed.least_us if free else sum(part.us for part in packed.parts)
+            made.append(Column(task.name, kind.name, us, program.devices))
+        elif program:
+            turns = packed.turns if packed else ()
+            made.append(column(program, kind.name, task.steps, turns))
     return made
 
 
