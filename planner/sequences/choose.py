@@ -26,7 +26,7 @@ from planner.sequences.ways import (
 )
 
 _SAMPLE, _GUESSED = 48, 12  # steps by which ways are judged: by their rounds, by estimates
-_REORDERED = 2  # mixes whose best ways are tried in other orders
+_REORDERED = 3  # mixes and packings whose best ways are tried in other orders
 _LOWERED = 8  # ways with rounds, and the best of each mix
 _PIECES = (1, 2, FINEST)  # shards of a stage
 _PACKED: tuple[How, ...] = ("balanced", "ffd", "fixed", "pad")
@@ -100,10 +100,10 @@ class _Search:
         return [*chain.from_iterable(moved.lengths())]
 
     def _shortest(self) -> list[tuple[Trial, How]]:
-        """The best way of the mixes that are shortest, for which other orders are tried."""
-        best: dict[Mix, Made] = {}
+        """The best ways of the mixes and packings that are shortest: other orders are tried."""
+        best: dict[tuple[Mix, How], Made] = {}
         for one in sorted(self.made, key=lambda made: made.us):
-            best.setdefault(one.trial.way.mix, one)
+            best.setdefault((one.trial.way.mix, one.how), one)
         return [(one.trial, one.how) for one in [*best.values()][:_REORDERED]]
 
     @property
