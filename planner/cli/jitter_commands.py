@@ -20,10 +20,10 @@ _MOST = 12  # programs
 def show_jitter(plan: Plan, options: argparse.Namespace) -> int:
     """Print quantiles of the steps of a task's programs, or of those that run longest."""
     known_task(plan, options.task)
-    kinds = profiles_of(plan, options.profile)
+    kinds, programs = profiles_of(plan, options.profile), _longest(plan, options.task)
     if any(profile.estimated for profile in kinds):
         print("the profile is estimated: it measured no spread of times", file=sys.stderr)
-    found = {one.name: _jitter(plan, one, kinds) for one in _longest(plan, options.task)}
+    found = {one.name: _jitter(plan, one, kinds) for one in programs}
     if options.json:
         print(json.dumps(jitter_json(found), indent=1))
     else:
