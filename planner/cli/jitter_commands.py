@@ -20,10 +20,10 @@ _MOST = 12  # programs
 def show_jitter(plan: Plan, options: argparse.Namespace) -> int:
     """Print quantiles of the steps of a task's programs, or of those that run longest."""
     known_task(plan, options.task)
-    kinds = profiles_of(plan, options.profile)
+    kinds, programs = profiles_of(plan, options.profile), _longest(plan, options.task)
     if any(profile.estimated for profile in kinds):
         print("the profile is estimated: it measured no spread of times", file=sys.stderr)
-    found = {one.name: _jitter(plan, one, kinds) for one in _longest(plan, options.task)}
+    found = {one.name: _jitter(plan, one, kinds) for one in programs}
     if options.json:
         print(json.dumps(jitter_json(found), indent=1))
     else:
@@ -61,11 +61,11 @@ def _longest(plan: Plan, task: str | None) -> list[Program]:
         if segment.program in busy and task in (None, *plan.trained(segment)):
             busy[segment.program] += segment.end_us - segment.start_us
     names = sorted((name for name, us in busy.items() if us), key=lambda name: -busy[name])
-    for name in names:
-        if kinds := len(plan.program(name).kinds):
+    for own in (plan.program(name).tasks for name in names):
+        if told := next((name for name in own if plan.task(name).lengths), ""):
             raise FormatError(
-                f"program {name!r} has {kinds + 1} kinds of rounds, and --jitter knows the steps "
-                "of programs of one kind"
+                f"{told}: its samples have lengths, by which steps are longer or shorter, not by "
+                "chance; see planner show --steps"
             )
     if len(names) > _MOST:
         print(f"only the {_MOST} longest of {len(names)} programs; see --task", file=sys.stderr)

@@ -153,11 +153,11 @@ def promising(every: Sequence[Sketch]) -> list[Sketch]:
 
 
 def stage_ends(
-    costs: TaskCosts, links: Links, depth: int, points: Sequence[int]
+    costs: TaskCosts, links: Links, depth: int, points: Sequence[int], chunks: int = 1
 ) -> tuple[int, ...]:
-    """The ends of so many stages of one device each, from 0 on; none where there are too few
-    layers."""
-    return _stages(costs, _layers(costs, links), Layout((1,) * depth), 1, points)
+    """The ends of the stages of so many devices, from 0 on; none where there are too few layers.
+    chunks: stages of each device."""
+    return _stages(costs, _layers(costs, links), Layout((1,) * depth), chunks, points)
 
 
 def _layers(costs: TaskCosts, links: Links) -> list[Work]:

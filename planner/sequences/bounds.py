@@ -1,6 +1,7 @@
 """Lower bounds on the time of all steps and evaluations of a task with lengths.
 
 compute     every sample forward and backward by itself, or forward, spread evenly over all devices
+longest     steps one after the other: in each its longest sample goes through all layers and back
 dispatch    for the pipelines of one mix: sequences divided at will, by weights of the types
 """
 
@@ -55,13 +56,47 @@ def task_bounds(problem: Problem) -> list[Bounds]:
         shape = shape_of(task)
         if task.lengths and shape not in known:
             asked = Asked(task, problem.lengths[task.name], problem.only, problem.host_bytes)
-            whole = compute_us(asked, 1)
-            each = [whole // (task.steps * devices) for devices in range(1, problem.devices + 1)]
+            whole, every = compute_us(asked, 1), range(1, problem.devices + 1)
+            in_turn = longest_us(asked, every) if problem.window == 1 else [0 for _ in every]
             known[shape] = {
-                (0, devices): TaskBound(us, 0, us, us, us) for devices, us in enumerate(each, 1)
+                (0, devices): _task_bound(whole // devices, least, task.steps)
+                for devices, least in zip(every, in_turn, strict=True)
             }
         found.append(known.get(shape, {}))
     return found
+
+
+def _task_bound(compute: int, in_turn: int, steps: int) -> TaskBound:
+    least = max(compute, in_turn) // steps
+    return TaskBound(compute // steps, 0, least, least, least)
+
+
+def longest_us(asked: Asked, devices: Sequence[int]) -> list[int]:
+    """The longest bound, for each of these numbers of devices.
+
+    A step's forwards begin when all backwards of the one before have reached the first layer that
+    is trained. Between lie, of all layers from there on, forwards and gradients of the input: those
+    of the longest sample one after the other, those of all samples on any device."""
+    layers = asked.task.layers
+    first = next((n for n, layer in enumerate(layers) if layer.grad_bytes), 0)
+    sizes = np.arange(asked.longest + 1, dtype=np.float64)
+    early = np.sum([_early(layer, sizes) for layer in layers[first:]], axis=0)
+    apart, which = asked.samples.apart(asked.steps)
+    alone, together = np.empty(len(apart)), np.empty(len(apart))
+    for at, number in enumerate(apart):
+        took = early[asked.step(number)]
+        alone[at], together[at] = took.max(), took.sum()
+    times = np.bincount(which)
+    return [int((times * np.maximum(alone, together / n)).sum() * _ROUNDED) for n in devices]
+
+
+def _early(layer: Layer, sizes: Floats) -> Floats:
+    """The least time of a layer's forward and gradients of its input, of single sequences."""
+    us = {curve.op: _us(curve, sizes) for curve in layer.curves}
+    whole = us["recompute_backward"]
+    if "backward_input" not in us:
+        return whole
+    return np.asarray(np.minimum(whole, whole - us["backward"] + us["backward_input"]))
 
 
 def _times_each(asked: Asked) -> int:

@@ -13,9 +13,20 @@ from planner.packing import How
 from planner.sequences.asked import Array, Asked
 from planner.sequences.made import Made, lowered
 from planner.sequences.mix import Mix
-from planner.sequences.ways import FINEST, Trial, evenly, least_way, proposed, thrifty, tried, ways
+from planner.sequences.ways import (
+    FINEST,
+    Trial,
+    evenly,
+    least_way,
+    otherwise,
+    proposed,
+    thrifty,
+    tried,
+    ways,
+)
 
 _SAMPLE, _GUESSED = 48, 12  # steps by which ways are judged: by their rounds, by estimates
+_REORDERED = 3  # mixes and packings whose best ways are tried in other orders
 _LOWERED = 8  # ways with rounds, and the best of each mix
 _PIECES = (1, 2, FINEST)  # shards of a stage
 _PACKED: tuple[How, ...] = ("balanced", "ffd", "fixed", "pad")
@@ -72,6 +83,10 @@ class _Search:
         for how, trial in self._promising():
             if not self.late and len(self.made) < self._most:
                 self.look(trial, how)
+        for trial, how in self._shortest():
+            for other in otherwise(trial):
+                if not self.late:
+                    self.look(other, how)
         if not self.made:
             self.needs.clear()
             for mix in self.mixes:
@@ -83,6 +98,13 @@ class _Search:
         pipelines."""
         moved = self.asked.samples.moved(self._guessed, pool)
         return [*chain.from_iterable(moved.lengths())]
+
+    def _shortest(self) -> list[tuple[Trial, How]]:
+        """The best ways of the mixes and packings that are shortest: other orders are tried."""
+        best: dict[tuple[Mix, How], Made] = {}
+        for one in sorted(self.made, key=lambda made: made.us):
+            best.setdefault((one.trial.way.mix, one.how), one)
+        return [(one.trial, one.how) for one in [*best.values()][:_REORDERED]]
 
     @property
     def _most(self) -> int:

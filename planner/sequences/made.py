@@ -19,7 +19,7 @@ from planner.search import Part
 from planner.sequences.asked import Array, Asked, bucket
 from planner.sequences.kinds import Shape, Some, with_kinds
 from planner.sequences.mix import Lane, side_by_side
-from planner.sequences.ways import FINEST, ORDER, Trial
+from planner.sequences.ways import FINEST, Trial
 from planner.shards import MicrobatchCost
 from plans.schema import Program
 from plans.timing import Runs, duration_us, part
@@ -197,7 +197,8 @@ class _Draft:
     def strategy(self, cuts: Iterable[int] = ()) -> PipelineStrategy:
         """All on the devices; shards end where those of its stages do, and at these cuts."""
         asked, pieces = self.trial.asked, self.trial.pieces
-        found = side_by_side(self.lanes, asked.links, asked.points, ORDER, pieces, cuts)
+        passes = self.trial.passes
+        found = side_by_side(self.lanes, asked.links, asked.points, passes, pieces, cuts)
         assert found
         return found
 

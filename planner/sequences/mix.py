@@ -10,9 +10,10 @@ own, and gradients of all are added up.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from planner.inputs import Layout
-from planner.lowering import PipelineStrategy, whole
+from planner.lowering import PipelineStrategy, separable, whole
 from planner.orders import NAMED, Order, Pass
 from planner.pipelines import Sketch, pipeline_on, stage_ends
 from planner.shards import Links, Mode, TaskCosts
@@ -63,21 +64,35 @@ class Lane:
     costs: TaskCosts
 
 
+class Passes(NamedTuple):
+    """The name of an order, and so many stages of each device of a pipeline of several."""
+
+    named: str
+    chunks: int = 1
+
+    def of(self, lane: Lane) -> int:
+        """The stages of each of its devices."""
+        return self.chunks if lane.depth > 1 else 1
+
+
 def side_by_side(
     lanes: Sequence[Lane],
     links: Links,
     points: Sequence[int],
-    named: str,
+    passes: Passes,
     pieces: int,
     more: Iterable[int] = (),
 ) -> PipelineStrategy | None:
     """The strategy of pipelines side by side, for modes that keep all on the devices: microbatches
-    are numbered pipeline by pipeline, and each pipeline has them in the order of that name. None
-    where a pipeline has more stages than the model has layers.
+    are numbered pipeline by pipeline, and each pipeline has its passes in this order. None where a
+    pipeline has more stages than the model has layers.
 
     points: where shards may end; pieces: of every stage, which are shards of all pipelines; more:
     where shards end besides."""
-    ends = {lane.depth: stage_ends(lane.costs, links, lane.depth, points) for lane in lanes}
+    ends = {
+        lane.depth: stage_ends(lane.costs, links, lane.depth, points, passes.of(lane))
+        for lane in lanes
+    }
     if not all(ends.values()):
         return None
     layouts = {lane.depth: Layout((1,) * lane.depth) for lane in lanes}
@@ -86,16 +101,16 @@ def side_by_side(
         sketch = Sketch(
             lane.costs,
             layouts[lane.depth],
-            1,
+            passes.of(lane),
             ends[lane.depth],
-            named,
+            passes.named,
             tuple(points),
             pieces,
             links,
         )
         cuts.update(sketch.cuts)
     cut = tuple(sorted(cuts))
-    orders = [_order(lane, cut, ends[lane.depth], links, named) for lane in lanes]
+    orders = [_order(lane, cut, ends[lane.depth], links, passes.named) for lane in lanes]
     largest = max((lane.costs for lane in lanes), key=lambda costs: costs.microbatch)
     count = sum(lane.microbatches for lane in lanes)
     return PipelineStrategy(
@@ -104,7 +119,7 @@ def side_by_side(
         (*[_STAYS] * (len(cut) - 2), Mode("resident", "device")),
         tuple(_numbered(orders, [lane.microbatches for lane in lanes])),
         Layout((len(lanes),)) if len(layouts) > 1 else Layout((len(lanes),) * lanes[0].depth),
-        named,
+        passes.named,
         tuple(lane.costs for lane in lanes for _ in range(lane.microbatches)),
     )
 
@@ -114,18 +129,18 @@ def _order(
 ) -> Order:
     """The passes of one pipeline, with its own devices and microbatches numbered from 0."""
     shards = lane.costs.cut(cuts).shards
-    places = tuple((sum(end <= cut for end in ends[1:]),) for cut in cuts[:-1])
-    modes = [_STAYS] * len(shards)
+    places = tuple((sum(end <= cut for end in ends[1:]) % lane.depth,) for cut in cuts[:-1])
+    modes, halved = [_STAYS] * len(shards), separable(shards)
     pipeline = pipeline_on(
         places,
         shards,
         modes,
-        frozenset(),
+        halved,
         links,
         devices=lane.depth,
         microbatches=lane.microbatches,
     )
-    return whole(NAMED[named](pipeline, places), len(shards) - 1, ())
+    return whole(NAMED[named](pipeline, places), len(shards) - 1, halved)
 
 
 def _numbered(orders: Sequence[Order], counts: Sequence[int]) -> Iterator[tuple[Pass, ...]]:

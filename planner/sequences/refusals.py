@@ -50,7 +50,7 @@ def _wrong(problem: Problem, task: Task, policy: Policy) -> Iterator[str]:
             "has not"
         )
     if problem.order != "auto" or problem.quantile:
-        yield "for which passes are in order 1f1b; leave out --order and --objective-quantile"
+        yield "for which the order of passes is chosen; leave out --order and --objective-quantile"
     if task.lengths.why_not and problem.packing not in ("auto", "pad"):
         yield (
             f"of which --packing {problem.packing} puts several into a microbatch, but "

@@ -14,7 +14,7 @@ from planner.lowering import PipelineStrategy
 from planner.orders import Kind, Pass
 from planner.sequences.asked import Array, Asked
 from planner.sequences.mix import Mix
-from planner.sequences.ways import ORDER, Trial, Way
+from planner.sequences.ways import Trial, Way
 from planner.shards import Mode
 from plans.order import task_runs
 from plans.samples import places
@@ -118,7 +118,7 @@ class _Pipelines:
             tuple(Mode("resident", "device", shard.activations) for shard in shards),
             _passes(self.program),
             Layout((1,)),
-            ORDER,
+            "",  # whatever it is called
         )
         return Trial(self.asked, Way(self.mix, most), 1, strategy).pool
 

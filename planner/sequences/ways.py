@@ -7,7 +7,7 @@ square Q + linear T + fixed, of the stage that takes longest in the modes that s
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,11 +20,12 @@ from planner.mixes import Offer, best_mix
 from planner.packing import How, laid_out
 from planner.pipelines import ModeProgram, mode_program
 from planner.sequences.asked import Array, Asked, bucket
-from planner.sequences.mix import Lane, Mix, mixes, side_by_side
+from planner.sequences.mix import Lane, Mix, Passes, mixes, side_by_side
 from planner.shards import backward_us, forward_us
 from profiles.codec import ALIGNMENT
 
-ORDER = "1f1b"
+_FIRST = Passes("1f1b")
+_OTHERS = (Passes("interleaved", 2), Passes("interleaved", 4), Passes("zero-bubble"))
 _FEW = 6  # devices, of which all mixes are looked at
 FINEST = 4  # shards of a stage, at most
 _SCALES = (1, 2, 4, 0.5, 0.25)  # times the longest sample, for the most tokens of a microbatch
@@ -139,12 +140,14 @@ def most_tokens(asked: Asked, depth: int, wanted: int, effort: Effort) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A way with a strategy for its steps. pieces: shards of each stage."""
+    """A way with a strategy for its steps. pieces: shards of each stage. passes: their order, which
+    is not that of the strategy: by it ways are told apart before there are rounds."""
 
     asked: Asked
     way: Way
     pieces: int
     strategy: PipelineStrategy
+    passes: Passes = _FIRST
 
     @cached_property
     def pool(self) -> Pool:
@@ -200,11 +203,20 @@ def thrifty(asked: Asked, way: Way, effort: Effort) -> Trial | None:
     return Trial(asked, way, FINEST, found[1]) if found else None
 
 
-def _program(asked: Asked, way: Way, pieces: int) -> ModeProgram | None:
+def otherwise(trial: Trial) -> Iterator[Trial]:
+    """The same with passes in other orders, where there are pipelines of several stages."""
+    if max(trial.way.mix.depths) == 1:
+        return
+    for passes in _OTHERS:
+        if _program(trial.asked, trial.way, trial.pieces, passes):
+            yield replace(trial, passes=passes)
+
+
+def _program(asked: Asked, way: Way, pieces: int, passes: Passes = _FIRST) -> ModeProgram | None:
     """The program that chooses the modes; None where pipelines have more stages than there are
     layers."""
     lanes = [Lane(d, 2 * d, asked.costs(way.most[d], count=2 * d)) for d in way.mix.depths]
-    strategy = side_by_side(lanes, asked.links, asked.points, ORDER, pieces)
+    strategy = side_by_side(lanes, asked.links, asked.points, passes, pieces)
     if strategy is None:
         return None
     return mode_program(strategy, asked.links, asked.kind.device_bytes, asked.host_bytes)

@@ -210,7 +210,8 @@ def named_bounds(
     """All named bounds on the makespan, in µs, from those of the tasks (`bounds`).
 
     judged: the least time of the evaluations of tasks with lengths. phased: the plan is of the kind
-    that the phase bound is about. Tasks with lengths have bounds by their compute only.
+    that the phase bound is about. Tasks with lengths have bounds by their compute, and by the
+    longest sample of every step.
     """
     demand = Demand({kind.name: kind.count for kind in problem.kinds})
     # Segments of a device never overlap, so its evaluations come on top of whatever is trained.
@@ -235,7 +236,8 @@ def named_bounds(
     compute, phase = columns(lambda b: b.compute_us), columns(lambda b: b.phase_us)
     fill, several = columns(lambda b: b.fill_us), any(n > 1 for *_, n, _, _ in every)
     if all(task.lengths for task in problem.tasks):
-        return Bound("compute", even_us(demand, compute)), Bound("critical-path", _longest(compute))
+        in_turn = _longest(columns(lambda b: b.load_us))
+        return Bound("compute", even_us(demand, compute)), Bound("critical-path", in_turn)
     return (
         Bound("compute", even_us(demand, compute)),
         Bound("link", even_us(demand, links)),

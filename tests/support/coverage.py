@@ -79,7 +79,6 @@ COVERED_BY = {
     "executor.workloads.bytes_lm": "executor/workload/test_bytes_lm.py",
     "executor.workloads.documents": "executor/workload/test_documents.py",
     "planner.sequences.asked": "planner/sequences/test_planned.py",
-    "planner.sequences.choose": "planner/sequences/test_planned.py",
     "planner.sequences.made": "planner/sequences/test_planned.py",
     "planner.sequences.ways": "planner/sequences/test_planned.py",
     "planner.charts.arrows": "planner/charts/test_pipeline.py",

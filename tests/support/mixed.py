@@ -10,9 +10,14 @@ from support import piped, synthetic
 from planner.lowering import PipelineRound, PipelineStrategy
 from planner.pipelines.modes import Choices
 from planner.sequences.kinds import Shape, cycle_of
-from planner.sequences.mix import Lane, Mix, mixes, side_by_side
+from planner.sequences.mix import Lane, Mix, Passes, mixes, side_by_side
 from planner.shards import TaskCosts
 from plans.schema import Plan
+
+PASSES = [
+    *map(Passes, ("1f1b", "gpipe", "breadth", "zero-bubble")),
+    Passes("interleaved", 2),
+]
 
 
 def drawn(rng: Random) -> tuple[Mix, list[int], PipelineStrategy]:
@@ -21,7 +26,7 @@ def drawn(rng: Random) -> tuple[Mix, list[int], PipelineStrategy]:
     mix = rng.choice([mix for devices in (1, 2, 3, 4) for mix in mixes(devices)])
     task = synthetic.task(
         "a",
-        layers=6,
+        layers=8,
         batch=16,
         param_bytes=rng.choice([1_000, 1 << 18]),
         boundary_bytes=rng.choice([1 << 10, 1 << 18]),
@@ -29,8 +34,8 @@ def drawn(rng: Random) -> tuple[Mix, list[int], PipelineStrategy]:
     counts = [rng.randint(1, 5) for _ in mix.depths]
     pairs = zip(mix.depths, counts, strict=True)
     lanes = [Lane(depth, count, TaskCosts(task, 1, count=count)) for depth, count in pairs]
-    named, pieces = rng.choice(["1f1b", "gpipe", "breadth"]), rng.choice([1, 2, 4])
-    strategy = side_by_side(lanes, piped.LINKS, range(7), named, pieces)
+    passes, pieces = rng.choice(PASSES), rng.choice([1, 2, 4])
+    strategy = side_by_side(lanes, piped.LINKS, range(9), passes, pieces)
     assert strategy
     choices = Choices(strategy, piped.LINKS)
     modes = tuple(rng.choice(choices.modes(k)) for k in range(len(strategy.shards)))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.cli import planner_cli, refused
 
 import plans
 import profiles
@@ -53,6 +54,10 @@ def test_the_command_writes_what_build_plans(tmp_path: Path) -> None:
     assert parser.main([*asked, "--steps", "2", "-o", str(profile)]) == 0
     assert parser.main(["build", str(profile), "-o", str(plan)]) == 0
     plans.prove_tables(plans.load(plan), plan)
+    jittery = planner_cli("show", plan, "--jitter", "--profile", profile)
+    refused(jittery, 2, "gpt2: its samples have lengths")
+    swept = planner_cli("sweep", profile, "--device-memory", "8GiB")
+    refused(swept, 2, "its samples have lengths, which sweep does not know")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from support.texts import text_task, us_of
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.inputs import Kind
 from planner.sequences.asked import Asked
-from planner.sequences.bounds import compute_us, dispatch_us, judged_us
+from planner.sequences.bounds import compute_us, dispatch_us, judged_us, longest_us
 from profiles.schema import Evaluation, Task
 
 FORMULA = (2_000_000, 3_000_000, 0)
@@ -38,6 +38,27 @@ def test_evaluations_count_as_often_as_they_are_due() -> None:
     whole = 2 * sum(len(task.layers) * us_of(FORMULA, int(s), int(s) ** 2) for s in held)
     assert 0.99 * whole / 2 <= judged_us(replace(never, judged=held), 2) <= whole / 2
     assert judged_us(never, 2) == 0
+
+
+def test_steps_are_no_shorter_than_their_longest_samples_one_after_the_other() -> None:
+    """On many devices; on few ones their samples shared out evenly, whichever is more in a step."""
+    task = text_task(lengths=LENGTHS, batch=3, steps=4, formula=FORMULA)
+    steps = [[int(LENGTHS[(3 * n + at) % 5]) for at in range(3)] for n in range(4)]
+    for devices, found in zip((1, 2, 8), longest_us(asked(task), (1, 2, 8)), strict=True):
+        whole = 0.0
+        for own in steps:
+            took = [3 * len(task.layers) * us_of(FORMULA, s, s * s) for s in own]
+            whole += max(max(took), sum(took) / devices)
+        assert 0.99 * whole <= found <= whole
+
+
+def test_layers_before_the_first_that_is_trained_do_not_wait() -> None:
+    """A step's forwards through them may begin before the one before it is done."""
+    task = text_task(lengths=LENGTHS, batch=3, steps=4, formula=FORMULA)
+    frozen = structs.replace(task.layers[0], grad_bytes=0)
+    fewer = structs.replace(task, layers=(frozen, *task.layers[1:]))
+    (every,), (trained,) = (longest_us(asked(one), (8,)) for one in (task, fewer))
+    assert trained <= every * (1 - 0.99 / len(task.layers))
 
 
 def test_dispatch_is_the_best_division_of_sequences() -> None:

@@ -114,7 +114,7 @@ def test_windows_make_steps_shorter_where_few_samples_are_long(tmp_path: Path) -
     assert task.lengths
     assert task.lengths.window == 4
     assert plan.prediction.makespan_us < 0.95 * plain.prediction.makespan_us
-    assert plan.prediction.lower_bound_us == plain.prediction.lower_bound_us
+    assert plan.prediction.lower_bound_us <= plain.prediction.lower_bound_us
     assert "moved within windows of 4 steps" in describe(plan)
 
 
