@@ -36,8 +36,7 @@ from executor.records import (
 from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, Shared, StateFile, opened
 from executor.workload import Task
-from plans.disk import kept_bytes, moved
-from plans.nodes import node_count
+from plans.order import kept_bytes, moves_of, node_count
 from plans.parts import Part, whole
 from plans.runlog import End
 from plans.schema import Plan
@@ -217,7 +216,7 @@ def _files(plan: Plan, options: Options) -> AbstractContextManager[dict[str, Sta
     """The file of every task that is ever on the disk, removed afterwards."""
     if not plan.disk or not options.disk:
         return nullcontext({})
-    ever = moved(plan)
+    ever = moves_of(plan)
     sizes = {task.name: kept_bytes(task) for task in plan.tasks if task.name in ever}
     return opened(options.disk, sizes)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from executor.errors import UsageError, text_of
 from executor.outputs import own_folder
 from executor.records import Options, Result, checkpoint
-from plans.disk import kept_bytes
+from plans.order import kept_bytes
 from plans.schema import Plan, Task
 
 

@@ -47,7 +47,7 @@ from planner.timetable import (
     settled,
     timetable,
 )
-from plans import metrics, prove, samples
+from plans import prove, samples, timing
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Lengths, Plan, Segment, Task
 from profiles.errors import FormatError
@@ -291,8 +291,8 @@ def certified(
         lower_bound_name=best.name,
         gap_ppm=(makespan - best.us) * 1_000_000 // makespan if makespan else 0,
         bounds=every,
-        devices=metrics.predict_devices(plan),
-        tasks=metrics.predict_tasks(plan),
+        devices=timing.predict_devices(plan),
+        tasks=timing.predict_tasks(plan),
         configuration_us=configuration_us,
     )
     return structs.replace(plan, prediction=prediction)

@@ -19,8 +19,8 @@ from planner.curves import KNEE, Line, Outcome, Row, Sweep
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Problem, only_microbatch, override
 from planner.shards import TaskCosts
-from plans.metrics import longest, steady_us
 from plans.schema import Plan, Program
+from plans.timing import longest, steady_us
 from profiles.schema import Profile
 
 Link = tuple[int | None, int | None]  # h2d and d2h alone, bytes per second; None: as profiled

@@ -10,10 +10,13 @@ from typing import Any
 
 import msgspec
 
-from plans.kinds import RoundKinds, kinds_of
-from plans.metrics import (
+from plans.runlog import RunLog
+from plans.schema import Op, Plan, parse_id
+from plans.timing import (
     DISK,
     Planned,
+    RoundKinds,
+    kinds_of,
     moves_state,
     plan_stream,
     planned_moves,
@@ -21,8 +24,6 @@ from plans.metrics import (
     streams,
     timeline,
 )
-from plans.runlog import RunLog
-from plans.schema import Op, Plan, parse_id
 from profiles.errors import FormatError
 
 MOST_OPS = 200_000

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from plans.kinds import kinds_of, of_kind
 from plans.schema import Buffer, OpName, Program, Role, Task, parse_id
+from plans.timing import kinds_of, of_kind
 
 
 class Entry(NamedTuple):

@@ -32,11 +32,10 @@ from executor.replay import (
     trouble,
 )
 from executor.shards import HostStore, places_of
-from plans.evaluation import due_of
+from plans.order import due_of, first_steps
 from plans.parts import Part
 from plans.runlog import DropRecord, StopRecord
 from plans.schema import Plan
-from plans.segments import first_steps
 from profiles.console import Interrupted, heard
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

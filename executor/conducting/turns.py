@@ -3,7 +3,7 @@
 Both are numbered in one row, segments first; segments of 0 rounds are done. A segment waits for the
 earlier ones on its devices and of its tasks, and for its tasks to be read back from the disk; a
 move waits for the one before it, and for the segment after which it writes a task. Or there are
-transfers from node to node instead of moves (`plans.nodes.order`). No segment begins before the
+transfers from node to node instead of moves (`with_transfers`). No segment begins before the
 earliest start of its task, which counts from the beginning of the run.
 
 What is skipped hands its predecessors on to those that waited for it. They need only wait for
@@ -13,9 +13,8 @@ not hold up one that it cannot touch. Who begins without such a wait hands it on
 
 from collections.abc import Collection
 
-from plans import disk, nodes
+from plans.order import claims, regions, with_moves, with_transfers
 from plans.schema import Plan, parse_id
-from plans.segments import claims
 from profiles.units import LARGEST
 
 _DISK = -1  # a device that all moves use
@@ -34,7 +33,7 @@ class Turns:
         self._segments = len(plan.segments)
         self._to_disk = bool(moves)
         self._ended = {index for index, one in enumerate(plan.segments) if not one.rounds}
-        known = enumerate(nodes.order(plan) if transfers else disk.order(plan))
+        known = enumerate(with_transfers(plan) if transfers else with_moves(plan))
         self.waiting = {i: before for i, before in known if i not in self._ended}
         self.names = [f"segment {index}" for index in range(self._segments)]
         self.names += moved
@@ -43,7 +42,7 @@ class Turns:
         users = [*(segment.devices for segment in plan.segments), *((_DISK,) for _ in moves)]
         users += [(_NODE - one.source, _NODE - one.target) for one in transfers]
         self._claims = [claims(*own) for own in zip(users, self.tasks, strict=True)]
-        self._regions = disk.regions(plan)
+        self._regions = regions(plan)
         early = {task.name: task.start_us for task in plan.tasks}
         self._starts = [max(map(early.__getitem__, plan.trained(s))) for s in plan.segments]
         self._starts += [0] * len(moved)

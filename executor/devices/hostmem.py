@@ -20,8 +20,8 @@ from torch import Tensor
 from executor.devices.device import Mark, aligned, until
 from executor.errors import RunError
 from executor.numerics import Cast
-from plans.metrics import Interval, union
 from plans.schema import Device, Task
+from plans.timing import Interval, union
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PIECE = 4 << 20  # bytes of a slot

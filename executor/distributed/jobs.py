@@ -13,9 +13,9 @@ from executor.distributed.messages import Carried, Carry
 from executor.distributed.stores import Carrier, Copies, Job, SharedMemory
 from executor.errors import RunError
 from executor.replay import Activity, Failure, Setup
-from plans.metrics import NET, union
-from plans.nodes import Kept, held, moved, values
+from plans.order import Kept, held, moved_shards, values
 from plans.schema import Buffer, Plan, parse_id
+from plans.timing import NET, union
 from profiles.units import show_bytes
 
 _LOOK_S = 0.1  # between two looks at what is fetched
@@ -141,7 +141,7 @@ class TransferRun(Activity):
         self._jobs, self._transfer = jobs, jobs.plan.net.transfers[number]
         one, task = self._transfer, parse_id(self._transfer.id).task
         self._going = Going(Job(number, task, one.shards, one.source, one.target), self._over)
-        self._bytes = sum(size for _, size in jobs.values(moved(one)))
+        self._bytes = sum(size for _, size in jobs.values(moved_shards(one)))
         self._begun = Now()
 
     @property
@@ -170,7 +170,7 @@ class TransferRun(Activity):
             stream = f"{NET}.{one.source}"
             setup.failed(Failure((self._going.job.task,), trouble, one.id, stream, fatal=True))
             return
-        self._jobs.copies.copied(moved(one), one.target)
+        self._jobs.copies.copied(moved_shards(one), one.target)
         setup.recorder.op(one.segment, one.id, 0, self._begun, end, metered=False)
         net = setup.traffic.net
         net.transfers += 1

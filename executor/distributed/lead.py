@@ -34,9 +34,9 @@ from executor.distributed.team import Peers
 from executor.distributed.values import Parcel
 from executor.errors import RunError
 from executor.replay import Failure, SegmentActivity, SegmentRun, Setup
+from plans.order import first_steps
 from plans.parts import Pair, Part
 from plans.schema import Plan
-from plans.segments import first_steps
 
 _ANSWER_S = 1.0  # that others have to say what they are doing
 

@@ -14,9 +14,7 @@ from msgspec.structs import replace
 
 from executor.outputs import part_of
 from plans import runlog
-from plans.evaluation import due_of
-from plans.kinds import kinds_of
-from plans.rest import Reached, rest
+from plans.order import Reached, due_of, rest
 from plans.runlog import (
     CheckpointRecord,
     DropRecord,
@@ -29,6 +27,7 @@ from plans.runlog import (
     StopRecord,
 )
 from plans.schema import Plan
+from plans.timing import kinds_of
 from profiles.errors import FormatError
 
 

@@ -14,7 +14,7 @@ from executor.outputs import own_folder, part_of, remove, whole
 from executor.records import checkpoint
 from executor.records.options import Options
 from executor.shards import HostTask
-from plans.disk import kept_bytes
+from plans.order import kept_bytes
 from plans.schema import Task
 
 Note = Callable[[str, int, Path], None]  # task, step, file

@@ -8,10 +8,9 @@ from functools import partial
 from tqdm import tqdm
 
 from executor.replay import Recorder
-from plans.kinds import part, runs
-from plans.metrics import duration_us
 from plans.runlog import DropRecord, Line, StepRecord
 from plans.schema import Plan, Program, Segment
+from plans.timing import duration_us, part, runs
 from profiles.units import show_us
 
 _SHOWN = 4  # tasks on a line

@@ -33,9 +33,9 @@ from executor.replay.tickets import (
 )
 from executor.shards import Place
 from plans.checker import value_bytes
-from plans.metrics import plan_stream
 from plans.parts import ProgramPart, SegmentPart, phase_of
 from plans.schema import Memory, Op, Role, parse_id
+from plans.timing import plan_stream
 from plans.view import site
 
 _ALL = "all streams"  # waited for at the beginning of a phase

@@ -28,7 +28,7 @@ from executor.workload import (
     shapes_here,
     steps_of,
 )
-from plans.evaluation import due_of
+from plans.order import due_of
 from plans.parts import Part
 from plans.schema import Plan
 

@@ -14,8 +14,8 @@ from executor.errors import RunError, one_line
 from executor.numerics import Layout, OwnRandomness, hold, mapped, tensors_of
 from executor.workload.loss import Batch
 from executor.workload.task import Evaluation, Task
-from plans.kinds import scaled
 from plans.schema import Task as PlanTask
+from plans.timing import scaled
 
 AHEAD = 2  # steps prepared beyond the newest one asked for
 ROOM = AHEAD + 2  # steps there is staging memory for: the newest, and one on its way to the device

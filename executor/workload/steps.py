@@ -23,13 +23,12 @@ from executor.workload.packed import (
     weights_of,
 )
 from executor.workload.task import Task
-from plans.evaluation import judge
-from plans.kinds import kinds_of
+from plans.order import judge, task_runs
 from plans.parts import Part, phase_of
 from plans.samples import open_table, table_path, table_sha256
 from plans.schema import Lengths, Plan
 from plans.schema import Task as PlanTask
-from plans.segments import task_runs
+from plans.timing import kinds_of
 from profiles import lengths as names
 from profiles.lengths import describe, of_step
 

@@ -11,9 +11,9 @@ from planner.charts.axes import Mark, Panel
 from planner.charts.bars import Bar, Row
 from planner.charts.streams import View
 from planner.views import Focus, aligned, bubble, focus, on_devices
-from plans.kinds import RoundKinds, of_kind
 from plans.runlog import RunLog
 from plans.schema import Plan, Segment, parse_id
+from plans.timing import RoundKinds, of_kind
 from profiles.codec import write_atomic
 from profiles.errors import FormatError
 from profiles.units import show_clock, show_us

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from planner.charts.axes import Mark, Panel
 from planner.charts.bars import Bar, Row
 from planner.views import Focus
-from plans.metrics import DISK, phases, planned_moves, steady_us
 from plans.schema import Plan, Segment, parse_id
+from plans.timing import DISK, phases, planned_moves, steady_us
 from profiles.units import show_us
 
 _ROW = Row(0, 1.42, 8, 5, left=True)  # at the left, since a steady round is framed in the middle

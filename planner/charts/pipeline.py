@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from planner.charts.bars import Row
 from planner.charts.streams import Names, View, stacked
 from planner.views import PASSES, ranges, receiver, shards_on, spaces, stages
-from plans.metrics import plan_stream, rank, streams
 from plans.schema import Op, Plan, Program, Segment, parse_id
+from plans.timing import plan_stream, rank, streams
 
 _GAP = 0.3  # between rows: arrows cross it
 _INCHES = 0.2  # of a row, where there are many

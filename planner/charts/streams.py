@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from planner.charts.axes import Mark, Panel, top
 from planner.charts.bars import Bar, Row
 from planner.views import Window
-from plans.metrics import moves_state, phases, plan_stream, planned_moves, rank, streams
 from plans.runlog import RunLog
 from plans.schema import Op, Plan, parse_id
+from plans.timing import moves_state, phases, plan_stream, planned_moves, rank, streams
 from plans.trace import happened
 
 _COMPUTE, _HOST, _COPIES = Row(0, 1.0), Row(0, 0.5, 6), Row(0, 0.4, 6)

@@ -22,9 +22,9 @@ from planner.inputs.corrections import (
     TaskRatios,
     What,
 )
-from plans.metrics import Planned
 from plans.runlog import RunLog
 from plans.schema import Plan, Shard, Task, parse_id
+from plans.timing import Planned
 from plans.trace import happened
 from plans.view import site
 from profiles.errors import FormatError

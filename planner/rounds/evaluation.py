@@ -27,9 +27,9 @@ from planner.shards import (
     pack,
     sizes,
 )
-from plans.evaluation import due_steps
-from plans.metrics import duration_us
+from plans.order import due_steps
 from plans.schema import Buffer, Memory, Program, Role
+from plans.timing import duration_us
 from profiles.schema import Evaluation, Task
 from profiles.units import show_bytes
 

@@ -36,9 +36,9 @@ from planner.shards import (
     sizes,
     untied,
 )
-from plans.metrics import duration_us
 from plans.prediction import Alternative
 from plans.schema import Program
+from plans.timing import duration_us
 from profiles.schema import Task
 
 _NO_SCORE = 1 << 62, 0

@@ -16,8 +16,8 @@ from planner.rounds import HydraStrategy, Waiting, hydra, least_bytes
 from planner.search.shares import short_host
 from planner.search.task import Candidate, Search, laid_out
 from planner.shards import Links, Strategy, castable, separable
-from plans.metrics import duration_us
 from plans.schema import Program
+from plans.timing import duration_us
 from profiles.schema import Task
 
 Found = Candidate | Infeasible

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from planner.dispatch import Pool
 from planner.lp import Constraint, Linear
 from planner.sequences.asked import Array, Asked
-from plans.evaluation import due_steps
+from plans.order import due_steps
 from profiles.schema import Curve, Layer
 
 Floats = NDArray[np.float64]

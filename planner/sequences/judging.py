@@ -20,8 +20,8 @@ from planner.search import Candidate
 from planner.sequences.asked import Array, Asked, bucket
 from planner.shards import Planned
 from plans import samples
-from plans.metrics import duration_us
 from plans.schema import Lengths, Program
+from plans.timing import duration_us
 from profiles.errors import FormatError
 
 _MOST = 8  # microbatches of a device in a round

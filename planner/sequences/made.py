@@ -13,8 +13,8 @@ from planner.sequences.kinds import Shape, with_kinds
 from planner.sequences.mix import Lane, side_by_side
 from planner.sequences.ways import ORDER, Trial
 from planner.shards import TaskCosts
-from plans.metrics import duration_us
 from plans.schema import Program
+from plans.timing import duration_us
 
 _ENOUGH = 1 << 62
 

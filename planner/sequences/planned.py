@@ -8,9 +8,9 @@ from planner.search import Candidate
 from planner.sequences.asked import Asked
 from planner.sequences.bounds import compute_us, dispatch_us, judged_us
 from planner.sequences.choose import Wanted, best
-from plans.kinds import Runs
 from plans.prediction import Bound
 from plans.schema import Lengths
+from plans.timing import Runs
 
 
 @dataclass(frozen=True)

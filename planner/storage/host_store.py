@@ -19,8 +19,7 @@ from planner.shards import copy_us
 from planner.storage.scratch import Stores, placed, sharing
 from planner.storage.swaps import Tenant, Turn, Way, ways
 from planner.timetable import Stretch, cut, missed_and_value
-from plans.disk import kept_bytes
-from plans.nodes import store_bytes
+from plans.order import kept_bytes, store_bytes
 from plans.prediction import Bound
 from plans.schema import Disk, Move, Plan, Segment
 from profiles import schema as profile

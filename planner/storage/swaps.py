@@ -22,7 +22,7 @@ from itertools import product
 from math import inf
 from typing import Literal, NamedTuple
 
-from plans.segments import claims, predecessors
+from plans.order import claims, predecessors
 
 
 class Tenant(NamedTuple):

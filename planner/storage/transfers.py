@@ -16,8 +16,7 @@ from msgspec import structs
 
 from planner.inputs import Problem, Want
 from planner.shards import Links, copy_us
-from plans.disk import kept_bytes
-from plans.nodes import Kept, Use, nodes_of, order, uses
+from plans.order import Kept, Use, kept_bytes, nodes_of, uses, with_transfers
 from plans.schema import Net, Plan, Transfer
 
 
@@ -84,7 +83,7 @@ def _with(problem: Problem, plan: Plan, found: Sequence[Need]) -> Plan:
 def _timed(problem: Problem, plan: Plan, *, shared: bool) -> list[tuple[int, int]]:
     """When each segment and then each transfer starts and ends, as early as can be. shared:
     transfers wait for each other."""
-    waits, count = order(plan), len(plan.segments)
+    waits, count = with_transfers(plan), len(plan.segments)
     assert plan.net
     if not shared:
         waits[count:] = [{at for at in own if at < count} for own in waits[count:]]

@@ -17,8 +17,8 @@ from typing import Any
 
 from planner.inputs import Effort, Problem
 from planner.lp import duals, minimise, solve, total
-from plans.metrics import duration_us
 from plans.schema import Program
+from plans.timing import duration_us
 
 _PRICE = 10**12  # prices are whole multiples of 1 / _PRICE
 _LEAST_SECONDS = 5.0  # for the program, which takes a moment, also when time is up

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from planner.inputs import DEFAULT, Limits, Objective
 from planner.search import descend
 from planner.timetable.works import Devices, Piece, Score, Share, Work, laid, score
-from plans.segments import claims, predecessors
+from plans.order import claims, predecessors
 
 Shares = tuple[Share, ...]
 

@@ -27,9 +27,9 @@ from planner.timetable.greedy import greedy, listed
 from planner.timetable.segments import Stretch, cut
 from planner.timetable.spread import spread
 from planner.timetable.works import Devices, Piece, Run, Work, makespan, score
-from plans.metrics import duration_us
 from plans.prediction import Bound
 from plans.schema import Plan, Program, Segment
+from plans.timing import duration_us
 from profiles.schema import Task
 from profiles.units import show_us
 

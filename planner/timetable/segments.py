@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from planner.inputs import Problem, Want
-from plans.evaluation import due_steps
-from plans.kinds import Runs, part
+from plans.order import Run, due_steps, laid_out
 from plans.schema import Program, Segment
-from plans.segments import Run, laid_out
+from plans.timing import Runs, part
 from profiles.errors import FormatError
 
 MOST_SEGMENTS = 100_000

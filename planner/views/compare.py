@@ -6,10 +6,19 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from plans.kinds import kinds_of, runs
-from plans.metrics import DISK, NET, Planned, exposed_copy_us, moves_state, planned_moves, timeline
 from plans.runlog import DropRecord, RunLog
 from plans.schema import Op, Plan, parse_id
+from plans.timing import (
+    DISK,
+    NET,
+    Planned,
+    exposed_copy_us,
+    kinds_of,
+    moves_state,
+    planned_moves,
+    runs,
+    timeline,
+)
 from plans.trace import happened
 from profiles.console import columns
 from profiles.errors import FormatError

@@ -5,11 +5,10 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from plans.kinds import RoundKinds, kinds_of
-from plans.metrics import PhaseName, phases, steady_us
+from plans.order import first_steps
 from plans.runlog import RunLog
 from plans.schema import Plan, Program, Segment
-from plans.segments import first_steps
+from plans.timing import PhaseName, RoundKinds, kinds_of, phases, steady_us
 from profiles.errors import FormatError
 
 Window = tuple[int, int]

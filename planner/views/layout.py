@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from plans.metrics import rank, round_compute_us
 from plans.schema import Op, Program, parse_id
+from plans.timing import rank, round_compute_us
 
 PASSES = "FBIW"
 

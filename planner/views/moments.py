@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from planner.views.focus import active, known_task, on_devices, place, runs
 from planner.views.layout import receiver, spaces
-from plans.disk import begins_away, kept_bytes, moved
-from plans.metrics import PhaseName, Planned, pending, streams
 from plans.op_words import meaning
+from plans.order import begins_away, first_steps, kept_bytes, moves_of
 from plans.schema import Move, Plan, Transfer, parse_id
-from plans.segments import first_steps
+from plans.timing import PhaseName, Planned, pending, streams
 from profiles.console import columns
 from profiles.errors import FormatError
 from profiles.units import show_bytes, show_clock
@@ -162,7 +161,7 @@ def _moved(plan: Plan, move: Move) -> str:
 
 def _on_disk(plan: Plan, task: str, us: int) -> bool:
     """True when a task is on the disk at `us`, or on its way from or to it."""
-    mine = moved(plan).get(task, [])
+    mine = moves_of(plan).get(task, [])
     begun = [move for move in mine if move.start_us <= us]
     if not begun:
         return bool(mine) and begins_away(mine)

@@ -8,10 +8,9 @@ from planner.views.focus import in_ranges, on_devices
 from planner.views.layout import bubble, layout_words, ranges, shards_on, stages
 from planner.views.stalls import diagnosis
 from planner.views.summary import host_bytes, mean_completion_us, traffic, waited_us
-from plans.kinds import kinds_of
-from plans.metrics import kind_rounds, rank, round_compute_us, round_exposed_us
-from plans.nodes import node_count, store_bytes
+from plans.order import node_count, store_bytes
 from plans.schema import Device, Op, Plan, Program, Shard, Task, parse_id
+from plans.timing import kind_rounds, kinds_of, rank, round_compute_us, round_exposed_us
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
 

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from plans.metrics import rank
 from plans.schema import Op, Plan, Program, Task, parse_id
+from plans.timing import rank
 from profiles.units import show_us
 
 LARGE_GAP_PPM = 50_000

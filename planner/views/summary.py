@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from planner.views.layout import bubble, layout, stages
-from plans.disk import kept_bytes
-from plans.kinds import kinds_of
-from plans.metrics import kind_rounds, longest, union
-from plans.nodes import store_bytes
+from plans.order import kept_bytes, store_bytes, waits_for
 from plans.schema import Buffer, Plan, Program, parse_id
-from plans.segments import waits_for
+from plans.timing import kind_rounds, kinds_of, longest, union
 
 
 def summary(plan: Plan) -> dict[str, Any]:

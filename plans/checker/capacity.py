@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from plans.checker.graphs import Load, heaviest
-from plans.disk import Stays
-from plans.kinds import scaled
+from plans.order import Stays
 from plans.schema import Buffer, Host, OpName, Plan, Program, Task
 from plans.ties import crossing
+from plans.timing import scaled
 from plans.view import View, by_kind, op_name, site, stored
 from profiles.codec import ALIGNMENT
 

@@ -55,8 +55,7 @@ from plans.checker.roles import casts
 from plans.checker.shape import known, plan_shape, program_shape
 from plans.checker.symbolic import versions
 from plans.checker.times import certificate, phase_times, predictions, segment_times
-from plans.disk import Stays, move_order, move_times, moves_shape
-from plans.evaluation import evaluations
+from plans.order import Stays, evaluations, move_order, move_times, moves_shape
 from plans.schema import Plan, Task
 from plans.ties import tie_rules
 from plans.view import View, by_kind, view

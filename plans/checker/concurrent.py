@@ -10,10 +10,9 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
-from plans.disk import Stays
-from plans.metrics import union
+from plans.order import Stays, waits_for
 from plans.schema import Plan
-from plans.segments import waits_for
+from plans.timing import union
 from plans.view import View
 
 

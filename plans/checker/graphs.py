@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from plans.checker.order import ROUNDS
-from plans.kinds import scaled
 from plans.schema import Buffer, Op, OpName, Plan, Shard, Task
+from plans.timing import scaled
 from plans.view import View, op_name
 
 

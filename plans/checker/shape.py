@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import structs
 
 from plans.checker.roles import wrong_roles
-from plans.evaluation import misplaced
+from plans.order import misplaced
 from plans.schema import Buffer, Op, OpName, Plan, Program, Segment, Task
 from plans.ties import crossing
 from plans.view import View, by_kind, op_name, site

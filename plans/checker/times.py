@@ -5,10 +5,17 @@ from collections.abc import Iterator, Mapping
 from msgspec import structs
 
 from plans.checker.order import Phase
-from plans.kinds import alone, kinds_of, runs
-from plans.metrics import duration_us, predict_devices, predict_tasks, round_reach
 from plans.prediction import Prediction
 from plans.schema import Plan, Program, Segment
+from plans.timing import (
+    alone,
+    duration_us,
+    kinds_of,
+    predict_devices,
+    predict_tasks,
+    round_reach,
+    runs,
+)
 from profiles.schema import Struct
 
 PPM = 1_000_000

@@ -3,12 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from plans.disk import begins_away, moved
-from plans.nodes import Kept, held, host_bytes, spans
+from plans.order import Kept, begins_away, first_steps, held, host_bytes, moves_of, spans
 from plans.parts.part import Pair, Part, ProgramPart, SegmentPart
 from plans.parts.split import program_parts
 from plans.schema import Buffer, Plan, Task
-from plans.segments import first_steps
 from plans.view import stored
 
 
@@ -85,7 +83,7 @@ class _Common:
         self._bytes, self._held, self._spans = host_bytes(plan), held(plan), spans(plan)
         self._buffers = {buffer.name: buffer for buffer in plan.host.buffers}
         self._threads = max(device.threads for device in plan.devices)
-        self._away = [name for name, moves in moved(plan).items() if begins_away(moves)]
+        self._away = [name for name, moves in moves_of(plan).items() if begins_away(moves)]
         self._devices: dict[int, list[int]] = defaultdict(list)  # by process
         self._nodes: dict[int, list[int]] = defaultdict(list)
         for number, (device, rank) in enumerate(zip(plan.devices, ranks, strict=True)):

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from plans.metrics import Interval
 from plans.schema import Buffer, Device, Memory, Op, Task
+from plans.timing import Interval
 from profiles.schema import Numerics, Struct
 
 Pair = tuple[int, int]  # devices of the plan, the sender first

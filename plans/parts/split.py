@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from plans.kinds import kinds_of
 from plans.parts.part import PhasePart, ProgramPart, target_of
 from plans.schema import Buffer, Op, Program
+from plans.timing import kinds_of
 from plans.view import site
 
 

@@ -32,9 +32,8 @@ from executor.workload import Task
 from executor.workloads import documents
 from planner import Infeasible, build, read_problem
 from plans import runlog
-from plans.kinds import part, runs
-from plans.metrics import duration_us
 from plans.schema import Plan
+from plans.timing import duration_us, part, runs
 from profiles import console, lengths
 from profiles.codec import pretty
 from profiles.units import show_bytes, show_us

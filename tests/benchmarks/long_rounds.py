@@ -21,9 +21,9 @@ from planner.pipelines.sketch import Sketch
 from planner.search import Candidate
 from planner.shards import Links, TaskCosts
 from plans import prove
-from plans.metrics import duration_us
 from plans.prediction import Bound
 from plans.schema import Segment
+from plans.timing import duration_us
 from profiles import console
 from tests.support import synthetic
 

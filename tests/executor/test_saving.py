@@ -84,7 +84,7 @@ def test_every_name_is_tried() -> None:
 def test_room_is_looked_for_before_training(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that has too little for all tasks is refused with both numbers."""
     project("a", "b")
-    need = sum(plans.disk.kept_bytes(task) for task in plans.load("plan.json").tasks)
+    need = sum(plans.order.kept_bytes(task) for task in plans.load("plan.json").tasks)
     monkeypatch.setattr(outputs, "free_bytes", lambda folder: need - 1)
     said = f"take about {need / 1024:.1f} KiB ({need} bytes), it has "
     refused(executor_cli(*RUN, option, "out"), 2, said)

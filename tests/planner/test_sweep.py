@@ -23,8 +23,8 @@ from planner.curves import (
 )
 from planner.inputs.whatif import only_microbatch, override
 from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, step_us, sweep
-from plans.metrics import longest
 from plans.schema import Op, Plan
+from plans.timing import longest
 from profiles.errors import FormatError
 from profiles.schema import Profile
 

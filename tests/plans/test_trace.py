@@ -10,7 +10,7 @@ import pytest
 from support import handmade, noded, timetables
 from support.kinded import kinded, with_kind
 
-from plans import metrics
+from plans import timing
 from plans import trace as module
 from plans.schema import Plan
 from plans.trace import happened, trace
@@ -31,7 +31,7 @@ def _events(data: bytes, phase: str) -> list[dict[str, Any]]:
 def test_every_op_is_a_slice_at_its_planned_time(plan: Plan) -> None:
     """The slices of the planned processes are the plan's timeline, no more and no less."""
     slices = sorted((e["name"], e["ts"], e["dur"]) for e in _events(trace(plan), "X"))
-    planned = sorted((p.op.id, p.start_us, p.end_us - p.start_us) for p in metrics.timeline(plan))
+    planned = sorted((p.op.id, p.start_us, p.end_us - p.start_us) for p in timing.timeline(plan))
     assert slices == planned
 
 

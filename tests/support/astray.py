@@ -1,11 +1,11 @@
-"""Plans of several nodes followed moment by moment, without `plans.nodes`: every op must find in
+"""Plans of several nodes followed moment by moment, without `plans.order`: every op must find in
 the store of its node what was written last anywhere."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from plans.metrics import duration_us
 from plans.schema import Plan, Segment, Transfer, parse_id
+from plans.timing import duration_us
 
 
 class _Moment(NamedTuple):

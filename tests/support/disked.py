@@ -13,7 +13,7 @@ from support.retime import foretold
 from support.streaming import streamed_part
 
 from executor.workload.task import Task
-from plans.disk import kept_bytes
+from plans.order import kept_bytes
 from plans.schema import Buffer, Disk, Move, Plan, parse_id
 from profiles.codec import align
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from executor import Evaluation
 from plans import prove, samples
-from plans.evaluation import due_of
-from plans.kinds import Runs, part
+from plans.order import due_of
 from plans.schema import Buffer, Lengths, Memory, Op, OpName, Program, Segment, Task
+from plans.timing import Runs, part
 from profiles import schema
 from profiles.codec import align
 from profiles.lengths import describe, held_out

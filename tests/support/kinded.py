@@ -13,8 +13,8 @@ from support.handmade import PLANS
 from support.oracle import graph_of, in_random_order, none_race
 from support.retime import retimed
 
-from plans.kinds import Runs
 from plans.schema import Lengths, Op, Plan, RoundKind, parse_id
+from plans.timing import Runs
 
 MOST = 512
 """The most tokens of a microbatch."""

@@ -4,9 +4,9 @@ from planner.builder import assemble, certified
 from planner.inputs.problem import Effort, Problem
 from planner.rounds.round import Round
 from planner.search.task import Candidate
-from plans.metrics import duration_us
 from plans.prediction import Bound
 from plans.schema import Plan, Segment
+from plans.timing import duration_us
 
 
 def lone(problem: Problem, made: Round) -> Plan:

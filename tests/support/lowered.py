@@ -24,9 +24,9 @@ from planner.lowering import PipelineRound, PipelineStrategy, whole
 from planner.search.task import Candidate
 from planner.shards.shard_cost import Links
 from plans import prove
-from plans.metrics import duration_us
 from plans.prediction import Bound
 from plans.schema import Plan, Segment
+from plans.timing import duration_us
 
 MODES = (RESIDENT, SPILLING, STREAMED, KEPT, SAVED, PACKED)
 

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 from support.retime import foretold
 
-from plans.disk import kept_bytes
+from plans.order import kept_bytes, laid_out
 from plans.prediction import Bound
 from plans.schema import Net, Plan, Segment, Transfer
-from plans.segments import laid_out
 
 NET_US = 300
 

@@ -26,9 +26,9 @@ from planner.orders import (
 from planner.pipelines.modes import Choices
 from planner.search import Candidate
 from planner.shards import Links, Mode, ShardCost, TaskCosts, cut_points, layer_graph, untied
-from plans.metrics import duration_us
 from plans.prediction import Bound
 from plans.schema import Plan, Program, Segment
+from plans.timing import duration_us
 from profiles.codec import align
 from profiles.schema import Layer, LayerCost, Task
 

@@ -26,10 +26,9 @@ from planner.shards.shard_cost import Links
 from planner.shards.values import SCALARS_BYTES
 from plans import prove
 from plans.checker.graphs import heaviest
-from plans.evaluation import due_of
+from plans.order import due_of, laid_out
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Buffer, Device, Host, Memory, Op, OpName, Plan, Program, Shard, Task
-from plans.segments import laid_out
 from plans.view import site, stored, view
 from profiles.codec import align
 

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from msgspec.structs import replace
 
-from plans import metrics
+from plans import timing
 from plans.prediction import Bound
 from plans.schema import Op, Plan, Program, RoundKind, Segment
 
@@ -34,7 +34,7 @@ def foretold(plan: Plan) -> Plan:
     gap = slack * 1_000_000 // makespan if makespan else 0
     prediction = replace(plan.prediction, makespan_us=makespan, gap_ppm=gap)
     with suppress(ValueError, IndexError, KeyError):  # mutants from which nothing follows
-        devices, tasks = metrics.predict_devices(plan), metrics.predict_tasks(plan)
+        devices, tasks = timing.predict_devices(plan), timing.predict_tasks(plan)
         prediction = replace(prediction, devices=devices, tasks=tasks)
     return replace(plan, prediction=prediction)
 

@@ -22,8 +22,8 @@ from torch.optim import AdamW
 
 from executor.workload import Task, pack, padding, take
 from plans import prove, samples
-from plans.kinds import Runs
 from plans.schema import Lengths, Plan, RoundKind
+from plans.timing import Runs
 from profiles.lengths import describe
 
 VOCABULARY, WIDTH = 13, 8

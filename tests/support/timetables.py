@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 
-from plans import metrics
+from plans import timing
 from plans.prediction import Bound, DevicePrediction, Prediction, Solver, TaskPrediction
 from plans.runlog import End, Header, OpRecord, RunLog, StepRecord
 from plans.schema import Device, Host, Memory, Op, Plan, Program, Segment, Shard, Task
@@ -106,7 +106,7 @@ def program(name: str, tasks: Sequence[Task]) -> Program:
 
 
 def _segment(of: Program, device: int, rounds: int, start: int) -> Segment:
-    end = start + metrics.duration_us(of, rounds)
+    end = start + timing.duration_us(of, rounds)
     return Segment(of.name, (device,), rounds, start, end)
 
 
@@ -161,9 +161,9 @@ def assemble(
 
 
 def _predicted(body: Plan, count: int) -> Plan:
-    planned = list(metrics.timeline(body))
+    planned = list(timing.timeline(body))
     makespan = max(segment.end_us for segment in body.segments)
-    exposed = metrics.exposed_copy_us((p.stream, p.start_us, p.end_us) for p in planned)
+    exposed = timing.exposed_copy_us((p.stream, p.start_us, p.end_us) for p in planned)
     busy = [
         sum(p.end_us - p.start_us for p in planned if p.stream == f"{d}.compute")
         for d in range(count)
@@ -200,7 +200,7 @@ def log(of: Plan, *, percent: int = 110) -> RunLog:
             p.start_us * percent // 100,
             p.end_us * percent // 100,
         )
-        for p in metrics.timeline(of)
+        for p in timing.timeline(of)
     )
     end = max(record.end_us for record in ops)
     steps = tuple(

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from support import synthetic
 from support.retime import retimed
 
-from plans import metrics
+from plans import timing
 from plans.checker.capacity import value_bytes
 from plans.runlog import End, Header, OpRecord, RunLog
 from plans.schema import Op, Plan, Shard, parse_id
@@ -125,7 +125,7 @@ def log_of(run: Plan, plan_sha256: str, *, noise: float = 0.0, metered: bool = T
     """
     rng = random.Random(1)
     ops = []
-    for one in metrics.timeline(run):
+    for one in timing.timeline(run):
         slow = metered and one.round == 0 and one.stream.endswith("compute")
         us = (one.end_us - one.start_us) * (1 + slow) * (1 + rng.uniform(-noise, noise))
         end = one.start_us + round(us)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from executor.distributed.links import groups
 from executor.errors import text_of
-from plans.nodes import values
+from plans.order import values
 from plans.parts import Part, Route
 
 PIECE = 16 << 20  # bytes of one message

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from plans.nodes import Kept, Use, nodes_of, uses
+from plans.order import Kept, Use, nodes_of, uses
 from plans.schema import Plan
 
 

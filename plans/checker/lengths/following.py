@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from plans.checker.order import Phase
 from plans.checker.symbolic import Run
-from plans.kinds import runs
 from plans.schema import Plan, Segment
+from plans.timing import runs
 from plans.view import View
 
 Pair = tuple[int, int]

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 from msgspec import structs
 
-from plans.evaluation import judge
-from plans.kinds import kinds_of
+from plans.order import judge
 from plans.samples import MOST
 from plans.schema import Plan, Program, Segment, Task
+from plans.timing import kinds_of
 
 TOKENS = 256
 """Tokens of a microbatch are a multiple of this, so that bytes grow exactly as they do."""

@@ -15,11 +15,10 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from plans.evaluation import judge
-from plans.kinds import kinds_of
+from plans.order import judge, task_runs
 from plans.samples import open_table, table_path, table_sha256
 from plans.schema import Plan, Task
-from plans.segments import task_runs
+from plans.timing import kinds_of
 from profiles.codec import sha256
 from profiles.findings import MOST
 from profiles.lengths import held_out

@@ -6,7 +6,7 @@ shards, at their offsets in the store."""
 from collections.abc import Iterator
 
 from plans.checker.capacity import updating
-from plans.nodes import node_count, nodes_of, store_bytes
+from plans.order import node_count, nodes_of, store_bytes
 from plans.schema import Plan
 from plans.view import View
 from profiles.units import show_bytes

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from plans.disk import kept_bytes
+from plans.order import kept_bytes
 from plans.schema import Plan, Task, Transfer, parse_id
 
 

@@ -10,7 +10,7 @@ the node of the op that writes; a transfer makes its target another node that ha
 
 from collections.abc import Collection, Iterator, Mapping
 
-from plans.nodes import Kept, Use, nodes_of, uses
+from plans.order import Kept, Use, nodes_of, uses
 from plans.schema import Plan, Transfer, parse_id
 
 

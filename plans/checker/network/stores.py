@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import structs
 
-from plans.nodes import nodes_of, uses
+from plans.order import nodes_of, uses
 from plans.schema import Op, Plan
 from plans.view import Entry, View, site
 

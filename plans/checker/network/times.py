@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator
 
-from plans.nodes import order
+from plans.order import rings, with_transfers
 from plans.schema import Plan, Segment, Transfer
-from plans.segments import rings
 
 
 def transfer_order(plan: Plan) -> Iterator[str]:
     """Segments and transfers never wait for each other in a ring; told for one of them."""
     transfers = plan.net.transfers if plan.net else ()
-    yield from rings(plan, [one.id for one in transfers], order(plan))
+    yield from rings(plan, [one.id for one in transfers], with_transfers(plan))
 
 
 def transfer_times(plan: Plan) -> Iterator[str]:
@@ -23,7 +22,7 @@ def transfer_times(plan: Plan) -> Iterator[str]:
     for one in transfers:
         if one.end_us < one.start_us:
             yield f"{one.id}: lasts from {one.start_us} µs to {one.end_us} µs"
-    for index, before in enumerate(order(plan)):
+    for index, before in enumerate(with_transfers(plan)):
         for other in sorted(before):
             late = spans[index].start_us < spans[other].end_us
             if late and max(index, other) >= count:

@@ -33,8 +33,7 @@ from executor.records import checkpoint
 from executor.shards import HostStore, Saved, Shared, host_room
 from executor.workload import load
 from plans import runlog
-from plans.disk import kept_bytes
-from plans.nodes import spans
+from plans.order import kept_bytes, spans
 from plans.parts import Part, parts
 from plans.schema import Plan
 from profiles.schema import Emulation

@@ -15,7 +15,7 @@ from support.texted import MOST, Packed, as_packed, one_by_one, packed, trained
 from executor import run
 from executor.errors import InterruptedRun, MismatchError, RunError
 from executor.records import Options, Result
-from plans.rest import Reached, rest
+from plans.order import Reached, rest
 
 KINDS = ((MOST, MOST), (MOST,))
 RUNS = ((0, 2), (1, 1), (0, 2))

@@ -169,7 +169,7 @@ def test_a_layer_that_goes_wrong(
     assert told.end is not None
     assert told.end.status == "partial"
     assert text in told.end.error
-    known = {(p.segment, p.op.id, p.round) for p in plans.metrics.timeline(plan)}
+    known = {(p.segment, p.op.id, p.round) for p in plans.timing.timeline(plan)}
     assert known > {(record.segment, record.op, record.round) for record in told.ops}
 
 

@@ -30,7 +30,7 @@ from executor import run
 from executor.errors import InterruptedRun, MismatchError, RunError
 from executor.records import Options, Result
 from executor.workload import pack, planned_shapes, steps_of, take
-from plans.rest import Reached, rest
+from plans.order import Reached, rest
 from profiles.errors import FormatError
 
 KINDS = ((MOST, MOST), (MOST,), (256, 256))

@@ -19,7 +19,7 @@ from executor.devices import Mark
 from executor.driver import Options
 from executor.errors import RunError
 from executor.replay.recorder import Recorder
-from plans import metrics, runlog
+from plans import runlog, timing
 from plans.schema import Plan
 from profiles.schema import Emulation
 
@@ -38,7 +38,7 @@ def test_every_op_of_every_round_once(tmp_path: Path) -> None:
     """The log joins to the plan's timeline without rest, and every step has its loss."""
     plan = fit(handmade.fleet(), tasks_for(handmade.fleet()))
     log = logged(plan, tmp_path)
-    planned = Counter((p.segment, p.op.id, p.round) for p in metrics.timeline(plan))
+    planned = Counter((p.segment, p.op.id, p.round) for p in timing.timeline(plan))
     assert Counter((r.segment, r.op, r.round) for r in log.ops) == planned
     steps = {(task.name, step) for task in plan.tasks for step in range(task.steps)}
     assert {(record.task, record.step) for record in log.steps} == steps
@@ -87,8 +87,8 @@ def overlap_us(log: runlog.RunLog) -> int:
     """How long some copy ran while some op computed."""
     copies = [(r.start_us, r.end_us) for r in log.ops if r.op.split(".")[2][0] in "PS"]
     compute = [(r.start_us, r.end_us) for r in log.ops if r.op.split(".")[2][0] in "FB"]
-    busy = sum(end - start for start, end in metrics.union(copies))
-    return busy - metrics.uncovered(copies, compute)
+    busy = sum(end - start for start, end in timing.union(copies))
+    return busy - timing.uncovered(copies, compute)
 
 
 def test_copies_overlap_with_compute(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from executor.replay.sides import BEGUN, READY, Sides, lane_of, sides
 from executor.replay.tickets import Ticket, jobs_of
 from plans import violations
 from plans.checker.order import phases
-from plans.kinds import of_kind
 from plans.parts import Part, parts, phase_of, program_parts
 from plans.schema import Op, Plan, Program, RoundKind, parse_id
+from plans.timing import of_kind
 
 ROUNDS = 2  # edges reach back one
 CHUNKS = 20

@@ -36,7 +36,7 @@ from executor.shards import files
 from executor.shards.files import StateFile, opened
 from executor.workload import Task, load
 from planner.views.compare import compare, table
-from plans import metrics, runlog
+from plans import runlog, timing
 from plans.schema import Plan
 from plans.trace import trace
 from profiles.schema import Workload
@@ -93,7 +93,7 @@ def test_every_move_is_in_the_log(tmp_path: Path) -> None:
             assert max(op.end_us for op in own) <= move.start_us
         else:
             assert move.end_us <= min(op.start_us for op in own)
-    known = {(p.segment, p.op.id, p.round) for p in metrics.timeline(plan)}
+    known = {(p.segment, p.op.id, p.round) for p in timing.timeline(plan)}
     assert {(op.segment, op.op, op.round) for op in told.ops} == known
     found = compare(plan, told, "0" * 64)
     assert found.missing.count == 0
@@ -103,7 +103,7 @@ def test_every_move_is_in_the_log(tmp_path: Path) -> None:
     traffic = result.traffic
     assert traffic
     assert (traffic.writes, traffic.reads) == (6, 6)
-    sizes = {task.name: plans.disk.kept_bytes(task) for task in plan.tasks}
+    sizes = {task.name: plans.order.kept_bytes(task) for task in plan.tasks}
     assert traffic.written_bytes == sum(sizes[m.op[0]] for m in moves if ".S" in m.op)
 
 

@@ -13,7 +13,7 @@ from support.kinded import kinded
 
 from planner.charts import axes, bars, gantt, overview, streams
 from planner.views.focus import focus
-from plans import metrics
+from plans import timing
 from plans.schema import Plan
 from profiles.errors import FormatError
 
@@ -58,7 +58,7 @@ def test_every_op_is_a_bar_in_the_row_of_its_stream() -> None:
     plan = timetables.plan(rounds=2)
     rows = streams.view(plan).rows
     drawn = _bars(_whole(plan))
-    expected = sorted((p.start_us, p.end_us, rows[p.stream].low) for p in metrics.timeline(plan))
+    expected = sorted((p.start_us, p.end_us, rows[p.stream].low) for p in timing.timeline(plan))
     assert drawn == pytest.approx(np.array(expected))
 
 
@@ -99,7 +99,7 @@ def test_window_shows_only_what_reaches_into_it() -> None:
     """Bars outside the window are not drawn, those across its edge are."""
     plan = timetables.plan(rounds=4)
     drawn = _bars(_ops(plan, (20_000, 30_000)))
-    expected = [p for p in metrics.timeline(plan) if p.end_us > 20_000 and p.start_us < 30_000]
+    expected = [p for p in timing.timeline(plan) if p.end_us > 20_000 and p.start_us < 30_000]
     assert len(drawn) == len(expected)
 
 
@@ -145,7 +145,7 @@ def test_artists_stay_few_however_many_rounds(rounds: int) -> None:
     """One artist per row, task and kind, not one per op: ten million rounds are drawn at once."""
     plan = timetables.plan()
     program = plan.programs[0]
-    segment = replace(plan.segments[0], rounds=rounds, end_us=metrics.duration_us(program, rounds))
+    segment = replace(plan.segments[0], rounds=rounds, end_us=timing.duration_us(program, rounds))
     prediction = replace(plan.prediction, makespan_us=segment.end_us)
     fig = gantt.figure(replace(plan, segments=(segment,), prediction=prediction))
     assert all(len(ax.collections) + len(ax.patches) < 40 for ax in fig.axes)
@@ -171,7 +171,7 @@ def test_every_segment_is_a_bar_in_the_row_of_its_device() -> None:
     expected = []
     for segment in plan.segments:
         program = programs[segment.program]
-        _, first, leave = (phase.start_us for phase in metrics.phases(program, segment))
+        _, first, leave = (phase.start_us for phase in timing.phases(program, segment))
         expected += [(first, leave, -segment.devices[0])] * len(program.tasks)
     drawn = [bar for bar in _bars(ax) if bar[1] - bar[0] > 1_000]  # no enter, no leave
     middle = ax.get_yticks()  # of each device's row
@@ -189,7 +189,7 @@ def test_a_round_is_drawn_with_what_runs_beside_it() -> None:
     plan = timetables.plan(rounds=6)
     chosen = focus(plan, "a", 3)
     assert chosen
-    ops = [p for p in metrics.timeline(plan) if p.segment == 0]
+    ops = [p for p in timing.timeline(plan) if p.segment == 0]
     mine = [p for p in ops if p.round == 3]
     start, end = min(p.start_us for p in mine), max(p.end_us for p in mine)
     assert chosen.window == (start, end)
@@ -319,7 +319,7 @@ def test_moves_of_state_have_rows_below_the_devices() -> None:
         (row,) = (row for title, row in panel.rows if title == name)
         assert row.low < min(other.low for title, other in panel.rows if title != name)
         within = [b for b in panel.bars if row.low <= b.row.low < row.low + row.height]
-        planned = [one for one in metrics.planned_moves(plan) if one.stream.startswith(moves)]
+        planned = [one for one in timing.planned_moves(plan) if one.stream.startswith(moves)]
         assert sorted((b.start, b.us) for b in within) == sorted(
             (p.start_us, p.us) for p in planned
         )
@@ -331,7 +331,7 @@ def test_transfers_are_bars_of_the_streams_chart() -> None:
     plan = noded.turns()
     rows = streams.view(plan).rows
     assert {"net.0", "net.1", "net.2"} <= rows.keys()
-    expected = sorted((p.start_us, p.end_us, rows[p.stream].low) for p in metrics.timeline(plan))
+    expected = sorted((p.start_us, p.end_us, rows[p.stream].low) for p in timing.timeline(plan))
     window = (0, plan.prediction.makespan_us)
     assert _bars(_ops(plan, window)) == expected
 
@@ -341,7 +341,7 @@ def test_runs_of_rounds_are_drawn_where_they_reach_into_the_window() -> None:
     plan = kinded("streamed", [[512, 512], [256]], tuple((n % 2, 2) for n in range(40)))
     near = focus(plan, "a", 30)
     assert near
-    view, whole = streams.view(plan), metrics.timeline(plan)
+    view, whole = streams.view(plan), timing.timeline(plan)
     drawn = streams.planned(plan, view, near.window)
     low, high = near.window
     expected = {(p.start_us, p.us) for p in whole if p.start_us < high and p.end_us > low}

@@ -16,7 +16,7 @@ from support.parts import pipeline_part, resident_part
 
 import plans
 from planner.charts import axes, bars, gantt, pipeline, streams
-from plans import metrics
+from plans import timing
 from plans.schema import Plan, parse_id
 
 SHAPES = [
@@ -68,7 +68,7 @@ def test_every_compute_op_is_a_box_in_the_row_of_its_device(shape: dict[str, Any
     """Passes and updates once each, at their times; sends are no boxes."""
     plan = sketched.plan(rounds=1, **shape)
     rows = pipeline.view(plan).rows
-    ops = [one for one in metrics.timeline(plan) if one.stream in rows]
+    ops = [one for one in timing.timeline(plan) if one.stream in rows]
     assert {parse_id(one.op.id).kind for one in ops} >= {"F", "U"}
     expected = sorted((one.start_us, one.end_us, rows[one.stream].low) for one in ops)
     assert _boxes(_whole(plan)) == pytest.approx(np.array(expected))
@@ -84,7 +84,7 @@ def test_every_send_is_an_arrow_from_its_device_to_the_one_that_receives(
     plan = sketched.plan(rounds=2, **shape)
     rows = pipeline.view(plan).rows
     spaces = {buffer.name: buffer.space for buffer in plan.programs[0].buffers}
-    sends = [one for one in metrics.timeline(plan) if parse_id(one.op.id).kind == "X"]
+    sends = [one for one in timing.timeline(plan) if parse_id(one.op.id).kind == "X"]
     assert sends
     expected = []
     for one in sends:
@@ -159,7 +159,7 @@ def test_copies_have_rows_only_when_asked_for() -> None:
     """Thin ones, of streams that are in use, and every op is drawn then."""
     plan = sketched.plan(rounds=1)
     rows = pipeline.view(plan, copies=True).rows
-    assert set(rows) == set(metrics.streams(plan)) > set(pipeline.view(plan).rows)
+    assert set(rows) == set(timing.streams(plan)) > set(pipeline.view(plan).rows)
     assert rows["0.p2p"].height < rows["0.compute"].height / 2
     assert len(_boxes(_whole(plan, copies=True))) == len(plan.programs[0].round)
 

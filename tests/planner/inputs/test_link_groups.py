@@ -11,7 +11,7 @@ import profiles
 from planner import Problem, build
 from planner.inputs import Layout
 from planner.inputs.link_groups import parse_groups, shared
-from plans.metrics import duration_us
+from plans.timing import duration_us
 from profiles.errors import FormatError
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -20,8 +20,8 @@ from planner.shards.costs import sizes
 from planner.shards.shard_cost import Links
 from planner.timetable.placement import works_of
 from plans import violations
-from plans.metrics import duration_us
 from plans.schema import Plan
+from plans.timing import duration_us
 from profiles.errors import FormatError
 from profiles.schema import Evaluation, Task
 

@@ -14,7 +14,7 @@ import plans
 from planner import Infeasible, Problem, build
 from planner.inputs import PackingName
 from plans import prove_tables, samples
-from plans.evaluation import judge
+from plans.order import judge
 from plans.samples import table_path
 from plans.schema import Plan
 from profiles.errors import FormatError

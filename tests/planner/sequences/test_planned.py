@@ -13,9 +13,9 @@ import plans
 from planner import Infeasible, Problem, build
 from planner.inputs import PackingName, parse_layout
 from plans import prove_tables
+from plans.order import task_runs
 from plans.samples import open_table, table_path
 from plans.schema import Plan
-from plans.segments import task_runs
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -14,9 +14,8 @@ import plans
 from planner import Infeasible, Problem, build
 from planner.inputs import Layout, Nodes, on_nodes
 from planner.storage.transfers import networked
-from plans.nodes import nodes_of, store_bytes
+from plans.order import laid_out, nodes_of, store_bytes
 from plans.schema import Plan
-from plans.segments import laid_out
 from profiles.schema import Evaluation, Link, Rate
 
 pytestmark = pytest.mark.usefixtures("quick")

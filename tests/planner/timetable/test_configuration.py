@@ -14,8 +14,8 @@ from planner.timetable.configuration import Column, Demand, column, configuratio
 from planner.timetable.greedy import greedy
 from planner.timetable.placement import place
 from planner.timetable.works import Work, makespan
-from plans.metrics import duration_us
 from plans.schema import Memory, Op, Program
+from plans.timing import duration_us
 
 
 def effort() -> Effort:

@@ -12,7 +12,7 @@ from support.unrolled import duration, periodic, unrolled
 
 from planner.views.focus import focus, place
 from planner.views.moments import TaskStep, describe_moment, moment
-from plans import metrics
+from plans import timing
 from plans.op_words import meaning
 from plans.schema import Op, Plan, Program, Segment
 from profiles.errors import FormatError
@@ -44,7 +44,7 @@ def _plan(entries: list[Op], count: int) -> Plan:
     program = Program(
         "a", timetables.tiny().programs[0].memory, *whole, (), (load,), phase.ops, (store,)
     )
-    end = 5 + metrics.duration_us(program, count)
+    end = 5 + timing.duration_us(program, count)
     segment = Segment("a", (2,), count, 5, end)
     return timetables.assemble((timetables.task("a", 1, 1, count),), (program,), (segment,))
 
@@ -82,7 +82,7 @@ def test_the_named_op_contains_the_moment_when_rounds_are_simulated_one_by_one(
     ]
     assume(starts == closed)
     spans: Spans = {
-        (metrics.plan_stream(e.stream, (2,)), e.id, r): (start, start + duration(e))
+        (timing.plan_stream(e.stream, (2,)), e.id, r): (start, start + duration(e))
         for r in range(count)
         for e in entries
         for start in [12 + starts[r][e.id]]
@@ -96,7 +96,7 @@ def test_the_named_op_contains_the_moment_when_rounds_are_simulated_one_by_one(
 def test_the_named_op_is_that_of_the_listed_timeline(count: int, where: float) -> None:
     """With several tasks, devices and segments, and rounds that reach into each other."""
     plan = timetables.plan(rounds=count)
-    spans = {(p.stream, p.op.id, p.round): (p.start_us, p.end_us) for p in metrics.timeline(plan)}
+    spans = {(p.stream, p.op.id, p.round): (p.start_us, p.end_us) for p in timing.timeline(plan)}
     _agree(plan, int(where * plan.prediction.makespan_us), spans)
 
 

@@ -11,8 +11,8 @@ from support.kinded import kinded
 
 from planner.views.show import describe
 from planner.views.summary import summary
-from plans.kinds import kinds_of
 from plans.prediction import Alternative
+from plans.timing import kinds_of
 from profiles.units import show_us
 
 

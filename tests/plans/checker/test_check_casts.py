@@ -6,7 +6,7 @@ from support.casting import CASTING
 from support.edits import change, drop, find, with_task
 
 from plans.checker.check import violations
-from plans.disk import kept_bytes
+from plans.order import kept_bytes
 from plans.schema import Plan
 from plans.view import evaluated, stored
 

@@ -13,7 +13,7 @@ from support.disked import DISKED, Moves, counted, disked, timed, together, with
 
 import plans
 from plans.checker.check import violations
-from plans.disk import kept_bytes
+from plans.order import kept_bytes
 from plans.schema import Buffer, Move, Plan
 
 MOST = 60  # mutants that one mutator makes of one plan

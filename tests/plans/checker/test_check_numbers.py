@@ -17,8 +17,8 @@ from support.noded import NODED
 
 import plans
 from plans.checker.check import violations
-from plans.metrics import exposed_copy_us, timeline
 from plans.schema import Plan
+from plans.timing import exposed_copy_us, timeline
 
 SAMPLE = Path(__file__).parents[3] / "plans" / "sample.json"
 EACH = 3  # numbers of a field that are tried in one plan

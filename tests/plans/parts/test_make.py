@@ -9,7 +9,7 @@ from support.noded import NODED
 from support.piped import drawn, piped, planned
 
 from plans import violations
-from plans.nodes import held
+from plans.order import held
 from plans.parts import Part, parts, whole
 from plans.schema import Plan
 

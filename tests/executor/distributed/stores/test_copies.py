@@ -6,7 +6,7 @@ from support.parts import resident_part
 from support.streaming import streamed_part
 
 from executor.distributed.stores import Copies
-from plans.nodes import held, spans
+from plans.order import held, spans
 
 
 def test_whoever_trains_a_task_has_it_until_it_is_copied() -> None:

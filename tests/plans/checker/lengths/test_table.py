@@ -15,10 +15,10 @@ from support.kinded import BATCH, MOST, SAMPLES, kinded
 import plans
 from plans.checker.lengths import table as table_module
 from plans.checker.lengths import tables
-from plans.kinds import Runs, kinds_of
+from plans.order import task_runs
 from plans.samples import table_path, write
 from plans.schema import Lengths, Plan
-from plans.segments import task_runs
+from plans.timing import Runs, kinds_of
 from profiles.errors import FormatError
 from profiles.schema import Evaluation
 

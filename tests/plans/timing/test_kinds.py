@@ -8,11 +8,10 @@ from msgspec.structs import replace
 from support.kinded import MOST, kinded
 
 from planner.views.focus import place
-from plans import metrics
-from plans.kinds import RoundKinds, Runs, kinds_of, of_kind, part, runs, scaled
-from plans.rest import Reached, rest
+from plans import timing
+from plans.order import Reached, rest, task_runs
 from plans.schema import Op, Plan, Program, Segment
-from plans.segments import task_runs
+from plans.timing import RoundKinds, Runs, kinds_of, of_kind, part, runs, scaled
 
 KINDS = [[MOST, MOST], [256], [MOST, 256]]
 
@@ -88,10 +87,10 @@ def test_times_are_those_of_rounds_one_by_one(whole: Runs) -> None:
     """Rounds of a kind overlap; a run begins when the one before it has ended, leave behind all."""
     plan, program, segment = made(whole)
     wanted = sorted(written_out(program, segment), key=str)
-    found = [(p.start_us, p.end_us, p.round, p.op) for p in metrics.timeline(plan)]
+    found = [(p.start_us, p.end_us, p.round, p.op) for p in timing.timeline(plan)]
     assert sorted(found, key=str) == wanted
     end = max(end for _, end, _, _ in wanted)
-    assert end == metrics.duration_us(program, segment.rounds, segment.kinds) == segment.end_us
+    assert end == timing.duration_us(program, segment.rounds, segment.kinds) == segment.end_us
 
 
 @given(RUNS)
@@ -99,11 +98,11 @@ def test_devices_are_predicted_as_from_all_ops(whole: Runs) -> None:
     """Compute and exposed copies of all rounds, whatever their kinds."""
     plan, program, segment = made(whole)
     ops = [(op.stream, start, end) for start, end, _, op in written_out(program, segment)]
-    (device,) = metrics.predict_devices(plan)
-    assert device.exposed_copy_us == metrics.exposed_copy_us(ops).get("0", 0)
+    (device,) = timing.predict_devices(plan)
+    assert device.exposed_copy_us == timing.exposed_copy_us(ops).get("0", 0)
     assert device.compute_us == sum(b - a for name, a, b in ops if name == "0.compute")
     periods = [kinds_of(program)[kind].period_us for kind in each(whole)]
-    (task,) = metrics.predict_tasks(plan)
+    (task,) = timing.predict_tasks(plan)
     assert task.round_us == sum(periods) // len(periods)
 
 
@@ -115,7 +114,7 @@ def test_the_next_end_of_every_op_is_found(whole: Runs, us: int) -> None:
     for start, end, number, op in sorted(written_out(program, segment), key=lambda one: one[1]):
         if end > us:
             soonest.setdefault(op.id, (start, end, number))
-    found = [(p.op.id, (p.start_us, p.end_us, p.round)) for _, p in metrics.pending(plan, 0, us)]
+    found = [(p.op.id, (p.start_us, p.end_us, p.round)) for _, p in timing.pending(plan, 0, us)]
     assert len(found) == len(dict(found))
     assert dict(found) == soonest
 
@@ -125,12 +124,12 @@ def test_the_rounds_at_a_moment_are_found(whole: Runs, us: int) -> None:
     """The earliest that has not ended, and the latest that has begun."""
     _, program, segment = made(whole)
     phase, unfinished, begun = place(program, segment, us)
-    rounds = {p.name: p for p in metrics.phases(program, segment)}
+    rounds = {p.name: p for p in timing.phases(program, segment)}
     if us < program.enter_us or us >= rounds["leave"].start_us:
         assert phase == ("enter" if us < program.enter_us else "leave")
         return
     starts, ends = list[int](), list[int]()
-    for one in metrics.phases(program, segment)[1:-1]:
+    for one in timing.phases(program, segment)[1:-1]:
         starts += [one.start_us + n * one.period_us for n in range(one.rounds)]
         ends += [at + kinds_of(program)[one.kind].round_us for at in starts[len(ends) :]]
     assert phase == "round"

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
-from plans.metrics import Interval, union
+from plans.order.segments import rings, waits_for
 from plans.schema import Move, OpName, Plan, Task, parse_id
-from plans.segments import rings, waits_for
+from plans.timing import Interval, union
 from plans.view import stored
 
 
@@ -31,7 +31,7 @@ def kept_bytes(task: Task, numbers: Iterable[int] | None = None) -> int:
     return params + sum(shard.state_bytes for shard in shards)
 
 
-def moved(plan: Plan) -> dict[str, list[Move]]:
+def moves_of(plan: Plan) -> dict[str, list[Move]]:
     """The moves of every task that is ever on the disk, in the order of the queue."""
     found: dict[str, list[Move]] = {}
     for move in plan.disk.moves if plan.disk else ():
@@ -120,7 +120,7 @@ def _until(stay: Stay) -> float:
 def _stays(plan: Plan) -> dict[str, tuple[Stay, ...]]:
     places = {move.id: place for place, move in enumerate(plan.disk.moves if plan.disk else ())}
     found = {}
-    for task, moves in moved(plan).items():
+    for task, moves in moves_of(plan).items():
         stays, first = [], None if begins_away(moves) else -1
         for move in moves:
             if parse_id(move.id).kind == "P":
@@ -151,13 +151,13 @@ def moves_shape(plan: Plan) -> Iterator[str]:
             own.get(task, []).append(index)
     if not plan.disk.moves:
         yield "disk: has no moves; a plan without any has no disk"
-    for task, moves in moved(plan).items():
+    for task, moves in moves_of(plan).items():
         if task not in tasks:
             yield f"{moves[0].id}: moves task {task!r}, which the plan does not have"
         else:
             yield from _numbered(moves)
             yield from _alternate(moves, own[task])
-    needed = sum(kept_bytes(tasks[task]) for task in moved(plan) if task in tasks)
+    needed = sum(kept_bytes(tasks[task]) for task in moves_of(plan) if task in tasks)
     if plan.disk.bytes != needed:
         yield f"disk: says {plan.disk.bytes} bytes, the files of the tasks moved take {needed}"
     if needed > plan.disk.budget_bytes:
@@ -196,7 +196,7 @@ def _alternate(moves: Sequence[Move], own: Sequence[int]) -> Iterator[str]:
         yield f"{moves[-1].id}: leaves the task on the disk, but segment {own[done]} trains it"
 
 
-def order(plan: Plan) -> list[set[int]]:
+def with_moves(plan: Plan) -> list[set[int]]:
     """For each segment and then each move all that it waits for, by their numbers in this list.
 
     A move waits for the one before it; one that writes also for its segment, which waits for one
@@ -213,7 +213,9 @@ def order(plan: Plan) -> list[set[int]]:
 
 def move_order(plan: Plan) -> Iterator[str]:
     """Segments and moves never wait for each other in a ring; told for one of them."""
-    yield from rings(plan, [move.id for move in plan.disk.moves] if plan.disk else [], order(plan))
+    yield from rings(
+        plan, [move.id for move in plan.disk.moves] if plan.disk else [], with_moves(plan)
+    )
 
 
 def move_times(plan: Plan) -> Iterator[str]:

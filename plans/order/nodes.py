@@ -12,9 +12,9 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from plans.metrics import Interval, union
+from plans.order.segments import predecessors, waits_for
 from plans.schema import Buffer, Plan, Program, Segment, Task, Transfer, parse_id
-from plans.segments import predecessors, waits_for
+from plans.timing import Interval, union
 from plans.view import site, stored
 
 Kept = tuple[str, int]
@@ -68,11 +68,11 @@ def held(plan: Plan) -> list[frozenset[Kept]]:
                 found[node].add(shard)
     for one in plan.net.transfers if plan.net else ():
         for node in (one.source, one.target):
-            found[node] |= moved(one)
+            found[node] |= moved_shards(one)
     return list(map(frozenset, found))
 
 
-def moved(transfer: Transfer) -> set[Kept]:
+def moved_shards(transfer: Transfer) -> set[Kept]:
     """The shards that a transfer moves."""
     task = parse_id(transfer.id).task
     return {(task, number) for number in transfer.shards}
@@ -164,7 +164,7 @@ def _places(plan: Plan) -> Iterator[tuple[Program, tuple[int, ...]]]:
         yield plan.program(name), nodes
 
 
-def order(plan: Plan) -> list[set[int]]:
+def with_transfers(plan: Plan) -> list[set[int]]:
     """For each segment and then each transfer all that it waits for, by their numbers in this list.
 
     A transfer waits for the latest earlier segment of its task, and for the latest earlier

@@ -4,19 +4,19 @@ import pytest
 from support import handmade
 from support.noded import NODED, bring, on_nodes, size, taken
 
-from plans.nodes import (
+from plans.order import (
     Use,
     held,
-    moved,
+    moved_shards,
     node_count,
     nodes_of,
-    order,
     spans,
     store_bytes,
     uses,
     values,
+    waits_for,
+    with_transfers,
 )
-from plans.segments import waits_for
 
 
 def test_the_nodes_of_a_segment_are_those_of_its_devices() -> None:
@@ -44,7 +44,7 @@ def test_a_transfer_waits_for_its_tasks_segment_and_for_transfers_of_its_nodes()
     assert plan.net
     ids, count = [one.id for one in plan.net.transfers], len(plan.segments)
     assert ids == ["b.net.X0", "a.net.X0", "c.net.X0", "a.net.X1", "b.net.X1", "c.net.X1"]
-    found = order(plan)
+    found = with_transfers(plan)
     assert found[count:] == [
         {1},
         {0, count},
@@ -96,5 +96,5 @@ def test_a_transfer_carries_all_that_is_kept_of_its_shards() -> None:
     plan = NODED["gang"]()
     assert plan.net
     for one in plan.net.transfers:
-        carried = values(plan.host.buffers, plan.tasks, moved(one))
+        carried = values(plan.host.buffers, plan.tasks, moved_shards(one))
         assert sum(count for _, count in carried) == size(plan, one)

@@ -10,9 +10,8 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
-from plans.kinds import Runs, runs
-from plans.metrics import duration_us
 from plans.schema import Plan, Program, Segment
+from plans.timing import Runs, duration_us, runs
 
 Run = tuple[Program, tuple[int, ...], int, int, Runs]
 """A segment to be: its program, devices, rounds, when it may begin at the soonest, and the kinds of

@@ -11,8 +11,7 @@ from support.retime import retimed
 
 import plans
 from plans.checker.check import violations
-from plans.evaluation import due_of
-from plans.rest import Reached, rest
+from plans.order import Reached, due_of, rest
 from plans.schema import Net, Plan, Transfer
 from profiles.errors import FormatError
 

@@ -5,8 +5,8 @@ a ████ (100 steps)  a.eval ▒ (8 batches)  a ████  a.eval ▒  
 
 from collections.abc import Iterator
 
+from plans.order.segments import first_steps
 from plans.schema import Op, OpName, Plan, Program, Task
-from plans.segments import first_steps
 from profiles.schema import Evaluation
 
 

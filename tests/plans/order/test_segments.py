@@ -2,7 +2,7 @@
 
 from support import handmade
 
-from plans.segments import first_steps, laid_out, predecessors, waits_for
+from plans.order import first_steps, laid_out, predecessors, waits_for
 
 
 def test_each_waits_for_the_latest_that_claims_the_same() -> None:

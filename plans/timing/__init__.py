@@ -1,0 +1,60 @@
+"""When ops run by the plan's numbers, and what follows from that for devices and tasks."""
+
+from plans.timing.intervals import Interval, exposed_copy_us, uncovered, union
+from plans.timing.kinds import RoundKinds, Runs, alone, kinds_of, of_kind, part, runs, scaled
+from plans.timing.phases import PhaseName, duration_us, kind_rounds, longest, phases, steady_us
+from plans.timing.predict import (
+    predict_devices,
+    predict_tasks,
+    round_compute_us,
+    round_exposed_us,
+    round_reach,
+)
+from plans.timing.timeline import (
+    DISK,
+    NET,
+    Planned,
+    moves_state,
+    pending,
+    plan_stream,
+    planned_moves,
+    rank,
+    streams,
+    timeline,
+)
+
+__all__ = [
+    "DISK",
+    "NET",
+    "Interval",
+    "PhaseName",
+    "Planned",
+    "RoundKinds",
+    "Runs",
+    "alone",
+    "duration_us",
+    "exposed_copy_us",
+    "kind_rounds",
+    "kinds_of",
+    "longest",
+    "moves_state",
+    "of_kind",
+    "part",
+    "pending",
+    "phases",
+    "plan_stream",
+    "planned_moves",
+    "predict_devices",
+    "predict_tasks",
+    "rank",
+    "round_compute_us",
+    "round_exposed_us",
+    "round_reach",
+    "runs",
+    "scaled",
+    "steady_us",
+    "streams",
+    "timeline",
+    "uncovered",
+    "union",
+]

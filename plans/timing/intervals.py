@@ -1,0 +1,36 @@
+"""Intervals of time or bytes: unions, and copies that no compute covers."""
+
+from collections.abc import Iterable
+
+Interval = tuple[int, int]
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Disjoint ascending intervals that cover the same points."""
+    merged: list[Interval] = []
+    for start, end in sorted(i for i in intervals if i[1] > i[0]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def uncovered(intervals: Iterable[Interval], cover: Iterable[Interval]) -> int:
+    """Length of the part of `intervals` that `cover` does not cover."""
+    wanted, blockers = union(intervals), union(cover)
+    both = union([*wanted, *blockers])
+    return sum(b - a for a, b in both) - sum(b - a for a, b in blockers)
+
+
+def exposed_copy_us(ops: Iterable[tuple[str, int, int]]) -> dict[str, int]:
+    """Per device, how long some copy ran while compute did not: `ops` are (stream, start, end)."""
+    copies: dict[str, list[Interval]] = {}
+    compute: dict[str, list[Interval]] = {}
+    for stream, start, end in ops:
+        device, _, kind = stream.partition(".")
+        if kind == "compute":
+            compute.setdefault(device, []).append((start, end))
+        elif device != "host":
+            copies.setdefault(device, []).append((start, end))
+    return {device: uncovered(spans, compute.get(device, [])) for device, spans in copies.items()}
