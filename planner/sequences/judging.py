@@ -1,8 +1,8 @@
 """Evaluations of a task with lengths: all their samples packed once, into rounds of one kind.
 
 Every device has the whole model, as in `rounds.evaluation`, and the same number of microbatches in
-each round. Of those that a device has in all, in a row of descending tokens, R of R rounds take the
-place of one microbatch, so that the microbatches of a place are about alike.
+each round. With R rounds the first R of a device's microbatches are the first ones of the rounds,
+the next R the second ones, and so on: what is packed together has descending tokens.
 """
 
 from collections.abc import Iterator
@@ -27,6 +27,7 @@ from profiles.errors import FormatError
 from profiles.lengths import held_out
 
 _MOST = 8  # microbatches of a device in a round
+_BLOCK = 1024  # samples that are packed together: more would take longer, and pack no better
 
 
 class Judged(NamedTuple):
@@ -82,11 +83,11 @@ def _lengths(asked: Asked) -> Array:
 
 
 def _packed(asked: Asked, most: int, how: How, devices: int) -> _Packed:
-    """All samples in microbatches of at most so many tokens."""
+    """All samples, some of them after the other, in microbatches of at most so many tokens."""
     lengths = _lengths(asked)
     pool = Pool((PipelineType(_curve(asked, most), 1, most, devices),))
-    step = laid_out(pool, lengths, how)
-    longest = max(step.counts)
+    device, number = _places(pool, lengths, how)
+    longest = int(number.max()) + 1
     rounds = -(-longest // _MOST)
     each = -(-longest // rounds)  # microbatches of a device in a round
     size = rounds * devices * each
@@ -95,9 +96,7 @@ def _packed(asked: Asked, most: int, how: How, devices: int) -> _Packed:
             f"{asked.task.name}: its evaluation has {size} microbatches, a table has numbers for "
             f"{samples.MOST}; evaluate it on fewer samples"
         )
-    firsts = np.cumsum(step.counts) - step.counts
-    device = np.searchsorted(firsts, step.groups, side="right") - 1
-    place, turn = np.divmod(step.groups - firsts[device], rounds)
+    place, turn = np.divmod(number, rounds)
     row = (turn * devices + device) * each + place
     if how == "pad":
         widest = np.zeros(size, np.int64)
@@ -108,6 +107,19 @@ def _packed(asked: Asked, most: int, how: How, devices: int) -> _Packed:
         tokens = np.bincount(row, lengths, size).astype(np.int64)
         squares = np.bincount(row, lengths * lengths, size).astype(np.int64)
     return _Packed(row, tokens.reshape(rounds, -1), squares.reshape(rounds, -1))
+
+
+def _places(pool: Pool, lengths: Array, how: How) -> tuple[Array, Array]:
+    """The device of every sample, and the number of its microbatch among those of this device."""
+    device, number = np.empty((2, len(lengths)), np.int64)
+    counts = np.zeros(pool.pipelines, np.int64)
+    for own in np.array_split(np.arange(len(lengths)), -(-len(lengths) // _BLOCK)):
+        step = laid_out(pool, lengths[own], how)
+        firsts = np.cumsum(step.counts) - step.counts
+        device[own] = np.searchsorted(firsts, step.groups, side="right") - 1
+        number[own] = step.groups + (counts - firsts)[device[own]]
+        counts += step.counts
+    return device, number
 
 
 def _curve(asked: Asked, most: int) -> Curve:

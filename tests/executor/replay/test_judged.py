@@ -1,6 +1,7 @@
 """Evaluation on samples of every length gives what loops without Gantry do, and changes nothing."""
 
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -96,6 +97,7 @@ def test_a_run_that_was_interrupted_in_an_evaluation_makes_it_anew(tmp_path: Pat
         calls += 1
         if calls == 3:  # the first round of the second evaluation
             signal.raise_signal(signal.SIGINT)
+            time.sleep(0.5)  # so that it is heard before there are more batches
         return held(samples)
 
     with pytest.raises(InterruptedRun):

@@ -29,7 +29,7 @@ STEPS, BATCH, EVERY = 12, 8, 5
 FORMULA = (2_000_000, 3_000_000, 50_000)
 RNG = np.random.default_rng(0)
 LENGTHS, HELD = (
-    np.minimum(3000, RNG.lognormal(6, 1, count)).astype(np.uint32) + 8 for count in (70, 333)
+    np.minimum(3000, RNG.lognormal(6, 1, count)).astype(np.uint32) + 8 for count in (70, 1500)
 )
 
 
