@@ -27,8 +27,10 @@ class Shape:
 
 
 def shapes_of(problem: Problem) -> list[Shape]:
-    """The problem's tasks by their shapes, in order of their first tasks."""
+    """The problem's tasks by their shapes, in order of their first tasks. Those with lengths that
+    were trained for other numbers of steps have other samples left."""
     grouped: dict[object, list[tuple[Task, ...]]] = {}
     for profiled in zip(*(kind.tasks for kind in problem.kinds), strict=True):
-        grouped.setdefault(tuple(map(shape_of, profiled)), []).append(profiled)
+        done = problem.done.get(profiled[0].name, 0) if profiled[0].lengths else 0
+        grouped.setdefault((done, *map(shape_of, profiled)), []).append(profiled)
     return [Shape(tuple(group)) for group in grouped.values()]

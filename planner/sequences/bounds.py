@@ -53,9 +53,11 @@ def task_bounds(problem: Problem) -> list[Bounds]:
     known: dict[object, Bounds] = {}
     found = list[Bounds]()
     for task in problem.tasks:
-        shape = shape_of(task)
+        done = problem.done.get(task.name, 0)
+        shape = done, shape_of(task)
         if task.lengths and shape not in known:
-            asked = Asked(task, problem.lengths[task.name], problem.only, problem.host_bytes)
+            lengths = problem.lengths[task.name]
+            asked = Asked(task, lengths, problem.only, problem.host_bytes, done)
             whole, every = compute_us(asked, 1), range(1, problem.devices + 1)
             in_turn = longest_us(asked, every) if problem.window == 1 else [0 for _ in every]
             known[shape] = {
