@@ -12,7 +12,7 @@ from planner.inputs import Effort, Problem
 from planner.lowering import PipelineRound
 from planner.search import Candidate
 from planner.sequences.made import in_common
-from planner.sequences.mix import Lane, side_by_side
+from planner.sequences.mix import Lane, Passes, side_by_side
 from planner.shards import Mode, TaskCosts
 from plans.prediction import Bound
 from plans.schema import Plan, Segment
@@ -48,7 +48,7 @@ def _plan(turns: Sequence[tuple[int, int]]) -> Plan:
         PipelineRound(replace(strategy, modes=MODES), piped.LINKS)
         for way in WAYS
         for lanes in ([Lane(d, n, TaskCosts(task, 1, count=n)) for d, n in way],)
-        if (strategy := side_by_side(lanes, piped.LINKS, CUTS, "1f1b", 2, CUTS))
+        if (strategy := side_by_side(lanes, piped.LINKS, CUTS, Passes("1f1b"), 2, CUTS))
     ]
     programs = [
         structs.replace(one.program(), name=name)

@@ -171,7 +171,7 @@ def test_tasks_that_go_on_from_other_steps_have_tables_of_their_own(tmp_path: Pa
     """Though they are of one shape and have as many steps left: other samples come next."""
     lengths = {name: LENGTHS["one"] for name in ("one", "other")}
     tasks = [text(name, 6, lengths) for name in lengths]
-    plan = built(asked(*tasks, lengths=lengths, done={"other": 3}), tmp_path)
+    plan = built(asked(*tasks, room=30 << 20, lengths=lengths, done={"other": 3}), tmp_path)
     rows = [open_table(table_path(tmp_path / "plan.json", name), BATCH) for name in lengths]
     assert [task.done for task in plan.tasks] == [0, 3]
     assert not np.array_equal(*rows)
