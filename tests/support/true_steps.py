@@ -108,15 +108,14 @@ class Truth:
     def _us(self, op: Op, own: Sequence[Load]) -> float:
         """A pass as its microbatch says; all else as planned."""
         name = parse_id(op.id)
-        if name.item != "s" or name.kind not in "FB":
-            assert name.kind not in "IW"
+        if name.item != "s" or name.kind not in "FBIW":
             return op.end_us - op.start_us
         shard, load = self._task.shards[name.number], own[name.index]
         return float(_pass_us(shard, name.kind, self._layers, load))
 
 
 def _pass_us(shard: Shard, kind: str, layers: Sequence[Layer], load: Load) -> Fraction:
-    parts = (_FORWARD if kind == "F" else _BACKWARD)[shard.activations]
+    parts = _parts(shard, kind)
     return sum(
         (
             sign * _curve_us(layer, what, load)
@@ -125,6 +124,14 @@ def _pass_us(shard: Shard, kind: str, layers: Sequence[Layer], load: Load) -> Fr
         ),
         Fraction(),
     )
+
+
+def _parts(shard: Shard, kind: str) -> _Parts:
+    """The measured times that a pass adds up. I is a B without what W takes."""
+    if kind == "W":
+        return (("backward_weight", 1),)
+    whole = (_FORWARD if kind == "F" else _BACKWARD)[shard.activations]
+    return (*whole, ("backward", -1), ("backward_input", 1)) if kind == "I" else whole
 
 
 def _curve_us(layer: Layer, what: str, load: Load) -> Fraction:
