@@ -113,7 +113,7 @@ class Pool:
 
     @cached_property
     def fixed(self) -> Floats:
-        """What a microbatch of every type takes beside its sequences."""
+        """The time of a microbatch of every type beside its sequences."""
         return np.array([one.curve.fixed for one in self.types])
 
     @cached_property
@@ -147,7 +147,7 @@ class Pool:
         return np.where(times < NEVER, done, NEVER)
 
     def held(self, times: Array, places: Array) -> tuple[Array, Array]:
-        """What every pipeline has to do, and the longest of it, with each sequence in its place."""
+        """The load of every pipeline, and its longest sequence, with each sequence in its place."""
         own = times[self.type_of[places], np.arange(len(places))]
         loads, tops = np.zeros(self.pipelines, np.int64), np.zeros(self.pipelines, np.int64)
         np.add.at(loads, places, own)

@@ -39,7 +39,7 @@ def reordered(pool: Pool, steps: Sequence[Array], window: int) -> list[Array]:
 
 
 class Loads(NamedTuple):
-    """Of each sequence its part of the mean load of all pipelines, the least time of one that has
+    """Times of each sequence: its part of the mean load of all pipelines, the least of one that has
     it alone, and what the next one on the same pipeline adds at least if it is as long."""
 
     mean: Floats

@@ -1,6 +1,6 @@
 """Packing: what a pipeline has in a step into microbatches, and all steps into kinds of rounds."""
 
-from planner.packing.arranged import Arrangement, arranged, best_way, write_table
+from planner.packing.arranged import Arrangement, arranged, write_table
 from planner.packing.kinds import in_turn
 from planner.packing.packing import WAYS, How, Packing, packed
 from planner.packing.samples import Samples
@@ -16,7 +16,6 @@ __all__ = [
     "Packing",
     "Samples",
     "arranged",
-    "best_way",
     "in_turn",
     "laid_out",
     "packed",

@@ -6,7 +6,7 @@ the table has, two more where samples move, and some for every step and pipeline
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +29,6 @@ from profiles.errors import FormatError
 
 _BLOCK = 32  # steps that are written at a time
 _KINDS, _WORTH = 16, 0.02  # so many at most; the part of all time that they may lose
-_TRIED = 64  # steps by which a way to pack is judged
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,16 +127,6 @@ def write_table(path: str | Path, parts: Sequence[Arrangement], least: int = 1) 
         return made
 
     return write(path, map(block, range(0, len(order), _BLOCK)))
-
-
-def best_way(samples: Samples, steps: range, pool: Pool, ways: Iterable[How]) -> How:
-    """The way to pack by which some of these steps, evenly spread, are shortest."""
-    tried = [steps[at] for at in np.linspace(0, len(steps) - 1, _TRIED).astype(int).tolist()]
-
-    def took(how: How) -> int:
-        return sum(max(laid_out(pool, samples.of(step), how).us) for step in tried)
-
-    return min(ways, key=took)
 
 
 def _expect_numbers(most: int, window: int) -> None:

@@ -120,7 +120,7 @@ class Layout:
 
     @cached_property
     def bytes(self) -> int:
-        """Of each device."""
+        """The bytes of each device."""
         return extent(self.buffers()) + self.reserve_bytes
 
     def program(self, links: Links) -> Program:

@@ -59,7 +59,7 @@ class Made:
 
     @property
     def begin_us(self) -> int:
-        """What a segment of its steps takes beside their periods."""
+        """The time of a segment of its steps beside their periods."""
         own = self.program
         return own.enter_us + own.leave_us + max(0, own.round_us - own.period_us)
 
@@ -171,8 +171,8 @@ def _named(made: Made) -> Made:
 
 
 def in_common(strategies: Sequence[PipelineStrategy]) -> PipelineStrategy:
-    """Of strategies with the same shards in the same modes the largest, with as many microbatches
-    as any, each as large as in any: what their task is, and has on the host."""
+    """The largest of strategies with the same shards in the same modes, with as many microbatches
+    as any, each as large as in any: by it their task is described, and stored on the host."""
     columns = zip_longest(*(one.each for one in strategies))
     each = [max(filter(None, own), key=lambda costs: costs.microbatch) for own in columns]
     largest = max(strategies, key=lambda one: one.costs.microbatch)

@@ -187,8 +187,8 @@ def made_in_turn(asked: Asked, pair: Pair, how: How, jobs: int, effort: Effort) 
 
 
 def _costs(asked: Asked, made: Sequence[Made], how: How, jobs: int) -> Floats:
-    """What every step takes in each way: what its pipelines compute, times what rounds in which
-    they compute about as long take more."""
+    """The time of every step in each way: as long as its pipelines compute, times how much longer
+    rounds last in which they compute about as long."""
     longest, steps = _longest(asked), np.array(asked.steps)
     costs = np.full((len(steps), len(made)), np.inf)
     for number, one in enumerate(made):
@@ -200,7 +200,7 @@ def _costs(asked: Asked, made: Sequence[Made], how: How, jobs: int) -> Floats:
 
 
 def _kinds(one: Made) -> tuple[Floats, Floats]:
-    """What pipelines compute in the steps of each kind in the mean, ascending, and its period."""
+    """The mean time that pipelines compute in the steps of each kind, ascending, and its period."""
     kind_of = np.repeat(*np.array(one.arrangement.turns).T)
     used = np.unique(kind_of)
     means = np.array([one.arrangement.step_us[kind_of == kind].mean() for kind in used])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.dispatch import Curve, PipelineType, Pool
-from planner.packing.arranged import Arrangement, arranged, best_way, write_table
+from planner.packing.arranged import Arrangement, arranged, write_table
 from planner.packing.packing import WAYS, How
 from planner.packing.samples import Samples
 from plans.samples import open_table, table_sha256
@@ -107,11 +107,6 @@ def test_processes_change_nothing() -> None:
     one, two = arranged(*given), arranged(*given, jobs=2)
     assert (one.kinds, one.turns) == (two.kinds, two.turns)
     assert (one.rows == two.rows).all()
-
-
-def test_auto_takes_what_is_shortest() -> None:
-    """Nothing is as long as padding all to the longest where most are short."""
-    assert best_way(_samples(), range(60), POOL, ("fixed", "balanced", "pad")) == "balanced"
 
 
 def test_a_sample_that_fits_nowhere_is_named() -> None:
