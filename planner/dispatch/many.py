@@ -11,7 +11,7 @@ from planner.dispatch.pipes import NEVER, Array, Floats, Pool
 _SAMPLE = 16  # steps on which prices are found
 _TIMES = 2_000  # for which it is known what pipelines are worth
 _FAR = 8  # times the bounds of those steps: others are looked for as far
-_HALVES = 6  # of what lies between two of these times
+_HALVES = 8  # of what lies between the last of these that is ruled out, and a step's end
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,23 @@ class Bounds:
         times = {model: model.times(lengths) for model in self._models}
         alone = {model: model.alone(own) for model, own in times.items()}
         low = max(int(own.min(axis=0).max()) for own in alone.values())
-        found = list[tuple[int, float, _Known]]()
-        for known in self._known:
-            open_ = np.where(alone[known.pool] <= high, times[known.pool], NEVER)
-            cost = float(known.prices.cost(lengths, open_))
-            found.append((int(np.searchsorted(known.worth, cost)), cost, known))
-        at, cost, known = max(found, key=lambda one: one[0])
-        if at == 0:  # no time is ruled out
-            return min(low, high)
-        out, top = int(self._until[at - 1]), int(self._until[min(at, _TIMES - 1)])
-        for _ in range(_HALVES):
+
+        def cost(known: _Known, until: int) -> float:
+            own, model = times[known.pool], known.pool
+            return float(known.prices.cost(lengths, np.where(alone[model] <= until, own, NEVER)))
+
+        found = [
+            (int(np.searchsorted(known.worth, cost(known, high))), known) for known in self._known
+        ]
+        at, known = max(found, key=lambda one: one[0])
+        out, top = max(low - 1, int(self._until[at - 1]) if at else 0), high
+        for _ in range(_HALVES):  # the sooner the end, the fewer types are left for long sequences
             middle = (out + top) // 2
-            if cost > known.prices.worth(known.pool, np.array([middle]))[0]:
+            if cost(known, middle) > known.prices.worth(known.pool, np.array([middle]))[0]:
                 out = middle
             else:
                 top = middle
-        return min(high, max(low, out + 1))
+        return min(high, out + 1)
 
 
 def _prices(pool: Pool, lengths: Array) -> tuple[Pool, Prices, int]:

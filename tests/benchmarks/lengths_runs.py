@@ -206,19 +206,30 @@ def rows(profile: Path, name: str, folder: Path, *, run: bool) -> Iterator[Row]:
 
 
 def planned_steps(plan: Plan) -> list[int]:
-    """How long after the one before it, or after enter, each step ends by the plan."""
+    """How long after the one before it each step ends by the plan; the first, after enter."""
     found = list[int]()
     for segment in plan.segments:
         kinds = kinds_of(plan.program(segment.program))
         for kind, rounds in runs(segment):
             found += [kinds[kind].round_us, *[kinds[kind].period_us] * (rounds - 1)]
+    return [us + more for us, more in zip(found, between_us(plan), strict=True)]
+
+
+def between_us(plan: Plan) -> list[int]:
+    """What lies before each step, as the segment before it leaves and its own enters."""
+    found, leave = list[int](), 0
+    for segment in plan.segments:
+        program = plan.program(segment.program)
+        found += [leave + program.enter_us if found else 0, *[0] * (segment.rounds - 1)]
+        leave = program.leave_us
     return found
 
 
 def true_steps(plan: Plan, path: Path, profile: Path) -> list[float]:
-    """The same in truth."""
+    """The same as planned_steps, in truth."""
     known = profiles.load(profile)
-    return Truth(plan, path, known, lengths.load(profile, known.tasks[0])).step_us()
+    took = Truth(plan, path, known, lengths.load(profile, known.tasks[0])).step_us()
+    return [us + more for us, more in zip(took, between_us(plan), strict=True)]
 
 
 def ran(output: Path, steps: Sequence[int], folder: Path) -> float:
