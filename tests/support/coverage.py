@@ -73,6 +73,7 @@ COVERED_BY = {
     "executor.shards.tied": "executor/shards/test_shard.py",
     "executor.workload.batches": "executor/cutting/test_planned.py",
     "executor.workload.draws": "executor/replay/test_lengths.py",
+    "executor.workload.feed": "executor/replay/test_lengths.py",
     "executor.workload.loading": "executor/workload/test_task.py",
     "executor.workload.loss": "executor/cutting/test_chain.py",
     "executor.workload.steps": "executor/replay/test_lengths.py",
