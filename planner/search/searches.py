@@ -1,26 +1,21 @@
 """All searches of a build: one for all tasks of a shape, on every kind of devices, for one device
 or for several at once."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
 from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.inputs import Effort, Kind, Problem
-from planner.rounds import SUFFIX, evaluating
 from planner.search import pool, variants
-from planner.search.rename import renamed
-from planner.search.shapes import Shape, shapes_of
+from planner.search.shapes import Shape, everywhere, named, shapes_of
 from planner.search.shares import Need, shares
 from planner.search.task import Candidate, Wide, late
 from planner.search.variants import Found, Tried
-from planner.shards import Links
-from plans.schema import Program
 from profiles.lengths import held_out
 from profiles.schema import Task
 
@@ -159,12 +154,12 @@ class Searches:
             if isinstance(one, Candidate):
                 shape = self.shapes[place.shape]
                 try:
-                    way = _everywhere(self.problem, shape, place.kind, one)
+                    way = everywhere(self.problem, shape, place.kind, one)
                 except Infeasible as error:  # of what evaluates it
                     self._found[place] = error
                     continue
                 tasks = (profiled[place.kind] for profiled in shape.tasks)
-                self._ways[place] = [_named(self.problem, way, task) for task in tasks]
+                self._ways[place] = [named(self.problem, way, task) for task in tasks]
 
     def _each(self, places: Sequence[_Place], rooms: Sequence[int], effort: Effort) -> list[Tried]:
         bare = [replace(kind, tasks=()) for kind in self.problem.kinds]  # for other processes
@@ -251,52 +246,3 @@ def _least(need: Need, told: Sequence[Tried]) -> Need:
     short = [one for one in told if isinstance(one, Infeasible) and one.resource == "host"]
     errors = [one for one in short if one.smallest]  # with lengths none is named
     return replace(need, least=min((one.smallest for one in errors), default=need.kept))
-
-
-def _everywhere(problem: Problem, shape: Shape, place: int, found: Candidate) -> Candidate:
-    """A shape's candidate of one kind, with its programs on all kinds that it fits; one for several
-    devices, or with lengths, is for its own kind."""
-    if found.packed:
-        return found
-    strategy = found.strategy
-    programs: list[Program | None] = [None] * len(problem.kinds)
-    programs[place] = found.program
-    for at, (kind, task) in enumerate(zip(problem.kinds, shape.first, strict=True)):
-        if at != place and found.program.devices == 1:
-            programs[at] = variants.program_on(kind, strategy, task)
-    evaluates: list[Program | None] = [None] * len(programs)
-    for at, task in enumerate(shape.first):
-        if shape.evaluation and programs[at]:
-            wanted = structs.replace(task, evaluation=shape.evaluation)
-            mine = replace(strategy, costs=replace(strategy.costs, task=wanted))
-            kind = problem.kinds[at]
-            evaluates[at] = evaluating(mine, Links.of(kind.device), kind.device_bytes)
-    return replace(found, programs=tuple(programs), evaluates=tuple(evaluates))
-
-
-def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:
-    """A shape's strategy for one of its tasks, as profiled on the kind that was searched.
-
-    Candidates are counted only for the task that was searched. Programs on other kinds than the
-    first that fits are called `name@kind`.
-    """
-    before = way.strategy.costs.task
-    old = before.name
-    if way.packed:  # as if it was measured at one size
-        task = structs.replace(task, batches=before.batches, layers=before.layers)
-    first = next(at for at, program in enumerate(way.programs) if program)
-
-    def called(programs: Sequence[Program | None], suffix: str) -> Iterator[Program | None]:
-        for at, program in enumerate(programs):
-            kind = "" if at == first else f"@{problem.kinds[at].name}"
-            mine = program if task.name == old else program and renamed(program, task.name)
-            yield mine and structs.replace(mine, name=task.name + kind + suffix)
-
-    return replace(
-        way,
-        strategy=replace(way.strategy, costs=replace(way.strategy.costs, task=task)),
-        programs=tuple(called(way.programs, "")),
-        candidates=way.candidates if task.name == old else 0,
-        evaluates=tuple(called(way.evaluates if task.evaluation else (), SUFFIX)),
-        alternatives=tuple(structs.replace(told, task=task.name) for told in way.alternatives),
-    )
