@@ -113,6 +113,8 @@ COVERED_BY = {
     "planner.orders.merging": "planner/orders/test_named.py",
     "planner.orders.moves": "planner/orders/test_places.py",
     "planner.orders.passes": "planner/orders/test_named.py",
+    "planner.pipelines.choices": "planner/pipelines/test_modes.py",
+    "planner.pipelines.fitting": "planner/pipelines/test_configure.py",
     "planner.pipelines.reorder": "planner/pipelines/test_configure.py",
     "planner.lowering.lives": "planner/lowering/test_round.py",
     "planner.lowering.stays": "planner/lowering/test_round.py",
