@@ -101,6 +101,23 @@ class SegmentRun(SegmentActivity):
             task.drop()
         gc.collect()  # of failed ops, frames and graphs may hold each other
 
+    def states(self) -> list[str]:
+        lines = []
+        for stream in self._streams.values():
+            if now := _now(stream):
+                verb, op, round_index, other = now
+                lines.append(f"{op} {verb}{other} on {stream.name} in round {round_index}")
+        return lines
+
+    def stuck(self, text: str) -> Failure | None:
+        """The failure of an op that does not end; of the whole segment if none runs."""
+        if self.stopped:
+            return None
+        for stream in self._streams.values():
+            if (now := _now(stream)) and now[0] == "runs":
+                return self._failure(stream, text)
+        return Failure(tuple(self._first_steps), text)
+
     def _rank(self, local: int) -> int:
         """The process that has a device of the program."""
         team = self._setup.team
@@ -119,23 +136,6 @@ class SegmentRun(SegmentActivity):
         queue = self._setup.places[devices[number]].device.queue(cast("QueueKind", kind))
         return Stream(plan_stream(name, devices), self._halt, queue, keep)
 
-    def states(self) -> list[str]:
-        lines = []
-        for stream in self._streams.values():
-            if now := _now(stream):
-                verb, op, round_index, other = now
-                lines.append(f"{op} {verb}{other} on {stream.name} in round {round_index}")
-        return lines
-
-    def stuck(self, text: str) -> Failure | None:
-        """The failure of an op that does not end; of the whole segment if none runs."""
-        if self.stopped:
-            return None
-        for stream in self._streams.values():
-            if (now := _now(stream)) and now[0] == "runs":
-                return self._failure(stream, text)
-        return Failure(tuple(self._first_steps), text)
-
     def _failure(self, stream: Stream, text: str) -> Failure:
         """The failure of the op that `stream` launches."""
         _, op, number, _ = stream.now or ("", "", 0, "")
@@ -147,8 +147,8 @@ class SegmentRun(SegmentActivity):
         return Failure(tasks, text, op or stream.name, stream.name, number, step, process=me)
 
     def _load(self, program: ProgramPart) -> None:
-        """Let batches be prepared while all else is made: where there is a team, those microbatches
-        that this process takes in rounds of each kind."""
+        """Let batches be loaded while all else is made. Of several processes each loads only the
+        microbatches that its own ops take, in rounds of each kind."""
         kinds = RoundKinds(self._segment)
         for task in self._tasks:
             name, feed = task.plan.name, task.feed(evaluates=self.evaluates)
@@ -175,7 +175,7 @@ class SegmentRun(SegmentActivity):
         stream, lane = self._streams[name], lane_of(name)
         kind, number = ("lane", lane[1]) if lane else site(name)
         place = self._setup.places[self._segment.devices[number]]
-        unreached: deque[Mark] = deque()  # ends of the latest rounds
+        unreached: deque[Mark] = deque()
         with self._failing(partial(self._failure, stream)):
             stream.queue.enter()
             for phase, first, rounds in self._runs():
@@ -207,9 +207,11 @@ class SegmentRun(SegmentActivity):
         yield END, planned, ()
 
     def _gather(self, name: str, phase: str, first: int) -> None:
-        """Wait until all streams of all processes have come to a phase, behind so many rounds. Ops
-        before it that this one has not launched by then will not be. Each process says once, by way
-        of its first stream, that its own ones have, and those who know a stream hear of it."""
+        """Wait until all streams of all processes have come to a phase, behind so many rounds.
+
+        Ops before it that this stream has not launched count as done: they will not be.
+        Processes that know this stream are told of its end. That all streams of a process have come
+        to the phase is told once, by way of its first one."""
         if phase == ENTER:
             return
         stream, own = self._streams[name], self._sides.own
@@ -235,7 +237,7 @@ class SegmentRun(SegmentActivity):
     def _drain(self, stream: Stream) -> None:
         """Wait for what was launched before the segment was stopped: it still uses the device.
 
-        What the device says of it is no news: the recorder asks about every op."""
+        Errors of the device are left to the recorder, which asks about every op."""
         with suppress(Stopped, Exception):
             until(stream.queue.mark(), self._setup.halt.check)
 
@@ -248,7 +250,8 @@ class SegmentRun(SegmentActivity):
         unreached: deque[Mark],
     ) -> None:
         """The steady state: wait for the tickets, launch the op between marks, count it. `missing`:
-        ops of a round that other kinds have."""
+        how many ops more a round of some other kind has. `unreached`: the ends of the latest rounds
+        that the device may not have reached."""
         index, halt = self._index, self._halt
         record: Callable[..., None] = self._setup.recorder.op
         if ">" in stream.name:  # an X is noted where it is sent

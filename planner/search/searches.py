@@ -20,7 +20,6 @@ from profiles.lengths import held_out
 from profiles.schema import Task
 
 _LATER = 0.1  # of the time, for what follows the search
-
 _WIDER = 3  # times as long a search on several devices takes, about
 
 Ways = list[list[Candidate]]
@@ -61,10 +60,10 @@ class _Place(NamedTuple):
 
 @dataclass(eq=False)
 class Searches:
-    """The searches of one build and the result of each; those for tasks of one shape are one.
+    """The searches of one build, and what each has found. Tasks of one shape share theirs.
 
-    best: that on several devices, None where there is none; packing: that of tasks with lengths.
-    parts: into how many the host memory beside what is kept is divided (`shares`).
+    best: the search on several devices, packing: the search for tasks with lengths; None where
+    there is none. parts: into how many the host memory beside what is kept is divided (`shares`).
     """
 
     problem: Problem
@@ -110,9 +109,9 @@ class Searches:
         return not isinstance(self._found.get(place, NoPlanFound()), NoPlanFound)
 
     def run(self, alone: Collection[str], wide: Iterable[Wide], effort: Effort) -> None:
-        """The searches for these tasks on one device of every kind, and on several at once; not
-        those that were run before. What one does not use of the time is left to others, and some
-        of it for what follows."""
+        """Search for these tasks on one device of every kind, and on several devices at once; no
+        search is run twice. Time that one does not use is left to the others, and some of it to
+        what follows the search."""
         kinds = range(len(self.problem.kinds))
         places = {self._place(Wide(name, at, 1)) for name in alone for at in kinds}
         places |= set(map(self._place, wide))
@@ -124,8 +123,8 @@ class Searches:
             self._run(set(self._found), effort)
 
     def check(self) -> None:
-        """Infeasible or NoPlanFound when a task has nothing: for the shape that needs most of those
-        that fit nowhere, so that what it names does for all."""
+        """Infeasible or NoPlanFound when nothing was found for a task. Of shapes that fit nowhere
+        the one that needs most is told, so that the memory it names is enough for all."""
         short = []
         for at in range(len(self.shapes)):
             own = {place: one for place, one in self._found.items() if place.shape == at}

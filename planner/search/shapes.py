@@ -46,8 +46,8 @@ def shapes_of(problem: Problem) -> list[Shape]:
 
 
 def everywhere(problem: Problem, shape: Shape, place: int, found: Candidate) -> Candidate:
-    """A shape's candidate of one kind, with its programs on all kinds that it fits; one for several
-    devices, or with lengths, is for its own kind."""
+    """A shape's candidate, found on one kind of devices, with its programs on all kinds where it
+    fits. One on several devices, or for samples with lengths, stays on its own kind."""
     if found.packed:
         return found
     strategy = found.strategy
