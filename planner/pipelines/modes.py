@@ -228,8 +228,9 @@ class ChosenFor(NamedTuple):
 def chosen_for(
     programs: Sequence[ModeProgram], weights: Sequence[float], effort: Effort, *, least: bool
 ) -> ChosenFor | None:
-    """The modes that the shards have in the strategies of all these programs, as `chosen` finds
-    them: rounds of each count by its weight."""
+    """Whole modes for strategies of the same shards, the same in all of them; None where there are
+    none. The best ones found, where the rounds of each strategy count by its weight; or `least`,
+    those that take the least of all devices."""
     model = minimise("modes")
     times = [
         [model.add_variable(f"{name}_{n}", 0) for name in ("period_ms", "chain_ms", "work_ms")]

@@ -35,8 +35,8 @@ _UPDATES: tuple[Update, ...] = ("host", "device-streamed")
 
 @dataclass(frozen=True)
 class Starts:
-    """Of one task on one kind of device. apart: tied layers may lie in several shards. host_bytes:
-    what the task may have on the host. cast: the host makes parameters from masters."""
+    """The starts for one task on one kind of device. apart: tied layers may lie in several shards.
+    host_bytes: what the task may have on the host. cast: the host makes parameters from masters."""
 
     task: Task
     links: Links
@@ -47,10 +47,12 @@ class Starts:
 
     @cached_property
     def points(self) -> list[int]:
+        """The layers before which the task may be cut, and its end."""
         return cut_points(layer_graph(untied(self.task) if self.apart else self.task))
 
     @cached_property
     def sizes(self) -> list[TaskCosts]:
+        """The task's costs at every microbatch size."""
         return sizes(self.task, apart=self.apart, cast=self.cast)
 
     def simple(self, costs: TaskCosts, limits: Limits) -> Iterator[Strategy]:

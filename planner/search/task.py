@@ -64,9 +64,10 @@ class Wide(NamedTuple):
 
 @dataclass(eq=False)
 class Search:
-    """One task, one kind of device. taken_bytes: what the device has beside `device_bytes`, for
-    budgets in messages. apart: tied layers may lie in several shards. host_bytes: what the task may
-    have on the host, with all that is kept there. cast: the host makes parameters from masters."""
+    """The search for one task on one kind of device. taken_bytes: what the device has beside
+    `device_bytes`, for budgets in messages. apart: tied layers may lie in several shards.
+    host_bytes: what the task may have on the host, with all that is kept there. cast: the host
+    makes parameters from masters."""
 
     task: Task
     links: Links
