@@ -142,16 +142,7 @@ def _replay(
     elif replay.interrupted and not options.checkpoints:
         error += "; nothing is kept: give --checkpoints DIR to go on from an interrupt"
     end = _end(error, replay, recorder, store)
-    troubles = []
-    try:
-        journal.close(end)
-    except LogError as failure:
-        troubles.append(str(failure))
-    try:
-        if options.trace:
-            options.trace.end()
-    except RunError as failure:
-        troubles.append(str(failure))
+    troubles = _closed(journal, end, options)
     if replay.interrupted:
         raise InterruptedRun("; ".join([error, *troubles]), replay.interrupted)
     if error:
@@ -171,6 +162,21 @@ def _replay(
         warnings=recorder.warnings,
         troubles=tuple(troubles),
     )
+
+
+def _closed(journal: Journal, end: End, options: Options) -> list[str]:
+    """Close the log and the trace; what went wrong with them."""
+    troubles = []
+    try:
+        journal.close(end)
+    except LogError as failure:
+        troubles.append(str(failure))
+    try:
+        if options.trace:
+            options.trace.end()
+    except RunError as failure:
+        troubles.append(str(failure))
+    return troubles
 
 
 def _end(error: str, replay: Conductor, recorder: Recorder, store: HostStore) -> End:

@@ -82,17 +82,8 @@ def table(
     plan: Plan, result: Result, log: Path, saved: Sequence[Path], errors: Sequence[str] = ()
 ) -> str:
     """A row per task, times and peaks, and a line for each task dropped or file not written."""
-    rows = [("task", "steps", "first loss", "last loss", "ended")]
-    for task in plan.tasks:
-        losses, ended = result.losses[task.name], show_us(result.ended_us.get(task.name, 0))
-        steps = str(task.steps)
-        if task.name in result.dropped:
-            steps, ended = f"{_steps_done(task, result)} of {task.steps}", "dropped"
-        elif task.name in result.stopped:
-            steps = f"{len(losses)} of {task.steps}"
-        first, last = (f"{losses[k]:.4g}" if losses else "-" for k in (0, -1))
-        rows.append((task.name, steps, first, last, ended))
-    lines = console.columns(rows, numbers=True)
+    head = ("task", "steps", "first loss", "last loss", "ended")
+    lines = console.columns([head, *(_row(task, result) for task in plan.tasks)], numbers=True)
     predicted, actual = show_us(plan.prediction.makespan_us), show_us(result.actual_us)
     note = f" ({plan.emulated})" if plan.emulated else ""
     lines.append(f"predicted {predicted}, actual {actual}{note}")
@@ -125,3 +116,15 @@ def table(
     lines += [f"stopped: {s.task} after step {s.step} by {s.rule}" for s in result.stopped.values()]
     lines += [f"not written: {error}" for error in errors]
     return "\n".join(lines)
+
+
+def _row(task: Task, result: Result) -> tuple[str, ...]:
+    """A task's row of the table."""
+    losses, ended = result.losses[task.name], show_us(result.ended_us.get(task.name, 0))
+    steps = str(task.steps)
+    if task.name in result.dropped:
+        steps, ended = f"{_steps_done(task, result)} of {task.steps}", "dropped"
+    elif task.name in result.stopped:
+        steps = f"{len(losses)} of {task.steps}"
+    first, last = (f"{losses[k]:.4g}" if losses else "-" for k in (0, -1))
+    return task.name, steps, first, last, ended

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from msgspec import structs
 
 from planner.errors import Infeasible
+from planner.exploring import explore
 from planner.inputs import (
     Effort,
     Layout,
@@ -39,7 +40,6 @@ from planner.sequences import task_bounds as bounds_by_lengths
 from planner.shards import Strategy
 from planner.storage import apart, disk_bound, housed, networked
 from planner.timetable import (
-    explore,
     few_segments,
     in_time,
     least_us,

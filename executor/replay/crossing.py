@@ -1,4 +1,5 @@
-"""The exchange of a segment's streams with other processes: news of ops that have ended, and X."""
+"""The exchange of a segment's streams with other processes: news of ops that have ended, X, and the
+facts that go with both."""
 
 import threading
 import time
@@ -6,10 +7,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import partial
 
+from torch import Tensor
+
 from executor.devices import Mark, Now, until
-from executor.replay.ops import Run, Work
+from executor.replay.ops import NOTHING, Run, Work
 from executor.replay.sides import BEGUN, READY
-from executor.replay.team import Facts, News, Team, facts_of
+from executor.replay.task_state import TaskState
+from executor.replay.team import Facts, News, Team
 from executor.replay.tickets import Halt, Launch, OnDone, Stream, Ticket
 
 Heed = Callable[[Facts], None]
@@ -132,6 +136,41 @@ class Crossing:
     def _tell(self, ranks: Collection[int], news: News) -> None:
         for rank in ranks:
             self._team.tell(rank, self._index, news)
+
+
+def facts_of(work: Work) -> Facts | None:
+    """The facts about the buffer that an op has written, if others need some."""
+    name, task = work.name, work.task
+    if len(work.op.writes) != 1:
+        return None
+    ((role, buffer),) = work.op.writes.items()
+    about = partial(Facts, name, buffer, work.evaluates)
+    if role == "norm" or (role == "param" and task.scale):
+        return about(norming=task.norming())
+    if role in ("grad", "other", "tie"):
+        return about(absent=task.absent.of(work.reads.get(role, work.writes.get(role, NOTHING))))
+    if name.kind != "X":
+        return None
+    if name.item in ("batch", "x"):
+        return about(layouts=work.feed.contents.of(work.source(role)))
+    if name.item == "dx":
+        return about(grads=task.gradients.pop((name.number, name.index)))
+    return None
+
+
+def heed(facts: Facts, task: TaskState, find: Callable[[str], Tensor]) -> None:
+    """Let `task` go on with what another process wrote; `find` gives a buffer by name."""
+    name, feed = facts.op, task.feed(evaluates=facts.evaluates)
+    if facts.absent is not None:
+        task.absent.note(find(facts.buffer), facts.absent)
+    if facts.norming:
+        task.go_on(facts.norming)
+    if facts.grads is not None:
+        task.gradients[name.number, name.index] = facts.grads
+    if name.item == "x":
+        feed.boundary(name.number, find(facts.buffer), facts.layouts[0])
+    elif name.item == "batch":
+        feed.contents.note(find(facts.buffer), tuple(facts.layouts))
 
 
 def _all(facts: Facts | None) -> tuple[Facts, ...]:

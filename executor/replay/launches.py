@@ -1,21 +1,34 @@
-"""An op's launch, with everything that the run's settings put around it when its job is made.
+"""The job of an op, made before the first round of its segment: its buffers are found, and around
+its launch is put what the run's settings ask for.
 
-    run ─▶ metered, watched, traced ─▶ between marks ─▶ locked
+    run ─▶ metered, watched, traced ─▶ between marks ─▶ locked ─▶ told to other processes
 
 In the steady state of most runs an op is launched between two marks and nothing else.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from msgspec import structs
+from torch import Tensor
 
 from executor.devices import Mark, Queue, least_us, until
 from executor.errors import RunError
 from executor.numerics import no_draws
-from executor.replay.ops import Run, Work
+from executor.replay.activity import Setup
+from executor.replay.crossing import Crossing
+from executor.replay.ops import Run, Work, run_of
 from executor.replay.settings import Settings
-from executor.replay.tickets import Launch, OnDone, Stream
+from executor.replay.sides import BEGUN, READY, Sides, lane_of
+from executor.replay.tickets import ENTER, LEAVE, Job, Launch, OnDone, Stream, Ticket
+from executor.shards import Place
+from plans.checker import value_bytes
+from plans.parts import ProgramPart, SegmentPart
+from plans.schema import Op, Role, parse_id
+from plans.view import site
 
 Around = Callable[[int], AbstractContextManager[object] | None]  # of a round, if it has one
 
@@ -23,6 +36,121 @@ UNPLANNED = (
     "draws random numbers although the plan knows of none; profile again, or make the layer draw "
     "the same number each time"
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Maker:
+    """Makes the jobs of a segment. metered: transients of ops are measured in the first round. Only
+    with other processes there is a `crossing`; `check` may raise to end a wait."""
+
+    setup: Setup
+    program: ProgramPart
+    segment: SegmentPart
+    sides: Sides
+    streams: Mapping[str, Stream]
+    crossing: Crossing | None
+    check: Callable[[], None]
+    metered: bool
+
+    @cached_property
+    def places(self) -> dict[int, Place]:
+        """The devices of this process, by their numbers in the program."""
+        devices = self.segment.devices
+        return {number: self.setup.places[devices[number]] for number in self.program.memory}
+
+    @cached_property
+    def spaces(self) -> dict[str, int]:
+        """The number of the device where each buffer of the program lies."""
+        return {buffer.name: int(buffer.space) for buffer in self.program.buffers}
+
+    @cached_property
+    def flats(self) -> dict[str, Tensor]:
+        """The bytes (uint8) of this process' buffers, by name: on its devices and on the host."""
+        views = {
+            b.name: self.places[int(b.space)].device.slab[b.offset : b.offset + b.bytes]
+            for b in self.program.buffers
+            if int(b.space) in self.places
+        }
+        return {**self.setup.store.flats, **views}
+
+    @cached_property
+    def in_round(self) -> frozenset[str]:
+        """The ops of rounds of any kind."""
+        phases = self.program.phases.items()
+        rounds = (part for name, part in phases if name not in (ENTER, LEAVE))
+        return frozenset(op.id for part in rounds for op in part.ops)
+
+    def job(self, phase: str, op: Op, own: Ticket, waits: tuple[Ticket, ...]) -> Job | None:
+        """The job of an op of a phase, with its own ticket and those that it waits for; None where
+        another process runs its stream."""
+        if op.stream not in self.sides.own:
+            return None
+        stream, devices, lane = self.streams[op.stream], self.segment.devices, lane_of(op.stream)
+        number = lane[1] if lane else site(op.stream)[1]
+        if self.crossing and lane and op.id.endswith(READY):
+            work, x = None, structs.replace(op, id=op.id.removesuffix(READY))
+            ends = devices[lane[0]], devices[lane[1]]
+            run = self.crossing.asker(self._work(phase, x, number), op.stream, ends)
+            launch = marked(run, stream.queue, 0, self.check)
+        else:
+            work = self._work(phase, op, number)
+            run, locks = self._run(work, waits), self._locks(work)
+            launch = launch_of(work, run, self.setup.settings, stream, locks, self.check)
+        if self.crossing:
+            tells = self.sides.tells.get((phase, op.id), ())
+            launch = self.crossing.told(launch, op.stream, own, tells, work)
+        return Job(op.id, waits, launch, work is not None and work.metered)
+
+    def _work(self, phase: str, op: Op, number: int) -> Work:
+        """The op on device `number` of the program, with its buffers, found by name and cut to the
+        bytes of the value in each role; of an X those that this process has."""
+        name, place, memory = parse_id(op.id), self.places[number], self.program.memory[number]
+        task = self.setup.tasks[name.task]
+        evaluates, tokens = self.program.evaluates, self.program.tokens.get(phase, ())
+        if name.kind in "FBIW":
+            task.replicas.on(name.number, place).train(not evaluates)
+        place.took(memory.slab_bytes)
+
+        def cut(roles: Mapping[Role, str]) -> dict[str, Tensor]:
+            here = {role: self.flats[b] for role, b in roles.items() if b in self.flats}
+            return {r: f[: value_bytes(name, r, task.plan, tokens)] for r, f in here.items()}
+
+        feed = task.feed(evaluates=evaluates)
+        return Work(
+            op,
+            name,
+            task,
+            feed,
+            place,
+            first_step=feed.number(self.segment.steps[name.task]),
+            memory=memory,
+            metered=self.metered and op.stream.endswith("compute"),
+            reads=cut(op.reads),
+            writes=cut(op.writes),
+            evaluates=evaluates,
+            halves=f"{name.task}.{name.item}{name.number}.I{name.index}" in self.in_round,
+        )
+
+    def _run(self, work: Work, waits: Sequence[Ticket]) -> Run:
+        """The op itself, or the side of an X that this process has in it."""
+        if not self.crossing or work.name.kind != "X":
+            return run_of(work)
+        devices, lane = self.segment.devices, lane_of(work.op.stream)
+        if lane:
+            return self.crossing.receiver(work, self.streams[work.op.stream + BEGUN])
+        (target,) = (self.spaces[name] for name in work.op.writes.values())
+        if target in self.places:
+            return run_of(work)
+        ends = devices[site(work.op.stream)[1]], devices[target]
+        return self.crossing.sender(work, f"{work.op.stream}>{target}", waits, ends)
+
+    def _locks(self, work: Work) -> list[threading.Lock]:
+        """Those of all devices that the op works on, if no two of their ops may overlap."""
+        if not self.setup.locks:
+            return []
+        written = (self.places.get(self.spaces.get(name, -1)) for name in work.op.writes.values())
+        numbers = {place.number for place in (work.place, *written) if place}
+        return [self.setup.locks[number] for number in sorted(numbers)]
 
 
 def launch_of(

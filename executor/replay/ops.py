@@ -22,7 +22,7 @@ from executor.numerics import (
     no_draws,
     read_grads,
 )
-from executor.replay.task_state import Feed, TaskState
+from executor.replay.task_state import TaskState
 from executor.replay.tickets import OnDone
 from executor.shards import (
     DRAWS,
@@ -35,7 +35,7 @@ from executor.shards import (
     backward_input,
     backward_weights,
 )
-from executor.workload import Batch, held_batch
+from executor.workload import Batch, Feed, held_batch
 from plans.schema import Memory, Op, OpName
 
 NOTHING = torch.empty(0, dtype=torch.uint8)

@@ -7,34 +7,26 @@ from contextlib import suppress
 from functools import partial
 from typing import cast
 
-from msgspec import structs
-from torch import Tensor
-
 from executor.devices import Mark, QueueKind, until
 from executor.replay.activity import SegmentActivity, Setup
-from executor.replay.crossing import Crossing, Remote
+from executor.replay.crossing import Crossing, Remote, heed
 from executor.replay.failures import Failure
-from executor.replay.launches import launch_of, marked
-from executor.replay.ops import Run, Work, run_of
-from executor.replay.sides import BEGUN, READY, lane_of, sides
-from executor.replay.team import Facts, heed
+from executor.replay.launches import Maker
+from executor.replay.sides import BEGUN, lane_of, sides
+from executor.replay.team import Facts
 from executor.replay.tickets import (
     END,
     ENTER,
     LEAVE,
     Job,
     Laps,
-    MakeJob,
     Stopped,
     Stream,
-    Ticket,
     jobs_of,
     spans_of,
 )
-from executor.shards import Place
-from plans.checker import value_bytes
 from plans.parts import ProgramPart, SegmentPart, phase_of
-from plans.schema import Memory, Op, Role, parse_id
+from plans.schema import Op, parse_id
 from plans.timing import RoundKinds, plan_stream
 from plans.view import site
 
@@ -56,10 +48,7 @@ class SegmentRun(SegmentActivity):
         super().__init__(setup)
         self._index = index
         self._segment = segment
-        self._metered = metered
         self._first_steps = segment.steps
-        rounds = (part for name, part in program.phases.items() if name not in (ENTER, LEAVE))
-        self._in_round = {op.id for part in rounds for op in part.ops}
         self._tasks = [setup.tasks[name] for name in program.tasks]
         self.evaluates = program.evaluates
         self._laps = Laps(segment.rounds)
@@ -73,8 +62,9 @@ class SegmentRun(SegmentActivity):
         self._spans = spans_of(phases)
         self._streams = {n: self._stream(n, 4 * span.most + 1) for n, span in self._spans.items()}
         self._halt.watch(list(self._streams.values()))
-        job = self._job_maker(program)
-        self._jobs = jobs_of(phases, segment.rounds, self._streams, job)
+        shared = self._sides, self._streams, self._crossing, self._halt.check
+        self._maker = Maker(setup, program, segment, *shared, metered=metered)
+        self._jobs = jobs_of(phases, segment.rounds, self._streams, self._maker.job)
         self._others = {r: self._stream(_process(r), 4) for r in segment.ranks}
         self._halt.watch(list(self._others.values()))
         for number in setup.places.keys() & set(segment.devices.values()):
@@ -111,6 +101,23 @@ class SegmentRun(SegmentActivity):
             task.drop()
         gc.collect()  # of failed ops, frames and graphs may hold each other
 
+    def states(self) -> list[str]:
+        lines = []
+        for stream in self._streams.values():
+            if now := _now(stream):
+                verb, op, round_index, other = now
+                lines.append(f"{op} {verb}{other} on {stream.name} in round {round_index}")
+        return lines
+
+    def stuck(self, text: str) -> Failure | None:
+        """The failure of an op that does not end; of the whole segment if none runs."""
+        if self.stopped:
+            return None
+        for stream in self._streams.values():
+            if (now := _now(stream)) and now[0] == "runs":
+                return self._failure(stream, text)
+        return Failure(tuple(self._first_steps), text)
+
     def _rank(self, local: int) -> int:
         """The process that has a device of the program."""
         team = self._setup.team
@@ -129,36 +136,19 @@ class SegmentRun(SegmentActivity):
         queue = self._setup.places[devices[number]].device.queue(cast("QueueKind", kind))
         return Stream(plan_stream(name, devices), self._halt, queue, keep)
 
-    def states(self) -> list[str]:
-        lines = []
-        for stream in self._streams.values():
-            if now := _now(stream):
-                verb, op, round_index, other = now
-                lines.append(f"{op} {verb}{other} on {stream.name} in round {round_index}")
-        return lines
-
-    def stuck(self, text: str) -> Failure | None:
-        """The failure of an op that does not end; of the whole segment if none runs."""
-        if self.stopped:
-            return None
-        for stream in self._streams.values():
-            if (now := _now(stream)) and now[0] == "runs":
-                return self._failure(stream, text)
-        return Failure(tuple(self._first_steps), text)
-
     def _failure(self, stream: Stream, text: str) -> Failure:
         """The failure of the op that `stream` launches."""
         _, op, number, _ = stream.now or ("", "", 0, "")
         task = op.partition(".")[0]
         first = self._first_steps.get(task, 0)
-        step = first + (0 if self.evaluates else number) if op in self._in_round else None
+        step = first + (0 if self.evaluates else number) if op in self._maker.in_round else None
         tasks = (task,) if task else tuple(self._first_steps)
         me = self._setup.team.me if self._setup.team else None
         return Failure(tasks, text, op or stream.name, stream.name, number, step, process=me)
 
     def _load(self, program: ProgramPart) -> None:
-        """Let batches be prepared while all else is made: where there is a team, those microbatches
-        that this process takes in rounds of each kind."""
+        """Let batches be loaded while all else is made. Of several processes each loads only the
+        microbatches that its own ops take, in rounds of each kind."""
         kinds = RoundKinds(self._segment)
         for task in self._tasks:
             name, feed = task.plan.name, task.feed(evaluates=self.evaluates)
@@ -177,82 +167,7 @@ class SegmentRun(SegmentActivity):
 
     def _heed(self, facts: Facts) -> None:
         """Let a task go on with what another process wrote."""
-        heed(facts, self._setup.tasks[facts.op.task], self._flats.__getitem__)
-
-    def _job_maker(self, program: ProgramPart) -> MakeJob:
-        """Makes the job of an op: its buffers found, its launch as the run's options say."""
-        setup, devices = self._setup, self._segment.devices
-        spaces = {buffer.name: int(buffer.space) for buffer in program.buffers}
-        places = {d: setup.places[devices[d]] for d in program.memory}
-        views = {
-            b.name: places[int(b.space)].device.slab[b.offset : b.offset + b.bytes]
-            for b in program.buffers
-            if int(b.space) in places
-        }
-        self._flats = {**setup.store.flats, **views}
-
-        def job(phase: str, op: Op, own: Ticket, waits: tuple[Ticket, ...]) -> Job | None:
-            if op.stream not in self._sides.own:
-                return None
-            most = program.tokens.get(phase, ())
-            stream, crossing, work = self._streams[op.stream], self._crossing, None
-            tells = self._sides.tells.get((phase, op.id), ())
-            lane = lane_of(op.stream)
-            number = lane[1] if lane else site(op.stream)[1]
-            if crossing and lane and op.id.endswith(READY):
-                x = structs.replace(op, id=op.id.removesuffix(READY))
-                awaited = self._work(x, places[number], program.memory[number], most)
-                run = crossing.asker(awaited, op.stream, (devices[lane[0]], devices[lane[1]]))
-                launch = marked(run, stream.queue, 0, self._halt.check)
-            else:
-                work = self._work(op, places[number], program.memory[number], most)
-                used = {places[spaces[n]] for n in op.writes.values() if spaces.get(n) in places}
-                numbers = sorted(place.number for place in {work.place, *used})
-                locks = [setup.locks[n] for n in numbers] if setup.locks else []
-                run = self._run(work, spaces, waits)
-                launch = launch_of(work, run, setup.settings, stream, locks, self._halt.check)
-            if crossing:
-                launch = crossing.told(launch, op.stream, own, tells, work)
-            return Job(op.id, waits, launch, work is not None and work.metered)
-
-        return job
-
-    def _run(self, work: Work, spaces: Mapping[str, int], waits: Sequence[Ticket]) -> Run:
-        """The op itself, or the side of an X that this process has in it."""
-        if not self._crossing or work.name.kind != "X":
-            return run_of(work)
-        devices, lane = self._segment.devices, lane_of(work.op.stream)
-        if lane:
-            return self._crossing.receiver(work, self._streams[work.op.stream + BEGUN])
-        (target,) = (spaces[name] for name in work.op.writes.values())
-        if devices[target] in self._setup.places:
-            return run_of(work)
-        ends = devices[site(work.op.stream)[1]], devices[target]
-        return self._crossing.sender(work, f"{work.op.stream}>{target}", waits, ends)
-
-    def _work(self, op: Op, place: Place, memory: Memory, tokens: Sequence[int]) -> Work:
-        """The op with its buffers, found by name and cut to the bytes of the value in each role; of
-        an X those that this process has. tokens: the most of each microbatch."""
-        name = parse_id(op.id)
-        task = self._setup.tasks[name.task]
-        if name.kind in "FBIW":
-            task.replicas.on(name.number, place).train(not self.evaluates)
-        place.took(memory.slab_bytes)
-        feed, flats = task.feed(evaluates=self.evaluates), self._flats
-
-        def cut(roles: Mapping[Role, str]) -> dict[str, Tensor]:
-            here = {role: flats[buffer] for role, buffer in roles.items() if buffer in flats}
-            return {r: f[: value_bytes(name, r, task.plan, tokens)] for r, f in here.items()}
-
-        reads, writes = cut(op.reads), cut(op.writes)
-        first = feed.number(self._first_steps[name.task])
-        metered = self._metered and op.stream.endswith("compute")
-        halves = f"{name.task}.{name.item}{name.number}.I{name.index}" in self._in_round
-        return Work(
-            *(op, name, task, feed, place, first, memory, metered, reads, writes),
-            evaluates=self.evaluates,
-            halves=halves,
-        )
+        heed(facts, self._setup.tasks[facts.op.task], self._maker.flats.__getitem__)
 
     def _play(self, name: str) -> None:
         """A stream's thread: its jobs of each phase, which begins when all streams have come to
@@ -260,7 +175,7 @@ class SegmentRun(SegmentActivity):
         stream, lane = self._streams[name], lane_of(name)
         kind, number = ("lane", lane[1]) if lane else site(name)
         place = self._setup.places[self._segment.devices[number]]
-        unreached: deque[Mark] = deque()  # ends of the latest rounds
+        unreached: deque[Mark] = deque()
         with self._failing(partial(self._failure, stream)):
             stream.queue.enter()
             for phase, first, rounds in self._runs():
@@ -292,9 +207,11 @@ class SegmentRun(SegmentActivity):
         yield END, planned, ()
 
     def _gather(self, name: str, phase: str, first: int) -> None:
-        """Wait until all streams of all processes have come to a phase, behind so many rounds. Ops
-        before it that this one has not launched by then will not be. Each process says once, by way
-        of its first stream, that its own ones have, and those who know a stream hear of it."""
+        """Wait until all streams of all processes have come to a phase, behind so many rounds.
+
+        Ops before it that this stream has not launched count as done: they will not be.
+        Processes that know this stream are told of its end. That all streams of a process have come
+        to the phase is told once, by way of its first one."""
         if phase == ENTER:
             return
         stream, own = self._streams[name], self._sides.own
@@ -320,7 +237,7 @@ class SegmentRun(SegmentActivity):
     def _drain(self, stream: Stream) -> None:
         """Wait for what was launched before the segment was stopped: it still uses the device.
 
-        What the device says of it is no news: the recorder asks about every op."""
+        Errors of the device are left to the recorder, which asks about every op."""
         with suppress(Stopped, Exception):
             until(stream.queue.mark(), self._setup.halt.check)
 
@@ -333,7 +250,8 @@ class SegmentRun(SegmentActivity):
         unreached: deque[Mark],
     ) -> None:
         """The steady state: wait for the tickets, launch the op between marks, count it. `missing`:
-        ops of a round that other kinds have."""
+        how many ops more a round of some other kind has. `unreached`: the ends of the latest rounds
+        that the device may not have reached."""
         index, halt = self._index, self._halt
         record: Callable[..., None] = self._setup.recorder.op
         if ">" in stream.name:  # an X is noted where it is sent

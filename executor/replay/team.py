@@ -1,20 +1,19 @@
-"""The face of the other processes of a run, and the facts that they have to know of what one wrote:
-how values lie in their bytes, and what gradients and norms lack.
+"""The other processes of a run, as one of them sees them, and what they tell each other.
 
-In one process these facts are attributes of a task (`task_state`), found by whoever needs them.
-Between processes they go with an X, or with the news that an op has ended.
+News say that an op has ended, or that an X has begun. Facts are what others have to know of the
+bytes that one wrote: how values lie in them, and what gradients and norms lack. In one process
+these are attributes of a task (`task_state`), found by whoever needs them; between processes they
+go with an X, or with the news that an op has ended.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from executor.numerics import Grads, Layout
-from executor.replay.ops import NOTHING, Work
-from executor.replay.task_state import Norming, TaskState
+from executor.replay.task_state import Norming
 from executor.shards import Absent
 from plans.schema import OpName
 
@@ -32,41 +31,6 @@ class Facts:
     layouts: Sequence[Layout] = ()
     grads: Grads | None = None
     norming: Norming | None = None
-
-
-def facts_of(work: Work) -> Facts | None:
-    """The facts about the buffer that an op has written, if others need some."""
-    name, task = work.name, work.task
-    if len(work.op.writes) != 1:
-        return None
-    ((role, buffer),) = work.op.writes.items()
-    about = partial(Facts, name, buffer, work.evaluates)
-    if role == "norm" or (role == "param" and task.scale):
-        return about(norming=task.norming())
-    if role in ("grad", "other", "tie"):
-        return about(absent=task.absent.of(work.reads.get(role, work.writes.get(role, NOTHING))))
-    if name.kind != "X":
-        return None
-    if name.item in ("batch", "x"):
-        return about(layouts=work.feed.contents.of(work.source(role)))
-    if name.item == "dx":
-        return about(grads=task.gradients.pop((name.number, name.index)))
-    return None
-
-
-def heed(facts: Facts, task: TaskState, find: Callable[[str], Tensor]) -> None:
-    """Let `task` go on with what another process wrote; `find` gives a buffer by name."""
-    name, feed = facts.op, task.feed(evaluates=facts.evaluates)
-    if facts.absent is not None:
-        task.absent.note(find(facts.buffer), facts.absent)
-    if facts.norming:
-        task.go_on(facts.norming)
-    if facts.grads is not None:
-        task.gradients[name.number, name.index] = facts.grads
-    if name.item == "x":
-        feed.boundary(name.number, find(facts.buffer), facts.layouts[0])
-    elif name.item == "batch":
-        feed.contents.note(find(facts.buffer), tuple(facts.layouts))
 
 
 class News(NamedTuple):

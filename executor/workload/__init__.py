@@ -11,6 +11,7 @@ from executor.workload.batches import (
     staging_bytes,
 )
 from executor.workload.draws import draws_of
+from executor.workload.feed import Feed, evaluation_feed
 from executor.workload.loading import NO_CACHE, Wanted, caching, load, load_tasks
 from executor.workload.loss import Batch, Ending, loss_in
 from executor.workload.packed import (
@@ -42,6 +43,7 @@ __all__ = [
     "Batches",
     "Ending",
     "Evaluation",
+    "Feed",
     "Shape",
     "Steps",
     "Task",
@@ -55,6 +57,7 @@ __all__ = [
     "check_alike",
     "data_by_number",
     "draws_of",
+    "evaluation_feed",
     "held_batch",
     "held_out",
     "joined",

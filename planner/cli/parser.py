@@ -112,6 +112,34 @@ def _build(option: Option) -> None:
     text = "for devices of several kinds one of each, of the same tasks"
     option("profile", nargs="+", metavar="PROFILE", help=text)
     option("-o", "--output", required=True, metavar="PLAN")
+    _hardware(option)
+    text = "correct the profile by what compare --write-corrections wrote; repeat it for a second "
+    text += "file, of a run of the plan that the first one gave"
+    option("--corrections", **_REPEATED, metavar="FILE", help=text)
+    text = "plan what the run with this log left to do, from its checkpoints"
+    text += "; repeat it for earlier runs of the same tasks, oldest first"
+    option("--from", dest="after", **_REPEATED, metavar="LOG", help=text)
+    _setting(option)
+    text = "size of all tasks' microbatches, or of one's (default: the best one; of a task that "
+    text += "goes on --from LOG, the one it had, unless they are free); repeat it for other tasks"
+    option("--microbatch", type=_microbatch, **_REPEATED, metavar="N|TASK=N|free", help=text)
+    _wants(option)
+    text = "gantry; or to compare with: hydra, or gantry's programs in a greedy order (longest "
+    text += "remaining time first, longest task first, random)"
+    option("--policy", choices=get_args(Policy), default="gantry", help=text)
+    _several(option)
+    text = "devices that share a link to the host, like 0,1;2,3"
+    option("--link-groups", type=_groups, metavar="GROUPS", help=text)
+    text = "end segments after so many steps: there tasks can be kept, stopped and gone on from"
+    option("--segment-steps", type=console.whole(1, LARGEST), metavar="N", help=text)
+    text = "disk for tasks that wait while the host memory is full (default: as profiled); 0: none"
+    option("--disk-space", type=_space, metavar="SIZE", help=text)
+    text = "processes that search at the same time (default 1)"
+    option("--jobs", type=console.whole(1, 1 << 10), default=1, metavar="N", help=text)
+
+
+def _hardware(option: Option) -> None:
+    """What there is to train on, where it is not as profiled."""
     text = "how many (default 1); with several profiles how many of each kind, like 2,4"
     count = console.listed(console.whole(1, 1 << 16))
     option("--devices", type=count, metavar="COUNTS", help=text)
@@ -127,20 +155,10 @@ def _build(option: Option) -> None:
     for flag, way in (("--h2d", "host to device"), ("--d2h", "device to host")):
         text = f"rate of copies {way}, like 25GB/s (default: as profiled)"
         option(flag, type=console.rate, metavar="RATE", help=text)
-    text = "correct the profile by what compare --write-corrections wrote; repeat it for a second "
-    text += "file, of a run of the plan that the first one gave"
-    option("--corrections", **_REPEATED, metavar="FILE", help=text)
-    text = "plan what the run with this log left to do, from its checkpoints"
-    text += "; repeat it for earlier runs of the same tasks, oldest first"
-    option("--from", dest="after", **_REPEATED, metavar="LOG", help=text)
-    _setting(option)
-    text = "size of all tasks' microbatches, or of one's (default: the best one; of a task that "
-    text += "goes on --from LOG, the one it had, unless they are free); repeat it for other tasks"
-    option("--microbatch", type=_microbatch, **_REPEATED, metavar="N|TASK=N|free", help=text)
-    _wants(option)
-    text = "gantry; or to compare with: hydra, or gantry's programs in a greedy order (longest "
-    text += "remaining time first, longest task first, random)"
-    option("--policy", choices=get_args(Policy), default="gantry", help=text)
+
+
+def _several(option: Option) -> None:
+    """How tasks on several devices are trained, and samples of every length."""
     option("--layout", type=console.typed(parse_layout), metavar="LAYOUT", help=_LAYOUT)
     text = "order of the passes of tasks on several devices (default: the best one)"
     option("--order", choices=get_args(OrderName), default="auto", help=text)
@@ -152,14 +170,6 @@ def _build(option: Option) -> None:
     text = "move such samples between so many steps where that makes them shorter, which changes "
     text += "what each step trains on (default 1: not at all)"
     option("--reorder-window", type=console.whole(1, 1 << 16), default=1, metavar="N", help=text)
-    text = "devices that share a link to the host, like 0,1;2,3"
-    option("--link-groups", type=_groups, metavar="GROUPS", help=text)
-    text = "end segments after so many steps: there tasks can be kept, stopped and gone on from"
-    option("--segment-steps", type=console.whole(1, LARGEST), metavar="N", help=text)
-    text = "disk for tasks that wait while the host memory is full (default: as profiled); 0: none"
-    option("--disk-space", type=_space, metavar="SIZE", help=text)
-    text = "processes that search at the same time (default 1)"
-    option("--jobs", type=console.whole(1, 1 << 10), default=1, metavar="N", help=text)
 
 
 def _space(text: str) -> int:

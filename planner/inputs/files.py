@@ -5,7 +5,7 @@ Errors name the flags of the command; the keywords of `read_problem` are called 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -15,7 +15,7 @@ from planner.inputs import link_groups as links
 from planner.inputs import remaining
 from planner.inputs.kinds import across
 from planner.inputs.layout import Layout, OrderName, parse_layout
-from planner.inputs.nodes import Nodes, networked, on_nodes, parse_nodes
+from planner.inputs.nodes import Nodes, asked_nodes, networked, on_nodes
 from planner.inputs.problem import Objective, PackingName, Problem, Want
 from planner.inputs.whatif import only_microbatches, override
 from plans import runlog
@@ -63,35 +63,23 @@ def read_problem(
     net_latency: the rate and latency of the network between them. corrections, after: files of
     corrections and logs of earlier runs, oldest first. microbatch: a size for all tasks ("" among
     names), or by task; 0 for any. disk_space: 0 for no disk. layout: on several devices, like "2x2"
-    or "3,1", None for the best; order: of its passes. packing: of samples that have lengths;
-    reorder_window: steps between which they may move. FormatError for a bad file and for what does
-    not go together.
+    or "3,1", None for the best; order: of its passes; objective_quantile: the percent of steps by
+    whose time both are chosen. packing: of samples that have lengths; reorder_window: steps between
+    which they may move. FormatError for a bad file and for what does not go together.
     """
     names = _listed(profile)
-    several = _nodes(nodes, devices, len(names), net, net_latency, disk_space)
-    counts = _listed((several.total if several else 1) if devices is None else devices)
+    counts = None if devices is None else _listed(devices)
+    several = asked_nodes(nodes, counts, len(names), (net, net_latency), disk_space)
+    counts = [several.total if several else 1] if counts is None else counts
     sizes: Sequence[int | None] = _listed(device_memory) if device_memory else [None]
     _go_together(names, counts, sizes, corrections)
-    data = [read_bytes(path) for path in names]
-    read, logs = [], [runlog.load(run) for run in after]
-    asked = [("", microbatch)] if isinstance(microbatch, int) else _pairs(microbatch)
-    for path, content in zip(names, data, strict=True):
-        made = override(profiles.loads(content, path), h2d=h2d, d2h=d2h)
-        _as_measured(made, corrections, asked)
-        if several and several.count > 1:
-            made = networked(made, net, net_latency)
-        made, inputs = correcting.chain(made, sha256(content), corrections)
-        rest = remaining.after(made, logs, after[-1], asked) if logs else remaining.Rest(made)
-        remaining.measured(rest, path)
-        told = _by_task(["", *(task.name for task in rest.profile.tasks)], "microbatch", asked)
-        wanted = {task.name: told.get(task.name, told.get("", 0)) for task in rest.profile.tasks}
-        read.append(only_microbatches(rest.profile, wanted | rest.kept))
-    inputs |= {f"profile-{n}" if n else "profile": sha256(c) for n, c in enumerate(data)}
     sizes = [*sizes] * len(names) if len(sizes) == 1 else sizes
+    rates = _Rates(h2d, d2h, net, net_latency)
+    asked = [("", microbatch)] if isinstance(microbatch, int) else _pairs(microbatch)
+    left, inputs = _left(names, rates, several, corrections, after, asked)
+    read, rest = [one.profile for one in left], left[-1]
     problem = across(read, names, devices=counts, device_bytes=sizes, host_bytes=host_memory)
-    given = (("h2d", h2d), ("d2h", d2h), ("net", net))
-    rates = {way: f"{rate} bytes/s" for way, rate in given if rate}
-    rates |= {} if net_latency is None else {"net-latency": f"{net_latency} us"}
+    wishes = _wishes(layout, order, objective_quantile, packing, reorder_window)
     problem = replace(
         problem,
         done=rest.done,
@@ -101,7 +89,7 @@ def read_problem(
         segment_steps=segment_steps,
         disk=_disk(problem.disk, disk_space),
         inputs=inputs,
-        provenance=rates | _asked(layout, order, objective_quantile, packing, reorder_window),
+        provenance=rates.told() | wishes,
         layout=_layout(layout),
         order=order,
         quantile=objective_quantile,
@@ -114,37 +102,52 @@ def read_problem(
     return on_nodes(problem, several) if several and several.count > 1 else problem
 
 
-def _nodes(
-    given: Nodes | str | None,
-    devices: Each | None,
-    kinds: int,
-    net: int | None,
-    latency: int | None,
-    disk_space: int | None,
-) -> Nodes | None:
-    """The nodes that were asked for; FormatError for what does not go with them."""
-    try:
-        nodes = parse_nodes(given) if isinstance(given, str) else given
-    except ValueError as error:
-        raise FormatError(f"--nodes: {error}") from error
-    if devices is not None and nodes and (counts := _listed(devices)) != (nodes.total,):
-        told = ",".join(map(str, counts))
-        raise FormatError(
-            f"--nodes {nodes} has {nodes.total} devices, --devices says {told}; leave out --devices"
+class _Rates(NamedTuple):
+    """The rates that were asked for, in bytes per second, and the network's latency in µs; None: as
+    profiled."""
+
+    h2d: int | None
+    d2h: int | None
+    net: int | None
+    net_latency: int | None
+
+    def of(self, profile: Profile, nodes: Nodes | None) -> Profile:
+        """The profile with these rates."""
+        made = override(profile, h2d=self.h2d, d2h=self.d2h)
+        return networked(made, self.net, self.net_latency) if nodes and nodes.count > 1 else made
+
+    def told(self) -> dict[str, str]:
+        """The same as a plan's provenance."""
+        given = (("h2d", self.h2d), ("d2h", self.d2h), ("net", self.net))
+        told = {way: f"{rate} bytes/s" for way, rate in given if rate}
+        return (
+            told if self.net_latency is None else {**told, "net-latency": f"{self.net_latency} us"}
         )
-    if nodes and nodes.count > 1 and kinds > 1:
-        raise FormatError(
-            f"--nodes {nodes} are of devices of one kind, but there are {kinds} profiles; give "
-            "one of them"
-        )
-    if nodes and nodes.count > 1 and disk_space:
-        raise FormatError(
-            f"--disk-space: on several nodes tasks cannot wait on a disk; with --nodes {nodes} "
-            "leave it out"
-        )
-    if (net, latency) != (None, None) and (nodes is None or nodes.count == 1):
-        raise FormatError("--net and --net-latency are about several nodes; give --nodes like 2x8")
-    return nodes
+
+
+def _left(
+    names: Sequence[str],
+    rates: _Rates,
+    nodes: Nodes | None,
+    corrections: Sequence[str],
+    after: Sequence[str],
+    microbatch: Sequence[tuple[str, int]],
+) -> tuple[list[remaining.Rest], dict[str, str]]:
+    """What earlier runs left to do of each profile, with these rates, corrections and microbatches;
+    and the hashes of the files, by their roles in a plan's inputs."""
+    data, inputs = [read_bytes(path) for path in names], dict[str, str]()
+    found, logs = [], [runlog.load(run) for run in after]
+    for path, content in zip(names, data, strict=True):
+        made = rates.of(profiles.loads(content, path), nodes)
+        _as_measured(made, corrections, microbatch)
+        made, inputs = correcting.chain(made, sha256(content), corrections)
+        rest = remaining.after(made, logs, after[-1], microbatch) if logs else remaining.Rest(made)
+        remaining.measured(rest, path)
+        told = _by_task(["", *(task.name for task in rest.profile.tasks)], "microbatch", microbatch)
+        wanted = {task.name: told.get(task.name, told.get("", 0)) for task in rest.profile.tasks}
+        found.append(rest._replace(profile=only_microbatches(rest.profile, wanted | rest.kept)))
+    inputs |= {f"profile-{n}" if n else "profile": sha256(c) for n, c in enumerate(data)}
+    return found, inputs
 
 
 def _layout(given: Layout | str | None) -> Layout | None:
@@ -169,7 +172,7 @@ def _as_measured(
                 )
 
 
-def _asked(
+def _wishes(
     layout: Layout | str | None,
     order: OrderName,
     quantile: int | None,

@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -39,6 +40,42 @@ def parse_nodes(text: str) -> Nodes:
     nodes = Nodes(*map(int, parts))
     if not 0 < nodes.total <= _MOST:
         raise ValueError(f"{text!r} has {nodes.total} devices, there can be 1 to {_MOST}")
+    return nodes
+
+
+def asked_nodes(
+    given: Nodes | str | None,
+    devices: Sequence[int] | None,
+    kinds: int,
+    net: tuple[int | None, int | None],
+    disk_space: int | None,
+) -> Nodes | None:
+    """The nodes that were asked for; FormatError for what does not go with them.
+
+    devices: how many of each kind, of so many kinds, if that was asked for as well. net: the rate
+    and the latency of the network. disk_space: bytes, 0 for no disk.
+    """
+    try:
+        nodes = parse_nodes(given) if isinstance(given, str) else given
+    except ValueError as error:
+        raise FormatError(f"--nodes: {error}") from error
+    if devices is not None and nodes and list(devices) != [nodes.total]:
+        told = ",".join(map(str, devices))
+        raise FormatError(
+            f"--nodes {nodes} has {nodes.total} devices, --devices says {told}; leave out --devices"
+        )
+    if nodes and nodes.count > 1 and kinds > 1:
+        raise FormatError(
+            f"--nodes {nodes} are of devices of one kind, but there are {kinds} profiles; give "
+            "one of them"
+        )
+    if nodes and nodes.count > 1 and disk_space:
+        raise FormatError(
+            f"--disk-space: on several nodes tasks cannot wait on a disk; with --nodes {nodes} "
+            "leave it out"
+        )
+    if net != (None, None) and (nodes is None or nodes.count == 1):
+        raise FormatError("--net and --net-latency are about several nodes; give --nodes like 2x8")
     return nodes
 
 

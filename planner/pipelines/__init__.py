@@ -1,7 +1,8 @@
 """One task on several devices: which layout, cuts, order and modes its program has."""
 
-from planner.pipelines.configure import all_fitted, best, fitted, mode_program
+from planner.pipelines.configure import best
 from planner.pipelines.delays import pipeline_on
+from planner.pipelines.fitting import all_fitted, fitted, mode_program
 from planner.pipelines.modes import ModeProgram
 from planner.pipelines.sketch import Sketch, stage_ends
 

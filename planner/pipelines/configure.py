@@ -11,9 +11,10 @@ from heapq import heapify, heappop, heappush, nsmallest
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
 from planner.jitter import jitter, spreads
-from planner.lowering import PipelineRound, PipelineStrategy
+from planner.lowering import PipelineRound
 from planner.orders import NAMED, InvalidOrder
-from planner.pipelines.modes import ModeProgram, chosen_for
+from planner.pipelines.fitting import NO_ROOM, fitted, kept, mode_program
+from planner.pipelines.modes import ModeProgram
 from planner.pipelines.reorder import PLACED, moved, reordered
 from planner.pipelines.sketch import Sketch, promising, sketches
 from planner.rounds import planned_task
@@ -31,11 +32,9 @@ _SIMULATED = 24  # sketches at most
 _PASSES = 20  # timed for a better order of the best one, for each op simulated
 _FINE, _FEW = 8, 2  # shards of a stage, and of a device, to find places for them
 _SPREAD = 32  # 1/n longer than work spread evenly, no places are looked for
-_SHRINKS = 4  # times that modes are asked for with less memory
 _LISTED = 24  # alternatives that a plan names
 _NEAR, _SAMPLES = 10, 200  # 1/n longer steps are looked at for a quantile, of so many runs
 _LAID_OUT = 8  # rounds, to find the one that needs least
-_NO_ROOM = "does not fit"
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +168,7 @@ def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) 
         if program:
             more = program.relaxed_us(effort) if known else program.delays.span_us
         if more is None:
-            yield Tried(sketch, None, _NO_ROOM)
+            yield Tried(sketch, None, NO_ROOM)
         else:
             heappush(open_, (max(us, more), known + 1, n))
 
@@ -197,72 +196,12 @@ def _program(sketch: Sketch, room: int, host_bytes: int) -> ModeProgram | None:
         return None
 
 
-def mode_program(
-    strategy: PipelineStrategy, links: Links, room: int, host_bytes: int
-) -> ModeProgram:
-    """The program that chooses the modes of a strategy."""
-    rooms = (room - strategy.costs.total("buffer"),) * strategy.devices
-    return ModeProgram(
-        strategy, links, rooms, tuple(host_bytes - n for n in _kept(strategy, links))
-    )
-
-
-def _kept(strategy: PipelineStrategy, links: Links) -> list[int]:
-    """The bytes that the host of each node keeps: of the shards that its devices use."""
-    kept = [0] * (links.node_of(strategy.devices - 1) + 1)
-    for k, shard in enumerate(strategy.shards):
-        for node in {links.node_of(d) for d in (strategy.homes[k], *strategy.users[k])}:
-            kept[node] += shard.kept_bytes
-    return kept
-
-
 def _fitted(
     sketch: Sketch, program: ModeProgram | None, room: int, shortest: int, effort: Effort
 ) -> Tried:
     """The sketch with the best modes that fit, unless those of a shorter round do not."""
-    found = fitted(program, room, shortest, effort) if program else _NO_ROOM
+    found = fitted(program, room, shortest, effort) if program else NO_ROOM
     return Tried(sketch, None, found) if isinstance(found, str) else Tried(sketch, found)
-
-
-def fitted(program: ModeProgram, room: int, shortest: int, effort: Effort) -> PipelineRound | str:
-    """The round with the best modes that fit, unless those of a shorter one do not: then why."""
-    found = all_fitted((program,), (1,), room, shortest, effort)
-    return found if isinstance(found, str) else found[0]
-
-
-def all_fitted(
-    programs: Sequence[ModeProgram],
-    weights: Sequence[float],
-    room: int,
-    shortest: int,
-    effort: Effort,
-) -> list[PipelineRound] | str:
-    """The same of several strategies of the same shards, which have the same modes in all: rounds
-    of each count by its weight."""
-    least = False
-    for times in range(1, 1 + _SHRINKS):
-        chosen = chosen_for(programs, weights, effort, least=least)
-        if chosen:
-            pairs = zip(chosen.strategies, programs, strict=True)
-            made = [PipelineRound(strategy, program.links) for strategy, program in pairs]
-            over = [[m.slab_bytes + m.reserve_bytes - room for m in one.memory] for one in made]
-            if max(map(max, over)) <= 0:
-                return made
-            took = zip(weights, made, strict=True)
-            if sum(weight * one.period_us for weight, one in took) >= shortest:
-                return "longer with less memory"
-            # Gaps between values, or more of them than the program sees.
-            programs = [_smaller(*pair, times) for pair in zip(programs, over, strict=True)]
-        if least:
-            break
-        least = chosen is None
-    return _NO_ROOM
-
-
-def _smaller(program: ModeProgram, over: Sequence[int], times: int) -> ModeProgram:
-    """The program with less room, by so many times what devices have too little."""
-    rooms = (n - times * max(0, by) for n, by in zip(program.room, over, strict=True))
-    return replace(program, room=tuple(rooms))
 
 
 def _smallest(every: Sequence[Sketch], kind: Kind, host_bytes: int, effort: Effort) -> Tried:
@@ -306,7 +245,7 @@ def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alte
 
 def _short_host(task: Task, every: Sequence[Sketch], host_bytes: int) -> Infeasible:
     """The host has no room for what is kept there of any sketch."""
-    need = min(max(_kept(sketch.strategy, sketch.links)) for sketch in every)
+    need = min(max(kept(sketch.strategy, sketch.links)) for sketch in every)
     return short_host(task, max(need, host_bytes + 1), host_bytes)
 
 

@@ -1,31 +1,25 @@
 """All searches of a build: one for all tasks of a shape, on every kind of devices, for one device
 or for several at once."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
 from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.inputs import Effort, Kind, Problem
-from planner.rounds import SUFFIX, evaluating
 from planner.search import pool, variants
-from planner.search.rename import renamed
-from planner.search.shapes import Shape, shapes_of
+from planner.search.shapes import Shape, everywhere, named, shapes_of
 from planner.search.shares import Need, shares
 from planner.search.task import Candidate, Wide, late
 from planner.search.variants import Found, Tried
-from planner.shards import Links
-from plans.schema import Program
 from profiles.lengths import held_out
 from profiles.schema import Task
 
 _LATER = 0.1  # of the time, for what follows the search
-
 _WIDER = 3  # times as long a search on several devices takes, about
 
 Ways = list[list[Candidate]]
@@ -66,10 +60,10 @@ class _Place(NamedTuple):
 
 @dataclass(eq=False)
 class Searches:
-    """The searches of one build and the result of each; those for tasks of one shape are one.
+    """The searches of one build, and what each has found. Tasks of one shape share theirs.
 
-    best: that on several devices, None where there is none; packing: that of tasks with lengths.
-    parts: into how many the host memory beside what is kept is divided (`shares`).
+    best: the search on several devices, packing: the search for tasks with lengths; None where
+    there is none. parts: into how many the host memory beside what is kept is divided (`shares`).
     """
 
     problem: Problem
@@ -115,9 +109,9 @@ class Searches:
         return not isinstance(self._found.get(place, NoPlanFound()), NoPlanFound)
 
     def run(self, alone: Collection[str], wide: Iterable[Wide], effort: Effort) -> None:
-        """The searches for these tasks on one device of every kind, and on several at once; not
-        those that were run before. What one does not use of the time is left to others, and some
-        of it for what follows."""
+        """Search for these tasks on one device of every kind, and on several devices at once; no
+        search is run twice. Time that one does not use is left to the others, and some of it to
+        what follows the search."""
         kinds = range(len(self.problem.kinds))
         places = {self._place(Wide(name, at, 1)) for name in alone for at in kinds}
         places |= set(map(self._place, wide))
@@ -129,8 +123,8 @@ class Searches:
             self._run(set(self._found), effort)
 
     def check(self) -> None:
-        """Infeasible or NoPlanFound when a task has nothing: for the shape that needs most of those
-        that fit nowhere, so that what it names does for all."""
+        """Infeasible or NoPlanFound when nothing was found for a task. Of shapes that fit nowhere
+        the one that needs most is told, so that the memory it names is enough for all."""
         short = []
         for at in range(len(self.shapes)):
             own = {place: one for place, one in self._found.items() if place.shape == at}
@@ -159,12 +153,12 @@ class Searches:
             if isinstance(one, Candidate):
                 shape = self.shapes[place.shape]
                 try:
-                    way = _everywhere(self.problem, shape, place.kind, one)
+                    way = everywhere(self.problem, shape, place.kind, one)
                 except Infeasible as error:  # of what evaluates it
                     self._found[place] = error
                     continue
                 tasks = (profiled[place.kind] for profiled in shape.tasks)
-                self._ways[place] = [_named(self.problem, way, task) for task in tasks]
+                self._ways[place] = [named(self.problem, way, task) for task in tasks]
 
     def _each(self, places: Sequence[_Place], rooms: Sequence[int], effort: Effort) -> list[Tried]:
         bare = [replace(kind, tasks=()) for kind in self.problem.kinds]  # for other processes
@@ -251,52 +245,3 @@ def _least(need: Need, told: Sequence[Tried]) -> Need:
     short = [one for one in told if isinstance(one, Infeasible) and one.resource == "host"]
     errors = [one for one in short if one.smallest]  # with lengths none is named
     return replace(need, least=min((one.smallest for one in errors), default=need.kept))
-
-
-def _everywhere(problem: Problem, shape: Shape, place: int, found: Candidate) -> Candidate:
-    """A shape's candidate of one kind, with its programs on all kinds that it fits; one for several
-    devices, or with lengths, is for its own kind."""
-    if found.packed:
-        return found
-    strategy = found.strategy
-    programs: list[Program | None] = [None] * len(problem.kinds)
-    programs[place] = found.program
-    for at, (kind, task) in enumerate(zip(problem.kinds, shape.first, strict=True)):
-        if at != place and found.program.devices == 1:
-            programs[at] = variants.program_on(kind, strategy, task)
-    evaluates: list[Program | None] = [None] * len(programs)
-    for at, task in enumerate(shape.first):
-        if shape.evaluation and programs[at]:
-            wanted = structs.replace(task, evaluation=shape.evaluation)
-            mine = replace(strategy, costs=replace(strategy.costs, task=wanted))
-            kind = problem.kinds[at]
-            evaluates[at] = evaluating(mine, Links.of(kind.device), kind.device_bytes)
-    return replace(found, programs=tuple(programs), evaluates=tuple(evaluates))
-
-
-def _named(problem: Problem, way: Candidate, task: Task) -> Candidate:
-    """A shape's strategy for one of its tasks, as profiled on the kind that was searched.
-
-    Candidates are counted only for the task that was searched. Programs on other kinds than the
-    first that fits are called `name@kind`.
-    """
-    before = way.strategy.costs.task
-    old = before.name
-    if way.packed:  # as if it was measured at one size
-        task = structs.replace(task, batches=before.batches, layers=before.layers)
-    first = next(at for at, program in enumerate(way.programs) if program)
-
-    def called(programs: Sequence[Program | None], suffix: str) -> Iterator[Program | None]:
-        for at, program in enumerate(programs):
-            kind = "" if at == first else f"@{problem.kinds[at].name}"
-            mine = program if task.name == old else program and renamed(program, task.name)
-            yield mine and structs.replace(mine, name=task.name + kind + suffix)
-
-    return replace(
-        way,
-        strategy=replace(way.strategy, costs=replace(way.strategy.costs, task=task)),
-        programs=tuple(called(way.programs, "")),
-        candidates=way.candidates if task.name == old else 0,
-        evaluates=tuple(called(way.evaluates if task.evaluation else (), SUFFIX)),
-        alternatives=tuple(structs.replace(told, task=task.name) for told in way.alternatives),
-    )

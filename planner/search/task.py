@@ -10,41 +10,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nsmallest
-from itertools import islice, pairwise
+from itertools import islice
 from typing import NamedTuple
 
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Effort, Limits
-from planner.lp import Solution, Terms, again, guides, rounded, scratch_bytes
+from planner.lp import Solution, Terms, again, guides, rounded
 from planner.rounds import PLENTY, Round, Waiting, fitted, least_bytes
 from planner.search.local_search import improve, least_us, score
 from planner.search.packed import Packed
 from planner.search.shares import short_device, short_host
-from planner.shards import (
-    SCALARS_BYTES,
-    Links,
-    Mode,
-    Place,
-    Strategy,
-    TaskCosts,
-    Update,
-    all_cuts,
-    cut_points,
-    even,
-    ladder,
-    layer_graph,
-    settled,
-    sizes,
-    untied,
-)
+from planner.search.starts import Starts
+from planner.shards import Links, Strategy
 from plans.prediction import Alternative
 from plans.schema import Program
 from plans.timing import duration_us
 from profiles.schema import Task
 
 _NO_SCORE = 1 << 62, 0
-_STAYS = Mode("resident", "device")
-_UPDATES: tuple[Update, ...] = ("host", "device-streamed")
 
 
 @dataclass(frozen=True)
@@ -81,9 +64,10 @@ class Wide(NamedTuple):
 
 @dataclass(eq=False)
 class Search:
-    """One task, one kind of device. taken_bytes: what the device has beside `device_bytes`, for
-    budgets in messages. apart: tied layers may lie in several shards. host_bytes: what the task may
-    have on the host, with all that is kept there. cast: the host makes parameters from masters."""
+    """The search for one task on one kind of device. taken_bytes: what the device has beside
+    `device_bytes`, for budgets in messages. apart: tied layers may lie in several shards.
+    host_bytes: what the task may have on the host, with all that is kept there. cast: the host
+    makes parameters from masters."""
 
     task: Task
     links: Links
@@ -96,12 +80,11 @@ class Search:
     plain: bool = False  # whether plain training was found to be good enough
 
     @cached_property
-    def points(self) -> list[int]:
-        return cut_points(layer_graph(untied(self.task) if self.apart else self.task))
-
-    @cached_property
-    def _sizes(self) -> list[TaskCosts]:
-        return sizes(self.task, apart=self.apart, cast=self.cast)
+    def starts(self) -> Starts:
+        """The strategies and load programs that it begins with."""
+        return Starts(
+            self.task, self.links, self.device_bytes, self.apart, self.host_bytes, self.cast
+        )
 
     def best(self, effort: Effort) -> Candidate:
         """The candidate with the shortest period.
@@ -113,7 +96,7 @@ class Search:
         ends = self._plain_training(effort.limits)
         self.plain = bool(ends)
         if not ends:
-            short = self._improved(self._starts(effort), effort.limits.search_starts, effort)
+            short = self._improved(self._by_cuts(effort), effort.limits.search_starts, effort)
             ends = [*self._improved(short, 1, effort), *short]
         finals = effort.limits.search_finals
         exact = (self._round(replace(m.strategy, lumped=False)) for m in sorted(ends, key=score))
@@ -121,10 +104,10 @@ class Search:
         strategy, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
         return Candidate(strategy, (program,), self.tried, effort.left > 0)
 
-    def _starts(self, effort: Effort) -> list[Round]:
+    def _by_cuts(self, effort: Effort) -> list[Round]:
         """The best plan for each way to cut, of those that can be among the best."""
         ops, limits = effort.limits.search_ops, effort.limits
-        plain = [one for costs in self._sizes for one in self._simple(costs, limits)]
+        plain = [one for costs in self.starts.sizes for one in self.starts.simple(costs, limits)]
         if not any(self._round(strategy) for strategy in plain):
             # The smallest budget that is named has to be the smallest that is planned.
             raise self._too_small()
@@ -137,26 +120,26 @@ class Search:
             if effort.left <= 0 or ops <= 0:
                 break
         self.tried += len(waiting)
-        starts: dict[tuple[int, tuple[int, ...]], Round] = {}
+        best: dict[tuple[int, tuple[int, ...]], Round] = {}
         for least, _, one in sorted(waiting):  # what can be the shortest first
-            scores = [*map(score, starts.values()), *[_NO_SCORE] * limits.search_starts]
+            scores = [*map(score, best.values()), *[_NO_SCORE] * limits.search_starts]
             if least > nsmallest(limits.search_starts, scores)[-1][0]:
                 break
-            if starts and effort.left <= 0:
+            if best and effort.left <= 0:
                 break
             laid = one if isinstance(one, Round) else self._round(one)
             if laid:
                 key = laid.strategy.costs.microbatch, laid.strategy.cuts
-                starts[key] = min(starts.get(key, laid), laid, key=score)
-        return list(starts.values())
+                best[key] = min(best.get(key, laid), laid, key=score)
+        return list(best.values())
 
     def _plain_training(self, limits: Limits) -> list[Round]:
         """Where everything fits and computes nearly all the time, nothing needs to move."""
         if self.apart:
             return []
-        plain = [self._round(self._whole(costs)) for costs in self._sizes]
+        plain = [self._round(self.starts.whole(costs)) for costs in self.starts.sizes]
         found = [made for made in plain if made]
-        least = min(costs.least_us for costs in self._sizes)
+        least = min(costs.least_us for costs in self.starts.sizes)
         near = least + least // limits.plain_near
         return found if len(found) == len(plain) and min(map(score, found))[0] <= near else []
 
@@ -167,11 +150,12 @@ class Search:
         most = best[0].period_us + best[0].period_us // effort.limits.search_far
         ops = effort.limits.search_ops // 2 // count
         near = (start for start in best if start.period_us <= most)
-        return [improve(start, self.points, self._round, ops, effort) for start in near]
+        return [improve(start, self.starts.points, self._round, ops, effort) for start in near]
 
     def _guided(self, effort: Effort) -> Iterator[Round]:
         """Plans made of the load program's solutions."""
-        roots = [root for costs in self._sizes for root in self._roots(costs, effort.limits)]
+        starts, limits = self.starts, effort.limits
+        roots = [root for costs in starts.sizes for root in starts.programs(costs, limits)]
         if any(terms.host_bytes is not None for terms in roots):
             # What is best with more on the host may fit there, since its bytes change hands.
             yield from self._guided_by([replace(terms, host_bytes=None) for terms in roots], effort)
@@ -193,47 +177,6 @@ class Search:
                 other = again(guide, terms, groups, effort)
                 if other:
                     yield from self._realised(other, effort)
-
-    def _simple(self, costs: TaskCosts, limits: Limits) -> Iterator[Strategy]:
-        """Everything streamed, and everything in one shard that stays."""
-        few = list(all_cuts(self.points)) if len(self.points) <= limits.every_cut_points else []
-        for cuts in dict.fromkeys([*ladder(costs, self.points, self._shard_us), *few]):
-            yield from self._plain(costs, cuts)
-        yield self._whole(costs)
-
-    def _whole(self, costs: TaskCosts) -> Strategy:
-        """Plain training: one shard that stays."""
-        cuts = (0, len(costs.layers))
-        stays = settled(costs.shard(*cuts), _STAYS, Place(True, True, False))
-        return Strategy(costs, cuts, (stays,), 0, lumped=True)
-
-    def _roots(self, costs: TaskCosts, limits: Limits) -> Iterator[Terms]:
-        """The load program for a ladder of sizes of a shard; for few layers, for all shards."""
-        if len(self.points) <= limits.every_cut_points:
-            every = all_cuts(self.points)
-        else:
-            items = self._items(limits.search_items)
-            ladder = sorted({max(1.0, len(items) / shards) for shards in limits.search_shards})
-            every = (even(costs, items, per_shard) for per_shard in ladder)
-        packs = self.links.d2d and any(cost.offload_bytes for cost in costs.costs)
-        for cuts in dict.fromkeys(every):
-            for offload in (False, True) if packs else (False,):
-                yield self._terms(costs, cuts, offload)
-
-    def _terms(self, costs: TaskCosts, cuts: Sequence[int], offload: bool) -> Terms:
-        items = tuple(pairwise(cuts))
-        return Terms(
-            costs,
-            items,
-            self.links.h2d_both.bytes_per_s,
-            self.links.d2h_both.bytes_per_s,
-            self.device_bytes - costs.fixed_bytes - SCALARS_BYTES,
-            self.links,
-            plan=True,
-            offload=offload,
-            tight=True,
-            host_bytes=scratch_bytes(costs, items, self.host_bytes),
-        )
 
     def _realised(self, guide: Solution, effort: Effort) -> Iterator[Round]:
         """Whole shards of a guide; where they take too much, the program is solved for less."""
@@ -266,36 +209,6 @@ class Search:
                 return
             guide = smaller
 
-    @property
-    def _shard_us(self) -> int:
-        """About what a shard more costs for its copies and launches."""
-        return 3 * self.links.h2d.latency_us + 100
-
-    def _items(self, most: int) -> list[tuple[int, int]]:
-        """The finest pieces, neighbours taken together where there are more than so many."""
-        pieces = list(pairwise(self.points))
-        each = -(-len(pieces) // most)
-        return [
-            (pieces[i][0], pieces[min(i + each, len(pieces)) - 1][1])
-            for i in range(0, len(pieces), each)
-        ]
-
-    def _plain(self, costs: TaskCosts, cuts: tuple[int, ...]) -> Iterator[Strategy]:
-        """Everything streamed, boundaries kept or spilled; where the host has no room for gradients
-        updated on the device."""
-        last = len(cuts) - 2
-        for spilled in (False, True):
-            for update in _UPDATES:
-                mode = Mode(update=update, spilled=spilled)
-                modes = tuple(
-                    settled(costs.shard(a, b), mode, Place(not k, k == last, False))
-                    for k, (a, b) in enumerate(pairwise(cuts))
-                )
-                strategy = Strategy(costs, cuts, modes, last, lumped=True)
-                yield strategy
-                if least_bytes(strategy) <= self.host_bytes:
-                    break
-
     def _round(self, strategy: Strategy) -> Round | None:
         """The strategy laid out, or None when it does not fit."""
         fits = fitted(strategy, self.host_bytes)
@@ -306,9 +219,9 @@ class Search:
         the device, with as much on the host as there is, or as that takes."""
         plain = [
             (strategy, strategy.reserve_bytes + Round(strategy, self.links, 0).slab.bytes)
-            for costs in self._sizes
-            for cuts in dict.fromkeys(ladder(costs, self.points, self._shard_us))
-            for strategy in self._plain(costs, cuts)
+            for costs in self.starts.sizes
+            for cuts in self.starts.ladder(costs)
+            for strategy in self.starts.streamed(costs, cuts)
         ]
         needs = [(size, least_bytes(strategy), strategy) for strategy, size in plain]
         fit = [host for size, host, _ in needs if size <= self.device_bytes]

@@ -84,7 +84,9 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 def main() -> int:
     """Cut every graph and compare."""
-    return compared(__doc__, "models or instances", lambda d: map(solve, graphs(d)), table)
+    return compared(
+        __doc__, "models with partitions, nor instances", lambda d: map(solve, graphs(d)), table
+    )
 
 
 if __name__ == "__main__":

@@ -36,12 +36,13 @@ from msgspec import structs
 from planner.builder import build
 from planner.estimate.models import MODELS, Model
 from planner.estimate.profile import Spec, estimate
+from planner.exploring import wanted
 from planner.inputs.problem import Effort, Problem
 from planner.search.bounds import task_bounds
 from planner.search.searches import Searches, baselines
 from planner.search.shapes import shapes_of
 from planner.shards.costs import TaskCosts
-from planner.timetable.choice import least_us, settled, wanted
+from planner.timetable.choice import least_us, settled
 from planner.timetable.greedy import greedy
 from planner.timetable.placement import timetable, works_of
 from planner.timetable.works import makespan

@@ -238,8 +238,10 @@ def _classes(data: dict[str, Any]) -> tuple[nx.DiGraph, dict[int, int]]:
 
 
 def graphs(data: dict[str, Any]) -> Iterator[Graph]:
-    """All of a file, whichever of the two formats it has."""
+    """All of a file, whichever of the two formats it has; other files have `models` of their own,
+    without partitions."""
     for name, model in data.get("models", {}).items():
-        yield from profiles_of(name, model)
+        if "partitions" in model:
+            yield from profiles_of(name, model)
     for name, instance in data.get("instances", {}).items():
         yield instance_of(name, instance)

@@ -8,7 +8,7 @@ from threading import Lock
 import pytest
 
 from executor.devices import Mark
-from executor.replay import segment
+from executor.replay import launches
 from executor.replay.launches import launch_of
 from executor.replay.ops import Run, Work
 from executor.replay.settings import Settings
@@ -36,4 +36,4 @@ def pausing(monkeypatch: pytest.MonkeyPatch, seed: int, most_us: int) -> None:
 
         return later
 
-    monkeypatch.setattr(segment, "launch_of", paused)
+    monkeypatch.setattr(launches, "launch_of", paused)

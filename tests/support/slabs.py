@@ -4,27 +4,26 @@ from typing import Any
 
 import pytest
 
+from executor.replay.launches import Maker
 from executor.replay.ops import Work
-from executor.replay.segment import SegmentRun
-from executor.shards import Place
-from plans.schema import Op, Plan
+from plans.schema import Plan
 
 
 def bound(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> list[int]:
     """The end of the last byte of every device's slab that an op reads or writes, known when the
     plan's run has ended."""
     ends = [0] * len(plan.devices)
-    made = SegmentRun._work
+    made = Maker._work
 
-    def noted(self: SegmentRun, op: Op, place: Place, *told: Any) -> Work:
-        work = made(self, op, place, *told)
+    def noted(self: Maker, *told: Any) -> Work:
+        work = made(self, *told)
         for flat in (*work.reads.values(), *work.writes.values()):
-            for home in self._setup.places.values():
+            for home in self.setup.places.values():
                 slab = home.device.slab
                 if flat.untyped_storage().data_ptr() == slab.untyped_storage().data_ptr():
                     end = flat.data_ptr() - slab.data_ptr() + flat.numel()
                     ends[home.number] = max(ends[home.number], end)
         return work
 
-    monkeypatch.setattr(SegmentRun, "_work", noted)
+    monkeypatch.setattr(Maker, "_work", noted)
     return ends

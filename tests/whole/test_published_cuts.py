@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import varuna
+from tests.benchmarks import cuts, varuna
 from tests.benchmarks.cuts import solve
 from tests.support.layer_graphs import Graph, graphs, profiles_of
 
@@ -30,6 +30,18 @@ def test_published_stages_cost_what_was_published() -> None:
             for stage, place in enumerate(given["stages"])
         ]
         assert case.longest(groups) / case.per_ms == pytest.approx(case.published_ms, rel=1e-6)
+
+
+def test_a_file_whose_models_are_no_graphs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line; other benchmarks have files with `models` of their own."""
+    file = tmp_path / "other.json"
+    file.write_text('{"models": {"1.5B": {"layers": 22}}}')
+    monkeypatch.setattr("sys.argv", ["cuts", str(file)])
+    with pytest.raises(SystemExit, match="2"):
+        cuts.main()
+    assert "has no models with partitions" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

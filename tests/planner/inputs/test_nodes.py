@@ -1,5 +1,6 @@
 """Nodes as they are written, and what of them cannot be planned."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,15 @@ def test_a_network_is_as_profiled_or_as_given(tmp_path: Path) -> None:
     assert net(with_net, net_latency=7) == Rate(own.both.bytes_per_s, 7)
     latency = (inside.p2p or inside.h2d_both).latency_us
     assert net(without, net=5) == Rate(5, latency)
+
+
+@pytest.mark.parametrize("devices", [4, [4], (4,)])
+def test_the_devices_of_all_nodes_may_be_said_as_well(
+    tmp_path: Path, devices: int | Sequence[int]
+) -> None:
+    """As a number, or as that of each kind."""
+    problem = read_problem(str(written(tmp_path)), nodes="2x2", net=5, devices=devices)
+    assert (problem.devices, problem.nodes) == (4, 2)
 
 
 def test_what_does_not_go_with_nodes_is_one_line(tmp_path: Path) -> None:

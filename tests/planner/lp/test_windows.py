@@ -20,11 +20,10 @@ from planner.shards.modes import Mode
 
 def terms(seed: int, *, plan: bool) -> Terms:
     case = small(seed, 5)
-    search = Search(case.task, case.links, case.device_bytes)
+    starts = Search(case.task, case.links, case.device_bytes).starts
     items = tuple(pairwise(cut_points(layer_graph(case.task))))
-    return replace(
-        search._terms(search._sizes[0], [0, *(end for _, end in items)], False), plan=plan
-    )
+    cuts = [0, *(end for _, end in items)]
+    return replace(starts.program(starts.sizes[0], cuts, False), plan=plan)
 
 
 def parts(asked: Terms) -> list[Part]:

@@ -13,8 +13,8 @@ from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort, Kind, Problem
 from planner.rounds.round import Round
 from planner.search import pool
-from planner.search.rename import renamed
 from planner.search.searches import Searches, baselines
+from planner.search.shapes import renamed
 from planner.search.task import Wide
 from planner.search.variants import Found
 from planner.shards.costs import TaskCosts

@@ -8,7 +8,7 @@ from support import synthetic
 
 from planner.builder import build
 from planner.inputs.problem import Problem
-from planner.search.rename import renamed
+from planner.search.shapes import renamed
 from plans.checker import alike, check
 from plans.checker.check import violations
 from plans.schema import Plan

@@ -11,13 +11,14 @@ from support import gangs, synthetic
 from support.texts import text_task
 
 from planner import Problem
+from planner.exploring import Guess, _told, explore, wanted
 from planner.inputs.problem import Effort, Kind, Want
 from planner.search.bounds import TaskBound, task_bounds
 from planner.search.packed import Packed
 from planner.search.searches import Searches, Ways
 from planner.search.task import Wide
 from planner.search.variants import Found
-from planner.timetable.choice import Guess, _told, explore, settled, wanted
+from planner.timetable.choice import settled
 from planner.timetable.placement import timetable
 from plans.schema import Lengths, Memory, Op, Program
 from profiles.schema import Task

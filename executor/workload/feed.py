@@ -1,0 +1,136 @@
+"""What a task's ops work with besides its model: batches by number, how the values made of them lie
+in their bytes, and the losses that come of them."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from msgspec import structs
+from torch import Tensor
+
+from executor.devices import Mark
+from executor.errors import RunError
+from executor.numerics import Contents, Layout
+from executor.workload.batches import Batches, data_by_number
+from executor.workload.steps import Steps
+from executor.workload.task import Task
+from plans.order import due_of
+from plans.schema import Task as PlanTask
+
+OnLoss = Callable[[int, float], None]  # step, loss; from any thread
+
+
+class Feed:
+    """Batches by number, the layouts of the boundaries made of them, and their losses.
+
+    A batch of training has the number of its step. Batches of evaluations are numbered through; a
+    loss is the mean over `count` of them and belongs to every `every`-th step. In training both are
+    1. steps: of a task whose samples have lengths. Its microbatches have different shapes, and its
+    steps say what each part of a loss is divided by, so that a loss is the sum of its parts.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        microbatches: int,
+        on_loss: OnLoss,
+        every: int = 1,
+        count: int = 1,
+        steps: Steps | None = None,
+    ) -> None:
+        self.batches = batches
+        self.boundaries: dict[int, Layout] = {}  # the first, by the shard that reads it
+        self.contents = Contents()
+        # Called with each part of a loss as it is read: the step, the part's number, its value.
+        self.told: Callable[[int, int, float], None] = self.add
+        self._microbatches, self._every, self._count = microbatches, every, count
+        self._steps = steps
+        self._on_loss = on_loss
+        self._unread: deque[tuple[Mark, int, int, Callable[[], float]]] = deque()
+        self._parts: dict[int, dict[int, float]] = {}  # by step
+        self._reading = threading.RLock()
+
+    def number(self, step: int) -> int:
+        """The number of the first batch whose loss belongs to this step."""
+        return step // self._every * self._count
+
+    def boundary(self, shard: int, flat: Tensor, layout: Layout) -> None:
+        """The boundary before `shard` was written to `flat`; RunError where it changes more than
+        the number of its tokens."""
+        known = self.boundaries.setdefault(shard, layout)
+        alike = known.needs == layout.needs if self._steps else known == layout
+        if known is not layout and not alike:
+            raise RunError(f"the boundary before shard {shard} {known.difference(layout)}")
+        self.contents.note(flat, (layout,))
+
+    def divisor(self, step: int, microbatch: int) -> float | None:
+        """By what the sum of a microbatch's losses is divided; None where its loss is a mean."""
+        return self._steps.divisor(step, microbatch) if self._steps else None
+
+    def loss(self, number: int, microbatch: int, read: Callable[[], float], end: Mark) -> None:
+        """Note a microbatch's part of a batch's loss, which can be read when `end` is reached."""
+        step = number // self._count * self._every
+        part = number % self._count * self._microbatches + microbatch
+        self._unread.append((end, step, part, read))
+        self.collect()
+
+    def collect(self) -> None:
+        """Read the parts whose marks are reached; a loss is reported when all its parts are read.
+
+        Parts are summed over the microbatches of each batch, and averaged over the batches."""
+        with self._reading:
+            while self._unread and self._unread[0][0].ready():
+                _, step, part, read = self._unread.popleft()
+                self.told(step, part, read())
+
+    def add(self, step: int, part: int, value: float) -> None:
+        """Add a part of a step's loss."""
+        size = len(self._steps.tokens(step)) if self._steps else self._microbatches
+        with self._reading:
+            found = self._parts.setdefault(step, {})
+            found[part] = value
+            if len(found) == self._count * size:
+                parts = [found[k] for k in sorted(self._parts.pop(step))]
+                self._on_loss(step, sum(parts) if self._steps else self._mean(parts))
+
+    def _mean(self, parts: Sequence[float]) -> float:
+        """The mean over batches of the sums of their parts."""
+        size = self._microbatches
+        sums = [sum(parts[k : k + size]) for k in range(0, len(parts), size)]
+        return sum(sums) / self._count
+
+    def share(self, first: int, count: int, wanted: Callable[[int], Collection[int]]) -> None:
+        """Load so many batches from number `first` on, and of each those microbatches alone that
+        are `wanted`."""
+        self.batches = self.batches.share(first, count, wanted)
+
+
+def evaluation_feed(
+    plan: PlanTask,
+    task: Task,
+    threads: int,
+    staging: Tensor,
+    on_loss: OnLoss,
+    steps: Steps | None,
+) -> Feed | None:
+    """The feed of the task's evaluations; None for a task without. steps: see `judged_steps`."""
+    if plan.evaluation is None:
+        return None
+    assert task.evaluate is not None, "checked when the store was made"
+    every, count = plan.evaluation.every, plan.evaluation.batches
+    due = due_of(plan)
+    size = len(steps.tokens(0)) if steps else plan.microbatches
+    begin = {"done": due.start // every * count, "steps": len(due) * count}
+    batches = Batches(
+        structs.replace(plan, **begin, microbatches=max(1, size)),
+        replace(task, data=data_by_number(task.evaluate, count)),
+        threads,
+        staging,
+        lambda number: None,  # no random numbers to be found ahead
+        (lambda number: "evaluation data")
+        if steps
+        else (lambda number: f"evaluation data({number % count})"),
+        steps,
+    )
+    return Feed(batches, size, on_loss, every, count, steps)

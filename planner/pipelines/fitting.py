@@ -1,0 +1,74 @@
+"""A pipeline's rounds with the best modes that fit: the program of its modes, asked again with less
+memory where a round that is laid out takes more than the program sees.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from planner.inputs import Effort
+from planner.lowering import PipelineRound, PipelineStrategy
+from planner.pipelines.modes import ModeProgram, chosen_for
+from planner.shards import Links
+
+_SHRINKS = 4  # times that modes are asked for with less memory
+NO_ROOM = "does not fit"
+
+
+def mode_program(
+    strategy: PipelineStrategy, links: Links, room: int, host_bytes: int
+) -> ModeProgram:
+    """The program that chooses the modes of a strategy. room: bytes of each device; host_bytes: of
+    each node's host, with all that is kept there."""
+    rooms = (room - strategy.costs.total("buffer"),) * strategy.devices
+    return ModeProgram(strategy, links, rooms, tuple(host_bytes - n for n in kept(strategy, links)))
+
+
+def kept(strategy: PipelineStrategy, links: Links) -> list[int]:
+    """The bytes that the host of each node keeps: of the shards that its devices use."""
+    sizes = [0] * (links.node_of(strategy.devices - 1) + 1)
+    for k, shard in enumerate(strategy.shards):
+        for node in {links.node_of(d) for d in (strategy.homes[k], *strategy.users[k])}:
+            sizes[node] += shard.kept_bytes
+    return sizes
+
+
+def fitted(program: ModeProgram, room: int, shortest: int, effort: Effort) -> PipelineRound | str:
+    """The round with the best modes on devices of so many bytes; or why there is none, also where a
+    round that takes too much is no shorter than `shortest` µs: with less memory it is longer."""
+    found = all_fitted((program,), (1,), room, shortest, effort)
+    return found if isinstance(found, str) else found[0]
+
+
+def all_fitted(
+    programs: Sequence[ModeProgram],
+    weights: Sequence[float],
+    room: int,
+    shortest: int,
+    effort: Effort,
+) -> list[PipelineRound] | str:
+    """The same for several strategies of the same shards, which get the same modes. The rounds of
+    each count by its weight."""
+    least = False
+    for times in range(1, 1 + _SHRINKS):
+        chosen = chosen_for(programs, weights, effort, least=least)
+        if chosen:
+            pairs = zip(chosen.strategies, programs, strict=True)
+            made = [PipelineRound(strategy, program.links) for strategy, program in pairs]
+            over = [[m.slab_bytes + m.reserve_bytes - room for m in one.memory] for one in made]
+            if max(map(max, over)) <= 0:
+                return made
+            took = zip(weights, made, strict=True)
+            if sum(weight * one.period_us for weight, one in took) >= shortest:
+                return "longer with less memory"
+            # Gaps between values, or more of them than the program sees.
+            programs = [_smaller(*pair, times) for pair in zip(programs, over, strict=True)]
+        if least:
+            break
+        least = chosen is None
+    return NO_ROOM
+
+
+def _smaller(program: ModeProgram, over: Sequence[int], times: int) -> ModeProgram:
+    """The program with less room, by so many times what devices have too little."""
+    rooms = (n - times * max(0, by) for n, by in zip(program.room, over, strict=True))
+    return replace(program, room=tuple(rooms))
