@@ -10,7 +10,7 @@ knee        the smallest budget of a line (a link and a choice of microbatch) wh
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -200,11 +200,13 @@ def _layout(plan: Plan) -> str:
 
 
 def judged(rows: Sequence[Row], roomy: Row) -> list[Row]:
-    """A line's rows with the knee marked and the tax reckoned.
+    """A line's rows, budgets ascending, with the knee marked and the tax reckoned.
 
-    What fits a small budget fits a large one, so the line's shortest step is one that memory for
-    everything allows, even where the search did not find it there.
+    What fits a small budget fits a large one: a row has the plan of a smaller budget where the
+    search found none that is as short, and the line's shortest step is one that memory for
+    everything allows.
     """
+    rows = list(_no_longer(rows))
     steps = [row.outcome.step_us for row in rows if row.outcome]
     best = min(steps, default=0)
     free = min([*steps, roomy.outcome.step_us]) if roomy.outcome else None
@@ -217,3 +219,12 @@ def judged(rows: Sequence[Row], roomy: Row) -> list[Row]:
         )
         for row in rows
     ]
+
+
+def _no_longer(rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows, each with the shortest outcome up to it."""
+    best: Outcome | None = None
+    for row in rows:
+        if row.outcome and (best is None or row.outcome.step_us <= best.step_us):
+            best = row.outcome
+        yield replace(row, outcome=best, problem="", smallest_bytes=None) if best else row

@@ -265,6 +265,16 @@ def test_tax_is_over_the_shortest_step_known() -> None:
     assert [row.spill_tax for row in judged(made(100).rows, made(None).rows[0])] == [None]
 
 
+def test_more_memory_is_never_slower() -> None:
+    """Where the search found less, or nothing in time, the plan of a smaller budget does."""
+    rows = judged(made(None, 120, 130, None, 110, 115).rows, made(100).rows[0])
+    steps = [row.outcome.step_us if row.outcome else None for row in rows]
+    assert steps == [None, 120, 120, 120, 110, 110]
+    assert [bool(row.problem) for row in rows] == [True] + [False] * 5
+    assert [row.spill_tax for row in rows[1:]] == [1.2, 1.2, 1.2, 1.1, 1.1]
+    assert [row.knee for row in rows] == [False] * 4 + [True, False]
+
+
 def test_sizes_of_microbatches_are_lines_of_their_own() -> None:
     """Each size by itself; the free strategy is as fast as the best of them."""
     profile = chain()
