@@ -289,7 +289,7 @@ def test_sizes_of_microbatches_are_lines_of_their_own() -> None:
 
 def texted() -> Profile:
     """A task whose samples have lengths."""
-    task = texts.text_task(batch=4, steps=4, formula=(2_000_000, 3_000_000, 50_000))
+    task = texts.text_task(layers=2, batch=4, steps=4, formula=(2_000_000, 3_000_000, 50_000))
     return synthetic.profile(task, usable_bytes=64 * MIB, bytes_per_s=GB)
 
 
@@ -299,13 +299,13 @@ LENGTHS = {"text": np.array(texts.LENGTHS, np.uint32)}
 def test_samples_with_lengths_have_rows_that_say_how_they_are_packed() -> None:
     """Too little for the longest one, just enough, and as much as there is use for."""
     profile = texted()
-    found = sweep(profile, [MIB, 20 * MIB, in_memory_bytes(profile)], lengths=LENGTHS)
+    found = sweep(profile, [MIB, 16 * MIB, in_memory_bytes(profile)], lengths=LENGTHS)
     short, tight, plenty = found.rows
     assert short.outcome is None
     assert short.smallest_bytes
     assert tight.outcome
     assert plenty.outcome
-    assert MIB < short.smallest_bytes <= 20 * MIB
+    assert MIB < short.smallest_bytes <= 16 * MIB
     assert tight.outcome.step_us > plenty.outcome.step_us
     assert tight.spill_tax == tight.outcome.step_us / plenty.outcome.step_us
     assert (plenty.spill_tax, plenty.knee) == (1, True)
