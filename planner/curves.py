@@ -1,6 +1,6 @@
 """A sweep's values, and the sweep for people and scripts: a table, JSON, step time over memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KNEE = 0.05  # of the shortest step of a line, that its knee may be above
-_HEAD = ("memory", "step", "spill tax", "bottleneck", "busy", "gap", "peak", "host", "")
+_HEAD = ("memory", "step", "spill tax", "bottleneck", "busy", "gap", "peak", "host", "layout", "")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a case's plan; `busy` is the bottleneck's share of a period."""
+    """The result of a case's plan; `busy` is the bottleneck's share of a period. layout: also the
+    packing of samples that have lengths; empty where there is but one way."""
 
     step_us: int
     bottleneck: str
@@ -35,6 +36,7 @@ class Outcome:
     gap: float
     peak_bytes: int
     host_bytes: int
+    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def table(of: Sweep) -> str:
     blocks = [f"times are {' and '.join(marks)}"] if marks else []
     for line, rows in groupby(of.rows, key=lambda row: row.line):
         held = list(rows)
-        cells = iter(columns([_HEAD, *(_cells(row) for row in held if row.outcome)], numbers=True))
+        cells = iter(_columns([_HEAD, *(_cells(row) for row in held if row.outcome)]))
         lines = [name(line), "  " + next(cells)]
         for row in held:
             lines.append("  " + (next(cells) if row.outcome else _unplanned(row)))
@@ -96,7 +98,13 @@ def side_by_side(of: Mapping[str, Sweep]) -> str:
                 rows.append((what + mark, *_cells(row)[:-1]))
             else:
                 unplanned.append(f"{what}: {_unplanned(row)}")
-    return "\n".join([*columns(rows, numbers=True), *unplanned])
+    return "\n".join([*_columns(rows), *unplanned])
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines of a table; a column that is empty but for its head is left out."""
+    kept = [column for column in zip(*rows, strict=True) if any(column[1:]) or len(rows) == 1]
+    return columns(list(zip(*kept, strict=True)), numbers=True)
 
 
 def _mark(of: Sweep) -> str:
@@ -123,6 +131,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{found.gap:.1%}",
         show_bytes(found.peak_bytes),
         show_bytes(found.host_bytes),
+        found.layout,
         "<- knee" if row.knee else "",
     )
 

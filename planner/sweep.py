@@ -1,6 +1,7 @@
 """Plans for many memory budgets and links: one per case, and the budget where more stops helping.
 
-step        time of a step once the run is steady (the period; see `step_us` for many tasks)
+step        time of a step once the run is steady (the period; see `step_us` for many tasks, and for
+            those whose samples have lengths)
 spill tax   step / step with memory for everything at once, over the same link
 bottleneck  the resource that is busy for the largest share of a period: compute, h2d, d2h, host
 knee        the smallest budget of a line (a link and a choice of microbatch) whose step is within
@@ -8,22 +9,29 @@ knee        the smallest budget of a line (a link and a choice of microbatch) wh
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from planner.builder import build
 from planner.curves import KNEE, Line, Outcome, Row, Sweep
 from planner.errors import Infeasible, NoPlanFound
-from planner.inputs import Problem, only_microbatch, override
+from planner.inputs import Problem, costs_at, only_microbatch, override
 from planner.shards import TaskCosts
-from plans.schema import Plan, Program
-from plans.timing import longest, steady_us
-from profiles.schema import Profile
+from plans.schema import Plan, Program, Segment
+from plans.timing import duration_us, kind_rounds, kinds_of, longest, runs
+from profiles.codec import align
+from profiles.schema import Profile, Task
 
 Link = tuple[int | None, int | None]  # h2d and d2h alone, bytes per second; None: as profiled
+Lengths = Mapping[str, NDArray[np.uint32]]
 
 
 @dataclass(frozen=True)
@@ -42,10 +50,12 @@ def sweep(
     links: Sequence[Link] = ((None, None),),
     microbatches: Sequence[int | None] = (None,),
     setting: Setting = Setting(),
+    lengths: Lengths | None = None,
 ) -> Sweep:
     """A plan for every budget in bytes, over every link, with every choice of microbatch.
 
-    FormatError for a microbatch size that was not measured.
+    lengths: of samples, as `profiles.lengths.load_all` reads them, of tasks where they have some.
+    FormatError for a microbatch size that was not measured, or that a task with lengths has not.
     """
     ordered = sorted(set(budgets))
     lines = [
@@ -60,7 +70,7 @@ def sweep(
             line = _line(changed, size)
             found = []
             for budget in (*ordered, in_memory_bytes(changed)):
-                found.append(_row(changed, line, budget, setting))
+                found.append(_row(changed, line, budget, setting, lengths or {}))
                 bar.update()
             rows += judged(found[:-1], found[-1])
     return Sweep(tuple(rows), profile.estimated, profile.emulated)
@@ -69,7 +79,7 @@ def sweep(
 def in_memory_bytes(profile: Profile) -> int:
     """Bytes of a device that keeps all of its task: parameters, gradients, state, and of every
     microbatch the batch and the graph, at the size that takes most; the most of any task, beside
-    all tasks' module buffers."""
+    all tasks' module buffers. Of samples that have lengths every one is as long as the longest."""
     buffers = sum(layer.buffer_bytes for task in profile.tasks for layer in task.layers)
     return buffers + max(
         costs.total("param_bytes")
@@ -79,8 +89,17 @@ def in_memory_bytes(profile: Profile) -> int:
         + costs.microbatches * (costs.batch_bytes + costs.total("saved"))
         + costs.backward_transient(0, len(costs.layers))
         for task in profile.tasks
-        for costs in (TaskCosts(task, batch.microbatch) for batch in task.batches)
+        for costs in _sizes(task)
     )
+
+
+def _sizes(task: Task) -> list[TaskCosts]:
+    """The task in microbatches of every size; with lengths, a whole step in one."""
+    if not task.lengths:
+        return [TaskCosts(task, batch.microbatch) for batch in task.batches]
+    said = (task.lengths, task.evaluation_lengths)
+    tokens = align(task.batch * max(one.longest for one in said if one))
+    return [TaskCosts(costs_at(task, tokens), tokens, count=1)]
 
 
 def _line(profile: Profile, microbatch: int | None) -> Line:
@@ -88,17 +107,23 @@ def _line(profile: Profile, microbatch: int | None) -> Line:
     return Line(rates["h2d"], rates["d2h"], microbatch)
 
 
-def _row(profile: Profile, line: Line, budget: int, setting: Setting) -> Row:
+def _row(profile: Profile, line: Line, budget: int, setting: Setting, lengths: Lengths) -> Row:
     problem = Problem.of(
         profile,
         devices=setting.devices,
         device_bytes=budget,
         host_bytes=setting.host_bytes,
     )
+    problem = replace(problem, lengths=lengths)
     try:
-        plan = build(
-            problem, profile_sha256="0" * 64, seconds=setting.seconds, seed=setting.seed
-        )  # the plan is not kept
+        with TemporaryDirectory() as folder:  # for tables; neither they nor the plan are kept
+            plan = build(
+                problem,
+                profile_sha256="0" * 64,
+                seconds=setting.seconds,
+                seed=setting.seed,
+                output=Path(folder) / "plan.json",
+            )
     except Infeasible as error:
         return Row(line, budget, None, str(error), error.smallest or None)
     except NoPlanFound as error:
@@ -108,7 +133,7 @@ def _row(profile: Profile, line: Line, budget: int, setting: Setting) -> Row:
 
 def outcome(plan: Plan) -> Outcome:
     """The outcome of a case, from its plan."""
-    kind, busy = bottleneck(longest(plan))
+    kind, busy = bottleneck(plan)
     return Outcome(
         step_us=step_us(plan),
         bottleneck=kind,
@@ -116,37 +141,72 @@ def outcome(plan: Plan) -> Outcome:
         gap=plan.prediction.gap_ppm / 1e6,
         peak_bytes=max(device.peak_bytes for device in plan.prediction.devices),
         host_bytes=plan.host.bytes,
+        layout=_layout(plan),
     )
 
 
 def step_us(plan: Plan) -> int:
     """Steady time of the busiest device, per step of the task with the most steps: with one task
-    its period."""
-    busy = [0] * len(plan.devices)
+    its period, or the mean one where rounds are of several kinds.
+
+    Evaluations are left out, and what segments take to begin and to end, but not where a task goes
+    on with another program: it does so again and again.
+    """
+    busy, last = [0] * len(plan.devices), dict[int, Program]()
     for segment in plan.segments:
-        us = steady_us(plan.program(segment.program), segment)
-        for device in segment.devices:
-            busy[device] += us
+        program = plan.program(segment.program)
+        for device in () if program.evaluates else segment.devices:
+            before = last.get(device, program)
+            busy[device] += _steady_us(program, segment)
+            if before.tasks == program.tasks and before is not program:
+                busy[device] += _beside_us(program, segment)
+            last[device] = program
     return max(busy) // max(task.steps for task in plan.tasks)
 
 
-def bottleneck(program: Program) -> tuple[str, float]:
-    """The kind of stream (compute, h2d, d2h, p2p, host) that is busiest, and for which share of
-    a period."""
-    busy: dict[str, int] = {}
-    for op in program.round:
-        busy[op.stream] = busy.get(op.stream, 0) + op.end_us - op.start_us
-    stream = max(busy, key=lambda name: busy[name])
-    kind = "host" if stream.startswith("host") else stream.partition(".")[2]
-    return kind, busy[stream] / max(1, program.period_us)
+def _steady_us(program: Program, segment: Segment) -> int:
+    """The time of a segment's rounds, each run of which begins when the one before it has ended."""
+    whole = duration_us(program, segment.rounds, segment.kinds)
+    return whole - _beside_us(program, segment)
+
+
+def _beside_us(program: Program, segment: Segment) -> int:
+    """What a segment takes beside: to enter, to leave, and by which its last round is longer than
+    its period."""
+    kind = kinds_of(program)[runs(segment)[-1][0]]
+    return program.enter_us + program.leave_us + kind.round_us - kind.period_us
+
+
+def bottleneck(plan: Plan) -> tuple[str, float]:
+    """The kind of stream (compute, h2d, d2h, p2p, host) that is busiest in the program that runs
+    longest, and for which share of its steady time."""
+    program, busy = longest(plan), Counter[str]()
+    for kind, rounds in zip(kinds_of(program), kind_rounds(plan, program), strict=True):
+        for op in kind.ops:
+            busy[op.stream] += rounds * (op.end_us - op.start_us)
+    own = [segment for segment in plan.segments if segment.program == program.name]
+    stream, us = busy.most_common(1)[0]
+    name = "host" if stream.startswith("host") else stream.partition(".")[2]
+    return name, us / max(1, sum(_steady_us(program, segment) for segment in own))
+
+
+def _layout(plan: Plan) -> str:
+    """How the task of the program that runs longest is trained, where there were several ways:
+    its layout, or its mixes and packing."""
+    mine = longest(plan).tasks
+    ways = [way for way in plan.solver.alternatives if way.task in mine and not way.why_not]
+    packing = {way.order.split(", ")[1] for way in ways if ", " in way.order}
+    return ", ".join([" and ".join(way.layout for way in ways), *packing])
 
 
 def judged(rows: Sequence[Row], roomy: Row) -> list[Row]:
-    """A line's rows with the knee marked and the tax reckoned.
+    """A line's rows, budgets ascending, with the knee marked and the tax reckoned.
 
-    What fits a small budget fits a large one, so the line's shortest step is one that memory for
-    everything allows, even where the search did not find it there.
+    What fits a small budget fits a large one: a row has the plan of a smaller budget where the
+    search found none that is as short, and the line's shortest step is one that memory for
+    everything allows.
     """
+    rows = list(_no_longer(rows))
     steps = [row.outcome.step_us for row in rows if row.outcome]
     best = min(steps, default=0)
     free = min([*steps, roomy.outcome.step_us]) if roomy.outcome else None
@@ -159,3 +219,12 @@ def judged(rows: Sequence[Row], roomy: Row) -> list[Row]:
         )
         for row in rows
     ]
+
+
+def _no_longer(rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows, each with the shortest outcome up to it."""
+    best: Outcome | None = None
+    for row in rows:
+        if row.outcome and (best is None or row.outcome.step_us <= best.step_us):
+            best = row.outcome
+        yield replace(row, outcome=best, problem="", smallest_bytes=None) if best else row

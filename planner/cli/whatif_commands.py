@@ -36,14 +36,11 @@ def sweep_budgets(options: argparse.Namespace) -> int:
         check_target(options.plot, options.profile)
         gantt.check_name(options.plot)
     profile = profiles.load(options.profile)
-    if task := next((task for task in profile.tasks if task.lengths), None):
-        raise FormatError(
-            f"{options.profile}: {task.name}: its samples have lengths, which sweep does not know; "
-            "build a plan for each --device-memory"
-        )
+    lengths = profiles.lengths.load_all(options.profile, profile.tasks)
     setting = Setting(options.devices, options.host_memory, options.time_limit, options.seed)
     links = _pairs(options.h2d or (), options.d2h or ())
-    found = sweep(profile, options.device_memory, links, options.microbatch or (None,), setting)
+    sizes = options.microbatch or (None,)
+    found = sweep(profile, options.device_memory, links, sizes, setting, lengths)
     if options.plot:
         gantt.save(curves.figure(found), options.plot)
         print(f"wrote {options.plot}", file=sys.stderr)

@@ -62,6 +62,11 @@ def only_microbatches(profile: Profile, sizes: Mapping[str, int]) -> Profile:
 def _only(task: Task, size: int) -> Task:
     if not size:
         return task
+    if task.lengths:
+        raise FormatError(
+            f"{task.name}: its samples have lengths, with which --microbatch does not go; leave it "
+            "out"
+        )
     measured = [batch.microbatch for batch in task.batches]
     if size not in measured:
         raise FormatError(

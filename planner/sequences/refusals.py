@@ -29,6 +29,8 @@ def with_lengths(problem: Problem, policy: Policy = "gantry") -> bool:
 def _wrong(problem: Problem, task: Task, policy: Policy) -> Iterator[str]:
     """Why not, the reason and the remedy."""
     assert task.lengths
+    if task.name not in problem.lengths:
+        yield "which are not given; give `Problem.lengths`, from `profiles.lengths.load_all`"
     for number, layer in enumerate(task.layers):
         if draws_of(layer.costs) is None:
             yield (

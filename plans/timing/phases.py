@@ -62,8 +62,10 @@ def kind_rounds(plan: Plan, program: Program) -> list[int]:
 
 
 def longest(plan: Plan) -> Program:
-    """The program that runs longest: its rounds in all segments times their periods."""
-    busy = {program.name: 0 for program in plan.programs}
+    """The program that runs longest: its rounds in all segments times their periods. One that
+    evaluates only where no other is left."""
+    busy = {program.name: (not program.evaluates, 0) for program in plan.programs}
     for segment in plan.segments:
-        busy[segment.program] += steady_us(plan.program(segment.program), segment)
+        trains, us = busy[segment.program]
+        busy[segment.program] = trains, us + steady_us(plan.program(segment.program), segment)
     return plan.program(max(busy, key=lambda name: busy[name]))

@@ -1,11 +1,13 @@
 """What if: other links, other budgets, other microbatches."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec import structs
-from support import synthetic, timetables
+from support import synthetic, texts, timetables
 from support.cli import nothing_written, planner_cli, refused, succeeded
 
 import plans
@@ -23,7 +25,7 @@ from planner.curves import (
 )
 from planner.inputs.whatif import only_microbatch, override
 from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, step_us, sweep
-from plans.schema import Op, Plan
+from plans.schema import Op, Plan, Program, RoundKind, Segment
 from plans.timing import longest
 from profiles.errors import FormatError
 from profiles.schema import Profile
@@ -97,8 +99,9 @@ def test_bottleneck_is_the_stream_that_is_busiest_in_a_period() -> None:
         Op("a.s0.P1", "0.h2d", 60, 130),
         Op("a.s0.U0", "host.0", 0, 90),
     )
-    assert bottleneck(structs.replace(program, round=ops, period_us=260)) == ("h2d", 0.5)
-    assert bottleneck(structs.replace(program, round=ops[3:], period_us=100)) == ("host", 0.9)
+    for own, period_us, busiest in ((ops, 260, ("h2d", 0.5)), (ops[3:], 100, ("host", 0.9))):
+        changed = structs.replace(program, round=own, period_us=period_us)
+        assert bottleneck(with_segments([changed], [(0, 4)])) == busiest
 
 
 def test_step_of_one_task_is_its_period() -> None:
@@ -118,6 +121,44 @@ def test_step_of_many_tasks_is_that_of_the_busiest_device() -> None:
         others = tuple(one for one in plan.segments if one is not segment)
         often = (*others, structs.replace(segment, rounds=400))
         assert longest(structs.replace(plan, segments=often)).name == segment.program
+
+
+def with_segments(programs: Sequence[Program], parts: Sequence[tuple[int, int]]) -> Plan:
+    """Task c on one device, by segments of so many rounds of a program each."""
+    segments = tuple(Segment(programs[at].name, (0,), rounds, 0, 1) for at, rounds in parts)
+    steps = sum(rounds for at, rounds in parts if not programs[at].evaluates)
+    tasks, plan = (timetables.task("c", 1, 1, steps),), timetables.tiny()
+    return structs.replace(plan, tasks=tasks, programs=tuple(programs), segments=segments)
+
+
+def shaped(name: str, period_us: int, round_us: int) -> Program:
+    """Task c with rounds of 40 µs of compute, and 7 µs to enter and to leave."""
+    ops = (Op("c.s0.B0", "0.compute", 0, 40),)
+    program = timetables.program(name, [timetables.task("c", 1, 1, 1)])
+    times = {"enter_us": 4, "period_us": period_us, "round_us": round_us, "leave_us": 3}
+    return structs.replace(program, round=ops, enter=(), leave=(), **times)
+
+
+def test_step_is_the_mean_one_where_rounds_are_of_several_kinds() -> None:
+    """80, 100 | 60 | 100, of which the last is followed by another as soon as by any."""
+    kind = RoundKind((256,), 50, 60, (Op("c.s0.B0", "0.compute", 0, 30),))
+    program = structs.replace(shaped("c", 80, 100), tokens=(512,), kinds=(kind,))
+    plan = with_segments([program], [(0, 4)])
+    (segment,) = plan.segments
+    plan = structs.replace(
+        plan, segments=(structs.replace(segment, kinds=((0, 2), (1, 1), (0, 1))),)
+    )
+    assert step_us(plan) == (80 + 100 + 60 + 80) // 4
+    assert bottleneck(plan) == ("compute", (3 * 40 + 30) / (80 + 100 + 60 + 80))
+
+
+def test_going_on_with_another_program_counts_as_evaluating_does_not() -> None:
+    """Two programs of a task in turn; each change takes what a segment does beside its rounds."""
+    one, other = shaped("c.1", 80, 90), shaped("c.2", 50, 55)
+    judge = structs.replace(shaped("c.judge", 1000, 1000), evaluates=True)
+    plan = with_segments([one, other, judge], [(0, 4), (2, 9), (1, 2), (2, 9), (0, 2)])
+    assert step_us(plan) == (4 * 80 + 2 * 50 + 12 + 2 * 80 + 17) // 8
+    assert bottleneck(plan) == ("compute", 0.5)
 
 
 # Sweeps
@@ -224,6 +265,16 @@ def test_tax_is_over_the_shortest_step_known() -> None:
     assert [row.spill_tax for row in judged(made(100).rows, made(None).rows[0])] == [None]
 
 
+def test_more_memory_is_never_slower() -> None:
+    """Where the search found less, or nothing in time, the plan of a smaller budget does."""
+    rows = judged(made(None, 120, 130, None, 110, 115).rows, made(100).rows[0])
+    steps = [row.outcome.step_us if row.outcome else None for row in rows]
+    assert steps == [None, 120, 120, 120, 110, 110]
+    assert [bool(row.problem) for row in rows] == [True] + [False] * 5
+    assert [row.spill_tax for row in rows[1:]] == [1.2, 1.2, 1.2, 1.1, 1.1]
+    assert [row.knee for row in rows] == [False] * 4 + [True, False]
+
+
 def test_sizes_of_microbatches_are_lines_of_their_own() -> None:
     """Each size by itself; the free strategy is as fast as the best of them."""
     profile = chain()
@@ -234,6 +285,40 @@ def test_sizes_of_microbatches_are_lines_of_their_own() -> None:
     (free,) = sweep(profile, [8 * MIB]).rows
     assert free.outcome
     assert free.outcome.step_us == min(steps)
+
+
+def texted() -> Profile:
+    """A task whose samples have lengths."""
+    task = texts.text_task(layers=2, batch=4, steps=4, formula=(2_000_000, 3_000_000, 50_000))
+    return synthetic.profile(task, usable_bytes=64 * MIB, bytes_per_s=GB)
+
+
+LENGTHS = {"text": np.array(texts.LENGTHS, np.uint32)}
+
+
+def test_samples_with_lengths_have_rows_that_say_how_they_are_packed() -> None:
+    """Too little for the longest one, just enough, and as much as there is use for."""
+    profile = texted()
+    found = sweep(profile, [MIB, 16 * MIB, in_memory_bytes(profile)], lengths=LENGTHS)
+    short, tight, plenty = found.rows
+    assert short.outcome is None
+    assert short.smallest_bytes
+    assert tight.outcome
+    assert plenty.outcome
+    assert MIB < short.smallest_bytes <= 16 * MIB
+    assert tight.outcome.step_us > plenty.outcome.step_us
+    assert tight.spill_tax == tight.outcome.step_us / plenty.outcome.step_us
+    assert (plenty.spill_tax, plenty.knee) == (1, True)
+    assert plenty.outcome.layout.startswith("1, ")
+    assert "layout" in table(found)
+
+
+def test_lengths_that_are_not_there_are_refused() -> None:
+    """As sizes of microbatches are, of which each has its own."""
+    with pytest.raises(FormatError, match="text: its samples have lengths, which are not given"):
+        sweep(texted(), [64 * MIB])
+    with pytest.raises(FormatError, match=r"text: .* with which --microbatch does not go"):
+        sweep(texted(), [64 * MIB], microbatches=[256], lengths=LENGTHS)
 
 
 def test_time_limit_is_a_row_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

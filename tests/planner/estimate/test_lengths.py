@@ -56,8 +56,8 @@ def test_the_command_writes_what_build_plans(tmp_path: Path) -> None:
     plans.prove_tables(plans.load(plan), plan)
     jittery = planner_cli("show", plan, "--jitter", "--profile", profile)
     refused(jittery, 2, "gpt2: its samples have lengths")
-    swept = planner_cli("sweep", profile, "--device-memory", "8GiB")
-    refused(swept, 2, "its samples have lengths, which sweep does not know")
+    sized = ("--device-memory", "8GiB", "--microbatch", "2")
+    refused(planner_cli("sweep", profile, *sized), 2, "with which --microbatch does not go")
 
 
 @pytest.mark.parametrize(
