@@ -64,7 +64,7 @@ class Samples:
             for begin in range(0, len(steps), self.window):
                 came = [self.of(step) for step in steps[begin : begin + self.window]]
                 own = to[begin : begin + len(came)].reshape(-1)
-                for number, kept in enumerate(reordered(pool, came, len(came))):
+                for number, kept in enumerate(reordered(pool, came, self.window)):
                     own[kept] = number
         return Steps(self, steps, to)
 
