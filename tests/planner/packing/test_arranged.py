@@ -9,6 +9,7 @@ from planner.dispatch import Curve, PipelineType, Pool
 from planner.packing.arranged import Arrangement, arranged, write_table
 from planner.packing.packing import WAYS, How
 from planner.packing.samples import Samples
+from planner.packing.step import laid_out
 from plans.samples import open_table, table_sha256
 
 SHORT = PipelineType(Curve(0.001, 1.0, 50.0), depth=1, longest=512, count=2)
@@ -72,7 +73,7 @@ def test_no_pipeline_has_more_than_it_holds() -> None:
 
 
 def test_steps_come_again_with_their_samples(tmp_path: Path) -> None:
-    """Ten steps of 100 have all 1,000 samples."""
+    """Ten steps of 100 have all 1,000 samples, and count as often as they come."""
     samples = _samples(batch=100)
     found = arranged(samples, range(25), POOL, "balanced")
     write_table(tmp_path / "x", [found])
@@ -81,6 +82,15 @@ def test_steps_come_again_with_their_samples(tmp_path: Path) -> None:
     assert (rows[:10] == rows[10:20]).all()
     assert (rows[:5] == rows[20:]).all()
     assert sum(kind.steps for kind in found.kinds) == 25
+    each = [max(laid_out(POOL, samples.of(step), "balanced").us) for step in range(10)]
+    assert found.least_us == 2 * sum(each) + sum(each[:5])
+
+
+def test_kinds_change_less_often_where_that_takes_long() -> None:
+    """With changes counted, all steps take less than where they cost nothing."""
+    often, seldom = (arranged(_samples(), range(60), POOL, "pad", change_us=us) for us in (0, 300))
+    assert len(seldom.turns) < len(often.turns)
+    assert seldom.us + 300 * len(seldom.turns) < often.us + 300 * len(often.turns)
 
 
 def test_steps_on_two_pools_have_one_table(tmp_path: Path) -> None:
@@ -110,7 +120,7 @@ def test_processes_change_nothing() -> None:
 
 
 def test_a_sample_that_fits_nowhere_is_named() -> None:
-    """With its tokens and the most that there is room for."""
-    lengths = np.array([30, 5000, 40], np.uint32)
-    with pytest.raises(ValueError, match=r"sample 1 has 5000 tokens, .* 4096"):
+    """In whichever step; with its tokens and the most that there is room for."""
+    lengths = np.array([30, 40, 40, 5000], np.uint32)
+    with pytest.raises(ValueError, match=r"sample 3 has 5000 tokens, .* 4096"):
         arranged(Samples(lengths, 2), range(3), POOL, "balanced")
