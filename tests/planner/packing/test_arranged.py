@@ -86,11 +86,14 @@ def test_steps_come_again_with_their_samples(tmp_path: Path) -> None:
     assert found.least_us == 2 * sum(each) + sum(each[:5])
 
 
-def test_kinds_change_less_often_where_that_takes_long() -> None:
-    """With changes counted, all steps take less than where they cost nothing."""
-    often, seldom = (arranged(_samples(), range(60), POOL, "pad", change_us=us) for us in (0, 300))
-    assert len(seldom.turns) < len(often.turns)
-    assert seldom.us + 300 * len(seldom.turns) < often.us + 300 * len(often.turns)
+def test_kinds_change_where_that_gains_more_than_it_takes() -> None:
+    """One short step among long ones has their kind; those at the end have their own."""
+    pool = Pool((PipelineType(Curve(0, 1, 1_000), 1, 256),))
+    steps = [[32 if step in (3, *range(6, 12)) else 256] * 8 for step in range(12)]
+    samples = Samples(np.ravel(steps).astype(np.uint32), 8)
+    for change_us, turns in ((0, (3, 1, 2, 6)), (5_000, (6, 6)), (50_000, (12,))):
+        found = arranged(samples, range(12), pool, "ffd", change_us=change_us)
+        assert tuple(rounds for _, rounds in found.turns) == turns
 
 
 def test_steps_on_two_pools_have_one_table(tmp_path: Path) -> None:
